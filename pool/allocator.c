@@ -155,12 +155,12 @@ ductile_status ductile_create(ductile_allocator **out, const ductile_options *op
 
 static inline dpool_arena *find_arena_locked(ductile_allocator *a, const dpool_private_pool *pool,
                                              ductile_stream stream) {
-    if (pool != a->default_pool) {
+    if (pool != NULL) {
         return dpool_arena_find_locked(a, pool, stream);
     }
     dpool_arena *arena = a->recent;
     if (__builtin_expect(arena == NULL || arena->stream != stream, 0)) {
-        arena = dpool_arena_find_locked(a, pool, stream);
+        arena = dpool_arena_find_locked(a, a->default_pool, stream);
         a->recent = arena != NULL && arena->thread == 0 ? arena : a->recent;
     }
     return arena;
@@ -170,24 +170,20 @@ static inline dpool_arena *find_arena_locked(ductile_allocator *a, const dpool_p
  * pause found no pin of this request. Index lock held, and opened. */
 static __attribute__((noinline)) dpool_block *
 alloc_and_maintain(ductile_allocator *a, dpool_arena *arena, uint64_t size, uint64_t requested) {
-    dpool_private_pool *pool = arena->pool;
-    if (pool->phase != DPOOL_RUNNING) {
+    if (arena->pool->phase != DPOOL_RUNNING) {
         dti_lock_release(&a->index_lock);
         return NULL;
     }
     dpool_maintenance what = dpool_maintenance_begin_locked(a, arena);
-    bool is_more_due = what.mark || what.compact;
     dpool_block *b = dpool_alloc_from_free_locked(a, arena, size, requested);
-    pool->n_users += is_more_due;
     dti_lock_release(&a->index_lock);
-    if (is_more_due) {
+    if (what.mark || what.compact) {
         dpool_maintenance_do(a, arena, what);
-        dpool_unpin(a, pool);
     }
     return b;
 }
 
-/* The quick path: a block when a free one fits. */
+/* The quick path: a block when a free one fits. pool: NULL for the default one. */
 static inline dpool_block *alloc_hit(ductile_allocator *a, const dpool_private_pool *pool,
                                      uint64_t size, uint64_t requested, ductile_stream stream) {
     dpool_block *b = NULL;
@@ -291,7 +287,8 @@ alloc_otherwise(ductile_allocator *a, size_t size, ductile_stream stream, ductil
     if (status != DUCTILE_OK) {
         return status;
     }
-    dpool_block *b = alloc_hit(a, pool, dpool_rounded_size(a, size), size, stream);
+    const dpool_private_pool *of = pool != a->default_pool ? pool : NULL;
+    dpool_block *b = alloc_hit(a, of, dpool_rounded_size(a, size), size, stream);
     status = alloc_in(a, pool, b, size, stream, out);
     dpool_unpin(a, pool);
     return status;
@@ -324,7 +321,7 @@ __attribute__((flatten)) ductile_status ductile_alloc(ductile_allocator *a, size
     if (__builtin_expect(!is_quick, 0)) {
         return alloc_otherwise(a, size, stream, out);
     }
-    dpool_block *b = alloc_hit(a, a->default_pool, dpool_round(size), size, stream);
+    dpool_block *b = alloc_hit(a, NULL, dpool_round(size), size, stream);
     if (__builtin_expect(b == NULL, 0)) {
         return alloc_missed(a, size, stream, out);
     }

@@ -55,7 +55,7 @@ def say(line: str) -> None:
 def enable_now(torch: ModuleType) -> None:
     """Enables Ductile if this PyTorch can use a GPU. Whatever fails leaves PyTorch as it is.
 
-    Only who demands a mode that there is not, or `full` where that is not to be had, is stopped: by
+    Only who demands a mode that there is not, or `full` where that is not there, is stopped: by
     SystemExit, since a program may well go on after another exception of `import torch`.
     """
     mode = wanted_mode()

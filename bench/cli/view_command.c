@@ -192,7 +192,7 @@ static void find_what_suffices(const view_job *j, view_run *run, view *v) {
 /* A run that needs more than the virtual GPU has is replayed on one that has enough, if there can
  * be one. */
 static uint64_t roomy(const view_job *j) {
-    const uint64_t largest = (uint64_t)1 << 46;
+    const uint64_t largest = (uint64_t)1 << 43; /* more than ten times what any GPU has */
     uint64_t live = j->trace->live_peak_bytes;
     bool is_large = live > j->device.caps.total_bytes / 2 && live < largest;
     return is_large ? dti_min(4 * live, largest) : 0;

@@ -512,7 +512,7 @@ static bool choose_busiest(snapshot_reader *r, const pickle_value *traces, uint6
             return REFUSE(r, "more history entries than the file can hold");
         }
         size_t n = count_events(&r->history, pickle_item(traces, i));
-        bool refuses = n > 0 && has_refusal(&r->history, pickle_item(traces, i));
+        bool refuses = has_refusal(&r->history, pickle_item(traces, i));
         if (refuses > refused || (refuses == refused && n > most)) {
             refused = refuses;
             most = n;
@@ -537,6 +537,11 @@ static void choose_fullest(snapshot_reader *r, const pickle_value *segments) {
     }
 }
 
+/* A request that was refused is one, also where nothing else was recorded. */
+static bool has_history(const snapshot_reader *r) {
+    return count_events(&r->history, r->trace) > 0 || has_refusal(&r->history, r->trace);
+}
+
 static bool choose_gpu(snapshot_reader *r, const pickle_value *root, int gpu, uint64_t file_size) {
     const pickle_value *traces = pickle_find(root, "device_traces");
     const pickle_value *segments = pickle_find(root, "segments");
@@ -555,13 +560,13 @@ static bool choose_gpu(snapshot_reader *r, const pickle_value *root, int gpu, ui
         return REFUSE(r, "no GPU %d in the snapshot, which has %zu", gpu, n);
     }
     r->trace = pickle_item(traces, r->gpu);
-    if (count_events(&r->history, r->trace) == 0 && takes_held && gpu == TRACE_BUSIEST_GPU) {
+    if (!has_history(r) && takes_held && gpu == TRACE_BUSIEST_GPU) {
         choose_fullest(r, segments);
         r->trace = pickle_item(traces, r->gpu);
     }
     r->n_entries = pickle_count(r->trace);
     r->steps.gpu = r->gpu;
-    return count_events(&r->history, r->trace) > 0 || takes_held ||
+    return has_history(r) || takes_held ||
            REFUSE(r, "no allocation history in the snapshot: call "
                      "torch.cuda.memory._record_memory_history() before the run");
 }

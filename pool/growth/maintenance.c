@@ -16,6 +16,10 @@ enum {
     FREED_BETWEEN_MARKS = 8 << 20 /* bytes */
 };
 
+/* A hit of the default pool pins nothing. Where it gives up the lock, its arena is kept by
+ * n_waiters, and its pool awake by n_users: no pool ends with it, since a private one is
+ * pinned besides. */
+
 static bool wants_poll(const dpool_arena *arena) {
     return arena->pending_first != NULL && arena->n_calls >= arena->next_poll_at;
 }
@@ -28,6 +32,7 @@ static void poll_locked(ductile_allocator *a, dpool_arena *arena) {
     uint64_t age = arena->n_calls - arena->pending_since;
     uint64_t next = arena->n_calls + dti_min(age, CALLS_BETWEEN_LOOKS);
     arena->n_waiters++;
+    arena->pool->n_users++;
     dti_lock_release(&a->index_lock);
     bool is_mine = dti_lock_try_acquire(&a->grow_lock); /* otherwise perhaps the next time */
     if (is_mine) {
@@ -36,6 +41,7 @@ static void poll_locked(ductile_allocator *a, dpool_arena *arena) {
     }
     dti_lock_acquire(&a->index_lock);
     arena->n_waiters--;
+    arena->pool->n_users--;
     if (is_mine && arena->pending_first != NULL) {
         arena->next_poll_at = next;
     }
@@ -68,6 +74,7 @@ __attribute__((noinline)) dpool_maintenance dpool_maintenance_begin_locked(ducti
     arena->maintenance_at = what.compact ? 0 : next_at(arena);
     if (what.mark || what.compact) {
         arena->n_waiters++;
+        arena->pool->n_users++;
     }
     return what;
 }
@@ -82,6 +89,7 @@ __attribute__((noinline)) void dpool_maintenance_do(ductile_allocator *a, dpool_
     }
     dti_lock_acquire(&a->index_lock);
     arena->n_waiters--;
+    arena->pool->n_users--;
     dti_lock_release(&a->index_lock);
 }
 

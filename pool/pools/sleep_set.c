@@ -213,16 +213,25 @@ static ductile_status check_bypass_locked(set_call *c) {
                : stop_at(c, bypass, DUCTILE_ERR_ASLEEP, "is the bypass, and sleeps");
 }
 
-static void open_bypass_locked(set_call *c) {
+/* Plain, unless the program holds it as a capture pool, or graphs may have used its memory. */
+static void retain_bypass_locked(set_call *c) {
     DTI_ASSERT_HELD(&c->a->index_lock);
     ductile_allocator *a = c->a;
-    if (has_bypass(c)) {
-        a->bypass = dpool_retain_pool_locked(a, c->request->bypass, &c->spare);
-        if (a->bypass->n_arenas == 0 && a->bypass->refs == 1 && a->bypass->n_routes == 0) {
-            a->bypass->kind = DUCTILE_POOL_PLAIN;
-        }
+    const dpool_private_pool *known = dpool_find_pool_locked(a, c->request->bypass);
+    bool is_plain = known == NULL || known->kind == DUCTILE_POOL_PLAIN ||
+                    (!dpool_is_held(known) && known->n_arenas == 0);
+    a->bypass = dpool_retain_pool_locked(a, c->request->bypass, &c->spare);
+    if (is_plain) {
+        a->bypass->kind = DUCTILE_POOL_PLAIN;
     }
-    dpool_default_pool_changed_locked(a);
+}
+
+static void open_bypass_locked(set_call *c) {
+    DTI_ASSERT_HELD(&c->a->index_lock);
+    if (has_bypass(c)) {
+        retain_bypass_locked(c);
+    }
+    dpool_default_pool_changed_locked(c->a);
 }
 
 /* The default pool runs again. Returns a pool to free without the lock, or NULL. */

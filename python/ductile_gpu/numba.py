@@ -72,7 +72,7 @@ def unwatch_stream(stream: StreamLike) -> None:
         _watched = _watched - {stream_handle(stream)}
 
 
-# In a child of fork nobody gives back what another thread of the parent held.
+# A child of fork does not give back what another thread of the parent held.
 _memories: weakref.WeakSet[_Memory] = weakref.WeakSet()
 
 

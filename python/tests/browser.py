@@ -114,9 +114,9 @@ class Browser:
             if time.monotonic() > end:
                 raise TimeoutError(f"{path} is not drawn: {self.complaints()}")
             time.sleep(0.05)
-        self.settle()
+        self.wait_until_painted()
 
-    def settle(self) -> None:
+    def wait_until_painted(self) -> None:
         """Waits until what was asked for is painted."""
         self._call(
             "POST",
@@ -144,7 +144,7 @@ class Browser:
     def click(self, selector: str) -> None:
         """Clicks as a user does: what is covered or outside cannot be clicked."""
         self._call("POST", f"/element/{self.find(selector)}/click", {})
-        self.settle()
+        self.wait_until_painted()
 
     def type(self, selector: str, *keys: str) -> None:
         """Focuses the element and types; names of keys as in KEYS."""
@@ -153,7 +153,7 @@ class Browser:
         strokes = [{"type": kind, "value": key} for key in text for kind in ("keyDown", "keyUp")]
         keyboard = {"type": "key", "id": "k", "actions": strokes}
         self._call("POST", "/actions", {"actions": [keyboard]})
-        self.settle()
+        self.wait_until_painted()
 
     def drag(self, selector: str, start: float, end: float) -> None:
         """Drags inside an element, from and to fractions of its width."""
@@ -176,7 +176,7 @@ class Browser:
             "parameters": {"pointerType": "mouse"},
         }
         self._call("POST", "/actions", {"actions": [pointer]})
-        self.settle()
+        self.wait_until_painted()
 
     def complaints(self) -> list[str]:
         """Errors that the page caused since the last call."""

@@ -163,7 +163,7 @@ def test_what_was_recorded_can_be_replayed(place):
     place.script(TRAINING)
     assert place.run("record", "train.py").returncode == 0
     results = []
-    for file in ("train.trace.gz", str(SNAPSHOT)):
+    for file in ("train.pickle", str(SNAPSHOT)):
         answer = place.run("replay", "--json", file)
         assert answer.returncode == 0, answer.stderr
         results.append([json.loads(line) for line in answer.stdout.splitlines()])
@@ -172,10 +172,26 @@ def test_what_was_recorded_can_be_replayed(place):
     assert trace == snapshot
 
 
-def test_a_pickle_is_pytorchs_own_snapshot(place):
+def test_without_stacks_a_pickle_is_pytorchs_own_snapshot(place):
     place.script(TRAINING)
-    assert place.run("record", "-o", "run.pickle", "train.py").returncode == 0
-    assert (place.folder / "run.pickle").read_bytes() == gzip.decompress(SNAPSHOT.read_bytes())
+    for name, read in (("run.pickle", bytes), ("run.pickle.gz", gzip.decompress)):
+        answer = place.run("record", "--no-stacks", "-o", name, "train.py")
+        assert answer.returncode == 0, answer.stderr
+        assert "no stacks" not in answer.stderr
+        found = read((place.folder / name).read_bytes())
+        assert found == gzip.decompress(SNAPSHOT.read_bytes())
+
+
+def test_where_stacks_cannot_be_had_it_is_said_and_the_run_is_recorded_without(place):
+    """The stub of PyTorch has nothing that an adapter could be compiled against."""
+    place.script(TRAINING)
+    answer = place.run("record", "train.py")
+    assert answer.returncode == 0, answer.stderr
+    assert answer.stderr.count("this recording has no stacks: ") == 1
+    assert (place.folder / "train.pickle").read_bytes() == gzip.decompress(SNAPSHOT.read_bytes())
+    answer = place.run("record", "--stacks", "train.py")
+    assert answer.returncode == 1
+    assert "nothing was recorded" in answer.stderr
 
 
 def test_the_number_of_events_can_be_limited(place):
@@ -217,7 +233,7 @@ def test_a_failing_script_is_recorded_too_and_keeps_its_traceback(place):
     place.script(TRAINING + "    raise RuntimeError('CUDA out of memory')\n")
     answer = place.run("record", "train.py")
     assert answer.returncode == 1
-    assert (place.folder / "train.trace.gz").exists()
+    assert (place.folder / "train.pickle").exists()
     assert "RuntimeError: CUDA out of memory" in answer.stderr
     assert re.search(r'File ".*train.py", line 6, in <module>', answer.stderr)
     assert "_cli" not in answer.stderr
@@ -229,7 +245,7 @@ def test_the_scripts_exit_status_is_kept(place, code, status):
     place.script(TRAINING + f"    sys.exit({code})\n")
     answer = place.run("record", "train.py")
     assert answer.returncode == status
-    assert (place.folder / "train.trace.gz").exists()
+    assert (place.folder / "train.pickle").exists()
 
 
 @pytest.mark.parametrize(
@@ -253,7 +269,7 @@ def test_an_interrupted_script_is_recorded_too(place, number, status):
     process.send_signal(number)
     _, said = process.communicate(timeout=300)
     assert process.returncode == status, said
-    assert (place.folder / "train.trace.gz").exists()
+    assert (place.folder / "train.pickle").exists()
 
 
 def test_each_rank_writes_a_file_of_its_own(place):
@@ -268,19 +284,19 @@ def test_a_module_can_be_recorded(place):
     answer = place.run("record", "-m", "training_module", "--fast")
     assert answer.returncode == 0, answer.stderr
     assert answer.stdout == "arguments ['--fast'] __main__\n"
-    assert (place.folder / "training_module.trace.gz").exists()
+    assert (place.folder / "training_module.pickle").exists()
 
 
 def test_a_snapshot_that_cannot_be_read_is_kept(place):
     place.script(TRAINING)
     broken = place.folder / "broken.gz"
     broken.write_bytes(gzip.compress(b"\x80\x04no snapshot"))
-    answer = place.run("record", "train.py", STUB_SNAPSHOT=str(broken))
+    answer = place.run("record", "-o", "train.trace.gz", "train.py", STUB_SNAPSHOT=str(broken))
     assert answer.returncode == 1
     assert "kept as train.pickle" in answer.stderr
     assert (place.folder / "train.pickle").read_bytes() == b"\x80\x04no snapshot"
     (place.folder / "train.pickle").write_text("another run")
-    answer = place.run("record", "train.py", STUB_SNAPSHOT=str(broken))
+    answer = place.run("record", "-o", "train.trace.gz", "train.py", STUB_SNAPSHOT=str(broken))
     assert "kept as train-2.pickle" in answer.stderr
     assert (place.folder / "train.pickle").read_text() == "another run"
 
@@ -288,7 +304,7 @@ def test_a_snapshot_that_cannot_be_read_is_kept(place):
 def test_a_trace_lands_where_the_command_was_started(place):
     (place.folder / "elsewhere").mkdir()
     place.script("import os; os.chdir('elsewhere')\n" + textwrap.dedent(TRAINING))
-    answer = place.run("record", "train.py")
+    answer = place.run("record", "-o", "train.trace.gz", "train.py")
     assert answer.returncode == 0, answer.stderr
     assert "next: ductile-gpu report train.trace.gz" in answer.stderr
     assert (place.folder / "train.trace.gz").exists()

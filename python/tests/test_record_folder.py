@@ -36,6 +36,7 @@ LAUNCH = """
 def place(tmp_path, adapter):
     found = Place(tmp_path, adapter)
     found.environment["STUB_SNAPSHOT"] = SNAPSHOT
+    found.environment["DUCTILE_RECORD_STACKS"] = "0"
     (tmp_path / "runs").mkdir()
     return found
 
@@ -265,6 +266,17 @@ def test_a_pytorch_that_cannot_record_goes_on(place):
     (line,) = answer.stderr.splitlines()
     assert line.startswith("ductile-gpu: WARNING: this process is not recorded: ")
     assert recorded(place) == []
+
+
+def test_a_process_that_cannot_have_stacks_is_recorded_without_unless_they_are_insisted_on(place):
+    """The stub's adapter does not track."""
+    code = "import torch; torch.cuda.use()"
+    answer = place.python("-c", code, DUCTILE_RECORD="runs", DUCTILE_RECORD_STACKS="")
+    assert (answer.returncode, len(recorded(place))) == (0, 1), answer.stderr
+    assert "this recording has no stacks: " in answer.stderr
+    answer = place.python("-c", code, DUCTILE_RECORD="runs", DUCTILE_RECORD_STACKS="1")
+    assert (answer.returncode, len(recorded(place))) == (0, 1), answer.stderr
+    assert "this process is not recorded: " in answer.stderr
 
 
 def test_a_build_without_cuda_is_left_alone(place):

@@ -45,7 +45,7 @@ def hover(window: browser.Browser, selector: str, x: float, y: float) -> None:
         " clientX: b.x + arguments[1] * b.width, clientY: b.y + arguments[2] * b.height }));",
         selector, x, y,
     )  # fmt: skip
-    window.settle()
+    window.wait_until_painted()
 
 
 # ---- The first screen ---------------------------------------------------------------------------
@@ -233,13 +233,44 @@ return [...document.querySelectorAll('button, input, summary')].filter(e => e.ch
 """
 
 
+SCROLLED = """
+return [...document.querySelectorAll('.scroll')]
+  .filter(e => e.checkVisibility() && e.scrollWidth > e.clientWidth).map(e => e.innerText);
+"""
+
+
 @pytest.mark.parametrize("width", [390, 768, 1400])
 def test_no_width_scrolls_sideways_and_targets_are_large(page, width):
     page.resize(width, 850)
     page.run("showSoon()")
-    page.settle()
+    page.wait_until_painted()
     assert page.run("return document.documentElement.scrollWidth") <= width
+    assert page.run(SCROLLED) == []
     assert page.run(SMALL) == []
+
+
+HEIGHTS = """
+return [...document.querySelectorAll('button, input, select, summary')]
+  .filter(e => e.checkVisibility()).map(e => [e.getBoundingClientRect().height, e.outerHTML])
+  .filter(([height]) => height < 44);
+"""
+
+
+def test_under_a_finger_every_target_is_large_and_fields_of_the_flame_graph_are(window, tmp_path):
+    touch = "Emulation.setTouchEmulationEnabled"
+    window.resize(390, 844, 2)
+    window.devtools(touch, enabled=True)
+    try:
+        open_page(window, tmp_path, _page.make_page([study(out_of_memory(tmp_path), quick=True)]))
+        assert window.run("return matchMedia('(pointer: coarse)').matches")
+        assert window.run("return document.querySelectorAll('#flame button').length") > 2
+        assert window.run(HEIGHTS) == []
+        low = "return document.querySelector('#flame').getBoundingClientRect().bottom"
+        deep = "Math.max(...[...document.querySelectorAll('#flame button')]"
+        deep += ".map(e => e.getBoundingClientRect().bottom))"
+        assert window.run(f"{low} - {deep}") == 0
+    finally:
+        window.devtools(touch, enabled=False)
 
 
 def test_a_name_without_a_blank_does_not_widen_a_phone(window, tmp_path):

@@ -162,9 +162,17 @@ def test_a_request_beyond_the_virtual_gpu_is_replayed_on_a_larger_one(tmp_path):
 
 def test_a_request_near_the_largest_virtual_gpu_is_replayed_on_that(tmp_path):
     snapshot = pickle.loads(out_of_memory(tmp_path).read_bytes())
+    snapshot["device_traces"][0].append(refusal(1 << 42, 8 * MIB))
+    text = said(study(dump(tmp_path / "huge.pickle", snapshot)))
+    assert "Its 108.0 MiB do not suffice: it needs 4096.1 GiB with Ductile" in text
+
+
+def test_of_a_request_beyond_that_it_is_said_what_was_needed_and_nothing_modelled(tmp_path):
+    snapshot = pickle.loads(out_of_memory(tmp_path).read_bytes())
     snapshot["device_traces"][0].append(refusal(1 << 45, 8 * MIB))
     text = said(study(dump(tmp_path / "huge.pickle", snapshot)))
-    assert "Its 108.0 MiB do not suffice: it needs 32768.1 GiB with Ductile" in text
+    assert "32768.1 GiB = 60.0 MiB live + 32768.0 GiB asked" in text
+    assert "suffice" not in text
 
 
 def test_of_many_refusals_the_one_that_needs_most_is_told(tmp_path):
@@ -333,6 +341,42 @@ def test_a_folder_is_reported_side_by_side(tmp_path):
         "experts a/moe.py:7 20.0 MiB more.",
         *(line for line in answer.stdout.splitlines() if line.startswith("run.rank")),
     ]
+
+
+def test_of_a_folder_with_a_broken_rank_the_others_are_reported_and_it_is_named(tmp_path):
+    folder = tmp_path / "run"
+    folder.mkdir()
+    history = [entry("alloc", 1, 10 * MIB)]
+    for rank in range(3):
+        dump(folder / f"run.rank{rank}.pickle", {"device_traces": [history], "segments": []})
+    broken = folder / "run.rank1.pickle"
+    broken.write_bytes(broken.read_bytes()[:40])
+    answer = report("--quick", folder, folder=tmp_path)
+    assert answer.returncode == 1
+    assert f"{broken}: " in answer.stderr
+    assert "it is left out" in answer.stderr
+    assert answer.stdout.startswith(
+        "2 recordings: All 2 need the same, within 0 bytes. Not readable: "
+    )
+    (folder / "run.rank0.pickle").unlink()
+    answer = report("--quick", folder, folder=tmp_path)
+    assert answer.returncode == 1
+    assert "run.rank2 alone is shown. Not readable: run.rank1.pickle." in answer.stdout
+    (folder / "run.rank2.pickle").unlink()
+    answer = report("--quick", folder, folder=tmp_path)
+    assert (answer.returncode, answer.stdout) == (1, "")
+
+
+def test_a_snapshot_of_nothing_but_a_refusal_makes_a_page(tmp_path):
+    refused = [refusal(50 * MIB, 8 * MIB, frame("late", "/code/project/model.py", 9))]
+    for segments, live in (
+        ([], "0 bytes live"),
+        ([segment(BASE, block(BASE, 60 * MIB))], "60.0 MiB live"),
+    ):
+        path = dump(tmp_path / "oom.pickle", {"device_traces": [refused], "segments": segments})
+        text = said(study(path))
+        assert f"50.0 MiB refused: {live}" in text
+        assert "`late project/model.py:9`" in text
 
 
 def test_ranks_that_are_alike_are_said_to_be(tmp_path):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Looking into a running process: who may, what is shown, and what it costs when nobody does."""
+"""Looking into a running process: who may, what is shown, and what it costs when no viewer does."""
 
 from __future__ import annotations
 

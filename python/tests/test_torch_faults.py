@@ -410,14 +410,14 @@ while piece := os.read(reader, 4096):
     told += piece
 try:
     connect(told[4:28])
-    print("somebody answers")
+    print("a process answers")
 except ConnectionRefusedError:
-    print("nobody answers")
+    print("no answer")
 finally:
     os.kill(int.from_bytes(told[80:], "little"), 9)
 """
     )
-    assert out.split() == ["nobody", "answers"]
+    assert out.split() == ["no", "answer"]
 
 
 def test_memory_can_be_asked_for_in_another_network_namespace(play: Callable[[str], str]) -> None:

@@ -46,7 +46,7 @@ def test_statistics_count_every_block(play: Callable[[str], str]) -> None:
 
 
 def test_the_first_allocation_is_the_first_that_counts(play: Callable[[str], str]) -> None:
-    """What the library tried out when it opened the device is nobody's."""
+    """What the library tried out when it opened the device is not counted."""
     play(
         """
         a = alloc(1000)
@@ -63,7 +63,7 @@ def test_the_first_allocation_is_the_first_that_counts(play: Callable[[str], str
     )
 
 
-@pytest.mark.parametrize("settle", [False, True])
+@pytest.mark.parametrize("drains", [False, True])
 @pytest.mark.parametrize(
     ("size", "native", "native_left"),
     [
@@ -75,7 +75,7 @@ def test_the_first_allocation_is_the_first_that_counts(play: Callable[[str], str
     ],
 )
 def test_memory_of_a_graph_is_counted_while_it_lives_and_after(
-    play: Callable[[str], str], size: int, native: int, native_left: int, settle: bool
+    play: Callable[[str], str], size: int, native: int, native_left: int, drains: bool
 ) -> None:
     """What PyTorch's own test of this demands, but for the sizes of native's segments (MiB)."""
     play(
@@ -99,7 +99,7 @@ def test_memory_of_a_graph_is_counted_while_it_lives_and_after(
             free(result)
             result = added
         pool_call("probe_pool_end", pool)
-        for turn in range(1 + {settle}):
+        for turn in range(1 + {drains}):
             blocks, in_use, held = grown()
             assert (blocks, in_use) == (3, size + 1024), (blocks, in_use)
             assert 3 * size <= held <= {native} * MIB, held

@@ -114,7 +114,7 @@ def test_a_block_is_made_where_it_is_wanted(play: Callable[[str], str]) -> None:
         put(4096, gone + 8192)
         put(4096, gone + 8192)      # it is in use
         put(4096, kept)             # the same
-        put(4096, 1 << 20)          # nobody's
+        put(4096, 1 << 20)          # no block's
         put(0, gone)
         free(other)
         put(4096, other)            # another stream's
@@ -182,7 +182,7 @@ def test_an_annotation_is_an_entry_of_its_own(play: Callable[[str], str]) -> Non
         record(True)
         annotate(block, "packed")
         annotate(block + 1024, "inside")
-        annotate(1 << 20, "nobody's")
+        annotate(1 << 20, "no block's")
         free(block)
         found = snapshot()
         replay({**found, "device_traces": [[e for e in found["device_traces"][0]

@@ -160,7 +160,7 @@ class Exchange:
         guest.write(seen, value)
         self.streams.wait(owner.stream, guest.stream)
         owner.check(one.array, value)
-        # A last look that nobody waits for: the memory itself has to.
+        # A last look without a wait: the memory itself has to.
         guest.check(seen, value)
         self.streams.record(one.array, guest.stream)
         self.live[one.owner] -= one.size

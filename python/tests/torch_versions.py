@@ -62,7 +62,7 @@ class Remote(io.RawIOBase):
             last = min(first + BLOCK, self._size) - 1
             request = urllib.request.Request(self._url, headers={"Range": f"bytes={first}-{last}"})
             with urllib.request.urlopen(request, timeout=120) as answer:
-                assert answer.status == 206, f"{self._url}: no pieces to be had"
+                assert answer.status == 206, f"{self._url}: the server gives no pieces"
                 self._blocks[number] = answer.read()
         return self._blocks[number]
 

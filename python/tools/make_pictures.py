@@ -68,7 +68,7 @@ class Studio:
             window.open(file)
             for script in before:
                 window.run(script)
-                window.settle()
+                window.wait_until_painted()
             window.picture(target, selector, margin)
 
 

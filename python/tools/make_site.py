@@ -54,7 +54,7 @@ class Dead(Exception):
 
 
 def decision_pages() -> list[str]:
-    pages = sorted((ROOT / DECISIONS).glob("[0-9]*.md"))
+    pages = sorted(set((ROOT / DECISIONS).glob("*.md")) - {ROOT / INDEX})
     return [INDEX, *(f"{DECISIONS}/{page.name}" for page in pages)]
 
 

@@ -19,7 +19,7 @@ enum {
     ALIAS_WORK_NS = 200000 /* how long the elder takes before it touches memory             */
 };
 
-/* What the probes share. The memory has its first address at `a` for good, a second one at `b`
+/* What the probes share. The memory has its first address at `a` permanently, a second one at `b`
  * for one round, and there is other memory to copy to and from at `plain`. */
 typedef struct alias_bench {
     dvmm_driver *driver;

@@ -301,7 +301,7 @@ static const char *persistent_while_mapping(alias_bench *t) {
     return NULL;
 }
 
-/* Aliases that nobody uses come and go beside a running kernel. */
+/* Unused aliases come and go beside a running kernel. */
 static const char *persistent_while_unmapping(alias_bench *t) {
     uint64_t id = t->next_id++;
     TRY(alias_drop_seconds(t));

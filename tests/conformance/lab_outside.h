@@ -23,7 +23,7 @@ void destroy_graph(lab *l, void *graph);
 
 /* A context of the device that is not the primary one: of its own, or green. */
 typedef struct elsewhere {
-    ductile_stream stream; /* of that context; NULL: it could not be had */
+    ductile_stream stream; /* of that context; NULL: it could not be made */
     void *context;
     void *green; /* NULL: a context of its own */
 } elsewhere;

@@ -8,7 +8,7 @@
  *     alias_probes [--device N] [--rounds N] [--probe NAME]
  *
  * Prints "probe | rounds | mismatches | promise". A probe whose promise is "hazard" leaves out the
- * wait that a dependent kernel owes its predecessor: it shows what an order that nobody asked for
+ * wait that a dependent kernel owes its predecessor: it shows what an order that was not asked for
  * looks like, and its mismatches are no failure; the same holds for "event", which asks whether an
  * event between two kernels makes up for the wait. The first probe has to find mismatches. Ends
  * with 1 when a promise was broken, 77 without a device, 3 when it ran out of time.

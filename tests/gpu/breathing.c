@@ -97,7 +97,7 @@ static const char *wait_for_streams(const worker *w) {
     return NULL;
 }
 
-/* All work is done and nobody takes anything: what was refused twice must not be there. */
+/* All work is done and no process takes anything: what was refused twice must not be there. */
 static const char *check_refusal(worker *w, uint64_t size) {
     uint64_t free_bytes = 0;
     uint64_t total = 0;

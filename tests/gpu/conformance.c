@@ -22,10 +22,10 @@ typedef struct request {
     bool list;
 } request;
 
-typedef struct tally {
+typedef struct counts {
     golden_lines *golden; /* NULL: print everything */
     size_t same, deliberate, different, missing;
-} tally;
+} counts;
 
 /* ---- The command line ---------------------------------------------------------------------- */
 
@@ -68,7 +68,7 @@ static bool parse(request *r, int argc, char **argv) {
 
 /* ---- Lines --------------------------------------------------------------------------------- */
 
-static void compare_line(tally *t, const conformance_row *row, const char *line) {
+static void compare_line(counts *t, const conformance_row *row, const char *line) {
     const char *expected = golden_find(t->golden, row->name);
     const char *why = conformance_why_different(row->name);
     if (expected == NULL) {
@@ -86,7 +86,7 @@ static void compare_line(tally *t, const conformance_row *row, const char *line)
 }
 
 static void take_line(void *user, const conformance_row *row, const char *line) {
-    tally *t = user;
+    counts *t = user;
     if (t->golden != NULL) {
         compare_line(t, row, line);
     } else {
@@ -103,7 +103,7 @@ static int list_rows(void) {
     return 0;
 }
 
-static int run(const request *r, tally *t) {
+static int run(const request *r, counts *t) {
     if (conformance_run(&r->device, r->only, take_line, t) == 0) {
         (void)fprintf(stderr, "conformance: no row has a name like %s\n", r->only);
         return 1;
@@ -118,7 +118,7 @@ static int run(const request *r, tally *t) {
 
 int main(int argc, char **argv) {
     request r = {.compare = NULL};
-    tally t = {.golden = NULL};
+    counts t = {.golden = NULL};
     char reason[512];
     if (!parse(&r, argc, argv)) {
         return 2;

@@ -513,7 +513,7 @@ static const char *fail_one(program *p, uint64_t nth, uint64_t way) {
     const char *why = run_once(p, &plan, &n_calls);
     NEED(why == NULL, "call %llu (%s), code %d, %s, %s: %s", (unsigned long long)nth,
          faulty.n_failures > 0 ? dvmm_call_name(faulty.failing) : "not reached", plan.code,
-         plan.is_late ? "late" : "early", plan.for_good ? "for good" : "once", why);
+         plan.is_late ? "late" : "early", plan.for_good ? "always" : "once", why);
     return NULL;
 }
 
@@ -559,28 +559,14 @@ static const char *run(program *p) {
 
 /* ---- The command line ----------------------------------------------------------------------- */
 
-static const char *open_virtual(program *p) {
+static const char *open_device(program *p) {
     ductile_virtual_options options;
     ductile_virtual_options_init(&options);
     options.capacity_bytes = 256 * DTI_MIB;
     options.schedule = DUCTILE_SCHEDULE_LAGGING;
     options.lag = 5;
-    NEED_OK(ductile_virtual_create(&p->gpu, &options));
-    NEED_OK(dvmm_open_virtual(p->gpu, &p->driver, NULL, 0));
-    return NULL;
-}
-
-static void open_device(program *p) {
-    char reason[256] = "";
-    if (p->request->is_virtual) {
-        const char *why = open_virtual(p);
-        if (why != NULL) {
-            command_refuse(why);
-        }
-    } else if (dvmm_open_cuda(p->request->device, &p->driver, reason, sizeof reason) !=
-               DUCTILE_OK) {
-        command_skip(reason);
-    }
+    return program_open(p->request->is_virtual ? &options : NULL, p->request->device, &p->gpu,
+                        &p->driver);
 }
 
 static void read_request(request *r, int argc, char **argv) {
@@ -605,6 +591,6 @@ int main(int argc, char **argv) {
     read_request(&r, argc, argv);
     p.request = &r;
     command_end_after(3600);
-    open_device(&p);
-    return command_end(run(&p));
+    const char *why = open_device(&p);
+    return command_end(why == NULL ? run(&p) : why);
 }

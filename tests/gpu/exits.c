@@ -13,8 +13,6 @@
 #include "tests/support/complain.h"
 #include "tests/support/gpu_kernels.h"
 #include "tests/support/program_device.h"
-#include "vmm/cuda/open.h"
-#include "vmm/driver/open_virtual.h"
 
 #include <pthread.h>
 #include <spawn.h>
@@ -61,18 +59,11 @@ typedef struct child {
 } child;
 
 static const char *open_device(child *c) {
-    char reason[512];
-    if (c->request->is_virtual) {
-        ductile_virtual_options options;
-        ductile_virtual_options_init(&options);
-        NEED_OK(ductile_virtual_create(&c->virtual_gpu, &options));
-        NEED_OK(dvmm_open_virtual(c->virtual_gpu, &c->driver, NULL, 0));
-        return NULL;
-    }
-    if (dvmm_open_cuda(c->request->device, &c->driver, reason, sizeof reason) != DUCTILE_OK) {
-        command_skip(reason);
-    }
-    return gpu_open(c->request->device, &c->gpu);
+    ductile_virtual_options options;
+    ductile_virtual_options_init(&options);
+    TRY(program_open(c->request->is_virtual ? &options : NULL, c->request->device, &c->virtual_gpu,
+                     &c->driver));
+    return c->request->is_virtual ? NULL : gpu_open(c->request->device, &c->gpu);
 }
 
 static const char *open_all(child *c) {

@@ -18,8 +18,6 @@
 #include "tests/support/in_child.h"
 #include "tests/support/painter.h"
 #include "tests/support/program_device.h"
-#include "vmm/cuda/open.h"
-#include "vmm/driver/open_virtual.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -413,28 +411,15 @@ static const char *judge(const play *p) {
 
 /* ---- Opening and closing -------------------------------------------------------------------- */
 
-/* Work ends only when somebody waits for it. */
-static const char *open_virtual(play *p) {
+/* Work ends only when a thread waits for it. */
+static const char *open_device(play *p) {
     ductile_virtual_options options;
     ductile_virtual_options_init(&options);
     options.capacity_bytes = (uint64_t)1 << 30;
     options.schedule = DUCTILE_SCHEDULE_LAZY;
     options.detect = 2; /* every work with a block is ordered here */
-    NEED_OK(ductile_virtual_create(&p->graphs.virtual_gpu, &options));
-    NEED_OK(dvmm_open_virtual(p->graphs.virtual_gpu, &p->graphs.driver, NULL, 0));
-    return NULL;
-}
-
-static const char *open_device(play *p) {
-    char reason[512];
-    if (p->request->is_virtual) {
-        return open_virtual(p);
-    }
-    if (dvmm_open_cuda(p->request->device, &p->graphs.driver, reason, sizeof reason) !=
-        DUCTILE_OK) {
-        command_skip(reason);
-    }
-    return NULL;
+    return program_open(p->request->is_virtual ? &options : NULL, p->request->device,
+                        &p->graphs.virtual_gpu, &p->graphs.driver);
 }
 
 /* All kernels are loaded before a capture begins. */

@@ -28,8 +28,6 @@
 #include "tests/support/painter.h"
 #include "tests/support/program_device.h"
 #include "tests/support/rng.h"
-#include "vmm/cuda/open.h"
-#include "vmm/driver/open_virtual.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -288,7 +286,7 @@ static const char *live_with_a_graph(churn *c) {
     return NULL;
 }
 
-/* What another program took meanwhile cannot be had back: then the pool stays paused. */
+/* What another program took meanwhile does not come back: then the pool stays paused. */
 static const char *pause_and_resume(churn *c, ductile_pool_id pool, const canvas *it) {
     TRY(paint(&c->painter, it, c->streams[0]));
     NEED_OK(ductile_pause(c->allocator, pool, DUCTILE_CONTENTS_KEEP));
@@ -469,7 +467,7 @@ static const char *run_lives(churn *c, uint64_t before) {
 
 /* ---- Opening and closing ------------------------------------------------------------------- */
 
-static const char *open_virtual(churn *c) {
+static const char *open_device(churn *c) {
     ductile_virtual_options options;
     ductile_virtual_options_init(&options);
     options.capacity_bytes = (uint64_t)8 << 30;
@@ -477,9 +475,10 @@ static const char *open_virtual(churn *c) {
     options.lag = 40;
     options.seed = c->request->seed;
     options.detect = 2; /* every work with a block is ordered here */
-    NEED_OK(ductile_virtual_create(&c->virtual_gpu, &options));
-    NEED_OK(dvmm_open_virtual(c->virtual_gpu, &c->driver, NULL, 0));
-    return c->request->is_soak ? lung_start(&c->lung, c->virtual_gpu, options.seed + 1) : NULL;
+    TRY(program_open(c->request->is_virtual ? &options : NULL, c->request->device, &c->virtual_gpu,
+                     &c->driver));
+    bool has_own_lung = c->request->is_soak && c->request->is_virtual;
+    return has_own_lung ? lung_start(&c->lung, c->virtual_gpu, options.seed + 1) : NULL;
 }
 
 static const char *make_streams(churn *c) {
@@ -536,17 +535,6 @@ static const char *close_all(churn *c) {
     }
     dvmm_close(c->driver);
     return program_close_virtual(c->virtual_gpu);
-}
-
-static const char *open_device(churn *c) {
-    char reason[512];
-    if (c->request->is_virtual) {
-        return open_virtual(c);
-    }
-    if (dvmm_open_cuda(c->request->device, &c->driver, reason, sizeof reason) != DUCTILE_OK) {
-        command_skip(reason);
-    }
-    return NULL;
 }
 
 /* ---- The control --------------------------------------------------------------------------- */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Does a block that one process passes to another hold the same bytes in both, whoever writes, and
- * whoever goes first? Two processes, each with an allocator and a driver of its own, are forked
- * before anything is opened; the parent never touches the driver.
+ * Does a block that one process passes to another hold the same bytes in both, whichever writes,
+ * and whichever ends first? Two processes, each with an allocator and a driver of its own, are
+ * forked before anything is opened; the parent never touches the driver.
  *
  *     share_processes [--virtual] [--device N] [--import-device N] [--rounds N] [--deaths N]
  *
@@ -17,7 +17,7 @@
  * From the middle of the rounds on, the exporter's GPU is enabled there as well.
  *
  * "Memory it had" means within SLACK_BYTES: the driver keeps tables of its own, and every process
- * on the device counts, so nobody else may use the device meanwhile.
+ * on the device counts, so no other process may use the device meanwhile.
  *
  * With --virtual each process has a virtual GPU of its own: then only what the two say to each
  * other is tested, and bytes are compared in the process that wrote them.
@@ -359,7 +359,7 @@ static void limit_waits(int socket) {
 }
 
 /* One pair of sockets after the other; the ends of one kind of process beside each other, so that
- * whoever lives on is given all of its own. Index 0: the exporter's or the survivor's. */
+ * the survivor is given all of its own. Index 0: the exporter's or the survivor's. */
 typedef struct lines {
     int ends[2][MOST_DEATHS];
     unsigned n;

@@ -24,7 +24,6 @@
 #include "tests/support/rng.h"
 #include "vmm/base/align.h"
 #include "vmm/cuda/open.h"
-#include "vmm/driver/open_virtual.h"
 
 #include <ductile_share.h>
 
@@ -79,8 +78,7 @@ static const char *open_virtual(pair *p) {
     options.lag = 40;
     options.seed = p->request->seed;
     options.detect = 1;
-    NEED_OK(ductile_virtual_create(&p->gpu, &options));
-    NEED_OK(dvmm_open_virtual(p->gpu, &p->owner.driver, NULL, 0));
+    TRY(program_open(&options, 0, &p->gpu, &p->owner.driver));
     p->peer.driver = p->owner.driver;
     return NULL;
 }
@@ -190,7 +188,7 @@ static const char *allocate(pair *p, uint64_t size, bool *got) {
     return paint_and_look(p, &c);
 }
 
-/* The last word, a scribble, is the peer's: nobody may find it in memory that serves again. */
+/* The last word, a scribble, is the peer's: it is not to be found in memory that serves again. */
 static const char *release(pair *p) {
     size_t i = (size_t)rng_below(&p->rng, p->n_blocks);
     canvas c = p->blocks[i];
@@ -244,7 +242,7 @@ static const char *expect_no_mismatch(pair *p) {
 /* ---- What else may happen to the memory ---------------------------------------------------- */
 
 /* All that the two have issued is done. */
-static const char *settle(const pair *p) {
+static const char *wait_for_both(const pair *p) {
     NEED_OK(dvmm_stream_sync(p->peer.driver, p->peer.stream));
     NEED_OK(dvmm_stream_sync(p->owner.driver, p->owner.stream));
     return NULL;
@@ -252,7 +250,7 @@ static const char *settle(const pair *p) {
 
 /* Shut out, then in again: what is live, and what was mapped meanwhile. */
 static const char *shut_out_and_let_in(pair *p) {
-    TRY(settle(p));
+    TRY(wait_for_both(p));
     NEED_OK(ductile_disable_peer(p->a, p->peer.device));
     TRY(ask_all_blocks(p, DVMM_ACCESS_NONE));
     canvas unseen = {.size = 24 * DTI_MIB, .id = p->next_id++};
@@ -315,7 +313,7 @@ static const char *copy_both_ways(pair *p) {
 }
 
 /* A block is freed while the peer has yet to look at it and to scribble over it, and its memory is
- * asked for at once: with its stream recorded nobody may have it. */
+ * asked for at once: with its stream recorded no request may get it. */
 static const char *free_under_the_peer(pair *p) {
     canvas c = {.size = 8 * DTI_MIB, .id = p->next_id++};
     canvas next[4];
@@ -332,7 +330,7 @@ static const char *free_under_the_peer(pair *p) {
         NEED_OK(ductile_alloc(p->a, c.size, p->owner.stream, &next[i].address));
         TRY(by_owner(p, paint, &next[i]));
     }
-    TRY(settle(p));
+    TRY(wait_for_both(p));
     for (int i = 0; i < 4; i++) {
         TRY(by_owner(p, look, &next[i]));
         NEED_OK(ductile_free(p->a, next[i].address));
@@ -344,7 +342,7 @@ static const char *free_under_the_peer_often(pair *p) {
     for (int i = 0; i < 50; i++) {
         TRY(free_under_the_peer(p));
     }
-    TRY(settle(p));
+    TRY(wait_for_both(p));
     TRY(expect_no_mismatch(p));
     ductile_stats s = {.struct_size = sizeof s};
     NEED_OK(ductile_trim(p->a, UINT64_MAX, NULL)); /* looks at markers, and gives nothing back */
@@ -384,7 +382,7 @@ static const char *run_cycle(pair *p) {
         TRY(pause_and_resume(p));
     }
     if (p->cycles % 4 == 3) {
-        TRY(settle(p));
+        TRY(wait_for_both(p));
         NEED_OK(ductile_trim(p->a, p->limit / 4, NULL));
     }
     p->cycles++;
@@ -437,7 +435,7 @@ static const char *run(pair *p) {
     }
     TRY(release_until(p, 0));
     NEED_OK(ductile_pool_release(p->a, pool));
-    TRY(settle(p));
+    TRY(wait_for_both(p));
     TRY(expect_no_mismatch(p));
     TRY(judge(p));
     const char *why = free_under_the_peer_often(p);

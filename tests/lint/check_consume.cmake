@@ -79,7 +79,7 @@ foreach(kind static shared)
   run(${CMAKE_COMMAND} -E env DESTDIR=${root} ${CMAKE_COMMAND} --install ${build_${kind}})
   build_and_run(package-${kind} -D CMAKE_PREFIX_PATH=${prefix})
 
-  # Nobody gets at what is below the public headers.
+  # No consumer gets at what is below the public headers.
   file(GLOB_RECURSE headers RELATIVE ${prefix}/include ${prefix}/include/*)
   file(GLOB public_headers RELATIVE ${ROOT}/pool/include ${ROOT}/pool/include/*.h ${ROOT}/pool/include/*.hpp)
   if(NOT headers STREQUAL "${public_headers}")

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Each public header compiles alone, as C11 and as C++17, and so does every header of the tree
-# as C11: a header that leans on what was included before it breaks whoever sorts his includes.
+# as C11: a header that leans on what was included before it breaks a file whose includes are sorted.
 cmake_minimum_required(VERSION 3.23)
 
 set(warnings -Wall -Wextra -Wpedantic -Wundef -Werror)

@@ -144,7 +144,7 @@ class Tree:
                         yield file, other
 
     def seam_of(self, name):
-        """The shared header that declares a function: whoever calls it depends on that alone."""
+        """The shared header that declares a function: a caller depends on that alone."""
         return next((header for header in self.declared.get(name, ()) if header in SHARED_HEADERS), None)
 
     def calls(self):

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Habits of the tree: C and C++ files stay below 800 lines, every source says its licence, file names
 # are unique in a layer, nothing is unmapped without proof, scripts can be executed, and nothing names a
-# path of somebody's machine.
+# path of one machine.
 cmake_minimum_required(VERSION 3.23)
 
 set(max_lines 800)
@@ -17,7 +17,7 @@ file(GLOB_RECURSE lists ${ROOT}/vmm/CMakeLists.txt ${ROOT}/segments/CMakeLists.t
   ${ROOT}/pool/CMakeLists.txt ${ROOT}/bench/CMakeLists.txt ${ROOT}/tests/CMakeLists.txt ${ROOT}/python/CMakeLists.txt)
 file(GLOB_RECURSE pages ${ROOT}/docs/*.md ${ROOT}/bench/*.md ${ROOT}/python/*.md ${ROOT}/vmm/*.md)
 list(FILTER pages EXCLUDE REGEX "/python/(build|dist|\\.)")
-set(programs ${ROOT}/bench/run ${ROOT}/bench/torch/run ${ROOT}/tests/run ${ROOT}/tests/campaign ${ROOT}/tests/mutate ${ROOT}/tests/coverage ${ROOT}/tests/found ${ROOT}/tests/readme ${ROOT}/bench/plot_held.py ${ROOT}/python/tests/run ${ROOT}/python/tests/hardware
+set(programs ${ROOT}/bench/run ${ROOT}/bench/torch/run ${ROOT}/tests/run ${ROOT}/tests/campaign ${ROOT}/tests/mutate ${ROOT}/tests/coverage ${ROOT}/tests/readme ${ROOT}/bench/plot_held.py ${ROOT}/python/tests/run ${ROOT}/python/tests/hardware
   ${ROOT}/python/tests/torch_versions
   ${ROOT}/python/tests/torch_gpu/run_all ${ROOT}/.ci/run)
 set(root_files ${ROOT}/python/pyproject.toml ${ROOT}/CMakeLists.txt ${ROOT}/CMakePresets.json ${ROOT}/README.md)

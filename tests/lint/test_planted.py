@@ -83,6 +83,12 @@ PLANTS = {
         '"nobody": say which caller, thread or process'),
     "a vague subject": (
         "check_words.py", "vmm/range.c", "/* Whoever holds the lock frees it. */\n", '"Whoever": say which caller'),
+    "a private word in a test": (
+        "check_words.py", "tests/vmm/test_range.c", "/* The tally of calls. */\n", '"tally": say call counts'),
+    "a vague subject in the Python package": (
+        "check_words.py", "python/ductile_gpu/numba.py", "# Nobody asks.\n", '"Nobody": say which caller'),
+    "a private word in a decision": (
+        "check_words.py", "docs/decisions/README.md", "The misfits.\n", '"misfits": say oversized'),
     "a block state that is not published": (
         "check_schema.py", "pool/inspect/snapshot.c", 'case DUCTILE_BLOCK_PLANTED: return "planted";\n',
         "pool/inspect/snapshot.schema.json: lacks the state planted"),

@@ -154,7 +154,7 @@ static const char *is_full(subject *s, uint64_t size) {
     return NULL;
 }
 
-static const char *lacks_memory(subject *s, uint64_t size) {
+const char *lacks_memory(subject *s, uint64_t size) {
     TRY(is_simple(s) ? is_full(s, size) : NULL);
     return s->is_faulty ? NULL : report_is_sound(s, size);
 }
@@ -168,17 +168,22 @@ static const char *refused(subject *s, uint64_t size, size_t slot) {
     return is_out ? lacks_memory(s, size) : NULL;
 }
 
-const char *admit_block(subject *s, model_block *b) {
+const char *admit_blank(subject *s, model_block *b) {
     b->size = model_rounded(b->requested);
     b->pattern = ++s->next_pattern;
+    ductile_virtual_block_begin(s->f.gpu, b->address, b->size);
     TRY(model_add(&s->m, b));
     s->live_bytes += b->size;
     if (s->is_listening) {
         TRY(shadow_covers(&s->listener, b->address, b->size));
     }
-    ductile_virtual_block_begin(s->f.gpu, b->address, b->size);
+    s->m.blocks[model_find(&s->m, b->address)].is_blank = true;
+    return NULL;
+}
+
+const char *admit_block(subject *s, model_block *b) {
+    TRY(admit_blank(s, b));
     model_block *own = &s->m.blocks[model_find(&s->m, b->address)];
-    own->is_blank = true;
     return fixture_state(&s->f).poisoned != 0 ? NULL : fill_block(s, own, b->stream);
 }
 

@@ -248,15 +248,15 @@ static void mark_paused(subject *s, unsigned pool, bool is_paused) {
 }
 
 const char *sync_foreign(subject *s) {
-    for (size_t i = 0; i < s->n_slots; i++) {
-        if (s->slots[i].kind == FOREIGN_STREAM) {
+    for (size_t i = 0; i < s->n_slots && !is_capturing(s); i++) { /* which forbids it */
+        if (s->slots[i].kind == FOREIGN_STREAM && !s->slots[i].is_gone) {
             NEED_OK(ductile_virtual_stream_sync(s->f.gpu, s->slots[i].stream));
         }
     }
     return NULL;
 }
 
-static const char *pause_pool(subject *s, unsigned pool, unsigned flags) {
+const char *pause_pool(subject *s, unsigned pool, unsigned flags) {
     bool is_there = pool_exists(s, pool);
     TRY(sync_foreign(s));
     tell_device(s, pool, false);
@@ -271,7 +271,8 @@ static const char *pause_pool(subject *s, unsigned pool, unsigned flags) {
         s->pools[pool].may_be_paused = true;
         set_paused(s, pool, false);
     } else {
-        TRY(sync_all(s)); /* to the device the blocks are new ones now */
+        /* To the device the blocks are new ones now. */
+        TRY(is_capturing(s) || s->is_scripted ? NULL : sync_all(s));
         tell_device(s, pool, true);
     }
     bool is_none = !is_there && (may_answer(s, pool, status) || status == DUCTILE_ERR_ASLEEP);

@@ -4,7 +4,9 @@
  * finding like any other. After a failure: the seed, the shortest list of operations that was found
  * to fail, a file with it, and the command that repeats it.
  */
+#include "tests/model/child.h"
 #include "tests/model/decoder.h"
+#include "tests/model/scenarios.h"
 #include "tests/model/soak.h"
 #include "tests/support/command.h"
 #include "tests/support/rng.h"
@@ -12,15 +14,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/wait.h>
 #include <time.h>
-#include <unistd.h>
 
-enum { DEADLINE_S = 300, MOST_SHRINKS = 3000, MOST_BYTES = 1 << 24 };
+enum { MOST_SHRINKS = 3000, MOST_BYTES = 1 << 24 };
 
 typedef struct arguments {
     uint64_t seed, seeds, operations, seconds, soak;
     const char *input, *save;
+    scenarios_setup scenarios;
     bool list, no_shrink, progress, keep_going;
 } arguments;
 
@@ -50,52 +51,7 @@ static bool generate(void *user, uint8_t *out, size_t n) {
     return true;
 }
 
-/* ---- One run in a process of its own ------------------------------------------------------- */
-
-typedef struct outcome {
-    bool is_broken;
-    uint64_t n_operations;
-    char why[1024];
-} outcome;
-
-typedef const char *(*runner)(void *user, bool trace, uint64_t *n_operations);
-
-static _Noreturn void run_in_child(runner run, void *user, bool trace, int out) {
-    outcome o = {0};
-    (void)alarm(DEADLINE_S);
-    const char *why = run(user, trace, &o.n_operations);
-    o.is_broken = why != NULL;
-    (void)snprintf(o.why, sizeof o.why, "%s", why != NULL ? why : "");
-    bool is_told = write(out, &o, sizeof o) == (ssize_t)sizeof o;
-    (void)fflush(stdout);
-    _Exit(is_told ? 0 : 2);
-}
-
-static outcome fork_run(runner run, void *user, bool trace) {
-    outcome o = {.is_broken = true};
-    int ends[2];
-    if (pipe(ends) != 0) {
-        command_refuse("no pipe");
-    }
-    (void)fflush(stdout);
-    pid_t child = fork();
-    if (child == 0) {
-        (void)close(ends[0]);
-        run_in_child(run, user, trace, ends[1]);
-    }
-    (void)close(ends[1]);
-    bool is_told = child > 0 && read(ends[0], &o, sizeof o) == (ssize_t)sizeof o;
-    (void)close(ends[0]);
-    int status = 0;
-    (void)waitpid(child, &status, 0);
-    if (!is_told || status != 0) {
-        o.is_broken = true;
-        (void)snprintf(o.why, sizeof o.why,
-                       WIFSIGNALED(status) ? "ended by signal %d" : "status %d",
-                       WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status));
-    }
-    return o;
-}
+/* ---- Programs ------------------------------------------------------------------------------ */
 
 static const char *run_generator(void *user, bool trace, uint64_t *n) {
     generator g = *(generator *)user;
@@ -150,7 +106,7 @@ static bool breaks_without(const bytes *b, size_t first, size_t n, bytes *shorte
     shorter->size = b->size - n;
     memcpy(shorter->at, b->at, first);
     memcpy(shorter->at + first, b->at + first + n, b->size - first - n);
-    outcome now = fork_run(run_bytes, shorter, false);
+    outcome now = child_run(run_bytes, shorter, false);
     return now.is_broken && is_same(now.why, o->why);
 }
 
@@ -193,7 +149,7 @@ static void explain(const arguments *a, uint64_t seed, const outcome *o, bytes *
     }
     (void)snprintf(path, sizeof path, "%s/failure-%llu.bytes", a->save, (unsigned long long)seed);
     save(b, path);
-    outcome again = fork_run(run_bytes, b, !a->no_shrink);
+    outcome again = child_run(run_bytes, b, !a->no_shrink);
     (void)printf(
         "%s\nrepeat: model-run --list --input %s\n   all: model-run --seed %llu --operations "
         "%llu\n",
@@ -216,7 +172,7 @@ static bytes read_file(const char *path) {
 
 static int run_input(const arguments *a) {
     bytes b = read_file(a->input);
-    outcome o = fork_run(run_bytes, &b, a->list);
+    outcome o = child_run(run_bytes, &b, a->list);
     free(b.at);
     (void)printf("%s\n", o.is_broken ? o.why : "nothing found");
     return o.is_broken ? COMMAND_BROKEN : COMMAND_PASSED;
@@ -230,7 +186,7 @@ static int run_seeds(const arguments *a) {
     for (uint64_t seed = a->seed; n_seeds < a->seeds && (a->seconds == 0 || time(NULL) < end);
          seed++) {
         generator g = generator_of(seed, a->operations);
-        outcome o = fork_run(run_generator, &g, a->list);
+        outcome o = child_run(run_generator, &g, a->list);
         n_operations += o.n_operations;
         n_seeds++;
         if (o.is_broken) {
@@ -263,6 +219,12 @@ int main(int argc, char **argv) {
         {"--soak", .number = &a.soak},
         {"--input", .text = &a.input, .placeholder = "FILE"},
         {"--save", .text = &a.save, .placeholder = "FOLDER"},
+        {"--scenarios", .text = &a.scenarios.path, .placeholder = "FILE"},
+        {"--only", .text = &a.scenarios.only, .placeholder = "PART"},
+        {"--schedule", .text = &a.scenarios.schedule, .placeholder = "NAME"},
+        {"--conf", .text = &a.scenarios.conf, .placeholder = "OPTIONS"},
+        {"--detect-only", .flag = &a.scenarios.detects_only},
+        {"--faults", .number = &a.scenarios.fault_step},
         {"--list", .flag = &a.list},
         {"--no-shrink", .flag = &a.no_shrink},
         {"--progress", .flag = &a.progress},
@@ -272,6 +234,10 @@ int main(int argc, char **argv) {
     (void)unsetenv("DUCTILE_CONF");
     if (a.soak > 0) {
         return command_end(soak_run(a.soak));
+    }
+    if (a.scenarios.path != NULL) {
+        a.scenarios.is_listed = a.list;
+        return scenarios_run(&a.scenarios) ? COMMAND_PASSED : COMMAND_BROKEN;
     }
     return a.input != NULL ? run_input(&a) : run_seeds(&a);
 }

@@ -76,7 +76,7 @@ const char *tell(subject *s, size_t slot) {
 
 static const char *sync_peers(subject *s) {
     for (size_t i = 0; i < s->n_slots; i++) {
-        if (s->slots[i].kind == PEER_STREAM) {
+        if (s->slots[i].kind == PEER_STREAM && !s->slots[i].is_gone) {
             NEED_OK(ductile_virtual_stream_sync(s->f.gpu, s->slots[i].stream));
         }
     }

@@ -181,6 +181,7 @@ const char *make_stream(subject *s, size_t slot, stream_kind kind) {
     s->slots[slot].kind = kind;
     s->slots[slot].is_recorded = false;
     s->slots[slot].rests_until = 0;
+    s->slots[slot].is_gone = false;
     NEED(status == DUCTILE_OK, "a stream cannot be made: %s", ductile_status_name(status));
     return NULL;
 }
@@ -218,7 +219,7 @@ void plan_no_fault(subject *s) {
 const char *sync_all(subject *s) {
     plan_no_fault(s);
     for (size_t i = 0; i < s->n_slots; i++) {
-        TRY(sync_slot(s, i));
+        TRY(s->slots[i].is_gone ? NULL : sync_slot(s, i));
     }
     TRY(fixture_finish_work(&s->f));
     return forgive_all(s);
@@ -257,6 +258,9 @@ bool is_simple(const subject *s) {
 const char *may_be(subject *s, const char *call, ductile_status status, bool is_admissible) {
     s->status = status;
     s->is_over |= status == DUCTILE_ERR_DEVICE_LOST || status == DUCTILE_ERR_EXITING;
+    if (s->is_scripted) {
+        return NULL;
+    }
     bool is_clean = s->is_over || status == DUCTILE_ERR_OUT_OF_MEMORY ||
                     status == DUCTILE_ERR_DRIVER || status == DUCTILE_ERR_OUT_OF_ADDRESSES ||
                     status == DUCTILE_ERR_CAPTURING || status == DUCTILE_ERR_BUSY ||
@@ -330,16 +334,24 @@ static const char *make_allocator(subject *s) {
     return add_listener(s);
 }
 
-const char *subject_open(subject *s, const uint8_t *chosen) {
+void subject_init(subject *s) {
     memset(s, 0, sizeof *s);
     s->socket_out = s->socket_in = -1;
     model_init(&s->m);
-    choose(s, chosen);
+}
+
+const char *subject_begin(subject *s) {
     TRY(fixture_open_device(&s->f, &s->setup));
     TRY(audit_reset_capture_mode(&s->f));
     TRY(make_streams(s));
     TRY(make_allocator(s));
-    TRY(start_threads(s));
+    return start_threads(s);
+}
+
+const char *subject_open(subject *s, const uint8_t *chosen) {
+    subject_init(s);
+    choose(s, chosen);
+    TRY(subject_begin(s));
     say(s, "%llu MiB, granule %llu KiB, schedule %d, lag %llu, families %#x, %zu threads, %s%s",
         (unsigned long long)(s->setup.capacity_bytes / MIB), (unsigned long long)(s->granule >> 10),
         (int)s->setup.schedule, (unsigned long long)s->setup.lag, s->families, s->crew.n,
@@ -350,10 +362,14 @@ const char *subject_open(subject *s, const uint8_t *chosen) {
 /* ---- The audit ----------------------------------------------------------------------------- */
 
 const char *no_violation(const subject *s) {
-    char text[256] = "";
-    ductile_virtual_last_violation(s->f.gpu, text, sizeof text);
-    NEED(fixture_state(&s->f).violations == 0, "the device saw a violation: %s", text);
-    return NULL;
+    ductile_virtual_violation first = {.struct_size = sizeof first};
+    if (fixture_state(&s->f).violations == 0) {
+        return NULL;
+    }
+    (void)!ductile_virtual_get_violation(s->f.gpu, 0, &first);
+    return complain(
+        "the device saw a violation: %s=%llu, %s", ductile_virtual_violation_name(first.kind),
+        (unsigned long long)ductile_virtual_violations_of(s->f.gpu, first.kind), first.text);
 }
 
 static const char *is_sound(ductile_allocator *a) {

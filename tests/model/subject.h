@@ -73,6 +73,7 @@ typedef struct slot_state {
     stream_kind kind;
     bool is_recorded;     /* on some block, since it was made */
     uint64_t rests_until; /* no allocation on it before that step */
+    bool is_gone;         /* it has ended, and there is no other one yet */
 } slot_state;
 
 typedef struct pool_state {
@@ -184,6 +185,7 @@ typedef struct subject {
     bool is_armed;     /* a fault is planned */
     bool is_faulty;    /* one was planned before */
     bool is_over;      /* the device is lost */
+    bool is_scripted;  /* whoever calls looks at `status` */
     const char *wrong; /* in a callback */
     uint8_t next_pattern;
     ductile_addr last_freed;
@@ -196,6 +198,9 @@ typedef struct subject {
 
 /* Reads the first record and opens everything. `text` of the subject says what was chosen. */
 const char *subject_open(subject *s, const uint8_t *chosen);
+/* The same in two parts, for those who choose families, setup and conf themselves, between them. */
+void subject_init(subject *s);
+const char *subject_begin(subject *s);
 /* Ends everything in order and passes the leak gate. */
 const char *subject_close(subject *s);
 /* Ends everything and checks nothing. */
@@ -234,7 +239,11 @@ const char *free_block(subject *s, size_t i, unsigned how);
 const char *free_blocks_of_pool(subject *s, unsigned pool);
 const char *verify_block(subject *s, const model_block *b);
 const char *fill_block(subject *s, model_block *b, size_t slot);
+/* Without contents; admit_block fills the block, too. */
+const char *admit_blank(subject *s, model_block *b);
 const char *admit_block(subject *s, model_block *b);
+/* Memory was refused: was there none? */
+const char *lacks_memory(subject *s, uint64_t size);
 /* The program's work with a block on another stream, in order. */
 const char *use_elsewhere(subject *s, model_block *b, size_t slot);
 
@@ -315,6 +324,7 @@ void note_if_gone(subject *s, unsigned pool);
 const char *open_pool(subject *s, unsigned pool, size_t only);
 const char *close_pool(subject *s, unsigned pool);
 const char *release_pool(subject *s, unsigned pool);
+const char *pause_pool(subject *s, unsigned pool, unsigned flags);
 const char *resume_pool(subject *s, unsigned pool);
 const char *end_pools(subject *s);
 

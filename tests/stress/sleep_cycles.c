@@ -413,7 +413,7 @@ static const char *run(uint64_t cycles, uint64_t seed) {
 }
 
 int main(int argc, char **argv) {
-    uint64_t cycles = 400;
+    uint64_t cycles = 200;
     uint64_t seed = 1;
     const command_option options[] = {{"--cycles", .number = &cycles}, {"--seed", .number = &seed}};
     command_read("sleep_cycles", options, 2, argc, argv);

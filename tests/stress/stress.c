@@ -3,426 +3,277 @@
  * Many threads on one allocator: random requests on shared streams, blocks that change hands and
  * are freed by others, threads that die and leave their blocks behind, and one thread that trims,
  * counts, walks and checks all the while. No two owners may hold the same bytes, no block may lose
- * its contents, and in the end nothing is left. Made to run under the thread sanitizer, so it is a
- * plain program: exit status 0, or 1 and one line that says what went wrong and with which seed.
+ * its contents, every report must add up, all threads come to an end, and in the end nothing is
+ * left. Made to run under the thread sanitizer, so it is a plain program: exit status 0, or 1 and
+ * one line that says what went wrong and with which seed.
  *
- *     stress [--seconds N] [--ops N] [--threads N] [--streams N] [--seed N] [--capacity-mib N]
- *            [--schedule eager|lagging|lazy|random] [--conf OPTIONS]
+ *     stress [--pools] [--crunch] [--callbacks] [--share] ...
+ *
+ * With --pools a pool is paused and resumed, graphs are captured and launched, and streams end
+ * meanwhile; with
+ * --devices 2 streams of another GPU use blocks, too. With --crunch the threads together want more
+ * than the device has: callbacks free what others left, and the limits and the device's memory
+ * change. With --callbacks a map callback keeps a table, which hears nothing out of order, and asks
+ * for memory itself. With --share memory is pinned, passed to a second allocator, and opened to
+ * peers. A round is a device with another seed, in --crunch with another schedule and other
+ * options. It lasts --seconds, or --ops operations.
  */
+#include "tests/stress/parts/stress_stage.h"
+
 #include "tests/support/audit.h"
-#include "tests/support/claims.h"
 #include "tests/support/command.h"
 #include "tests/support/complain.h"
-#include "tests/support/ending.h"
-#include "tests/support/json_check.h"
 #include "tests/support/limits.h"
-#include "tests/support/rng.h"
 
-#include <pthread.h>
-#include <stdatomic.h>
-#include <stdbool.h>
 #include <stdio.h>
-#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
 #include <time.h>
 
-#define N_THREADS_MAX 64
-#define N_SLOTS 64   /* where blocks wait to change hands    */
-#define N_OWN 24     /* blocks a thread holds at most        */
-#define LIFE_OPS 400 /* operations until a thread dies       */
-#define SAMPLE_BYTES 64
+enum { MOST_ACTORS = 64, MOST_OTHERS = 6 };
 
-typedef struct arguments {
-    uint64_t seconds, ops, threads, streams, seed, capacity_mib;
-    ductile_schedule schedule;
-    const char *conf;
-} arguments;
+/* ---- Who plays ------------------------------------------------------------------------------ */
 
-/* A live block. Whoever holds the pointer is its only owner. */
-typedef struct held {
-    ductile_addr address;
-    uint64_t size; /* rounded */
-    size_t stream;
-    uint8_t pattern;
-} held;
-
-/* Shared by all threads. */
-typedef struct arena_of_play {
-    fixture f;
-    claims *claims;
-    const arguments *arguments;
-    _Atomic(held *) slots[N_SLOTS];
-    ending ending;
-    _Atomic uint64_t n_ops, n_allocs, n_refused, n_lives, n_checks;
-} arena_of_play;
-
-/* One life of one thread. */
-typedef struct life {
-    arena_of_play *play;
-    rng r;
-    held *own[N_OWN];
-    size_t n_own;
-} life;
-
-/* ---- A block ------------------------------------------------------------------------------- */
-
-static const char *fill(const arena_of_play *p, const held *h, size_t stream) {
-    NEED_OK(ductile_virtual_fill(p->f.gpu, h->address, h->pattern, h->size, p->f.streams[stream]));
-    return NULL;
-}
-
-static const char *verify_at(const arena_of_play *p, const held *h, uint64_t offset) {
-    uint8_t bytes[SAMPLE_BYTES];
-    NEED_OK(ductile_virtual_read_back(p->f.gpu, bytes, h->address + offset, sizeof bytes,
-                                      p->f.streams[h->stream]));
-    for (size_t i = 0; i < sizeof bytes; i++) {
-        NEED(bytes[i] == h->pattern, "block %llx holds %02x at %llu, not %02x", h->address,
-             bytes[i], (unsigned long long)(offset + i), h->pattern);
-    }
-    return NULL;
-}
-
-static const char *verify(const arena_of_play *p, const held *h) {
-    TRY(verify_at(p, h, 0));
-    TRY(verify_at(p, h, h->size / 2 / DUCTILE_ALIGNMENT * DUCTILE_ALIGNMENT));
-    return verify_at(p, h, h->size - SAMPLE_BYTES);
-}
-
-static uint64_t any_size(rng *r) {
-    uint64_t dice = rng_below(r, 100);
-    if (dice < 60) {
-        return rng_between(r, 1, 40000);
-    }
-    return rng_between(r, 1, (dice < 90 ? 1 : 6) * FIXTURE_GRANULE);
-}
-
-/* NULL in *out when there is no memory now. */
-static const char *make(life *l, held **out) {
-    arena_of_play *p = l->play;
-    uint64_t size = any_size(&l->r);
-    held h = {.stream = (size_t)rng_below(&l->r, p->f.n_streams),
-              .size = model_rounded(size),
-              .pattern = (uint8_t)rng_next(&l->r)};
-    *out = NULL;
-    ductile_status status = ductile_alloc(p->f.allocator, size, p->f.streams[h.stream], &h.address);
-    if (status == DUCTILE_ERR_OUT_OF_MEMORY) {
-        atomic_fetch_add(&p->n_refused, 1);
-        return NULL;
-    }
-    NEED(status == DUCTILE_OK, "alloc: %s", ductile_status_name(status));
-    TRY(claims_take(p->claims, h.address, h.size));
-    ductile_virtual_block_begin(p->f.gpu, h.address, h.size);
-    TRY(fill(p, &h, h.stream));
-    *out = malloc(sizeof h);
-    NEED(*out != NULL, "no host memory for the test");
-    **out = h;
-    atomic_fetch_add(&p->n_allocs, 1);
-    return NULL;
-}
-
-/* Gives the claim back before the block: after the free the bytes may be anybody's. */
-static const char *destroy(arena_of_play *p, held *h, rng *r) {
-    held gone = *h;
-    free(h);
-    if (rng_percent(r, 25)) {
-        TRY(verify(p, &gone));
-    }
-    size_t other = (size_t)rng_below(r, p->f.n_streams);
-    bool is_used = rng_percent(r, 30);
-    if (is_used) {
-        NEED_OK(
-            ductile_virtual_stream_wait(p->f.gpu, p->f.streams[other], p->f.streams[gone.stream]));
-        TRY(fill(p, &gone, other));
-    }
-    TRY(claims_give(p->claims, gone.address, gone.size));
-    ductile_virtual_block_end(p->f.gpu, gone.address);
-    ductile_status status = is_used
-                                ? ductile_free_on(p->f.allocator, gone.address, p->f.streams[other])
-                                : ductile_free(p->f.allocator, gone.address);
-    NEED(status == DUCTILE_OK, "free: %s", ductile_status_name(status));
-    return NULL;
-}
-
-/* ---- A thread ------------------------------------------------------------------------------ */
-
-static const char *grow(life *l) {
-    if (l->n_own == N_OWN) {
-        return NULL;
-    }
-    held *h = NULL;
-    TRY(make(l, &h));
-    if (h != NULL) {
-        l->own[l->n_own++] = h;
-    }
-    return NULL;
-}
-
-static const char *shrink(life *l) {
-    if (l->n_own == 0) {
-        return NULL;
-    }
-    size_t i = (size_t)rng_below(&l->r, l->n_own);
-    held *h = l->own[i];
-    l->own[i] = l->own[--l->n_own];
-    return destroy(l->play, h, &l->r);
-}
-
-/* Leaves a block for others, and frees or keeps what lay there. */
-static const char *exchange(life *l) {
-    _Atomic(held *) *slot = &l->play->slots[rng_below(&l->r, N_SLOTS)];
-    held *mine = l->n_own > 0 ? l->own[--l->n_own] : NULL;
-    held *theirs = atomic_exchange(slot, mine);
-    if (theirs == NULL) {
-        return NULL;
-    }
-    if (rng_percent(&l->r, 50)) {
-        return destroy(l->play, theirs, &l->r);
-    }
-    l->own[l->n_own++] = theirs;
-    return NULL;
-}
-
-static const char *use_elsewhere(life *l) {
-    if (l->n_own == 0) {
-        return NULL;
-    }
-    arena_of_play *p = l->play;
-    const held *h = l->own[rng_below(&l->r, l->n_own)];
-    size_t other = (size_t)rng_below(&l->r, p->f.n_streams);
-    NEED_OK(ductile_virtual_stream_wait(p->f.gpu, p->f.streams[other], p->f.streams[h->stream]));
-    TRY(fill(p, h, other));
-    NEED_OK(ductile_record_stream(p->f.allocator, h->address, p->f.streams[other]));
-    return NULL;
-}
-
-static const char *misuse(life *l) {
-    ductile_addr address = 1;
-    if (l->n_own > 0) {
-        address = l->own[rng_below(&l->r, l->n_own)]->address + 64;
-    }
-    ductile_status expected =
-        address == 1 ? DUCTILE_ERR_FOREIGN_POINTER : DUCTILE_ERR_INTERIOR_POINTER;
-    ductile_status status = ductile_free(l->play->f.allocator, address);
-    NEED(status == expected, "free of a wrong address: %s", ductile_status_name(status));
-    return NULL;
-}
-
-static const char *one_operation(life *l) {
-    uint64_t dice = rng_below(&l->r, 100);
-    if (dice < 42) {
-        return grow(l);
-    }
-    if (dice < 70) {
-        return shrink(l);
-    }
-    if (dice < 85) {
-        return exchange(l);
-    }
-    if (dice < 93) {
-        return use_elsewhere(l);
-    }
-    if (dice < 95) {
-        return misuse(l);
-    }
-    ductile_virtual_advance(l->play->f.gpu, rng_between(&l->r, 1, 5));
-    return NULL;
-}
-
-/* A dying thread leaves its blocks to the others; what lay in a slot before, it frees. */
-static const char *leave_blocks(life *l) {
-    while (l->n_own > 0) {
-        _Atomic(held *) *slot = &l->play->slots[rng_below(&l->r, N_SLOTS)];
-        held *before = atomic_exchange(slot, l->own[--l->n_own]);
-        if (before != NULL) {
-            TRY(destroy(l->play, before, &l->r));
-        }
-    }
-    return NULL;
-}
-
-static void *live(void *user) {
-    life *l = user;
+static void *act(void *user) {
+    actor *self = user;
     const char *why = NULL;
-    for (size_t i = 0; i < LIFE_OPS && why == NULL && !ending_is_over(&l->play->ending); i++) {
-        why = one_operation(l);
-        atomic_fetch_add(&l->play->n_ops, 1);
+    while (why == NULL && !ending_is_over(&self->s->the_end)) {
+        why = self->act(self);
     }
-    ending_because(&l->play->ending, why == NULL ? leave_blocks(l) : why);
-    atomic_fetch_add(&l->play->n_lives, 1);
+    ending_because(&self->s->the_end, why);
     return NULL;
 }
 
-/* ---- The auditor --------------------------------------------------------------------------- */
-
-static const char *nothing_is_quarantined(const arena_of_play *p) {
-    NEED(fixture_stats(p->f.allocator).quarantined_bytes == 0,
-         "bytes are quarantined without a fault");
-    return NULL;
-}
-
-static const char *snapshot_is_json(const arena_of_play *p) {
-    text_sink sink = {.text = NULL};
-    NEED_OK(ductile_snapshot_json(p->f.allocator, text_sink_write, &sink));
-    const char *why = json_check(sink.text);
-    free(sink.text);
-    return why;
-}
-
-static const char *one_audit(arena_of_play *p, rng *r) {
-    uint64_t capacity = p->f.capacity_bytes;
-    switch (rng_below(r, 8)) {
-    case 0:
-        NEED_OK(ductile_trim(p->f.allocator, rng_below(r, capacity), NULL));
-        return NULL;
-    case 1:
-        NEED_OK(ductile_empty_cache(p->f.allocator));
-        return NULL;
-    case 2:
-        NEED_OK(set_limit(p->f.allocator,
-                          rng_percent(r, 70) ? 0 : capacity / 2 + rng_below(r, capacity)));
-        return NULL;
-    case 3:
-        return snapshot_is_json(p);
-    case 4:
-        ductile_reset_peaks(p->f.allocator);
-        return NULL;
-    default:
-        TRY(audit_at_any_time(p->f.allocator));
-        return nothing_is_quarantined(p);
+static size_t cast(const stage *s, const char *(**acts)(actor *)) {
+    size_t n = 0;
+    acts[n++] = audit;
+    if (s->plan.pools) {
+        acts[n++] = pause_and_resume;
+        acts[n++] = capture;
+        acts[n++] = begin_and_end_stream;
     }
-}
-
-static void *audit(void *user) {
-    arena_of_play *p = user;
-    rng r = rng_seeded(p->arguments->seed ^ 0xA0D17);
-    const struct timespec pause = {.tv_nsec = 500000};
-    const char *why = NULL;
-    while (why == NULL && !ending_is_over(&p->ending)) {
-        why = one_audit(p, &r);
-        atomic_fetch_add(&p->n_checks, 1);
-        (void)nanosleep(&pause, NULL);
+    if (s->plan.crunch) {
+        acts[n++] = disturb;
     }
-    ending_because(&p->ending, why);
-    return NULL;
+    if (s->plan.share) {
+        acts[n++] = pass_one;
+    }
+    return n;
 }
 
-/* ---- The play ------------------------------------------------------------------------------ */
-
-static bool is_time_up(const arena_of_play *p, const struct timespec *start) {
+static bool is_time_up(const stage *s, const struct timespec *start) {
     struct timespec now;
     (void)clock_gettime(CLOCK_MONOTONIC, &now);
-    bool is_late = (uint64_t)(now.tv_sec - start->tv_sec) >= p->arguments->seconds;
-    bool has_done = p->arguments->ops != 0 && atomic_load(&p->n_ops) >= p->arguments->ops;
-    return is_late || has_done || ending_is_over(&p->ending);
+    bool is_late = (uint64_t)(now.tv_sec - start->tv_sec) >= s->plan.seconds;
+    bool has_done = s->plan.ops != 0 && atomic_load(&s->n_ops) >= s->plan.ops;
+    return is_late || has_done || ending_is_over(&s->the_end);
 }
 
-/* A generation: all threads are born, live and die. */
-static const char *generation(arena_of_play *p, uint64_t number) {
-    static life lives[N_THREADS_MAX];
-    pthread_t threads[N_THREADS_MAX];
+static const char *play(stage *s) {
+    static actor actors[MOST_ACTORS + MOST_OTHERS];
+    const char *(*acts[MOST_OTHERS])(actor *);
+    struct timespec start;
+    size_t n_others = cast(s, acts);
     size_t n = 0;
-    for (; n < p->arguments->threads; n++) {
-        uint64_t seed = p->arguments->seed * 1000003 + number * N_THREADS_MAX + n;
-        lives[n] = (life){.play = p, .r = rng_seeded(seed)};
-        if (pthread_create(&threads[n], NULL, live, &lives[n]) != 0) {
+    (void)clock_gettime(CLOCK_MONOTONIC, &start);
+    for (; n < s->plan.threads + n_others; n++) {
+        actors[n] = (actor){.s = s,
+                            .act = n < n_others ? acts[n] : live_and_die,
+                            .r = rng_seeded(s->plan.seed * 1000003 + n)};
+        if (pthread_create(&actors[n].thread, NULL, act, &actors[n]) != 0) {
+            ending_because(&s->the_end, "a thread cannot be made");
             break;
         }
     }
-    bool has_all = n == p->arguments->threads;
+    while (!is_time_up(s, &start)) {
+        rest_a_moment();
+    }
+    ending_now(&s->the_end);
     while (n > 0) {
-        (void)pthread_join(threads[--n], NULL);
+        (void)pthread_join(actors[--n].thread, NULL);
     }
-    NEED(has_all, "a thread cannot be made");
+    return ending_why(&s->the_end);
+}
+
+/* ---- A round ------------------------------------------------------------------------------- */
+
+static const char *open_stage(stage *s) {
+    const plan *p = &s->plan;
+    const fixture_setup setup = {.capacity_bytes = p->capacity_mib * MIB,
+                                 .schedule = p->schedule,
+                                 .lag = 20,
+                                 .seed = p->seed,
+                                 .n_streams = p->streams + 1,
+                                 .n_devices = (uint32_t)p->devices,
+                                 .conf = p->conf};
+    uint64_t id = 0;
+    TRY(p->share ? two_ends_open(&s->t, &setup, SOCK_STREAM) : fixture_open(&s->t.f, &setup));
+    s->n_common = p->streams;
+    s->life = 1;
+    if (p->devices > 1 && p->pools) {
+        NEED_OK(ductile_enable_peer(allocator_of(s), 1));
+        NEED_OK(ductile_virtual_stream_create_on(s->t.f.gpu, 1, &s->theirs));
+    }
+    if (p->crunch) {
+        NEED_OK(ductile_add_oom_callback(allocator_of(s), free_what_lies_about, s, 0, &id));
+    }
+    if (p->callbacks) {
+        s->listener.beside = ask_inside;
+        s->listener.user = s;
+        TRY(shadow_open(&s->listener, allocator_of(s), s->t.f.gpu));
+    }
+    if (p->pools) {
+        NEED_OK(ductile_pool_retain(allocator_of(s), PAUSED_POOL));
+        NEED_OK(ductile_pool_set_kind(allocator_of(s), PAUSED_POOL, DUCTILE_POOL_PLAIN));
+    }
     return NULL;
 }
 
-static const char *play(arena_of_play *p) {
-    pthread_t auditor;
-    struct timespec start;
-    (void)clock_gettime(CLOCK_MONOTONIC, &start);
-    NEED(pthread_create(&auditor, NULL, audit, p) == 0, "a thread cannot be made");
-    const char *why = NULL;
-    for (uint64_t i = 0; why == NULL && !is_time_up(p, &start); i++) {
-        why = generation(p, i);
+static const char *free_all(stage *s) {
+    for (size_t i = 0; i < N_SLOTS + N_HANDED_ON; i++) {
+        held *h = atomic_exchange(i < N_SLOTS ? &s->slots[i] : &s->ending[i - N_SLOTS], NULL);
+        TRY(h != NULL ? give(s, h) : NULL);
     }
-    ending_now(&p->ending);
-    (void)pthread_join(auditor, NULL);
-    return why != NULL ? why : ending_why(&p->ending);
+    NEED(claims_count(s->claims) == 0, "bytes are claimed with no block alive");
+    return NULL;
 }
 
-/* All that was left in the slots is freed; then nothing may be left anywhere. */
-static const char *clear_up(arena_of_play *p) {
-    rng r = rng_seeded(p->arguments->seed);
-    for (size_t i = 0; i < N_SLOTS; i++) {
-        held *h = atomic_exchange(&p->slots[i], NULL);
-        if (h != NULL) {
-            TRY(destroy(p, h, &r));
+static const char *release_all(stage *s) {
+    ductile_allocator *a = allocator_of(s);
+    s->listener.beside = NULL; /* what it asks for inside a trim, that trim leaves */
+    if (s->plan.pools) {
+        NEED_OK(ductile_pool_release(a, PAUSED_POOL));
+    }
+    NEED_OK(set_limit(a, 0));
+    NEED_OK(set_soft_limit(a, 0));
+    NEED_OK(ductile_virtual_set_external_bytes(s->t.f.gpu, 0));
+    TRY(audit_allocator(a, NULL));
+    TRY(fixture_sync_all(&s->t.f));
+    if (s->theirs != NULL) {
+        NEED_OK(ductile_virtual_stream_sync(s->t.f.gpu, s->theirs));
+        NEED_OK(ductile_stream_done(a, s->theirs));
+        NEED_OK(ductile_virtual_stream_destroy(s->t.f.gpu, s->theirs));
+    }
+    NEED_OK(ductile_empty_cache(a));
+    return NULL;
+}
+
+/* Nothing is left anywhere, and the whole device can be had. */
+static const char *nothing_is_left(stage *s) {
+    ductile_addr all = 0;
+    ductile_stats stats = fixture_stats(allocator_of(s));
+    NEED(stats.live_blocks == 0, "a block is live that nobody holds");
+    NEED(stats.reserved_bytes == 0, "memory is held with no block alive");
+    if (s->plan.share) {
+        return NULL; /* the importer may still have some, until its end */
+    }
+    NEED(fixture_state(&s->t.f).used_bytes == 0, "memory is held that nobody has");
+    NEED(fixture_state(&s->t.f).poisoned == 0, "the device is poisoned");
+    NEED_OK(ductile_alloc(allocator_of(s), s->plan.capacity_mib * MIB, s->t.f.streams[0], &all));
+    NEED_OK(ductile_free(allocator_of(s), all));
+    return NULL;
+}
+
+static const char *close_stage(stage *s) {
+    TRY(free_all(s));
+    TRY(release_all(s));
+    TRY(nothing_is_left(s));
+    TRY(s->plan.share ? two_ends_close(&s->t) : fixture_close(&s->t.f));
+    if (s->plan.callbacks) {
+        TRY(shadow_complaint(&s->listener));
+        NEED(s->listener.n == 0, "%zu mappings were never said to leave", s->listener.n);
+    }
+    return NULL;
+}
+
+/* Was there anything to see? */
+static const char *has_played(const stage *s) {
+    const plan *p = &s->plan;
+    NEED(s->n_blocks > 0 && s->n_lives > 0 && s->n_audits > 0, "nobody has played");
+    NEED(!p->pools || (s->n_pauses > 0 && s->n_graphs > 0 && s->n_streams > 0),
+         "%llu pauses, %llu graphs, %llu streams", (unsigned long long)s->n_pauses,
+         (unsigned long long)s->n_graphs, (unsigned long long)s->n_streams);
+    NEED(!p->crunch || (s->n_refused > 0 && s->n_asked > 0), "memory was never short");
+    NEED(!p->callbacks || (s->listener.n_left > 100 && s->n_refused_inside > 0),
+         "hardly anything moved");
+    NEED(!p->share || s->n_passed > 0, "nothing was passed");
+    return NULL;
+}
+
+static void print_figures(const stage *s) {
+    (void)printf(
+        "seed %llu: %llu operations in %llu lives, %llu blocks, %llu refusals, %llu audits, %llu "
+        "pauses and %llu refused, %llu graphs, %llu streams, %llu passed\n",
+        (unsigned long long)s->plan.seed, (unsigned long long)s->n_ops,
+        (unsigned long long)s->n_lives, (unsigned long long)s->n_blocks,
+        (unsigned long long)s->n_refused, (unsigned long long)s->n_audits,
+        (unsigned long long)s->n_pauses, (unsigned long long)s->n_refused_pauses,
+        (unsigned long long)s->n_graphs, (unsigned long long)s->n_streams,
+        (unsigned long long)s->n_passed);
+}
+
+static const char *one_round(const plan *p) {
+    static stage s;
+    memset(&s, 0, sizeof s);
+    s.plan = *p;
+    (void)pthread_mutex_init(&s.the_end.lock, NULL);
+    (void)pthread_rwlock_init(&s.use, NULL);
+    s.claims = claims_new();
+    NEED(s.claims != NULL, "no host memory for the test");
+    TRY(open_stage(&s));
+    TRY(play(&s));
+    TRY(close_stage(&s));
+    claims_delete(s.claims);
+    print_figures(&s);
+    return has_played(&s);
+}
+
+static const char *play_rounds(plan *p) {
+    static const char *const confs[] = {NULL, "soft_limit_bytes:24M", "reuse:never",
+                                        "reuse:stream"};
+    bool has_conf = p->conf != NULL;
+    for (uint64_t end = p->seed + p->rounds; p->seed < end; p->seed++) {
+        if (p->crunch) {
+            p->schedule = (ductile_schedule)(p->seed / 4 % 4);
+            p->conf = has_conf ? p->conf : confs[p->seed % 4];
         }
+        const char *why = one_round(p);
+        NEED(why == NULL, "seed %llu: %s", (unsigned long long)p->seed, why);
     }
-    NEED(claims_count(p->claims) == 0, "bytes are claimed with no block alive");
-    model none;
-    model_init(&none);
-    TRY(audit_fixture(&p->f, &none));
-    TRY(fixture_sync_all(&p->f));
-    NEED_OK(set_limit(p->f.allocator, 0));
-    NEED_OK(ductile_empty_cache(p->f.allocator));
-    NEED(fixture_state(&p->f).used_bytes == 0, "memory is held with no block alive");
-    NEED(fixture_state(&p->f).poisoned == 0, "the device is poisoned");
     return NULL;
-}
-
-static const char *run(arena_of_play *p) {
-    const arguments *a = p->arguments;
-    fixture_setup setup = {.capacity_bytes = a->capacity_mib * MIB,
-                           .schedule = a->schedule,
-                           .lag = 20,
-                           .seed = a->seed,
-                           .n_streams = a->streams,
-                           .conf = a->conf};
-    p->claims = claims_new();
-    NEED(p->claims != NULL, "no host memory for the test");
-    TRY(fixture_open(&p->f, &setup));
-    TRY(play(p));
-    TRY(clear_up(p));
-    TRY(fixture_close(&p->f));
-    claims_delete(p->claims);
-    return NULL;
-}
-
-static void read_arguments(arguments *a, int argc, char **argv) {
-    const command_option options[] = {
-        {"--seconds", .number = &a->seconds},
-        {"--ops", .number = &a->ops},
-        {"--threads", .number = &a->threads},
-        {"--streams", .number = &a->streams},
-        {"--seed", .number = &a->seed},
-        {"--capacity-mib", .number = &a->capacity_mib},
-        {"--schedule", .schedule = &a->schedule},
-        {"--conf", .text = &a->conf, .placeholder = "OPTIONS"},
-    };
-    command_read("stress", options, sizeof options / sizeof *options, argc, argv);
-    if (a->threads == 0 || a->threads > N_THREADS_MAX || a->streams == 0 ||
-        a->streams > FIXTURE_MAX_STREAMS) {
-        command_refuse("too few or too many threads or streams");
-    }
 }
 
 int main(int argc, char **argv) {
-    arguments a = {.seconds = 5,
-                   .threads = 4,
-                   .streams = 6,
-                   .seed = 1,
-                   .capacity_mib = 128,
-                   .schedule = DUCTILE_SCHEDULE_RANDOM};
-    read_arguments(&a, argc, argv);
-    static arena_of_play p = {.ending = ENDING_INITIALIZER};
-    p.arguments = &a;
-    const char *why = run(&p);
-    if (why != NULL) {
-        return command_end(complain("seed %llu: %s", (unsigned long long)a.seed, why));
+    plan p = {.seconds = 5,
+              .rounds = 1,
+              .threads = 4,
+              .streams = 6,
+              .seed = 1,
+              .capacity_mib = 128,
+              .devices = 1,
+              .schedule = DUCTILE_SCHEDULE_RANDOM};
+    const command_option options[] = {
+        {"--pools", .flag = &p.pools},
+        {"--crunch", .flag = &p.crunch},
+        {"--callbacks", .flag = &p.callbacks},
+        {"--share", .flag = &p.share},
+        {"--seconds", .number = &p.seconds},
+        {"--ops", .number = &p.ops},
+        {"--rounds", .number = &p.rounds},
+        {"--threads", .number = &p.threads},
+        {"--streams", .number = &p.streams},
+        {"--seed", .number = &p.seed},
+        {"--capacity-mib", .number = &p.capacity_mib},
+        {"--devices", .number = &p.devices},
+        {"--schedule", .schedule = &p.schedule},
+        {"--conf", .text = &p.conf, .placeholder = "OPTIONS"},
+    };
+    command_read("stress", options, sizeof options / sizeof *options, argc, argv);
+    if (p.threads == 0 || p.threads > MOST_ACTORS || p.streams == 0 || p.streams > MOST_STREAMS) {
+        command_refuse("too few or too many threads or streams");
     }
-    (void)printf("stress: %llu operations in %llu lives, %llu blocks, %llu refusals, %llu audits\n",
-                 (unsigned long long)p.n_ops, (unsigned long long)p.n_lives,
-                 (unsigned long long)p.n_allocs, (unsigned long long)p.n_refused,
-                 (unsigned long long)p.n_checks);
-    return p.n_allocs > 0 ? COMMAND_PASSED : COMMAND_BROKEN;
+    if (p.share && p.devices < 2) {
+        p.devices = 2;
+    }
+    return command_end(play_rounds(&p));
 }

@@ -1,7 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tests/support/program_device.h"
 
+#include "tests/support/command.h"
 #include "tests/support/leak_gate.h"
+#include "vmm/cuda/open.h"
+#include "vmm/driver/open_virtual.h"
+
+const char *program_open(const ductile_virtual_options *options, int device,
+                         ductile_virtual_gpu **gpu, dvmm_driver **driver) {
+    char reason[512] = "";
+    *gpu = NULL;
+    if (options != NULL) {
+        NEED_OK(ductile_virtual_create(gpu, options));
+        NEED_OK(dvmm_open_virtual(*gpu, driver, NULL, 0));
+    } else if (dvmm_open_cuda(device, driver, reason, sizeof reason) != DUCTILE_OK) {
+        command_skip(reason);
+    }
+    return NULL;
+}
 
 const char *program_allocator(ductile_virtual_gpu *gpu, int device, uint64_t limit_bytes,
                               ductile_allocator **out) {

@@ -71,7 +71,7 @@ static void wait_a_moment(void) {
     (void)nanosleep(&moment, NULL);
 }
 
-/* Whoever has said that a capture comes is not overtaken by records that begin later. */
+/* A thread that has said that a capture comes is not overtaken by records that begin later. */
 static void waits_for_holders(dvmm_capture_notice notice) {
     pthread_t thread;
     cr_assert(dvmm_captures_hold(false));

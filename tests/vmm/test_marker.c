@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Markers: they prove what they were recorded behind and nothing else, and an event is recorded
- * again only when nobody refers to it. Work completes when the test waits for it. */
+ * again only when nothing refers to it. Work completes when the test waits for it. */
 #include "tests/support/rig.h"
 
 #include "vmm/capture_mode.h"

@@ -199,7 +199,7 @@ class Allocator(Unique):
         found._pointer = read_number(pointer, "pointer", UINT64[1:])
         found._borrowed = True
         found._exported = weakref.WeakSet()
-        # The library calls them for as long as it lives, whoever drops this object.
+        # The library calls them for as long as it lives, whichever thread drops this object.
         found._callbacks = _borrowed_callbacks.setdefault((pointer, "oom"), {})
         found._map_callbacks = _borrowed_callbacks.setdefault((pointer, "map"), {})
         found._device = device

@@ -59,15 +59,15 @@ def inherit(
 def record(
     environment: MutableMapping[str, str],
     folder: str,
-    stacks: bool = False,
+    stacks: Optional[bool] = None,
     max_events: Optional[int] = None,
 ) -> None:
-    """Changes an environment so that Python programs started with it are recorded in `folder`."""
+    """Changes an environment so that Python programs started with it are recorded in `folder`;
+    what is None is as the environment has it."""
     environment["DUCTILE_RECORD"] = folder
-    for name, value in (("STACKS", int(stacks)), ("MAX_EVENTS", max_events)):
-        environment.pop(f"DUCTILE_RECORD_{name}", None)
-        if value:
-            environment[f"DUCTILE_RECORD_{name}"] = str(value)
+    for name, value in (("STACKS", stacks), ("MAX_EVENTS", max_events)):
+        if value is not None:
+            environment[f"DUCTILE_RECORD_{name}"] = str(int(value))
     _add_hook(environment)
 
 

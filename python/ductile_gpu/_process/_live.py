@@ -52,7 +52,7 @@ _CREDENTIALS = struct.Struct("3i")  # pid, uid, gid
 
 
 def is_private(folder: Path) -> bool:
-    """Whether it is a folder of this user that nobody else may enter."""
+    """Whether it is a folder of this user that no other user may enter."""
     found = os.lstat(folder)
     return (
         stat.S_ISDIR(found.st_mode)
@@ -85,7 +85,7 @@ def pid_of(path: Path) -> str:
 
 
 def remove_if_left(path: Path) -> None:
-    """Removes a socket at which nobody listens: its process was killed before it could clean up."""
+    """Removes a socket without a listener: its process was killed before it could clean up."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe, contextlib.suppress(OSError):
         probe.settimeout(0)
         try:
@@ -255,7 +255,7 @@ def listen() -> Path:
     """Lets `ductile-gpu top` of the same user look into this process. Doing it again does nothing.
 
     It shows the shared allocators, those that `allocators` gives and that are never closed. A
-    thread waits at a socket that only this user can open, and costs nothing until somebody looks:
+    thread waits at a socket that only this user can open, and costs nothing until a viewer comes:
     then the blocks are walked, at most five times a second. DUCTILE_LIVE=1 in the environment and
     `ductile-gpu run --live` do the same without a change to the program.
 
@@ -285,7 +285,7 @@ atexit.register(stop)
 
 
 def listen_if_asked() -> None:
-    """What DUCTILE_LIVE wants. A program is not ended because nobody can watch it."""
+    """What DUCTILE_LIVE wants. A program is not ended because it cannot be watched."""
     if os.environ.get(VARIABLE, "").strip().lower() in _OFF:
         return
     try:

@@ -134,7 +134,7 @@ def provide(
         open_device: takes a device's ordinal and returns its ductile_allocator *, the same in every
             call, valid to the end of the process.
         list_used: the devices that have such an allocator already.
-        defaults: what the provider sets, if nobody else does.
+        defaults: what the provider sets, if the caller does not.
 
     Raises:
         Busy: a device has a shared allocator already: another library was enabled first.

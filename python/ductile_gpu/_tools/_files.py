@@ -35,7 +35,7 @@ def _follow(path: Path) -> Path:
 
 
 def _make_part(path: Path) -> Path:
-    """A new file beside it, of a name that nobody can foresee, as readable as the old one."""
+    """A new file beside it, of a name that cannot be foreseen, as readable as the old one."""
     part = path.with_name(f".{secrets.token_hex(8)}{path.suffix}")
     os.close(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))
     if path.exists():

@@ -18,7 +18,7 @@ from pathlib import Path
 from types import FrameType, ModuleType
 from typing import Optional
 
-from ductile_gpu._tools._recorder import Recorder, StackRecorder, parts_folder
+from ductile_gpu._tools._recorder import make_recorder, parts_folder
 from ductile_gpu_start import say
 
 __all__ = ["begin", "finish"]
@@ -53,34 +53,33 @@ def _max_events() -> Optional[int]:
     return int(text) if text else None
 
 
+def _stacks() -> Optional[bool]:
+    """None: where they can be recorded."""
+    text = os.environ.get(STACKS, "").strip()
+    return None if text == "" else text != "0"
+
+
 class _Recording:
     """Of the process that makes it; its forks have none."""
 
     def __init__(self, folder: str, torch: ModuleType) -> None:
         self.folder = Path(folder)
         self.owner: Optional[int] = os.getpid()
-        self.parts: Optional[Path] = None
         self.is_writing = False
         self.signal: Optional[int] = None
         """came while it was written"""
+        stacks, max_events = _stacks(), _max_events()
+        self.parts = Path(tempfile.mkdtemp(prefix=".ductile-", dir=self.folder))
         try:
-            self._make_recorder(torch).start()
+            self.recorder = make_recorder(stacks, self.parts, max_events)
+            self.recorder.prepare(torch)
+            self.recorder.start()
         except BaseException:
             self._remove_parts()
             raise
 
-    def _make_recorder(self, torch: ModuleType) -> Recorder:
-        if os.environ.get(STACKS, "0").strip() in ("", "0"):
-            self.recorder = Recorder(_max_events())
-        else:
-            self.parts = Path(tempfile.mkdtemp(prefix=".ductile-", dir=self.folder))
-            self.recorder = StackRecorder(self.parts)
-        self.recorder.prepare(torch)
-        return self.recorder
-
     def _remove_parts(self) -> None:
-        if self.parts is not None:
-            shutil.rmtree(self.parts, ignore_errors=True)
+        shutil.rmtree(self.parts, ignore_errors=True)
 
     def write(self) -> None:
         """Once, in its own process."""

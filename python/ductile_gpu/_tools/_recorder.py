@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What records the allocations of this process: PyTorch's own history, or what has stacks and goes
-to disk at once. Both end as a snapshot of PyTorch's form."""
+"""What records the allocations of this process: what has stacks and goes to disk at once, or
+PyTorch's own history. Both end as a snapshot of PyTorch's form."""
 
 from __future__ import annotations
 
 import contextlib
+import gzip
 import importlib
 import os
 import shutil
@@ -16,7 +17,7 @@ from typing import Any, Callable, Optional
 
 from ductile_gpu_start import say
 
-__all__ = ["NotRecorded", "Recorder", "StackRecorder", "parts_folder"]
+__all__ = ["NotRecorded", "Recorder", "StackRecorder", "make_recorder", "parts_folder"]
 
 
 class NotRecorded(RuntimeError):
@@ -33,6 +34,12 @@ def parts_folder(parent: Path) -> Iterator[Path]:
     finally:
         if os.getpid() == owner:
             shutil.rmtree(path, ignore_errors=True)
+
+
+def _pack(plain: Path, path: Path) -> None:
+    with open(plain, "rb") as text, gzip.open(path, "wb", 1) as packed:
+        shutil.copyfileobj(text, packed, 1 << 20)
+    plain.unlink()
 
 
 class Recorder:
@@ -57,8 +64,12 @@ class Recorder:
     def dump(self, path: Path) -> list[str]:
         """Writes PyTorch's snapshot while the recording is on, as it must be. Returns remarks."""
         assert self.torch is not None
+        is_packed = path.suffix == ".gz"
+        plain = path.with_suffix("") if is_packed else path
         try:
-            self.torch.cuda.memory._dump_snapshot(str(path))
+            self.torch.cuda.memory._dump_snapshot(str(plain))
+            if is_packed:
+                _pack(plain, path)
         except Exception as error:
             raise NotRecorded(f"PyTorch could not write what it recorded: {error}") from error
         return []
@@ -86,7 +97,11 @@ class StackRecorder(Recorder):
 
         assert self.tracker is not None
         self.recording = _recording.StackRecording(self.folder)
-        self.tracker.start(*_recording.functions(self.recording.library))
+        try:
+            self.tracker.start(*_recording.functions(self.recording.library))
+        except BaseException:
+            self.recording.close()
+            raise
         self._mark_steps()
         self.started = True
 
@@ -156,3 +171,48 @@ class StackRecorder(Recorder):
         few = f"{counts.unnamed:,} allocations have no stack: there were too many different ones"
         stacks = "1 stack" if counts.stacks == 1 else f"{counts.stacks:,} different stacks"
         return [*([few] if counts.unnamed else []), *bare, f"{counts.events:,} events, {stacks}"]
+
+
+class StacksIfPossible(Recorder):
+    """With stacks, or where there is no adapter by PyTorch's own history."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self.used: Recorder = StackRecorder(folder)
+
+    def prepare(self, torch: ModuleType) -> None:
+        """May compile the adapter."""
+        super().prepare(torch)
+        self._or_without(lambda: self.used.prepare(torch))
+
+    def start(self) -> None:
+        """CUDA has just been initialised. Pre: prepared."""
+        if self._or_without(self.used.start):
+            self.used.start()
+        self.started = True
+
+    def _or_without(self, step: Callable[[], None]) -> bool:
+        """Does the step; where it cannot be done there will be no stacks. Returns whether so."""
+        try:
+            step()
+        except Exception as error:
+            if type(self.used) is Recorder:
+                raise
+            say(f"this recording has no stacks: {' '.join(str(error).split())}")
+            self.used = Recorder()
+            assert self.torch is not None
+            self.used.prepare(self.torch)
+            return True
+        return False
+
+    def dump(self, path: Path) -> list[str]:
+        """Writes what was recorded. Returns remarks."""
+        return self.used.dump(path)
+
+
+def make_recorder(stacks: Optional[bool], folder: Path, max_events: Optional[int]) -> Recorder:
+    """A recorder with stacks or without; None: with them where they can be recorded. Of the latest
+    events alone it is one without. `folder` takes what is streamed."""
+    if stacks is None and max_events is None:
+        return StacksIfPossible(folder)
+    return StackRecorder(folder) if stacks else Recorder(max_events)

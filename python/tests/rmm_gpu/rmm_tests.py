@@ -9,7 +9,7 @@ be among them.
 
 Under Ductile, every rmm.mr.CudaMemoryResource() that a test makes is Ductile's resource, and so is
 the current one when a test begins: what RMM's adaptors, pools, callbacks and buffers are tested on
-is a resource of somebody else's. DUCTILE_CONF=driver:virtual does without a GPU what needs none.
+is a resource of another library. DUCTILE_CONF=driver:virtual does without a GPU what needs none.
 
 Prints for each resource how many passed, failed and were skipped, and which tests ended otherwise
 than under the first resource named; ends with status 1 if some did, if none passed, or if Ductile

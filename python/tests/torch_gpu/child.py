@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the processes do that the scripts here measure: answer on a channel of their own, begin anew
-under a cap, say what memory they used.
+"""What the processes do that the scripts here measure: answer on a channel of their own, begin
+again under a cap, say what memory they used.
 
 Imports nothing of Ductile: a process on PyTorch's own allocator has to be as its users have it.
 """

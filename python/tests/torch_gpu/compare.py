@@ -40,7 +40,7 @@ class Turns:
         self.times: list[float] = []
         self.last = 0.0
 
-    def _settle(self) -> float:
+    def _synchronized(self) -> float:
         import torch
 
         if self.device == "cuda":
@@ -53,10 +53,10 @@ class Turns:
             if not line:
                 sys.exit(0)
             self.left = int(line)
-            self.last = self._settle()
+            self.last = self._synchronized()
 
     def after_step(self, loss: Any) -> None:
-        now = self._settle()
+        now = self._synchronized()
         self.times.append(now - self.last)
         self.last = now
         self.losses.append(loss)
@@ -89,7 +89,7 @@ def serve(model: str, steps: int, device: str, tiny: bool) -> None:
     if not sys.stdin.readline():  # until here nothing of the GPU is used
         return
     torch.use_deterministic_algorithms(True)
-    torch.utils.deterministic.fill_uninitialized_memory = False  # nobody trains like that
+    torch.utils.deterministic.fill_uninitialized_memory = False  # no training does that
     torch.backends.cuda.enable_cudnn_sdp(False)  # its backward pass is not deterministic
     torch.backends.cudnn.benchmark = False
     shapes = models.draw(models.TINY if tiny else models.RANGES[model], steps, seed=0)

@@ -74,7 +74,7 @@ def in_another_thread(company: Company) -> Iterator[None]:
                 begun.set()
                 assert over.wait(60)
         finally:
-            begun.set()  # whoever waits hears of a failure below
+            begun.set()  # the waiting thread hears of a failure below
 
     with ThreadPoolExecutor(1) as pool:
         living = pool.submit(live)

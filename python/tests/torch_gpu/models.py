@@ -37,7 +37,7 @@ def check(names: list[str]) -> None:
 
 
 def preload(name: str) -> None:
-    """Imports what a training takes, for whoever does not want to wait for it later."""
+    """Imports what a training takes, so that no measurement waits for it."""
     if name == "resnet":
         import torchvision.models  # noqa: F401
 
@@ -77,7 +77,7 @@ TINY = Range(range(1, 4), range(32, 65, 16))
 
 
 def draw(shapes: Range, steps: int, seed: int) -> list[Shape]:
-    """The shapes of all steps: equal for equal arguments, whoever asks."""
+    """The shapes of all steps: equal for equal arguments, in every process."""
     choice = random.Random(seed)
     return [Shape(choice.choice(shapes.batches), choice.choice(shapes.lengths))
             for _ in range(steps)]  # fmt: skip

@@ -2,9 +2,10 @@
 """What recording costs a training loop that the host bounds: a small transformer, step by step.
 
 A process without recording and one under `record --stacks` stand side by side and take turns (with
---modes none,history,stacks also one under `record`, PyTorch's own history). For each mode: the host
-time of a step, its ratio to that without recording as the mean of the rounds, and half the width of
-the 95 % interval. Exit status: 1 when `stacks` costs more than --most per cent, or a process fails.
+--modes none,history,stacks also one under `record --no-stacks`, PyTorch's own history). For each
+mode: the host time of a step, its ratio to that without recording as the mean of the rounds, and
+half the width of the 95 % interval. Exit status: 1 when `stacks` costs more than --most per cent,
+or a process fails.
 
 With the defaults it ends after --limit seconds, with the rounds that were done by then. Compile the
 adapter before (python -m ductile_gpu.torch build): otherwise that is 15 seconds of them.
@@ -28,7 +29,7 @@ import turns
 HERE = Path(__file__).resolve()
 MODES = {
     "none": [],
-    "history": ["-m", "ductile_gpu", "record", "-o", "history.pickle"],
+    "history": ["-m", "ductile_gpu", "record", "--no-stacks", "-o", "history.pickle"],
     "stacks": ["-m", "ductile_gpu", "record", "--stacks", "-o", "stacks.pickle"],
 }
 WARM = 20

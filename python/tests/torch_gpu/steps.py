@@ -64,7 +64,7 @@ class Server:
     def __init__(self, model: str, device: str) -> None:
         self.model, self.device = model, device
 
-    def settle(self) -> float:
+    def synchronized(self) -> float:
         import torch
 
         if self.device == "cuda":
@@ -83,16 +83,16 @@ class Server:
     def train(self, program: Any, steps: int) -> tuple[list[float], int]:
         """Milliseconds of each step that ended, and how many were refused."""
         times: list[float] = []
-        refused, last = 0, self.settle()
+        refused, last = 0, self.synchronized()
         for n in range(steps):
             fits = self.try_step(program, n)
-            now = self.settle()
+            now = self.synchronized()
             if fits:
                 times.append(round(1e3 * (now - last), 3))
             else:
                 refused += 1
                 program.drop()
-                now = self.settle()
+                now = self.synchronized()
             last = now
             if refused == GIVE_UP:
                 break
@@ -122,7 +122,7 @@ class Server:
             program = plain_models.make(self.model, self.device, self.device == "cpu")
         except torch.OutOfMemoryError:
             return {"setup_ms": None, "times_ms": [], "refusals": 1, **self.memory()}
-        setup = 1e3 * (self.settle() - began)
+        setup = 1e3 * (self.synchronized() - began)
         times, refused = self.train(program, steps)
         found = self.memory()
         found.update((name, found[name] - before[name]) for name in child.COUNTS)

@@ -127,7 +127,7 @@ static const bad_case bad_cases[] = {
     {"--capacity 1G --tight 2 x", "--tight searches"},
     {"--tight -2 x", "--tight is a percentage"},
     {"--tight 2% x", "--tight is a percentage"},
-    {"--contender nobody x", "no contender is called 'nobody'"},
+    {"--contender unheard x", "no contender is called 'unheard'"},
     {"--contender ductile, x", "no contender is called ''"},
     {"--contender ductile,ductile x", "'ductile' is named twice"},
     {"--device gpu x", "--device is auto"},

@@ -134,132 +134,100 @@ static const contender_ops *const caching[] = {&contender_classic, &contender_ex
 
 enum { N_CACHING = sizeof caching / sizeof caching[0] };
 
-Test(rivals, round_requests_to_512_bytes) {
-    for (int i = 0; i < N_CACHING; i++) {
-        arena a;
-        open_eager(&a, caching[i]);
-        ductile_addr first = take(&a, 1);
-        ductile_addr second = take(&a, 513);
-        ductile_addr third = take(&a, 512);
-        cr_expect_eq(second, first + 512);
-        cr_expect_eq(third, second + 1024);
-        close_arena(&a);
-    }
+/* What holds for each of them, on a device of that schedule. */
+#define OF_BOTH(name, schedule)                                                                    \
+    static void name(arena *a);                                                                    \
+    Test(rivals, name) {                                                                           \
+        for (int i = 0; i < N_CACHING; i++) {                                                      \
+            arena a;                                                                               \
+            open_arena(&a, caching[i], GIB, 0, DUCTILE_SCHEDULE_##schedule);                       \
+            name(&a);                                                                              \
+            close_arena(&a);                                                                       \
+        }                                                                                          \
+    }                                                                                              \
+    static void name(arena *a)
+
+OF_BOTH(round_requests_to_512_bytes, EAGER) {
+    ductile_addr first = take(a, 1);
+    ductile_addr second = take(a, 513);
+    ductile_addr third = take(a, 512);
+    cr_expect_eq(second, first + 512);
+    cr_expect_eq(third, second + 1024);
 }
 
-Test(rivals, zero_bytes_are_no_block) {
-    for (int i = 0; i < N_CACHING; i++) {
-        arena a;
-        open_eager(&a, caching[i]);
-        cr_expect_eq(take(&a, 0), 0);
-        give(&a, 0);
-        cr_expect_eq(held(&a), 0);
-        close_arena(&a);
-    }
+OF_BOTH(zero_bytes_are_no_block, EAGER) {
+    cr_expect_eq(take(a, 0), 0);
+    give(a, 0);
+    cr_expect_eq(held(a), 0);
 }
 
-Test(rivals, a_second_free_is_refused) {
-    for (int i = 0; i < N_CACHING; i++) {
-        arena a;
-        open_eager(&a, caching[i]);
-        ductile_addr block = take(&a, MIB);
-        give(&a, block);
-        cr_expect_eq(a.ops->free(a.self, block), DUCTILE_ERR_NOT_LIVE);
-        close_arena(&a);
-    }
+OF_BOTH(a_second_free_is_refused, EAGER) {
+    ductile_addr block = take(a, MIB);
+    give(a, block);
+    cr_expect_eq(a->ops->free(a->self, block), DUCTILE_ERR_NOT_LIVE);
 }
 
-Test(rivals, small_and_large_requests_do_not_share_memory) {
-    for (int i = 0; i < N_CACHING; i++) {
-        arena a;
-        open_eager(&a, caching[i]);
-        (void)take(&a, MIB);
-        cr_expect_eq(held(&a), 2 * MIB);
-        (void)take(&a, MIB + 1);
-        cr_expect_eq(held(&a), 22 * MIB);
-        (void)take(&a, MIB);
-        cr_expect_eq(held(&a), 22 * MIB);
-        close_arena(&a);
-    }
+OF_BOTH(small_and_large_requests_do_not_share_memory, EAGER) {
+    (void)take(a, MIB);
+    cr_expect_eq(held(a), 2 * MIB);
+    (void)take(a, MIB + 1);
+    cr_expect_eq(held(a), 22 * MIB);
+    (void)take(a, MIB);
+    cr_expect_eq(held(a), 22 * MIB);
 }
 
-Test(rivals, best_fit_takes_the_smallest_hole_and_the_lowest_among_equals) {
-    for (int i = 0; i < N_CACHING; i++) {
-        arena a;
-        open_eager(&a, caching[i]);
-        ductile_addr holes[4];
-        const uint64_t sizes[4] = {8 * KIB, 4 * KIB, 4 * KIB, 6 * KIB};
-        for (int h = 0; h < 4; h++) {
-            holes[h] = take(&a, sizes[h]);
-            (void)take(&a, KIB); /* keeps the holes apart */
-        }
-        for (int h = 0; h < 4; h++) {
-            give(&a, holes[h]);
-        }
-        cr_expect_eq(take(&a, 4 * KIB), holes[1]);
-        cr_expect_eq(take(&a, 4 * KIB), holes[2]);
-        cr_expect_eq(take(&a, 5 * KIB), holes[3]);
-        close_arena(&a);
+OF_BOTH(best_fit_takes_the_smallest_hole_and_the_lowest_among_equals, EAGER) {
+    ductile_addr holes[4];
+    const uint64_t sizes[4] = {8 * KIB, 4 * KIB, 4 * KIB, 6 * KIB};
+    for (int h = 0; h < 4; h++) {
+        holes[h] = take(a, sizes[h]);
+        (void)take(a, KIB); /* keeps the holes apart */
     }
+    for (int h = 0; h < 4; h++) {
+        give(a, holes[h]);
+    }
+    cr_expect_eq(take(a, 4 * KIB), holes[1]);
+    cr_expect_eq(take(a, 4 * KIB), holes[2]);
+    cr_expect_eq(take(a, 5 * KIB), holes[3]);
 }
 
-Test(rivals, free_neighbours_merge) {
-    for (int i = 0; i < N_CACHING; i++) {
-        arena a;
-        open_eager(&a, caching[i]);
-        ductile_addr blocks[4];
-        for (int b = 0; b < 4; b++) {
-            blocks[b] = take(&a, 256 * KIB);
-        }
-        give(&a, blocks[0]);
-        give(&a, blocks[2]);
-        give(&a, blocks[1]);
-        cr_expect_eq(take(&a, 768 * KIB), blocks[0]);
-        cr_expect_eq(held(&a), 2 * MIB);
-        close_arena(&a);
+OF_BOTH(free_neighbours_merge, EAGER) {
+    ductile_addr blocks[4];
+    for (int b = 0; b < 4; b++) {
+        blocks[b] = take(a, 256 * KIB);
     }
+    give(a, blocks[0]);
+    give(a, blocks[2]);
+    give(a, blocks[1]);
+    cr_expect_eq(take(a, 768 * KIB), blocks[0]);
+    cr_expect_eq(held(a), 2 * MIB);
 }
 
-Test(rivals, a_stream_never_reuses_the_memory_of_another) {
-    for (int i = 0; i < N_CACHING; i++) {
-        arena a;
-        open_eager(&a, caching[i]);
-        give(&a, take_on(&a, 12 * MIB, 0));
-        uint64_t before = held(&a);
-        (void)take_on(&a, 12 * MIB, 1);
-        cr_expect_eq(held(&a), 2 * before);
-        close_arena(&a);
-    }
+OF_BOTH(a_stream_never_reuses_the_memory_of_another, EAGER) {
+    give(a, take_on(a, 12 * MIB, 0));
+    uint64_t before = held(a);
+    (void)take_on(a, 12 * MIB, 1);
+    cr_expect_eq(held(a), 2 * before);
 }
 
 /* ---- Other streams ------------------------------------------------------------------------- */
 
-Test(rivals, a_block_used_elsewhere_waits_for_that_work) {
-    for (int i = 0; i < N_CACHING; i++) {
-        arena a;
-        open_arena(&a, caching[i], GIB, 0, DUCTILE_SCHEDULE_LAZY);
-        ductile_addr block = take(&a, 12 * MIB);
-        cr_assert_eq(ductile_virtual_launch(a.gpu, a.streams[1], NULL, 0), DUCTILE_OK);
-        cr_assert_eq(a.ops->record_stream(a.self, block, a.streams[1]), DUCTILE_OK);
-        give(&a, block);
-        cr_expect_neq(take(&a, 12 * MIB), block);
-        cr_assert_eq(ductile_virtual_stream_sync(a.gpu, a.streams[1]), DUCTILE_OK);
-        cr_expect_eq(take(&a, 12 * MIB), block);
-        close_arena(&a);
-    }
+OF_BOTH(a_block_used_elsewhere_waits_for_that_work, LAZY) {
+    ductile_addr block = take(a, 12 * MIB);
+    cr_assert_eq(ductile_virtual_launch(a->gpu, a->streams[1], NULL, 0), DUCTILE_OK);
+    cr_assert_eq(a->ops->record_stream(a->self, block, a->streams[1]), DUCTILE_OK);
+    give(a, block);
+    cr_expect_neq(take(a, 12 * MIB), block);
+    cr_assert_eq(ductile_virtual_stream_sync(a->gpu, a->streams[1]), DUCTILE_OK);
+    cr_expect_eq(take(a, 12 * MIB), block);
 }
 
-Test(rivals, recording_the_own_stream_changes_nothing) {
-    for (int i = 0; i < N_CACHING; i++) {
-        arena a;
-        open_arena(&a, caching[i], GIB, 0, DUCTILE_SCHEDULE_LAZY);
-        ductile_addr block = take(&a, 12 * MIB);
-        cr_assert_eq(ductile_virtual_launch(a.gpu, a.streams[0], NULL, 0), DUCTILE_OK);
-        cr_assert_eq(a.ops->record_stream(a.self, block, a.streams[0]), DUCTILE_OK);
-        give(&a, block);
-        cr_expect_eq(take(&a, 12 * MIB), block);
-        close_arena(&a);
-    }
+OF_BOTH(recording_the_own_stream_changes_nothing, LAZY) {
+    ductile_addr block = take(a, 12 * MIB);
+    cr_assert_eq(ductile_virtual_launch(a->gpu, a->streams[0], NULL, 0), DUCTILE_OK);
+    cr_assert_eq(a->ops->record_stream(a->self, block, a->streams[0]), DUCTILE_OK);
+    give(a, block);
+    cr_expect_eq(take(a, 12 * MIB), block);
 }
 
 /* ---- Native: segments, splits, the cap ----------------------------------------------------- */

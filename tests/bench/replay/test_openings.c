@@ -126,8 +126,8 @@ Test(openings, the_least_is_the_one_that_every_stretch_tried_gives) {
     }
 }
 
-/* Every order of placing would be tried in vain where the bytes do not suffice; and what the
- * function places does fit, since it places it. */
+/* Every order of placing would be tried without success where the bytes do not suffice; and what
+ * the function places does fit, since it places it. */
 Test(openings, blocks_do_not_fit_elsewhere_where_there_is_less_free) {
     opening_span spans[MAX_SPANS];
     rng r = rng_seeded(3);

@@ -336,7 +336,7 @@ Test(replay, a_check_finds_memory_that_is_handed_out_too_early) {
     contender_ops careless = contender_expandable;
     careless.record_stream = forget;
     cr_assert_eq(replay(text, (replay_spec){.contender = &careless}), RUN_COMPLETED);
-    cr_assert_eq(result.violations, 0, "nobody looks unless told to");
+    cr_assert_eq(result.violations, 0, "the replay looked without being told to");
     drop_now();
     cr_assert_eq(replay(text, (replay_spec){.contender = &careless, .checks = true}),
                  RUN_COMPLETED);

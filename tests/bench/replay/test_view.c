@@ -12,87 +12,81 @@
 
 #define MIB ((uint64_t)1 << 20)
 
-static trace *read_trace(const char *text) {
+static trace *t;
+static bench_device device;
+static replay_result result;
+static view v;
+
+/* The trace to be replayed. */
+static void read_trace(const char *text) {
     trace_builder b = {0};
     trace_error error = {0};
     const char *reason = NULL;
     input in = input_of_memory(text, strlen(text));
     cr_assert(trace_read_text(&in, &b, &error), "%s", error.reason);
-    trace *t = trace_make(&b, "x.trace", &reason);
+    t = trace_make(&b, "x.trace", &reason);
     cr_assert_not_null(t, "%s", reason);
-    return t;
 }
 
-static bench_device find_device(void) {
-    bench_device device;
+static replay_spec spec_of(const contender_ops *contender) {
     char reason[256];
     cr_assert(bench_device_find(BENCH_DEVICE_VIRTUAL, 0, &device, reason, sizeof reason));
-    return device;
+    return (replay_spec){.trace = t, .device = &device, .contender = contender, .n_passes = 1};
 }
+
+static bool look_at(const contender_ops *contender) {
+    replay_spec spec = spec_of(contender);
+    return view_replay(&spec, &v, &result);
+}
+
+static void drop_all(void) {
+    view_fini(&v);
+    trace_free(t);
+}
+
+TestSuite(view, .fini = drop_all);
 
 /* 64 and 32 MiB; the first is freed before 96 MiB come, for which neither hole suffices. */
 static const char holes[] = "a 1 67108864 0\na 2 33554432 0\nf 1\ns\na 3 100663296 0\nf 2\n";
 
-static void check_points(const view *v, const char *name) {
-    for (size_t i = 0; i < v->n_points; i++) {
-        const view_memory *m = &v->points[i].memory;
+static void check_points(const char *name) {
+    for (size_t i = 0; i < v.n_points; i++) {
+        const view_memory *m = &v.points[i].memory;
         cr_expect_eq(m->held, m->live + m->pending + m->free + m->cached, "%s: point %zu", name, i);
-        cr_expect_geq(m->live, v->points[i].asked, "%s: point %zu", name, i);
+        cr_expect_geq(m->live, v.points[i].asked, "%s: point %zu", name, i);
         cr_expect_leq(m->largest_hole, m->free, "%s: point %zu", name, i);
     }
 }
 
 Test(view, what_is_held_is_live_pending_free_and_cached_at_every_moment) {
     const contender_ops *all[] = {&contender_ductile, &contender_expandable, &contender_classic};
-    bench_device device = find_device();
-    trace *t = read_trace(holes);
+    read_trace(holes);
     for (size_t i = 0; i < 3; i++) {
-        replay_spec spec = {.trace = t, .device = &device, .contender = all[i], .n_passes = 1};
-        replay_result result;
-        view v;
-        cr_assert(view_replay(&spec, &v, &result));
+        cr_assert(look_at(all[i]));
         cr_expect_eq(result.outcome, RUN_COMPLETED);
         cr_expect_gt(v.n_points, 3);
-        check_points(&v, all[i]->name);
+        check_points(all[i]->name);
         view_fini(&v);
     }
-    trace_free(t);
 }
 
 Test(view, memory_from_before_the_recording_is_there_at_once) {
-    bench_device device = find_device();
-    trace *t = read_trace("a 1 512 0\na 2 512 0\na 3 512 0\na 4 512 0\nf 1\n");
+    read_trace("a 1 512 0\na 2 512 0\na 3 512 0\na 4 512 0\nf 1\n");
     t->n_elders = 3;
-    replay_spec spec = {
-        .trace = t, .device = &device, .contender = &contender_classic, .n_passes = 1};
-    replay_result result;
-    view v;
-    cr_assert(view_replay(&spec, &v, &result));
+    cr_assert(look_at(&contender_classic));
     cr_expect_eq(v.n_points, 3);
     cr_expect_eq(v.points[0].event, 2);
     cr_expect_eq(v.points[0].asked, 1536);
-    view_fini(&v);
-    trace_free(t);
 }
 
 Test(view, a_contender_that_does_not_know_its_memory_has_no_view) {
-    bench_device device = find_device();
-    trace *t = read_trace(holes);
-    replay_spec spec = {
-        .trace = t, .device = &device, .contender = &contender_cumemalloc, .n_passes = 1};
-    replay_result result;
-    view v;
-    cr_expect_not(view_replay(&spec, &v, &result));
-    view_fini(&v);
-    trace_free(t);
+    read_trace(holes);
+    cr_expect_not(look_at(&contender_cumemalloc));
 }
 
 Test(view, a_stop_says_what_was_refused_and_what_was_free) {
-    bench_device device = find_device();
-    trace *t = read_trace(holes);
-    replay_spec spec = {
-        .trace = t, .device = &device, .contender = &contender_classic, .n_passes = 1};
-    view v = {0};
+    read_trace(holes);
+    replay_spec spec = spec_of(&contender_classic);
     view_try(&spec, 120 * MIB, &v); /* the hole of 64 MiB goes back, and 88 MiB do not suffice */
     view_try(&spec, 200 * MIB, &v);
     cr_assert_eq(v.n_stops, 2);
@@ -101,56 +95,40 @@ Test(view, a_stop_says_what_was_refused_and_what_was_free) {
     cr_expect_eq(v.stops[0].request_bytes, 96 * MIB);
     cr_expect_eq(v.stops[0].memory.live, 32 * MIB);
     cr_expect(v.stops[1].completed);
-    view_fini(&v);
-    trace_free(t);
 }
 
 Test(view, the_map_names_the_block_that_a_cell_shows) {
-    bench_device device = find_device();
-    trace *t = read_trace(holes);
-    replay_spec spec = {
-        .trace = t, .device = &device, .contender = &contender_classic, .n_passes = 1};
-    replay_result result;
-    view v;
+    read_trace(holes);
     bool is_shown[4] = {0};
-    cr_assert(view_replay(&spec, &v, &result));
+    cr_assert(look_at(&contender_classic));
     for (size_t i = 0; i < v.map.n_columns * MEMORY_MAP_ROWS; i++) {
         cr_assert_leq(v.map.blocks_shown[i], 3);
         is_shown[v.map.blocks_shown[i]] = true;
         cr_assert_eq(v.map.blocks_shown[i] != 0, v.map.cells[i] >= MEMORY_MAP_FIRST_LIVE);
     }
     cr_expect(is_shown[1] && is_shown[2] && is_shown[3]);
-    view_fini(&v);
-    trace_free(t);
 }
 
 /* The bytes of a column's cells of one kind. */
-static uint64_t bytes_of(const view *v, size_t column, bool live) {
+static uint64_t bytes_of(size_t column, bool live) {
     uint64_t n = 0;
     for (size_t i = 0; i < MEMORY_MAP_ROWS; i++) {
-        uint32_t cell = v->map.cells[column * MEMORY_MAP_ROWS + i];
+        uint32_t cell = v.map.cells[column * MEMORY_MAP_ROWS + i];
         n += live ? cell >= MEMORY_MAP_FIRST_LIVE : cell == 1;
     }
-    return n * v->map.row_bytes;
+    return n * v.map.row_bytes;
 }
 
 Test(view, the_map_shows_live_and_free_memory_in_proportion) {
-    bench_device device = find_device();
-    trace *t = read_trace(holes);
-    replay_spec spec = {
-        .trace = t, .device = &device, .contender = &contender_classic, .n_passes = 1};
-    replay_result result;
-    view v;
-    cr_assert(view_replay(&spec, &v, &result));
+    read_trace(holes);
+    cr_assert(look_at(&contender_classic));
     cr_assert_eq(v.map.n_columns, v.n_points);
     for (size_t i = 0; i < v.n_points; i++) {
         const view_memory *m = &v.points[i].memory;
         uint64_t slack = 4 * v.map.row_bytes;
-        cr_expect_leq(bytes_of(&v, i, true), m->live + slack, "column %zu", i);
-        cr_expect_geq(bytes_of(&v, i, true) + slack, m->live, "column %zu", i);
-        cr_expect_leq(bytes_of(&v, i, false), m->free + slack, "column %zu", i);
-        cr_expect_geq(bytes_of(&v, i, false) + slack, m->free, "column %zu", i);
+        cr_expect_leq(bytes_of(i, true), m->live + slack, "column %zu", i);
+        cr_expect_geq(bytes_of(i, true) + slack, m->live, "column %zu", i);
+        cr_expect_leq(bytes_of(i, false), m->free + slack, "column %zu", i);
+        cr_expect_geq(bytes_of(i, false) + slack, m->free, "column %zu", i);
     }
-    view_fini(&v);
-    trace_free(t);
 }

@@ -544,3 +544,25 @@ Test(sleep_alone, each_call_on_the_way_back_may_fail_and_all_or_none_sleep) {
     }
     cr_assert_gt(nth, 10);
 }
+
+/* ---- The bypass again and again ------------------------------------------------------------ */
+
+/* Its memory may outlive the reference: the next sleep must not take it for a graph's. */
+Test(sleep_set, a_bypass_that_still_has_memory_stays_plain) {
+    ductile_sleep_request r = all_pools();
+    ductile_sleep_report report;
+    ductile_addr meanwhile = 0;
+    r.bypass = BYPASS;
+    for (int i = 0; i < 3; i++) {
+        assert_ok(pause(&r, &report));
+        assert_u64(info_of(BYPASS).kind, DUCTILE_POOL_PLAIN);
+        assert_ok(ductile_alloc(a, 5 * MIB, f.streams[0], &meanwhile));
+        assert_ok(ductile_free(a, meanwhile));
+        assert_ok(ductile_pool_trim(a, BYPASS, NULL));
+        assert_ok(ductile_trim(a, 0, NULL));
+        assert_u64(fixture_state(&f).used_bytes, 0);
+        assert_ok(ductile_alloc(a, 5 * MIB, f.streams[0], &meanwhile));
+        assert_ok(ductile_free(a, meanwhile));
+        assert_ok(resume(&r, &report));
+    }
+}

@@ -7,6 +7,7 @@
  */
 #include "tests/fake_cuda/fake_libcuda.h"
 #include "tests/support/expect.h"
+#include "tests/support/in_child.h"
 #include "vmm/cuda/open.h"
 
 #include <dirent.h>
@@ -366,16 +367,6 @@ static int is_left_alone(const fake_state *fake, dvmm_driver *driver, ductile_st
     return asked == expected && created == expected && fake->n_calls == calls ? 0 : 1;
 }
 
-static int in_child(int (*body)(void)) {
-    pid_t child = fork();
-    if (child == 0) {
-        _exit(body());
-    }
-    int status = 0;
-    cr_assert_eq(waitpid(child, &status, 0), child);
-    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
-}
-
 static fake_state *alive;
 static dvmm_driver *open_driver;
 
@@ -532,24 +523,28 @@ static void expect_call(const fake_state *fake, const char *expected, bool in_co
                  "%s ran in the wrong context", expected);
 }
 
+/* What ENTRIES names. */
+#define DECLARE_OPERANDS(o)                                                                        \
+    const dvmm_driver_ops *ops = (o)->ops;                                                         \
+    void *ctx = (o)->ctx;                                                                          \
+    const dvmm_phys_props props = {0};                                                             \
+    uint64_t a = 0;                                                                                \
+    uint64_t b = 0;                                                                                \
+    ductile_addr addr = 0;                                                                         \
+    dvmm_phys phys = 0;                                                                            \
+    dvmm_access access = DVMM_ACCESS_NONE;                                                         \
+    ductile_stream stream = NULL;                                                                  \
+    dvmm_event event = NULL;                                                                       \
+    dvmm_capture_status status = DVMM_CAPTURE_NONE;                                                \
+    dvmm_capture_mode mode = DVMM_CAPTURE_RELAXED;                                                 \
+    void *host = NULL;                                                                             \
+    int can = 0;                                                                                   \
+    const int devices[] = {0, 1};                                                                  \
+    dvmm_shared shared = {.type = DVMM_SHARE_FD, .fd = -1}
+
 /* Makes every call of the seam once; none may forget to exist. */
 static void make_all_calls(const operands *o, cu_context callers) {
-    const dvmm_driver_ops *ops = o->ops;
-    void *ctx = o->ctx;
-    const dvmm_phys_props props = {0};
-    uint64_t a = 0;
-    uint64_t b = 0;
-    ductile_addr addr = 0;
-    dvmm_phys phys = 0;
-    dvmm_access access = DVMM_ACCESS_NONE;
-    ductile_stream stream = NULL;
-    dvmm_event event = NULL;
-    dvmm_capture_status status = DVMM_CAPTURE_NONE;
-    dvmm_capture_mode mode = DVMM_CAPTURE_RELAXED;
-    void *host = NULL;
-    int can = 0;
-    const int devices[] = {0, 1};
-    dvmm_shared shared = {.type = DVMM_SHARE_FD, .fd = -1};
+    DECLARE_OPERANDS(o);
     int n = 0;
 #define MAKE_CALL(function, in_context, call)                                                      \
     cr_expect_eq(call, DVMM_SUCCESS, "%s", #call);                                                 \
@@ -589,22 +584,7 @@ Test(driver_cuda_load, entries_push_nothing_when_our_context_is_current) {
 /* Every entry fails once: through `instead`, or through the function it ends with. The code comes
  * through, and no context is left. */
 static void fail_all_calls(const operands *o, const char *instead) {
-    const dvmm_driver_ops *ops = o->ops;
-    void *ctx = o->ctx;
-    const dvmm_phys_props props = {0};
-    uint64_t a = 0;
-    uint64_t b = 0;
-    ductile_addr addr = 0;
-    dvmm_phys phys = 0;
-    dvmm_access access = DVMM_ACCESS_NONE;
-    ductile_stream stream = NULL;
-    dvmm_event event = NULL;
-    dvmm_capture_status status = DVMM_CAPTURE_NONE;
-    dvmm_capture_mode mode = DVMM_CAPTURE_RELAXED;
-    void *host = NULL;
-    int can = 0;
-    const int devices[] = {0, 1};
-    dvmm_shared shared = {.type = DVMM_SHARE_FD, .fd = -1};
+    DECLARE_OPERANDS(o);
     o->fake->fail_code = DVMM_ILLEGAL_STATE;
 #define FAIL_CALL(function, in_context, call)                                                      \
     if (instead == NULL || (in_context)) {                                                         \

@@ -4,6 +4,7 @@
  * with what it was given, and hands back what it got; nothing is called any more after a sticky
  * error, in a child of fork, or once the process exits.
  */
+#include "tests/support/in_child.h"
 #include "tests/support/rig.h"
 #include "vmm/base/check.h"
 #include "vmm/base/lock.h"
@@ -299,18 +300,6 @@ Test(driver, a_poisoned_device_is_still_closed) {
     open_answers();
 }
 
-/* The child reports through its exit status: 0 when all was as claimed. */
-static int in_child(int (*run)(void)) {
-    pid_t child = fork();
-    cr_assert_geq(child, 0);
-    if (child == 0) {
-        _exit(run());
-    }
-    int status = 0;
-    cr_assert_eq(waitpid(child, &status, 0), child);
-    return WIFEXITED(status) ? WEXITSTATUS(status) : 255;
-}
-
 static int child_calls_nothing(void) {
     uint64_t n_before = told.n_calls;
     bool refused = ask_event(DVMM_SUCCESS) == DUCTILE_ERR_FORKED;
@@ -368,7 +357,7 @@ Test(driver, spans_that_are_no_granules_fail_a_check) {
 #endif
 
 #if DUCTILE_CHECK >= 2
-Test(driver, a_call_under_the_hot_lock_fails_a_check) {
+Test(driver, a_call_under_the_index_lock_fails_a_check) {
     (void)dti_set_fail_handler(count_failure);
     dti_lock index_lock;
     dti_lock_init(&index_lock, DTI_RANK_INDEX);

@@ -49,22 +49,6 @@ Test(virtual_content, fresh_memory_is_zero) {
     rig_unrow(&r, addr, 2);
 }
 
-Test(virtual_content, aliases_see_the_same_bytes) {
-    ductile_addr addr = rig_reserve(&r, 2);
-    dvmm_phys phys = rig_create(&r, 1);
-    for (uint64_t i = 0; i < 2; i++) {
-        assert_ok(dvmm_map(r.d, addr + i * r.granule, r.granule, phys));
-        assert_ok(dvmm_set_access(r.d, addr + i * r.granule, r.granule, DVMM_ACCESS_RW));
-    }
-    assert_ok(dvmm_phys_release(r.d, phys));
-    fill(addr + 100, 7, 50);
-    assert_u64(byte_at(addr + r.granule + 149), 7);
-    fill(addr + r.granule + 120, 8, 1);
-    assert_u64(byte_at(addr + 120), 8);
-    assert_u64(byte_at(addr + 121), 7);
-    rig_unrow(&r, addr, 2);
-}
-
 Test(virtual_content, bytes_move_with_their_handle) {
     ductile_addr addr = rig_reserve(&r, 2);
     dvmm_phys phys = rig_create(&r, 1);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Events behind all work of the context: they are done once every stream of this device is done
- * with what it had then, whoever knows the stream, and not before, under every schedule; what the
+ * with what it had then, whatever knows the stream, and not before, under every schedule; what the
  * detector takes them for; and what they do to captures.
  */
 #include "tests/support/detection.h"
@@ -287,54 +287,6 @@ typedef struct attempt {
     bool is_relaxed;
     int code;
 } attempt;
-
-static void *try_to_record(void *argument) {
-    attempt *a = argument;
-    dvmm_capture_mode mode = a->is_relaxed ? DVMM_CAPTURE_RELAXED : DVMM_CAPTURE_GLOBAL;
-    dvmm_event event = rig_event(&r);
-    assert_ok(dvmm_capture_exchange_mode(r.d, &mode));
-    a->code = RAW(&r, context_record, event);
-    assert_ok(dvmm_capture_exchange_mode(r.d, &mode));
-    return NULL;
-}
-
-static void try_elsewhere(attempt *a) {
-    pthread_t thread;
-    cr_assert_eq(pthread_create(&thread, NULL, try_to_record, a), 0);
-    cr_assert_eq(pthread_join(thread, NULL), 0);
-}
-
-static void is_refused_and_breaks(dvmm_capture_mode mode, bool is_elsewhere, bool is_relaxed) {
-    attempt a = {.is_relaxed = is_relaxed};
-    assert_ok(dvmm_capture_begin(r.d, s1, mode));
-    if (is_elsewhere) {
-        try_elsewhere(&a);
-    } else {
-        (void)try_to_record(&a);
-    }
-    assert_code(a.code, DVMM_CAPTURE_UNSUPPORTED);
-    assert_code(RAW(&r, capture_end, s1), DVMM_CAPTURE_INVALIDATED);
-}
-
-Test(context_event, breaks_a_capture_of_any_mode_from_any_thread_relaxed_or_not) {
-    open_detecting(DUCTILE_SCHEDULE_EAGER);
-    for (int mode = DVMM_CAPTURE_GLOBAL; mode <= DVMM_CAPTURE_RELAXED; mode++) {
-        for (int way = 0; way < 4; way++) {
-            is_refused_and_breaks((dvmm_capture_mode)mode, (way & 1) != 0, (way & 2) != 0);
-        }
-    }
-    rig_abandon(&r);
-}
-
-Test(context_event, breaks_every_capture_of_the_context_at_once) {
-    open_detecting(DUCTILE_SCHEDULE_EAGER);
-    assert_ok(dvmm_capture_begin(r.d, s1, DVMM_CAPTURE_RELAXED));
-    assert_ok(dvmm_capture_begin(r.d, s2, DVMM_CAPTURE_THREAD_LOCAL));
-    assert_status(dvmm_context_record(r.d, rig_event(&r)), DUCTILE_ERR_CAPTURING);
-    assert_code(RAW(&r, capture_end, s1), DVMM_CAPTURE_INVALIDATED);
-    assert_code(RAW(&r, capture_end, s2), DVMM_CAPTURE_INVALIDATED);
-    rig_abandon(&r);
-}
 
 Test(context_event, leaves_captures_of_another_device_alone) {
     ductile_stream theirs = NULL;

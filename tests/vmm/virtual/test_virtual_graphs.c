@@ -124,7 +124,7 @@ CLAIM(graph, is_not_launched_while_it_rests) {
     ductile_virtual_graph_destroy(graph);
 }
 
-/* The block of the capture is gone; its bytes belong to somebody else now. */
+/* The block of the capture is gone; its bytes belong to another block now. */
 CLAIM(graph, memory_with_another_owner_is_reused) {
     begin(at, BLOCK);
     ductile_virtual_graph *graph = graph_that_writes(at, BLOCK);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The idea: work of another device of the machine reaches what is open to that device, and is
- * waited for by whoever names it, never by a wait for all work of this one. */
+ * waited for by a caller that names it, never by a wait for all work of this one. */
 #include "tests/support/rig.h"
 
 static rig r;

@@ -21,13 +21,6 @@ static int export_fd(const rig *r, dvmm_phys phys) {
     return shared.fd;
 }
 
-static dvmm_phys import_fd(const rig *r, int fd) {
-    const dvmm_shared shared = {.type = DVMM_SHARE_FD, .fd = fd};
-    dvmm_phys phys = 0;
-    assert_ok(dvmm_phys_import(r->d, &shared, &phys));
-    return phys;
-}
-
 Test(virtual_share, an_open_descriptor_keeps_the_memory) {
     rig r;
     rig_open(&r, NULL);
@@ -39,31 +32,6 @@ Test(virtual_share, an_open_descriptor_keeps_the_memory) {
     assert_u64(rig_state(&r).handles, 1);
     (void)close(copy);
     assert_u64(rig_state(&r).handles, 0);
-    rig_close(&r);
-}
-
-Test(virtual_share, an_import_keeps_the_memory_and_sees_its_bytes) {
-    rig r;
-    rig_open(&r, NULL);
-    ductile_addr first = rig_reserve(&r, 1);
-    ductile_addr second = rig_reserve(&r, 1);
-    dvmm_phys phys = make_shared(&r, 1);
-    assert_ok(dvmm_map(r.d, first, r.granule, phys));
-    assert_ok(dvmm_set_access(r.d, first, r.granule, DVMM_ACCESS_RW));
-    assert_ok(dvmm_fill(r.d, first, 0x3C, r.granule, NULL));
-    int fd = export_fd(&r, phys);
-    assert_ok(dvmm_unmap(r.d, first, r.granule));
-    assert_ok(dvmm_phys_release(r.d, phys));
-    dvmm_phys imported = import_fd(&r, fd);
-    (void)close(fd);
-    assert_ok(dvmm_map(r.d, second, r.granule, imported));
-    assert_ok(dvmm_phys_release(r.d, imported));
-    assert_ok(dvmm_set_access(r.d, second, r.granule, DVMM_ACCESS_RW));
-    uint8_t byte = 0;
-    assert_ok(dvmm_read_back(r.d, &byte, second + 100, 1, NULL));
-    cr_assert_eq(byte, 0x3C);
-    rig_unrow(&r, second, 1);
-    assert_ok(dvmm_address_free(r.d, first, r.granule));
     rig_close(&r);
 }
 
@@ -88,20 +56,6 @@ Test(virtual_share, a_copy_in_another_process_keeps_the_memory) {
     (void)close(go[1]);
     (void)waitpid(child, NULL, 0);
     assert_u64(rig_state(&r).handles, 0);
-    rig_close(&r);
-}
-
-Test(virtual_share, what_was_not_made_to_be_shared_is_refused) {
-    rig r;
-    rig_open(&r, NULL);
-    dvmm_phys phys = rig_create(&r, 1);
-    dvmm_shared shared;
-    assert_status(dvmm_phys_export(r.d, phys, DVMM_SHARE_FD, &shared), DUCTILE_ERR_DRIVER);
-    cr_assert_eq(shared.fd, -1);
-    assert_ok(dvmm_phys_release(r.d, phys));
-    const dvmm_shared nothing = {.type = DVMM_SHARE_FD, .fd = -1};
-    assert_status(dvmm_phys_import(r.d, &nothing, &phys), DUCTILE_ERR_DRIVER);
-    cr_assert_eq(phys, 0);
     rig_close(&r);
 }
 

@@ -33,7 +33,7 @@ def say(line: str) -> None:
 
 
 def progress(line: str) -> None:
-    """The same, only where somebody looks."""
+    """The same, only where a terminal shows it."""
     if sys.stderr.isatty():
         say(line)
 

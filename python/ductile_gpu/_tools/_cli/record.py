@@ -18,7 +18,7 @@ from ductile_gpu._process import _children
 from ductile_gpu._tools import _record_folder
 from ductile_gpu._tools._cli.common import MISUSED, Failure, progress, say
 from ductile_gpu._tools._cli.script import add_script_arguments, check_script, run_script
-from ductile_gpu._tools._recorder import NotRecorded, Recorder, StackRecorder, parts_folder
+from ductile_gpu._tools._recorder import NotRecorded, Recorder, make_recorder, parts_folder
 from ductile_gpu._tools._sizes import in_bytes
 
 SUMMARY = "run a PyTorch script and record what it allocates"
@@ -27,13 +27,12 @@ Runs SCRIPT unchanged, as python would, and records every allocation and free of
 allocator on the GPU. The recording is written when the script ends, also when it fails or is
 interrupted. Options come before the script; what follows it is the script's.
 
-  ductile-gpu record -o run.trace.gz train.py --epochs 1
-  ductile-gpu report run.trace.gz
+  ductile-gpu record -o run.pickle train.py --epochs 1
+  ductile-gpu report run.pickle
 
-With --stacks each allocation has its Python stack, and what is recorded goes to disk at once: the
-memory it takes does not grow with the run.
-
-  ductile-gpu record --stacks -o run.pickle train.py
+Each allocation has its Python stack, and what is recorded goes to disk at once: the memory it takes
+does not grow with the run. That needs PyTorch's adapter, which is compiled on first use; without it
+PyTorch's own history is recorded, without stacks, and the reason is said. A trace has no stacks.
 
 With a folder (-o runs/) every Python of the job that uses a GPU through PyTorch is recorded: ranks,
 spawned engines, workers. Each writes a snapshot of its own there, named by rank, host and process.
@@ -51,15 +50,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "-o",
         "--output",
         metavar="FILE",
-        help="where to write: NAME.trace.gz, NAME.trace, or NAME.pickle, which is PyTorch's own "
-        "snapshot (SCRIPT.trace.gz; with --stacks SCRIPT.pickle); a folder, FOLDER/, takes one "
-        "of each process",
+        help="where to write: NAME.pickle, which is PyTorch's own snapshot, NAME.pickle.gz, "
+        "NAME.trace or NAME.trace.gz (SCRIPT.pickle); a folder, FOLDER/, takes one of each process",
     )
     parser.add_argument(
         "--stacks",
-        action="store_true",
-        help="with the Python stack of each allocation and marks of the optimizer's steps, "
-        "streamed to disk; compiles PyTorch's adapter on first use",
+        action=argparse.BooleanOptionalAction,
+        help="insist on the Python stack of each allocation and marks of the optimizer's steps, or "
+        "do without (stacks where they can be recorded)",
     )
     parser.add_argument(
         "--gpu", metavar="N", type=int, help="which GPU a trace is of (the one with most events)"
@@ -68,9 +66,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--max-events",
         metavar="N",
         type=int,
-        help="keep only the latest N events (all); each takes host memory until the end",
+        help="keep only the latest N events (all), without stacks; each takes host memory until "
+        "the end",
     )
     add_script_arguments(parser)
+
+
+def _is_snapshot(path: Path) -> bool:
+    return path.name.endswith((".pickle", ".pickle.gz"))
 
 
 def _suffix(path: Path) -> str:
@@ -173,7 +176,7 @@ def _write(recorder: Recorder, output: Path, gpu: Optional[int], here: Path) -> 
         snapshot = folder / f"snapshot.pickle{packed}"
         for remark in recorder.dump(snapshot):
             say(remark)
-        if output.name.endswith((".pickle", ".pickle.gz")):
+        if _is_snapshot(output):
             os.replace(snapshot, output)
         else:
             _convert(snapshot, output, gpu, here)
@@ -191,11 +194,9 @@ def _check_numbers(options: argparse.Namespace) -> None:
 
 
 def _check_options(options: argparse.Namespace, output: Path) -> None:
-    if options.gpu is not None and not output.name.endswith((".trace", ".trace.gz")):
+    if options.gpu is not None and _is_snapshot(output):
         raise Failure(f"--gpu: {output.name} has all GPUs; only a trace is of one", MISUSED)
-    if not options.stacks and output.name.endswith(".pickle.gz"):
-        raise Failure(f"--output {output.name}: PyTorch writes NAME.pickle", MISUSED)
-    if options.stacks and not output.name.endswith((".pickle", ".pickle.gz")):
+    if options.stacks and not _is_snapshot(output):
         raise Failure(
             f"--stacks: {output.name} would be a trace, which has no stacks: -o NAME.pickle",
             MISUSED,
@@ -269,11 +270,11 @@ def main(options: argparse.Namespace) -> int:
     _check_numbers(options)
     if _names_folder(options.output):
         return _record_all(options)
-    usual = ".pickle" if options.stacks else ".trace.gz"
+    usual = ".pickle" if options.gpu is None else ".trace.gz"
     output = _output_path(options.output, options.script, usual)
     _check_options(options, output)
     _check_output(output)
-    if not options.stacks:
-        return _record(options, output, Recorder(options.max_events))
+    stacks = options.stacks if _is_snapshot(output) else False
     with parts_folder(output.parent) as folder:
-        return _record(options, output, StackRecorder(folder))
+        recorder = make_recorder(stacks, folder, options.max_events)
+        return _record(options, output, recorder)

@@ -23,7 +23,7 @@ which code holds the memory; and writes one HTML file that needs no network, wit
 and by address under Ductile and PyTorch's two allocators. FILE is a trace of `record`, a snapshot
 that torch.cuda.memory._dump_snapshot wrote, or a folder of them: one for each rank.
 
-  ductile-gpu record --stacks -o run.pickle train.py
+  ductile-gpu record -o run.pickle train.py
   ductile-gpu report run.pickle -o report.html --open
   ductile-gpu report --json run.pickle                the same numbers for programs, no page
   ductile-gpu report --compare before.pickle after.pickle
@@ -126,12 +126,22 @@ def _choices(options: argparse.Namespace) -> Choices:
 # ---- What is found ------------------------------------------------------------------------------
 
 
-def _collect_all(files: list[Path], choices: Choices) -> list[Recording]:
-    recordings = []
+def _collect_all(
+    files: list[Path], choices: Choices, named: list[Path]
+) -> tuple[list[Recording], list[str]]:
+    """The recordings, and the names of files in folders that are none: a process may have been
+    killed while it wrote."""
+    recordings, broken = [], []
     for file in files:
         progress(f"{file}: replaying")
-        recordings.append(collect(file, choices, progress))
-    return recordings
+        try:
+            recordings.append(collect(file, choices, progress))
+        except RecordingError as error:
+            if file in named or (file == files[-1] and not recordings):
+                raise
+            say(f"{error}; it is left out")
+            broken.append(file.name)
+    return recordings, broken
 
 
 def _forecasts(
@@ -159,7 +169,8 @@ def _write(page: str, output: Path) -> None:
 def _print_verdicts(found: dict[str, Any]) -> None:
     all_data = found["recordings"]
     if found["ranks"] is not None:
-        print(f"{len(all_data)} recordings: {found['ranks']['note']}")
+        count = "1 recording" if len(all_data) == 1 else f"{len(all_data)} recordings"
+        print(f"{count}: {found['ranks']['note']}")
     for position, data in enumerate(all_data):
         if position or found["ranks"] is not None:
             print()
@@ -167,21 +178,22 @@ def _print_verdicts(found: dict[str, Any]) -> None:
 
 
 def main(options: argparse.Namespace) -> int:
-    """Writes the page, and says on standard output what it found."""
+    """Writes the page, and says on standard output what it found. Returns the exit status: 1 when a
+    file of a folder had to be left out."""
     files = _files(options.files)
     _check(options, files)
     output = _page_path(options, files)
     _read_sizes(options.batch)
     try:
         choices = _choices(options)
-        recordings = _collect_all(files, choices)
+        recordings, broken = _collect_all(files, choices, [Path(word) for word in options.files])
         forecasts = _forecasts(recordings, options, choices)
-        data = _page.gather(recordings, forecasts, options.compare)
+        data = _page.gather(recordings, forecasts, options.compare, broken)
     except RecordingError as error:
         raise Failure(str(error)) from None
     if options.output == "-":
         sys.stdout.write(_page.page_of(data))
-        return 0
+        return int(bool(broken))
     if options.json:
         for recording in data["recordings"]:
             print(json.dumps(_page.numbers(recording)))
@@ -192,4 +204,4 @@ def main(options: argparse.Namespace) -> int:
         opened = options.open and webbrowser.open(output.absolute().as_uri())
         next_step = "" if opened else "; open it in a browser"
         say(f"written to {output} ({in_bytes(output.stat().st_size)}){next_step}")
-    return 0
+    return int(bool(broken))

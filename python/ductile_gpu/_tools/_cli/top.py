@@ -49,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _ask(path: Path) -> Optional[dict[str, Any]]:
-    """What a process says; None where nobody listens any more."""
+    """What a process says; None where it no longer listens."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         connection.settimeout(ANSWER_SECONDS)
         try:

@@ -80,7 +80,7 @@ class Memory:
         command = [str(_native.bench_path()), "export", "--max-events", str(most)]
         if base_ns is not None:
             command += ["--base-ns", str(base_ns)]
-        self._path = path  # whoever catches an error names it
+        self._path = path  # the handler of an error names it
         self._said = tempfile.TemporaryFile()  # noqa: SIM115
         self._process = subprocess.Popen(
             [*command, "--", str(path)], stdout=subprocess.PIPE, stderr=self._said

@@ -247,15 +247,21 @@ def gather(
     recordings: Sequence[Recording],
     forecasts: Optional[Sequence[Optional[dict[str, Any]]]] = None,
     compares: bool = False,
+    broken: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """All that a page says. compares: two recordings, of which the second is the later run."""
+    """All that a page says. compares: two recordings, of which the second is the later run. broken:
+    names of those that could not be read."""
     chosen = forecasts or [None] * len(recordings)
     found = [_recording(r, f) for r, f in zip(recordings, chosen)]
     return {
         "made": _made(),
         "recordings": found,
         "compare": _comparison(recordings) if compares else None,
-        "ranks": _ranks.table([data["summary"] for data in found]) if len(found) > 1 else None,
+        "ranks": (
+            _ranks.table([data["summary"] for data in found], broken)
+            if len(found) > 1 or broken
+            else None
+        ),
     }
 
 

@@ -44,6 +44,8 @@ def _differences(most: dict[str, Any], least: dict[str, Any]) -> str:
 
 
 def _sentence(rows: Sequence[dict[str, Any]]) -> str:
+    if len(rows) == 1:
+        return f"{rows[0]['name']} alone is shown."
     ordered = sorted(rows, key=lambda row: int(row["live_peak_bytes"]))
     least, most = ordered[0], ordered[-1]
     middle = ordered[len(ordered) // 2]["live_peak_bytes"]
@@ -58,7 +60,8 @@ def _sentence(rows: Sequence[dict[str, Any]]) -> str:
     )
 
 
-def table(summaries: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """A row for each, and one sentence."""
+def table(summaries: Sequence[dict[str, Any]], broken: Sequence[str] = ()) -> dict[str, Any]:
+    """A row for each, and one sentence; one more where files could not be read."""
     rows = [_row(summary) for summary in summaries]
-    return {"note": _sentence(rows), "rows": rows, "allocators": NAMES}
+    note = _sentence(rows) + (f" Not readable: {', '.join(broken)}." if broken else "")
+    return {"note": note, "rows": rows, "allocators": NAMES}

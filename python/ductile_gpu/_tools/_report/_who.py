@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who holds the memory at the peak, and what grows.
+"""What holds the memory at the peak, and what grows.
 
 Every view is a partition of the same holders, so that each of them sums to the live peak.
 """

@@ -72,7 +72,7 @@ void report_to_profiler(Device &device, void *ptr, int64_t change) {
 
 /* ---- Allocating ----------------------------------------------------------------------------- */
 
-/* Where a filter threw, nobody knows which pool the request belongs to: what was served is given
+/* Where a filter threw, the pool of the request is not known: what was served is given
  * back. */
 C10_NOINLINE void refuse_if_thrown(ductile_allocator *a, ductile_addr address) {
     std::exception_ptr thrown = take_thrown();
@@ -141,7 +141,7 @@ ductile_status try_last_resorts(Device &device, size_t size, cudaStream_t stream
     return status;
 }
 
-/* Asks the library, then whoever may help. */
+/* Asks the library, then the observers that may free memory. */
 ductile_status obtain(Device &device, size_t size, cudaStream_t stream, ductile_addr *out) {
     ductile_allocator *a = device.open();
     ductile_status status = ask_library(a, size, stream, out);
@@ -149,7 +149,7 @@ ductile_status obtain(Device &device, size_t size, cudaStream_t stream, ductile_
         return status;
     }
     if (run_free_memory_callbacks()) {
-        device.tally.retries++;
+        device.failures.retries++;
         status = ask_library(a, size, stream, out);
     }
     if (status == DUCTILE_ERR_OUT_OF_MEMORY) {
@@ -171,8 +171,8 @@ void *finish(Device &device, ductile_status status, ductile_addr address, size_t
 }
 
 /* The library is called without the device's mutex: it may run callbacks, which may want Python's
- * lock, whose holder may want the mutex. Whoever frees holds the mutex from the free to its note,
- * so that a block's notes are in the order of its life. */
+ * lock, whose holder may want the mutex. A thread that frees holds the mutex from the free to its
+ * note, so that a block's notes are in the order of its life. */
 void *take_noted(Device &device, size_t size, size_t rounded, cudaStream_t stream, unsigned flags) {
     Context context = gather_context(RecordContext::STATE);
     ductile_addr address = 0;
@@ -185,7 +185,7 @@ void *take_noted(Device &device, size_t size, size_t rounded, cudaStream_t strea
             count_rounded(1);
         }
         if ((flags & kWatched) != 0) {
-            device.watch.settle(device, context);
+            device.watch.note_changes(device, context);
             if (status == DUCTILE_OK) {
                 device.watch.note_alloc(device, to_pointer(address), size, stream, context);
             }
@@ -269,7 +269,7 @@ C10_ALWAYS_INLINE void *take_traced(size_t size, DeviceIndex device, cudaStream_
 
 /* ---- Freeing -------------------------------------------------------------------------------- */
 
-/* The process or the device is going away: nobody can do anything about its memory any more. */
+/* The process or the device is going away: nothing can be done about its memory any more. */
 bool is_end(ductile_status status) {
     return status == DUCTILE_ERR_EXITING || status == DUCTILE_ERR_FORKED ||
            status == DUCTILE_ERR_DEVICE_LOST;
@@ -295,7 +295,7 @@ ductile_status free_noted(Device &device, void *ptr, unsigned flags, const Conte
         return ductile_free(device.open(), to_address(ptr));
     }
     status = device.watch.free(device, ptr, info, context);
-    device.watch.settle(device, context);
+    device.watch.note_changes(device, context);
     return status;
 }
 
@@ -395,7 +395,7 @@ void Allocator::raw_delete(void *ptr) {
     delete_block(ptr);
 }
 
-/* The handle of a default stream means that of the block's own GPU, whoever names it. */
+/* The handle of a default stream means that of the block's own GPU, whichever thread passes it. */
 static void refuse_foreign_default(const Device *device, c10::cuda::CUDAStream stream) {
     TORCH_CHECK_NOT_IMPLEMENTED(device == nullptr || device->index == stream.device_index(),
                                 "Ductile: record_stream with the default stream of another GPU: "

@@ -154,8 +154,8 @@ ADAPTER_API int ductile_torch_track(void (*event)(int action, int device, uint64
 }
 
 /* Has it call `take` on the thread of each allocation before the allocation, with nothing locked;
- * NULL: no more. It is PyTorch's history, with one entry and no stacks: whoever records history
- * replaces it. */
+ * NULL: no more. It is PyTorch's history, with one entry and no stacks: a program that records
+ * history replaces it. */
 ADAPTER_API int ductile_torch_gather(void (*take)(void), char *message, size_t size) {
     return ductile_torch::guarded(message, size, [&] {
         ductile_torch::note.store(take, std::memory_order_release);

@@ -72,7 +72,7 @@ std::vector<Observer> copy_observers(const std::vector<Observer> &registered) {
 void tell_refused(Device &device, const ductile_stats &stats, const MemoryInfo &info, size_t size) {
 #if DUCTILE_TORCH_MINOR >= 12
     if (is_rejection(device)) {
-        device.tally.rejections++;
+        device.failures.rejections++;
         for (const auto &observer : copy_observers(rejection_observers)) {
             observer(device.index, size, stats.reserved_bytes, read_limits(device).device_bytes);
         }
@@ -80,7 +80,7 @@ void tell_refused(Device &device, const ductile_stats &stats, const MemoryInfo &
     }
 #endif
     (void)stats;
-    device.tally.ooms++;
+    device.failures.ooms++;
     for (const auto &observer : copy_observers(observers)) {
         observer(device.index, size, read_limits(device).limit_bytes, info.free);
     }
@@ -102,7 +102,7 @@ std::string write_advice(Device &device) {
 } // namespace
 
 /* PyTorch's policy for servers: under a memory fraction, what exceeds it is refused without asking
- * anybody, and is counted apart. */
+ * any observer, and is counted apart. */
 bool is_rejection(Device &device) {
     ductile_oom_report report = {};
     report.struct_size = sizeof report;

@@ -13,7 +13,7 @@
  *     the same: ductile_export(socket)     -> ductile_import(socket)
  *     delete_block: ductile_unexport          last use of the pointer: ductile_import_close
  *
- * Names of sockets are public, and anybody may take one whose owner has died. So each
+ * Names of sockets are public, and any process may take one whose owner has died. So each
  * export has two random numbers, which its handle carries: who asks must know the one, who answers
  * the other, and both must be of this user.
  */
@@ -49,7 +49,7 @@ struct Request {
     Token question; /* of the export; an address may be another block by now */
     uint64_t address;
     int32_t device;
-    int32_t process; /* for the message when nobody answers */
+    int32_t process; /* for the message when no process answers */
 };
 
 struct Handle {
@@ -207,7 +207,7 @@ struct Import {
 std::mutex imports_mutex; /* of the map; not held while another process answers */
 auto &imports = *new std::unordered_map<std::string, std::shared_ptr<Import>>();
 
-/* False: nobody answers, or somebody else than the process that made the handle. */
+/* False: no process answers, or another one than that which made the handle. */
 bool ask(int fd, const Handle &handle) {
     if (!connect_to(fd, handle.name)) {
         return false;
@@ -310,7 +310,7 @@ caching::ShareableHandle Allocator::shareIpcHandle(void *ptr) {
 
 namespace {
 
-/* The entry of this handle; those that nobody uses are dropped. */
+/* The entry of this handle; those without a user are dropped. */
 std::shared_ptr<Import> find_import(const std::string &bytes) {
     const std::lock_guard<std::mutex> lock(imports_mutex);
     for (auto it = imports.begin(); it != imports.end();) {

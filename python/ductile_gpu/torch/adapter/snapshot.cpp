@@ -144,7 +144,7 @@ SnapshotInfo Allocator::snapshot(MempoolId_t pool, bool include_traces) {
         Device &device = devices[i];
         const std::lock_guard<std::recursive_mutex> lock(device.mutex);
         if ((special & kWatched) != 0 && device.allocator.load() != nullptr) {
-            device.watch.settle(device, nullptr);
+            device.watch.note_changes(device, nullptr);
         }
         std::vector<SegmentInfo> segments = list_segments(device, pool);
         size_t active = sum_active(segments);

@@ -85,14 +85,14 @@ DeviceStats describe(Device &device) {
     set_both(out.reserved_bytes,
              since(make_stat(s.reserved_bytes, s.reserved_peak_bytes, s.created_total_bytes),
                    b.created, b.created_freed));
-    out.num_alloc_retries = device.tally.retries - b.retries;
-    out.num_ooms = device.tally.ooms - b.ooms;
+    out.num_alloc_retries = device.failures.retries - b.retries;
+    out.num_ooms = device.failures.ooms - b.ooms;
     out.num_sync_all_streams = static_cast<int64_t>(s.stream_syncs - b.syncs);
     out.num_device_alloc = static_cast<int64_t>(s.creates - b.creates);
     out.num_device_free = static_cast<int64_t>(s.releases - b.releases);
     out.max_split_size = -1; /* blocks always split */
 #if DUCTILE_TORCH_MINOR >= 12
-    out.num_oom_rejections = device.tally.rejections - b.rejections;
+    out.num_oom_rejections = device.failures.rejections - b.rejections;
 #endif
 #if DUCTILE_TORCH_MINOR >= 13
     device.pools.look_at_held(device);
@@ -171,9 +171,9 @@ void Allocator::resetAccumulatedStats(DeviceIndex index) {
     b.creates = s.creates;
     b.releases = s.releases;
     b.syncs = s.stream_syncs;
-    b.retries = device.tally.retries;
-    b.ooms = device.tally.ooms;
-    b.rejections = device.tally.rejections;
+    b.retries = device.failures.retries;
+    b.ooms = device.failures.ooms;
+    b.rejections = device.failures.rejections;
     device.pools.reset_accumulated();
     if (is_native_in_use()) {
         native_allocator()->resetAccumulatedStats(index);

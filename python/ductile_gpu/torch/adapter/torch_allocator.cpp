@@ -42,13 +42,13 @@ void Allocator::emptyCache(MempoolId_t pool) {
         ductile_status status = is_default_pool(pool)
                                     ? ductile_empty_cache(a)
                                     : ductile_pool_trim(a, to_pool_id(pool), nullptr);
-        /* a pool that nobody holds and that is empty is gone already */
+        /* a pool that is held no more and empty is gone already */
         if (status != DUCTILE_OK && status != DUCTILE_ERR_INVALID_ARGUMENT) {
             raise_status(device, status, "emptying the cache");
         }
         if ((special & kWatched) != 0) {
             const std::lock_guard<std::recursive_mutex> lock(device.mutex);
-            device.watch.settle(device, context);
+            device.watch.note_changes(device, context);
         }
     }
     if (is_native_in_use()) {
@@ -97,7 +97,7 @@ void Allocator::endAllocateToPool(DeviceIndex device, MempoolId_t pool) {
     d.pools.end(d, pool);
 }
 
-/* Besides, it serves the message of a refusal: during a capture nobody can wait for memory that
+/* Besides, it serves the message of a refusal: during a capture no thread can wait for memory that
  * streams still use. */
 void Allocator::markCaptureBegin(DeviceIndex device) {
     device_at(device).captures++;

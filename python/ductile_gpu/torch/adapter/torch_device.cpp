@@ -50,7 +50,7 @@ ductile_status create_shareable(ductile_allocator **out, ductile_options options
     return ductile_create(out, &options);
 }
 
-Birth count_birth(ductile_allocator *a) {
+Trial count_trial(ductile_allocator *a) {
     ductile_stats stats = {};
     stats.struct_size = sizeof stats;
     if (ductile_get_stats(a, &stats) != DUCTILE_OK) {
@@ -148,7 +148,7 @@ ductile_allocator *Device::open() {
     TORCH_CHECK(status == DUCTILE_OK, "Ductile cannot open device ", int(index), ": ",
                 ductile_status_string(status), " (", ductile_status_name(status), ") ",
                 take_report(*this));
-    birth = count_birth(a);
+    trial = count_trial(a);
     allocator.store(a, std::memory_order_release);
     watch.listen_to(*this, a); /* a tracker that comes meanwhile sees the allocator */
     return a;
@@ -253,9 +253,9 @@ ductile_stats read_stats(const Device &device) {
     if (a == nullptr || ductile_get_stats(a, &stats) != DUCTILE_OK) {
         return {};
     }
-    stats.creates -= device.birth.creates;
-    stats.releases -= device.birth.releases;
-    stats.created_total_bytes -= device.birth.created;
+    stats.creates -= device.trial.creates;
+    stats.releases -= device.trial.releases;
+    stats.created_total_bytes -= device.trial.created;
     return stats;
 }
 

@@ -23,7 +23,7 @@ enum Special : unsigned {
 extern std::atomic<unsigned> special;
 
 /* Counts since the process began; what was asked to be forgotten is subtracted when read. */
-struct Tally {
+struct Failures {
     std::atomic<int64_t> retries{0};
     std::atomic<int64_t> ooms{0};
     std::atomic<int64_t> rejections{0}; /* by throw_on_cudamalloc_oom */
@@ -45,7 +45,7 @@ struct Baseline {
 };
 
 /* What the library did to try itself out, before the first request. */
-struct Birth {
+struct Trial {
     uint64_t creates = 0;
     uint64_t releases = 0;
     uint64_t created = 0;
@@ -54,7 +54,7 @@ struct Birth {
 struct Device {
     DeviceIndex index = 0;
     std::atomic<ductile_allocator *> allocator{nullptr};
-    Birth birth;             /* written before `allocator` */
+    Trial trial;             /* written before `allocator` */
     std::string last_report; /* the library's latest line about an error; guarded by log_mutex */
     std::mutex log_mutex;
     std::recursive_mutex mutex; /* watched calls, one at a time; guards the fields below */
@@ -64,7 +64,7 @@ struct Device {
         0; /* the library's option limit_bytes, as it was set beside the fraction */
     uint64_t applied_limit = 0;   /* what it was set to here */
     std::atomic<int> captures{0}; /* under way, as PyTorch says since 2.13 */
-    Tally tally;
+    Failures failures;
     Baseline baseline;
     Watch watch;
     Pools pools;

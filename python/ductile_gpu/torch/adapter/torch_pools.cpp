@@ -320,7 +320,7 @@ std::shared_ptr<Pools::Opening> Pools::take_opening(const MempoolId_t &id) {
     return opening;
 }
 
-/* The opening lives until the library has said that nobody is inside its filter. */
+/* The opening lives until the library has said that no thread is inside its filter. */
 void Pools::end(Device &device, const MempoolId_t &id) {
     std::shared_ptr<Opening> opening = take_opening(id);
     park_announcement(*opening);

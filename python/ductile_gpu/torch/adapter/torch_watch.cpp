@@ -263,7 +263,7 @@ void Watch::add_tracker(Device &device, caching::AllocatorTraceTracker tracker) 
 
 /* ---- What happened inside a call ------------------------------------------------------------ */
 
-void Watch::settle_segments(Device &device, const Context &context) {
+void Watch::note_segments(Device &device, const Context &context) {
     ductile_stats stats = read_stats(device);
     if (stats.maps == maps_ && stats.unmaps == unmaps_) {
         return;
@@ -297,7 +297,7 @@ void Watch::look_at_pending(Device &device) {
     }
 }
 
-void Watch::settle_pending(Device &device) {
+void Watch::note_pending(Device &device) {
     uint64_t n_pending = read_stats(device).pending_blocks;
     bool has_changed = n_pending != n_pending_;
     n_pending_ = n_pending;
@@ -306,9 +306,9 @@ void Watch::settle_pending(Device &device) {
     }
 }
 
-void Watch::settle(Device &device, const Context &context) {
-    settle_pending(device);
-    settle_segments(device, context);
+void Watch::note_changes(Device &device, const Context &context) {
+    note_pending(device);
+    note_segments(device, context);
 }
 
 bool Watch::overlaps_pending(ductile_addr address, uint64_t size) const {
@@ -347,7 +347,7 @@ void Watch::complete(Device &device, ductile_addr address, const PendingBlock &b
 ductile_status Watch::free(Device &device, void *ptr, const ductile_block_info &info,
                            Context context) {
     ductile_addr address = to_address(ptr);
-    settle_pending(device);
+    note_pending(device);
     int is_pending = 0;
     ductile_status status = ductile_free_reporting(device.open(), address, &is_pending);
     if (status != DUCTILE_OK) {

@@ -3,10 +3,10 @@
  * What recordHistory and trace trackers see of one device.
  *
  * A free and its note are one step, and an allocation is noted before its block is known to
- * anybody: so the notes of one address are in the order of its life. What the library did inside a
- * call (memory mapped and unmapped, pending blocks that became free) is found by comparing before
- * and after; the comparison costs a walk over the blocks, and happens only when a counter says that
- * something moved.
+ * any other thread: so the notes of one address are in the order of its life. What the library did
+ * inside a call (memory mapped and unmapped, pending blocks that became free) is found by comparing
+ * before and after; the comparison costs a walk over the blocks, and happens only when a counter
+ * says that something moved.
  */
 #ifndef DUCTILE_TORCH_WATCH_H
 #define DUCTILE_TORCH_WATCH_H
@@ -92,13 +92,13 @@ class Watch {
 
     /* Records what the library did since the last call, with the stack of the caller it was done
      * for. */
-    void settle(Device &device, const Context &context);
+    void note_changes(Device &device, const Context &context);
 
     const Context *context_of(ductile_addr address) const;
 
     /* A tracker hears every event; of memory mapped and unmapped from the library itself, and
-     * before memory leaves, because whoever registered it (NCCL) must let go of it while it is
-     * there. */
+     * before memory leaves, because a library that registered it (NCCL) must let go of it while it
+     * is there. */
     void add_tracker(Device &device, caching::AllocatorTraceTracker tracker);
 
     /* The device's allocator has just been made. No lock need be held. */
@@ -113,8 +113,8 @@ class Watch {
   private:
     void record(Device &device, TraceEntry::Action action, uint64_t address, size_t size,
                 cudaStream_t stream, const MempoolId_t &pool, const Context &context);
-    void settle_segments(Device &device, const Context &context);
-    void settle_pending(Device &device);
+    void note_segments(Device &device, const Context &context);
+    void note_pending(Device &device);
     void look_at_pending(Device &device);
     void complete(Device &device, ductile_addr address, const PendingBlock &block);
     bool overlaps_pending(ductile_addr address, uint64_t size) const;

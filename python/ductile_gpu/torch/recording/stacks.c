@@ -1,68 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#define _GNU_SOURCE
 #include "stacks.h"
 
+#include "frames.h"
+#include "interpreter.h"
 #include "recording.h"
 
-#include <dlfcn.h>
+#include <sched.h>
+#include <stdatomic.h>
 #include <stdlib.h>
-
-/* ---- The interpreter ----------------------------------------------------------------------- */
-
-static struct {
-    int (*is_alive)(void);           /* Py_IsInitialized */
-    int (*is_ending)(void);          /* Py_IsFinalizing, under one name or the other */
-    void *(*own_state)(void);        /* PyGILState_GetThisThreadState */
-    int (*lock)(void);               /* PyGILState_Ensure */
-    void (*unlock)(int before);      /* PyGILState_Release */
-    void *(*current)(void);          /* PyEval_GetFrame: borrowed */
-    void *(*back)(void *frame);      /* PyFrame_GetBack: owned */
-    void *(*code)(void *frame);      /* PyFrame_GetCode: owned */
-    int (*instruction)(void *frame); /* PyFrame_GetLasti, from 3.11 on */
-    int (*line)(void *frame);        /* PyFrame_GetLineNumber */
-    void (*keep)(void *object);      /* Py_IncRef */
-    void (*drop)(void *object);      /* Py_DecRef */
-    void *(*attribute)(void *object, const char *name);
-    const char *(*text)(void *object, intptr_t *length); /* PyUnicode_AsUTF8AndSize */
-    void (*fetch)(void **type, void **value, void **trace);
-    void (*restore)(void *type, void *value, void *trace);
-    int (*stop_collector)(void);  /* PyGC_Disable, from 3.10 on: returns what it was */
-    int (*start_collector)(void); /* PyGC_Enable */
-} python;
-
-static bool find_function(void *out, const char *name) {
-    void *found = dlsym(RTLD_DEFAULT, name);
-    *(void **)out = found;
-    return found != NULL;
-}
-
-static bool find_python(void) {
-    bool all = find_function(&python.is_alive, "Py_IsInitialized") &&
-               find_function(&python.own_state, "PyGILState_GetThisThreadState") &&
-               find_function(&python.lock, "PyGILState_Ensure") &&
-               find_function(&python.unlock, "PyGILState_Release") &&
-               find_function(&python.current, "PyEval_GetFrame") &&
-               find_function(&python.back, "PyFrame_GetBack") &&
-               find_function(&python.code, "PyFrame_GetCode") &&
-               find_function(&python.line, "PyFrame_GetLineNumber") &&
-               find_function(&python.keep, "Py_IncRef") &&
-               find_function(&python.drop, "Py_DecRef") &&
-               find_function(&python.attribute, "PyObject_GetAttrString") &&
-               find_function(&python.text, "PyUnicode_AsUTF8AndSize") &&
-               find_function(&python.fetch, "PyErr_Fetch") &&
-               find_function(&python.restore, "PyErr_Restore");
-    if (!find_function(&python.is_ending, "Py_IsFinalizing")) {
-        (void)find_function(&python.is_ending, "_Py_IsFinalizing");
-    }
-    if (!find_function(&python.instruction, "PyFrame_GetLasti")) {
-        python.instruction = python.line;
-    }
-    if (!find_function(&python.stop_collector, "PyGC_Disable") ||
-        !find_function(&python.start_collector, "PyGC_Enable")) {
-        python.stop_collector = NULL;
-    }
-    return all;
-}
 
 /* ---- The table ----------------------------------------------------------------------------- */
 
@@ -71,36 +16,73 @@ static bool find_python(void) {
 enum { N_SLOTS = 2 * RECORDING_MAX_STACKS };
 
 typedef struct slot {
-    uint64_t hash; /* 0: empty */
+    _Atomic uint64_t hash; /* 0: empty. Written after the number */
     uint32_t number;
 } slot;
 
-static slot *slots;
-static uint32_t n_stacks;
+static _Atomic(slot *) slots;
+static atomic_uint n_stacks;
+static atomic_uint n_readers; /* threads that read the table without the mutex */
+static atomic_bool can_read_frames;
 
 bool stacks_init(void) {
-    static bool has_python; /* what threads may be calling is not written again */
-    has_python = has_python || find_python();
-    slots = has_python ? calloc(N_SLOTS, sizeof *slots) : NULL;
-    n_stacks = 0;
-    return slots != NULL;
+    slot *made = interpreter_find() ? calloc(N_SLOTS, sizeof *made) : NULL;
+    atomic_store(&n_stacks, 0);
+    atomic_store(&slots, made);
+    return made != NULL;
 }
 
+/* A reader is done in less than a microsecond: it waits for nothing. */
 void stacks_fini(void) {
-    free(slots);
-    slots = NULL;
+    slot *old = atomic_exchange(&slots, NULL);
+    while (atomic_load(&n_readers) != 0) {
+        (void)sched_yield();
+    }
+    free(old);
+}
+
+void stacks_forget_readers(void) {
+    atomic_store(&n_readers, 0);
 }
 
 uint64_t stacks_count(void) {
-    return n_stacks;
+    return atomic_load(&n_stacks);
 }
 
-static slot *find_slot(uint64_t hash) {
+/* Where a stack is, or its place. Pre: no thread enters one meanwhile, or its hash is read again. */
+static slot *find_slot(slot *table, uint64_t hash) {
     for (uint64_t i = hash % N_SLOTS;; i = (i + 1) % N_SLOTS) {
-        if (slots[i].hash == hash || slots[i].hash == 0) {
-            return &slots[i];
+        uint64_t found = atomic_load_explicit(&table[i].hash, memory_order_acquire);
+        if (found == hash || found == 0) {
+            return &table[i];
         }
     }
+}
+
+/* The number of a stack; STACK_NONE: not known yet. */
+static uint32_t look_up(slot *table, uint64_t hash) {
+    slot *found = find_slot(table, hash);
+    if (atomic_load_explicit(&found->hash, memory_order_acquire) == hash) {
+        return found->number;
+    }
+    return atomic_load(&n_stacks) == RECORDING_MAX_STACKS ? STACK_FULL : STACK_NONE;
+}
+
+/* The table, which is not freed before end_reading; NULL: the recording has ended. */
+static slot *begin_reading(void) {
+    (void)atomic_fetch_add(&n_readers, 1);
+    return atomic_load(&slots);
+}
+
+static void end_reading(void) {
+    (void)atomic_fetch_sub(&n_readers, 1);
+}
+
+static uint32_t find_known(uint64_t hash) {
+    slot *table = begin_reading();
+    uint32_t number = table != NULL ? look_up(table, hash) : STACK_NONE;
+    end_reading();
+    return number;
 }
 
 /* ---- Walking ------------------------------------------------------------------------------- */
@@ -112,11 +94,6 @@ static void *step_out(void *frame) {
     return caller;
 }
 
-static uint64_t mix(uint64_t hash, uint64_t value) {
-    hash = (hash ^ value) * UINT64_C(0x9e3779b97f4a7c15);
-    return hash ^ (hash >> 29);
-}
-
 /* Which code stands where, from the innermost frame on. A code object of a known stack is kept, so
  * that no other one gets its address. */
 static uint64_t hash_stack(void *innermost) {
@@ -125,8 +102,8 @@ static uint64_t hash_stack(void *innermost) {
     python.keep(frame);
     for (int depth = 0; frame != NULL && depth < RECORDING_MAX_FRAMES; depth++) {
         void *code = python.code(frame);
-        hash = mix(hash, (uint64_t)(uintptr_t)code);
-        hash = mix(hash, (uint64_t)python.instruction(frame));
+        hash = frames_mix(hash, (uint64_t)(uintptr_t)code);
+        hash = frames_mix(hash, (uint64_t)python.instruction(frame));
         python.drop(code); /* its frame keeps it */
         frame = step_out(frame);
     }
@@ -181,80 +158,90 @@ static void describe_all(described *d, void *innermost) {
     }
 }
 
-/* The number of a stack; STACK_NONE: not known yet. */
-static uint32_t look_up(pthread_mutex_t *mutex, uint64_t hash) {
-    (void)pthread_mutex_lock(mutex);
-    const slot *found = slots != NULL ? find_slot(hash) : NULL;
-    uint32_t number = found != NULL && found->hash == hash ? found->number : STACK_NONE;
-    if (number == STACK_NONE && n_stacks == RECORDING_MAX_STACKS) {
-        number = STACK_FULL;
-    }
-    (void)pthread_mutex_unlock(mutex);
-    return number;
-}
-
 /* Another thread may have come first, and the recording may have ended. */
 static uint32_t enter(pthread_mutex_t *mutex, uint64_t hash, const described *d,
                       stack_write_fn write) {
     (void)pthread_mutex_lock(mutex);
-    slot *place = slots != NULL ? find_slot(hash) : NULL;
-    uint32_t number = place == NULL ? STACK_NONE : place->number;
-    if (place != NULL && place->hash != hash) {
-        number = n_stacks < RECORDING_MAX_STACKS ? STACK_FIRST + n_stacks++ : STACK_FULL;
-        if (number != STACK_FULL) {
-            *place = (slot){hash, number};
-            write(number, d->frames, d->n);
-        }
+    slot *table = atomic_load(&slots);
+    uint32_t number = table != NULL ? look_up(table, hash) : STACK_FULL;
+    if (number == STACK_NONE) {
+        slot *place = find_slot(table, hash);
+        number = STACK_FIRST + atomic_fetch_add(&n_stacks, 1);
+        place->number = number;
+        atomic_store_explicit(&place->hash, hash, memory_order_release);
+        write(number, d->frames, d->n);
     }
     (void)pthread_mutex_unlock(mutex);
-    return number;
+    return table != NULL ? number : STACK_NONE;
 }
 
-/* Python is asked between the two, with no lock but its own. An exception that is under way stays
- * as it is. */
-static uint32_t find_stack(void *innermost, pthread_mutex_t *mutex, stack_write_fn write) {
-    uint64_t hash = hash_stack(innermost);
-    uint32_t number = look_up(mutex, hash);
-    if (number != STACK_NONE) {
-        return number;
-    }
+/* Python is asked with no lock but its own. An exception that is under way stays as it is. */
+static uint32_t add_stack(void *frame, uint64_t hash, pthread_mutex_t *mutex,
+                          stack_write_fn write) {
     described d;
     void *error[3];
     python.fetch(&error[0], &error[1], &error[2]);
-    describe_all(&d, innermost);
-    number = enter(mutex, hash, &d, write);
+    describe_all(&d, frame);
+    uint32_t number = enter(mutex, hash, &d, write);
     drop_texts(&d);
     python.restore(error[0], error[1], error[2]);
     return number;
 }
 
+/* ---- Finding ------------------------------------------------------------------------------- */
+
 /* Frames may be made while they are walked. The collector must not run then: it would free tensors,
  * in the middle of a call of the allocator. */
-static uint32_t find_uncollected(pthread_mutex_t *mutex, stack_write_fn write) {
+static bool stop_collector(void) {
+    return python.stop_collector != NULL && python.stop_collector() != 0;
+}
+
+/* `hash` is 0 where frames cannot be read without Python's lock, which this waits for. */
+static uint32_t find_locked(uint64_t hash, pthread_mutex_t *mutex, stack_write_fn write) {
+    int before = python.lock();
+    bool was_collecting = stop_collector();
     void *innermost = python.current();
-    if (innermost == NULL) {
-        return STACK_NONE;
+    uint32_t number = STACK_NONE;
+    if (innermost != NULL) {
+        bool is_new = hash != 0;
+        hash = is_new ? hash : hash_stack(innermost);
+        number = is_new ? STACK_NONE : find_known(hash);
+        number = number == STACK_NONE ? add_stack(innermost, hash, mutex, write) : number;
     }
-    bool was_collecting = python.stop_collector != NULL && python.stop_collector() != 0;
-    uint32_t number = find_stack(innermost, mutex, write);
     if (was_collecting) {
         (void)python.start_collector();
     }
+    python.unlock(before);
     return number;
 }
 
 /* Threads that end with the interpreter would never get its lock. */
-static bool runs_python(void) {
-    return python.is_alive() && (python.is_ending == NULL || !python.is_ending()) &&
-           python.own_state() != NULL;
+static void *own_state(void) {
+    bool runs = python.is_alive() && (python.is_ending == NULL || !python.is_ending());
+    return runs ? python.own_state() : NULL;
+}
+
+bool stacks_learn(void) {
+    if (!interpreter_find()) {
+        return false;
+    }
+    if (!atomic_load(&can_read_frames) && own_state() != NULL) {
+        int before = python.lock();
+        atomic_store(&can_read_frames, frames_learn(python.own_state()));
+        python.unlock(before);
+    }
+    return true;
 }
 
 uint32_t stacks_find(pthread_mutex_t *mutex, stack_write_fn write) {
-    if (!runs_python()) {
-        return STACK_NONE;
+    if (!atomic_load_explicit(&can_read_frames, memory_order_relaxed)) {
+        return own_state() != NULL ? find_locked(0, mutex, write) : STACK_NONE;
     }
-    int before = python.lock();
-    uint32_t number = find_uncollected(mutex, write);
-    python.unlock(before);
-    return number;
+    slot *table = begin_reading();
+    void *state = table != NULL ? own_state() : NULL;
+    uint64_t hash = state != NULL ? frames_hash(state, RECORDING_MAX_FRAMES) : 0;
+    uint32_t number = hash != 0 ? look_up(table, hash) : STACK_NONE;
+    end_reading();
+    bool is_new = hash != 0 && number == STACK_NONE;
+    return is_new ? find_locked(hash, mutex, write) : number;
 }

@@ -12,7 +12,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 
 
 class Package:
-    """Finds Ductile where nobody else does, without a folder more in sys.path."""
+    """Finds Ductile where no other path does, without a folder more in sys.path."""
 
     @staticmethod
     def find_spec(name, _path=None, _target=None):  # type: ignore[no-untyped-def]

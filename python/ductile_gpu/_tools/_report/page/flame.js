@@ -1,8 +1,6 @@
 // Call stacks as fields: the width of one is its share of the live memory at the peak. Two ways to
 // fold them: by calls, and by the files of the program that they pass through.
 
-const ROW = 24;
-
 function openFlame(flame) {
   if (!flame) return null;
   const frames = flame.frames.map((text) => { const [name, place, file, own] = text.split("\t"); return { name, place, file, own: own === "own" }; });
@@ -61,7 +59,7 @@ function flameField(node, path, left, width, depth, inFound) {
   const classes = [node.own ? "own" : "", node.refused ? "refused" : "", found ? "" : "dim"].join(" ").trim();
   const label = `${text}: ${size(node.bytes)} in ${plural(node.blocks, "block", "blocks")}${node.refused ? ", asked for and refused" : ""}`;
   box.append(element("button", { type: "button", class: classes, title: label, "aria-label": label, text: width > 24 ? text : "", "data-bytes": node.bytes,
-    style: `left: ${left}px; top: ${depth * ROW}px; width: ${Math.max(1, width)}px`, on: { click: () => { state.flame = path; show(); } } }));
+    style: `left: ${left}px; top: calc(${depth} * var(--row)); width: ${Math.max(1, width)}px`, on: { click: () => { state.flame = path; show(); } } }));
 }
 
 // Fields narrower than two pixels say nothing.
@@ -92,7 +90,7 @@ function paintFlame() {
   const width = box.clientWidth;
   parents.forEach((parent, depth) => flameField(parent, state.flame.slice(0, depth), 0, width, depth, true));
   const deepest = flameFields(node, state.flame.slice(0, parents.length), 0, width, parents.length, false);
-  box.style.height = (deepest + 1) * ROW + "px";
+  box.style.height = `calc(${deepest + 1} * var(--row))`;
 }
 
 function listenToSearch() {

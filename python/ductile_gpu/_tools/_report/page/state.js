@@ -1,4 +1,4 @@
-// What is shown now. Whoever changes it calls show().
+// What is shown now. A function that changes it calls show().
 
 // hovered: what the pointer is over, in words; marked: names of code whose blocks the map outlines.
 const state = { data: null, recording: null, split: "ductile", from: 0, to: 1, cursor: null, device: 80 * GIB,

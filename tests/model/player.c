@@ -1,0 +1,310 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* From the text of a scenario to operations, and a play from its beginning to its end. */
+#include "tests/model/player.h"
+
+#include "pool/base/allocator.h"
+
+#include <ctype.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- Words --------------------------------------------------------------------------------- */
+
+bool has_word(const words *w, const char *word) {
+    for (size_t i = 1; i < w->n; i++) {
+        if (strcmp(w->at[i], word) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+const char *word_at(const words *w, size_t i) {
+    return i < w->n ? w->at[i] : "";
+}
+
+const char *number_at(const words *w, size_t i, uint64_t *out) {
+    NEED(script_number(word_at(w, i), out), "word %zu is no number", i);
+    return NULL;
+}
+
+static const char *split(words *w, const char *operation) {
+    char *rest = NULL;
+    *w = (words){0};
+    NEED(strlen(operation) < sizeof w->text, "an operation that is too long");
+    (void)snprintf(w->text, sizeof w->text, "%s", operation);
+    for (char *word = strtok_r(w->text, " ", &rest); word != NULL;
+         word = strtok_r(NULL, " ", &rest)) {
+        if (strcmp(word, "->") == 0) {
+            w->status = strtok_r(NULL, " ", &rest);
+            NEED(w->status != NULL, "no status behind ->");
+            return NULL;
+        }
+        NEED(w->n < MOST_WORDS, "too many words");
+        w->at[w->n++] = word;
+    }
+    return NULL;
+}
+
+static void take_target(words *w) {
+    if (w->n > 2 && strcmp(w->at[1], "=") == 0) {
+        w->target = w->at[0];
+        w->n -= 2;
+        memmove(w->at, w->at + 2, w->n * sizeof *w->at);
+    }
+}
+
+const char *answers(const player *p, const words *w, ductile_status got) {
+    const char *name = ductile_status_name(got);
+    const char *expected = w->status != NULL ? w->status : "OK";
+    size_t prefix = got == DUCTILE_OK ? strlen("DUCTILE_") : strlen("DUCTILE_ERR_");
+    bool is_it = strcmp(name + prefix, expected) == 0 || strcmp(expected, "any") == 0;
+    NEED(p->how.is_lenient || is_it, "%s, not %s", name, expected);
+    return NULL;
+}
+
+/* ---- Names and values ---------------------------------------------------------------------- */
+
+size_t find_name(const player *p, const char *name, size_t length) {
+    for (size_t i = p->n_names; i > 0; i--) {
+        const char *known = p->names[i - 1].name;
+        if (strncmp(known, name, length) == 0 && known[length] == '\0') {
+            return i;
+        }
+    }
+    return 0;
+}
+
+static const char *term_of(const player *p, const char *text, size_t length, uint64_t *out) {
+    char term[WORD_BYTES];
+    size_t i = find_name(p, text, length);
+    NEED(length < sizeof term, "a word that is too long");
+    (void)snprintf(term, sizeof term, "%.*s", (int)length, text);
+    if (i > 0) {
+        *out = p->names[i - 1].address;
+        return NULL;
+    }
+    NEED(script_number(term, out), "neither a name nor a number: %s", term);
+    return NULL;
+}
+
+const char *value_of(const player *p, const char *text, uint64_t *out) {
+    *out = 0;
+    for (bool is_last = false; !is_last;) {
+        uint64_t term = 0;
+        size_t length = strcspn(text, "+");
+        TRY(term_of(p, text, length, &term));
+        *out += term;
+        is_last = text[length] == '\0';
+        text += length + 1;
+    }
+    return NULL;
+}
+
+/* ---- Operations ---------------------------------------------------------------------------- */
+
+static void print(const player *p, const char *operation) {
+    if (p->how.is_listed) {
+        (void)printf("    %s\n", operation);
+        (void)fflush(stdout);
+    }
+}
+
+const char *player_do(player *p, const char *operation) {
+    words w;
+    TRY(split(&w, operation));
+    take_target(&w);
+    player_verb verb = player_find_verb(word_at(&w, 0));
+    NEED(verb != NULL, "no operation is called %s", word_at(&w, 0));
+    print(p, operation);
+    const char *why = verb(p, &w);
+    NEED(why == NULL, "%s: %s", operation, why);
+    p->n_operations++;
+    return NULL;
+}
+
+static const char *do_here(subject *s, void *argument) {
+    return player_do((player *)s, argument);
+}
+
+/* By the thread whose turn it is; what it does is looked at at once. */
+static const char *step(player *p, char *operation) {
+    subject *s = &p->s;
+    const char *why = on_thread(s, s->crew.next, do_here, operation);
+    const char *seen = no_violation(s); /* the device is told of a block before the model */
+    NEED(seen == NULL, "%s: %s", operation, seen);
+    TRY(why);
+    if (p->is_over) {
+        return NULL;
+    }
+    s->step++;
+    return s->is_over || p->how.detects_only ? NULL : subject_audit(s);
+}
+
+static const char *do_line(player *p, char *line) {
+    char *rest = NULL;
+    for (char *each = strtok_r(line, ";", &rest); each != NULL && !p->is_over;
+         each = strtok_r(NULL, ";", &rest)) {
+        each += strspn(each, " ");
+        TRY(*each != '\0' ? step(p, each) : NULL);
+    }
+    return NULL;
+}
+
+static const char *with_number(const char *line, uint64_t number, char *out, size_t size) {
+    size_t n = 0;
+    for (; *line != '\0' && n + 24 < size; line++) {
+        n += (size_t)(*line == '@' ? snprintf(out + n, size - n, "%llu", (unsigned long long)number)
+                                   : snprintf(out + n, size - n, "%c", *line));
+    }
+    NEED(*line == '\0', "a line that is too long");
+    return NULL;
+}
+
+/* "for A..B: OPERATIONS", "for A..B/STEP: OPERATIONS": @ is the number. */
+static const char *do_all(player *p, const char *line) {
+    unsigned long long first = 0;
+    unsigned long long last = 0;
+    unsigned long long by = 1;
+    int length = 0;
+    char each[1024];
+    if (strncmp(line, "for ", 4) != 0) {
+        TRY(with_number(line, 0, each, sizeof each));
+        return do_line(p, each);
+    }
+    bool is_read = sscanf(line, "for %llu..%llu/%llu:%n", &first, &last, &by, &length) == 3 ||
+                   sscanf(line, "for %llu..%llu:%n", &first, &last, &length) == 2;
+    NEED(is_read && length > 0 && by > 0, "no loop: %s", line);
+    for (; first <= last && !p->is_over; first += by) {
+        TRY(with_number(line + length, first, each, sizeof each));
+        TRY(do_line(p, each));
+    }
+    return NULL;
+}
+
+/* ---- Between two steps of the allocator ------------------------------------------------------ */
+
+static void come_between(void *user, dvmm_call call, int code, uint64_t address, uint64_t size) {
+    player *p = user;
+    (void)code, (void)address, (void)size;
+    if (p->n_awaited == 0 || strcmp(p->awaited[0].call, dvmm_call_name(call)) != 0) {
+        return;
+    }
+    awaited now = p->awaited[0];
+    p->n_awaited--;
+    memmove(p->awaited, p->awaited + 1, p->n_awaited * sizeof *p->awaited);
+    char *rest = NULL;
+    for (char *each = strtok_r(now.operation, ",", &rest); each != NULL;
+         each = strtok_r(NULL, ",", &rest)) {
+        const char *why = player_do(p, each);
+        p->s.wrong = p->s.wrong != NULL ? p->s.wrong : why;
+    }
+}
+
+/* ---- A play -------------------------------------------------------------------------------- */
+
+static void choose(player *p) {
+    subject *s = &p->s;
+    const scenario *of = p->of;
+    s->families = POOLS | CAPTURES | PINS | PEERS | PRESSURE | FOREIGN;
+    s->granule = FIXTURE_GRANULE;
+    s->setup = (fixture_setup){.capacity_bytes = of->capacity_bytes,
+                               .granule_bytes = FIXTURE_GRANULE,
+                               .schedule = p->how.schedule,
+                               .lag = of->lag,
+                               .seed = 1,
+                               .n_devices = 2,
+                               .no_context_events = of->has_old_driver,
+                               .conf = s->conf};
+    (void)snprintf(s->conf, sizeof s->conf, "%s%s%s", of->conf,
+                   of->conf[0] != '\0' && p->how.conf != NULL ? "," : "",
+                   p->how.conf != NULL ? p->how.conf : "");
+    s->crew.n = of->n_threads;
+    s->is_scripted = true;
+    s->is_faulty = p->how.fault > 0;
+    s->has_context_events = !of->has_old_driver;
+    s->audit_period = 1;
+    p->schedule = p->how.schedule;
+    p->lag = of->lag;
+}
+
+/* What the options mean for what the model may expect. */
+static const char *read_options(subject *s) {
+    ductile_options o;
+    ductile_limits limits = {.struct_size = sizeof limits};
+    ductile_options_init(&o);
+    ductile_get_options(s->f.allocator, &o);
+    NEED_OK(ductile_get_limits(s->f.allocator, &limits));
+    s->captures = s->captures_at_first = o.captures;
+    s->is_tight = o.sizes == DUCTILE_SIZES_TIGHT;
+    s->is_guarded = o.find == DUCTILE_FIND_OVERRUNS;
+    s->fills = o.find == DUCTILE_FIND_STALE_WRITES;
+    s->caches = o.caching_off == 0;
+    s->has_rounding = o.roundup_power2_divisions > 1;
+    s->is_short_of_addresses = o.address_budget_bytes != 0;
+    s->cap_bytes = limits.limit_bytes;
+    return NULL;
+}
+
+/* Five ordinary streams; then those of the other kinds. */
+static const char *make_plain_streams(subject *s) {
+    NEED_OK(ductile_virtual_stream_destroy(s->f.gpu, s->slots[3].stream));
+    TRY(make_stream(s, 3, ORDINARY_STREAM));
+    return make_stream(s, 4, ORDINARY_STREAM);
+}
+
+static const char *begin(player *p) {
+    subject *s = &p->s;
+    choose(p);
+    TRY(subject_begin(s));
+    TRY(read_options(s));
+    TRY(make_plain_streams(s));
+    dvmm_set_trace(s->f.allocator->driver, come_between, p, true);
+    const ductile_virtual_fault fault = {
+        .struct_size = sizeof fault, .nth = p->how.fault, .code = 1};
+    if (p->how.fault > 0) {
+        NEED_OK(ductile_virtual_inject(s->f.gpu, &fault));
+    }
+    return play_note(p, NULL);
+}
+
+static const char *end(player *p) {
+    subject *s = &p->s;
+    NEED(p->n_awaited == 0 || p->how.is_lenient, "no call of %s comes", p->awaited[0].call);
+    p->has_failed = ductile_virtual_faults_fired(s->f.gpu) > 0;
+    if (p->is_over) {
+        TRY(no_violation(s));
+        subject_abandon(s);
+        return NULL;
+    }
+    dvmm_set_trace(s->f.allocator->driver, NULL, NULL, false);
+    s->is_scripted = false;
+    s->is_faulty |= p->how.fault > 0;
+    TRY(sync_all(s));
+    return subject_close(s);
+}
+
+static const char *play(player *p) {
+    TRY(begin(p));
+    for (size_t i = 0; i < p->of->n_lines && !p->is_over; i++) {
+        const char *why = do_all(p, p->of->lines[i]);
+        NEED(why == NULL, "line %u: %s", p->of->numbers[i], why);
+        if (p->s.is_over) {
+            break;
+        }
+    }
+    const char *why = end(p);
+    return why != NULL ? complain("at the end: %s", why) : NULL;
+}
+
+const char *player_run(const scenario *of, const play_setup *how, uint64_t *n_operations) {
+    player *p = calloc(1, sizeof *p);
+    NEED(p != NULL, "no host memory for the test");
+    subject_init(&p->s);
+    p->of = of;
+    p->how = *how;
+    const char *why = play(p);
+    *n_operations += p->how.fault == 0 || p->has_failed || why != NULL ? p->n_operations : 0;
+    return why;
+}

@@ -1,0 +1,89 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Plays a scenario (script.h) on the model's subject: blocks and addresses have names there. */
+#ifndef TESTS_MODEL_PLAYER_H
+#define TESTS_MODEL_PLAYER_H
+
+#include "tests/model/script.h"
+#include "tests/model/subject.h"
+
+#include "vmm/driver/driver.h"
+
+enum { MOST_WORDS = 12, MOST_NAMES = 6000, MOST_AWAITED = 8, WORD_BYTES = 32 };
+
+/* How a scenario is played. */
+typedef struct play_setup {
+    ductile_schedule schedule;
+    const char *conf; /* options behind those of the scenario; NULL: none */
+    /* Other options, or a fault, or an allocator that is broken on purpose: what the scenario says
+     * of statuses and figures need not hold, and steps that cannot be made are left out. */
+    bool is_lenient;
+    bool detects_only; /* what the device sees is all that counts */
+    uint64_t fault;    /* the number of the driver call that fails; 0: none */
+    bool is_listed;    /* each operation is printed */
+} play_setup;
+
+/* NULL, or what is wrong; then everything is left as it is, and the process had better end. */
+const char *player_run(const scenario *of, const play_setup *how, uint64_t *n_operations);
+
+/* ---- What the files of the player share ----------------------------------------------------- */
+
+/* One operation: "target = at[0] at[1] ... -> status". */
+typedef struct words {
+    const char *at[MOST_WORDS];
+    size_t n;
+    const char *target; /* NULL: none */
+    const char *status; /* NULL: DUCTILE_OK */
+    char text[256];
+} words;
+
+typedef struct named {
+    char name[WORD_BYTES];
+    ductile_addr address;
+} named;
+
+/* An operation of another thread, between a driver call and what its caller does next. */
+typedef struct awaited {
+    char call[WORD_BYTES];
+    char operation[160];
+} awaited;
+
+typedef struct player {
+    subject s;
+    const scenario *of;
+    play_setup how;
+    ductile_schedule schedule; /* now */
+    uint64_t lag;
+    named names[MOST_NAMES];
+    size_t n_names;
+    ductile_stats noted;
+    uint64_t noted_calls[DVMM_N_CALLS];
+    awaited awaited[MOST_AWAITED];
+    size_t n_awaited;
+    bool is_over;    /* the allocator was destroyed */
+    bool has_failed; /* the planned fault has come */
+    uint64_t n_operations;
+} player;
+
+typedef const char *(*player_verb)(player *p, const words *w);
+
+/* Does the word stand there? */
+bool has_word(const words *w, const char *word);
+/* The i-th word; "" where there are fewer. */
+const char *word_at(const words *w, size_t i);
+const char *number_at(const words *w, size_t i, uint64_t *out);
+/* A name, a number, or a sum of these. */
+const char *value_of(const player *p, const char *text, uint64_t *out);
+/* One more than the index; 0: no such name. */
+size_t find_name(const player *p, const char *name, size_t length);
+const char *player_do(player *p, const char *operation);
+player_verb player_find_verb(const char *name);
+player_verb player_find_memory_verb(const char *name);
+/* Is it the status that the operation is said to have? */
+const char *answers(const player *p, const words *w, ductile_status got);
+
+const char *play_note(player *p, const words *w);
+const char *play_expect(player *p, const words *w);
+/* Calls of that name, or "host_waits", since the latest note. */
+bool count_calls(const player *p, const char *name, uint64_t *out);
+
+#endif

@@ -1,0 +1,318 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a scenario may say of memory as a whole: pools, trims, limits, pins, peers, faults, the end.
+ */
+#include "tests/model/player.h"
+#include "tests/support/limits.h"
+
+#include <ductile_share.h>
+
+#include <string.h>
+
+/* ---- Pools --------------------------------------------------------------------------------- */
+
+static const char *pool_at(player *p, const words *w, size_t i, unsigned *out) {
+    uint64_t pool = 0;
+    TRY(number_at(w, i, &pool));
+    NEED(pool >= 1 && pool <= N_PLAIN_POOLS, "there is no pool %s", word_at(w, i));
+    p->s.pools[pool].id = (ductile_pool_id){pool, 7};
+    *out = (unsigned)pool;
+    return NULL;
+}
+
+#define POOL(variable)                                                                             \
+    unsigned variable = 0;                                                                         \
+    TRY(pool_at(p, w, 1, &variable))
+
+/* "open 1": for the thread's requests; "open 1 2": for those of stream 2. */
+static const char *open_it(player *p, const words *w) {
+    POOL(pool);
+    uint64_t only = N_SLOTS;
+    TRY(w->n > 2 ? number_at(w, 2, &only) : NULL);
+    TRY(open_pool(&p->s, pool, only));
+    return answers(p, w, p->s.status);
+}
+
+static const char *close_it(player *p, const words *w) {
+    POOL(pool);
+    p->s.status = DUCTILE_ERR_INVALID_ARGUMENT; /* where the model knows that it is not open */
+    TRY(close_pool(&p->s, pool));
+    return answers(p, w, p->s.status);
+}
+
+static const char *hold(player *p, const words *w) {
+    POOL(pool);
+    ductile_status status = ductile_pool_retain(p->s.f.allocator, p->s.pools[pool].id);
+    p->s.pools[pool].n_refs += status == DUCTILE_OK;
+    return answers(p, w, status);
+}
+
+static const char *release(player *p, const words *w) {
+    POOL(pool);
+    if (p->s.pools[pool].n_refs == 0 && p->how.is_lenient) {
+        return NULL;
+    }
+    TRY(release_pool(&p->s, pool));
+    return answers(p, w, p->s.status);
+}
+
+/* "kind 1 plain", "kind 1 capture" */
+static const char *set_kind(player *p, const words *w) {
+    POOL(pool);
+    ductile_pool_kind kind = has_word(w, "plain") ? DUCTILE_POOL_PLAIN : DUCTILE_POOL_CAPTURE;
+    return answers(p, w, ductile_pool_set_kind(p->s.f.allocator, p->s.pools[pool].id, kind));
+}
+
+/* "plain 1": held, and of that kind. */
+static const char *plain(player *p, const words *w) {
+    POOL(pool);
+    TRY(hold(p, w));
+    ductile_pool_id id = p->s.pools[pool].id;
+    NEED_OK(ductile_pool_set_kind(p->s.f.allocator, id, DUCTILE_POOL_PLAIN));
+    return NULL;
+}
+
+/* "pause 1" keeps the contents, "pause 1 drop" does not. */
+static const char *pause_it(player *p, const words *w) {
+    POOL(pool);
+    if (p->s.pools[pool].is_paused) {
+        return answers(p, w,
+                       ductile_pause(p->s.f.allocator, p->s.pools[pool].id, DUCTILE_CONTENTS_DROP));
+    }
+    unsigned flags =
+        has_word(w, "drop") ? 0 : DUCTILE_CONTENTS_KEEP; /* 0: dropped, as a private pool is */
+    TRY(pause_pool(&p->s, pool, flags));
+    return answers(p, w, p->s.status);
+}
+
+static const char *resume(player *p, const words *w) {
+    POOL(pool);
+    if (!p->s.pools[pool].is_paused) {
+        return answers(p, w, ductile_resume(p->s.f.allocator, p->s.pools[pool].id));
+    }
+    TRY(resume_pool(&p->s, pool));
+    return answers(p, w, p->s.status);
+}
+
+/* "trim_pool 1": or 0, what is in none. "gives 8M": so much goes back. */
+static const char *gives(const player *p, const words *w, size_t i, uint64_t released) {
+    uint64_t expected = 0;
+    if (strcmp(word_at(w, i), "gives") != 0) {
+        return NULL;
+    }
+    TRY(number_at(w, i + 1, &expected));
+    NEED(p->how.is_lenient || released == expected, "%llu bytes go back",
+         (unsigned long long)released);
+    return NULL;
+}
+
+static const char *trim_pool(player *p, const words *w) {
+    uint64_t pool = 0;
+    uint64_t released = 0;
+    TRY(number_at(w, 1, &pool));
+    NEED(pool <= N_PLAIN_POOLS, "there is no such pool");
+    TRY(answers(p, w, ductile_pool_trim(p->s.f.allocator, p->s.pools[pool].id, &released)));
+    return gives(p, w, 2, released);
+}
+
+/* ---- Memory as a whole --------------------------------------------------------------------- */
+
+/* "trim", "trim gives 8M", "trim to 16M gives 8M" */
+static const char *trim(player *p, const words *w) {
+    uint64_t keep = 0;
+    uint64_t released = 0;
+    bool keeps = strcmp(word_at(w, 1), "to") == 0;
+    TRY(keeps ? number_at(w, 2, &keep) : NULL);
+    TRY(answers(p, w, ductile_trim(p->s.f.allocator, keep, &released)));
+    return gives(p, w, keeps ? 3 : 1, released);
+}
+
+/* All work ends, and a trim leaves nothing that nobody uses. */
+static const char *rest(player *p, const words *w) {
+    (void)w;
+    p->s.is_scripted = false;
+    const char *why = nothing_is_stuck(&p->s, 0);
+    p->s.is_scripted = true;
+    return p->s.is_faulty ? NULL : why;
+}
+
+static const char *limit(player *p, const words *w) {
+    TRY(number_at(w, 1, &p->s.cap_bytes));
+    NEED_OK(set_limit(p->s.f.allocator, p->s.cap_bytes));
+    p->s.reserved_bytes = fixture_stats(p->s.f.allocator).reserved_bytes;
+    p->s.was_above_limit |= p->s.reserved_bytes > limit_of(&p->s);
+    return NULL;
+}
+
+static const char *soft_limit(player *p, const words *w) {
+    uint64_t bytes = 0;
+    TRY(number_at(w, 1, &bytes));
+    NEED_OK(set_soft_limit(p->s.f.allocator, bytes));
+    return NULL;
+}
+
+/* "external 16M": another process holds so much. */
+static const char *external(player *p, const words *w) {
+    TRY(number_at(w, 1, &p->s.external_bytes));
+    return answers(p, w, ductile_virtual_set_external_bytes(p->s.f.gpu, p->s.external_bytes));
+}
+
+static const char *captures(player *p, const words *w) {
+    p->s.captures = has_word(w, "pools")       ? DUCTILE_CAPTURES_POOLS
+                    : has_word(w, "announced") ? DUCTILE_CAPTURES_ANNOUNCED
+                                               : DUCTILE_CAPTURES_UNANNOUNCED;
+    return answers(p, w, ductile_set_captures(p->s.f.allocator, p->s.captures));
+}
+
+/* "peer on", "peer off": another GPU gets access. */
+static const char *peer(player *p, const words *w) {
+    bool on = has_word(w, "on");
+    ductile_status status =
+        on ? ductile_enable_peer(p->s.f.allocator, 1) : ductile_disable_peer(p->s.f.allocator, 1);
+    p->s.has_peer = status == DUCTILE_OK ? on : p->s.has_peer;
+    return answers(p, w, status);
+}
+
+static const char *reset_peaks(player *p, const words *w) {
+    (void)w;
+    ductile_reset_peaks(p->s.f.allocator);
+    return NULL;
+}
+
+/* ---- Pins ---------------------------------------------------------------------------------- */
+
+static const char *pin(player *p, const words *w) {
+    uint64_t address = 0;
+    if (value_of(p, word_at(w, 1), &address) != NULL) {
+        return p->how.is_lenient ? NULL : complain("no block has that name");
+    }
+    size_t i = model_find(&p->s.m, address);
+    if (p->s.n_pins == MOST_PINS) {
+        return complain("too many pins");
+    }
+    ductile_status status = ductile_pin(p->s.f.allocator, address);
+    if (status == DUCTILE_OK && i < p->s.m.n) {
+        p->s.pins[p->s.n_pins++] = (pin_state){address, p->s.m.blocks[i].size, false};
+    }
+    return answers(p, w, status);
+}
+
+/* "free_pinned a": who pinned it goes on to use it, until the unpin. */
+static const char *free_pinned(player *p, const words *w) {
+    uint64_t address = 0;
+    if (value_of(p, word_at(w, 1), &address) != NULL) {
+        return p->how.is_lenient ? NULL : complain("no block has that name");
+    }
+    size_t i = model_find(&p->s.m, address);
+    if (i == p->s.m.n) {
+        return p->how.is_lenient ? NULL : complain("nothing to free");
+    }
+    p->s.live_bytes -= model_remove(&p->s.m, i).size;
+    return answers(p, w, ductile_free(p->s.f.allocator, address));
+}
+
+static const char *unpin(player *p, const words *w) {
+    uint64_t address = 0;
+    if (value_of(p, word_at(w, 1), &address) != NULL) {
+        return p->how.is_lenient ? NULL : complain("no block has that name");
+    }
+    if (model_find(&p->s.m, address) == p->s.m.n && !has_word(w, "paused")) {
+        ductile_virtual_block_end(p->s.f.gpu, address);
+    }
+    for (size_t i = 0; i < p->s.n_pins; i++) {
+        if (p->s.pins[i].address == address) {
+            p->s.pins[i] = p->s.pins[--p->s.n_pins];
+            break;
+        }
+    }
+    return answers(p, w, ductile_unpin(p->s.f.allocator, address));
+}
+
+/* ---- Faults -------------------------------------------------------------------------------- */
+
+/* "fault map": the next such call; "fault map always"; "nth 3", "code 2", "done": after its work.
+ * "lossy": memory may be lost by it. */
+static const char *fault(player *p, const words *w) {
+    uint64_t nth = 1;
+    uint64_t code = 1;
+    for (size_t i = 2; i + 1 < w->n; i++) {
+        uint64_t *value = strcmp(w->at[i], "nth") == 0    ? &nth
+                          : strcmp(w->at[i], "code") == 0 ? &code
+                                                          : NULL;
+        TRY(value != NULL ? number_at(w, i + 1, value) : NULL);
+    }
+    const ductile_virtual_fault it = {.struct_size = sizeof it,
+                                      .call = word_at(w, 1),
+                                      .nth = nth,
+                                      .code = (int)code,
+                                      .persistent = has_word(w, "always"),
+                                      .effect = has_word(w, "done")};
+    NEED_OK(ductile_virtual_inject(p->s.f.gpu, &it));
+    p->s.is_faulty |= has_word(w, "lossy");
+    return NULL;
+}
+
+/* The fault has come; no other does. */
+static const char *no_fault(player *p, const words *w) {
+    (void)w;
+    uint64_t fired = ductile_virtual_faults_fired(p->s.f.gpu);
+    NEED(p->how.is_lenient || fired > 0, "no such call was made");
+    NEED_OK(ductile_virtual_inject(p->s.f.gpu, NULL));
+    return NULL;
+}
+
+/* ---- The end ------------------------------------------------------------------------------- */
+
+/* With live blocks, and work on them. */
+static const char *destroy(player *p, const words *w) {
+    subject *s = &p->s;
+    for (size_t i = 0; i < s->m.n; i++) {
+        if (!s->m.blocks[i].is_paused) {
+            ductile_virtual_block_end(s->f.gpu, s->m.blocks[i].address);
+        }
+    }
+    ductile_status status = ductile_destroy(s->f.allocator);
+    s->f.allocator = NULL;
+    p->is_over = true;
+    TRY(answers(p, w, status));
+    TRY(no_violation(s));
+    return status == DUCTILE_OK && !s->is_faulty ? fixture_leak_gate(&s->f) : NULL;
+}
+
+/* ---- All of them --------------------------------------------------------------------------- */
+
+player_verb player_find_memory_verb(const char *name) {
+    static const struct {
+        const char *name;
+        player_verb verb;
+    } verbs[] = {
+        {"open", open_it},
+        {"close", close_it},
+        {"hold", hold},
+        {"release", release},
+        {"kind", set_kind},
+        {"plain", plain},
+        {"pause", pause_it},
+        {"resume", resume},
+        {"trim_pool", trim_pool},
+        {"trim", trim},
+        {"rest", rest},
+        {"limit", limit},
+        {"soft_limit", soft_limit},
+        {"external", external},
+        {"captures", captures},
+        {"peer", peer},
+        {"reset_peaks", reset_peaks},
+        {"pin", pin},
+        {"unpin", unpin},
+        {"free_pinned", free_pinned},
+        {"fault", fault},
+        {"no_fault", no_fault},
+        {"destroy", destroy},
+    };
+    for (size_t i = 0; i < sizeof verbs / sizeof *verbs; i++) {
+        if (strcmp(name, verbs[i].name) == 0) {
+            return verbs[i].verb;
+        }
+    }
+    return NULL;
+}
