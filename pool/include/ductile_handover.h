@@ -147,7 +147,7 @@ DUCTILE_API DUCTILE_CHECKED ductile_status ductile_import_tag(ductile_allocator 
  * Arguments: imported: from ductile_import_tag with this allocator; NULL does nothing.
  * Returns:   as ductile_import_close.
  * On error:  as ductile_import_close; where the import stays, the struct stays, too. After
- *            ERR_DRIVER it is freed.
+ *            ERR_DRIVER and ERR_DEVICE_LOST it is freed.
  * Threads:   safe.
  * Cost:      as ductile_import_close.
  */

@@ -135,7 +135,9 @@ ductile_status ductile_import_release(ductile_allocator *a, ductile_imported_tag
         return a != NULL ? DUCTILE_OK : DUCTILE_ERR_INVALID_ARGUMENT;
     }
     ductile_status status = ductile_import_close(a, tag->address);
-    if (status == DUCTILE_OK || status == DUCTILE_ERR_DRIVER) {
+    bool is_gone = status == DUCTILE_OK || status == DUCTILE_ERR_DRIVER ||
+                   status == DUCTILE_ERR_DEVICE_LOST; /* with the context */
+    if (is_gone) {
         free_imported((imported *)tag);
     }
     return status;

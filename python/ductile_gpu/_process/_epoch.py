@@ -2,7 +2,7 @@
 """A number that a writer publishes and readers wait for, in memory that processes share.
 
 The number is odd while a writer writes, and even when what it wrote is whole. Who writes or reads
-holds a lock of the kernel's, which goes with its process: the death of either side blocks nobody.
+holds a lock of the kernel's, which goes with its process: the death of either side holds up no other.
 A writer that died in the middle leaves the number odd, and readers wait for the next one.
 """
 

@@ -4,7 +4,7 @@
 It holds the descriptors alone: it opens no driver, has no CUDA context and takes no memory of the
 GPU for itself. For each tag:
 
-    EMPTY      nobody has passed memory
+    EMPTY      no process has passed memory
     COMMITTED  there is memory; one writer and any number of readers may be connected
 
 The connection is the lock. A process is the writer of a tag, or a reader, for as long as its
@@ -276,7 +276,7 @@ class Keeper:
     def _explain(self, what: str, name: str) -> str:
         tag = self._tags.get(name)
         if tag is None:
-            return f"tag {name!r} is empty: nobody has passed its memory"
+            return f"tag {name!r} is empty: no process has passed its memory"
         if what == "put" and tag.held is not None:
             return f"tag {name!r} is there already: open it to write, or drop it"
         return f"tag {name!r} is being written by process {tag.writer}"

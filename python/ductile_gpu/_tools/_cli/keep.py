@@ -22,9 +22,9 @@ descriptor for each handle, and raises its own limit as far as it may.
 
   ductile-gpu keep &                   # until it is ended
   ductile-gpu keep --status            # what it keeps, and who uses it
-  ductile-gpu keep --drop weights      # what nobody uses
+  ductile-gpu keep --drop weights      # what no process uses
 
-Only processes of the same user are served. When it ends, the driver frees what nobody maps."""
+Only processes of the same user are served. When it ends, the driver frees what no process maps."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
