@@ -170,7 +170,7 @@ ductile_status ductile_destroy(ductile_allocator *a) {
     dpool_spare_uses_free(a);
     first = keep_first(first, dvmm_markers_fini(&a->markers));
     dpool_pools_fini(a);
-    dvmm_host_arena_fini(&a->host_arena);
+    first = keep_first(first, dvmm_host_arena_fini(&a->host_arena));
     dpool_plan_fini(a);
     dpool_callbacks_fini(&a->oom_callbacks);
     dpool_callbacks_fini(&a->map_callbacks);

@@ -137,19 +137,26 @@ ductile_status dvmm_host_arena_release(dvmm_host_arena *arena, uint64_t keep_byt
     return status;
 }
 
-void dvmm_host_arena_fini(dvmm_host_arena *arena) {
+static ductile_status release_all(dvmm_host_arena *arena) {
     uint64_t released = 0;
-    arena->n_taken = 0;
     dvmm_capture_mode mode = dvmm_capture_relax(arena->driver);
-    bool is_all = dvmm_usable(arena->driver) == DUCTILE_OK &&
-                  dvmm_host_arena_release(arena, 0, &released) == DUCTILE_OK;
+    ductile_status status = dvmm_host_arena_release(arena, 0, &released);
     dvmm_capture_restore(arena->driver, mode);
-    if (is_all && arena->base != NULL) {
+    return status == DUCTILE_OK ? dvmm_usable(arena->driver) : status;
+}
+
+ductile_status dvmm_host_arena_fini(dvmm_host_arena *arena) {
+    bool is_usable = dvmm_usable(arena->driver) == DUCTILE_OK;
+    bool has_any = is_usable && arena->n_extents > 0;
+    arena->n_taken = 0;
+    ductile_status status = has_any ? release_all(arena) : DUCTILE_OK;
+    if (arena->n_extents == 0 && arena->base != NULL) {
         dvmm_host_pages_unreserve(arena->base, arena->most_bytes);
     }
     free(arena->ends);
     free(arena->taken);
     *arena = (dvmm_host_arena){0};
+    return status;
 }
 
 /* ---- Spans --------------------------------------------------------------------------------- */

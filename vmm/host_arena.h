@@ -46,9 +46,9 @@ typedef struct dvmm_host_arena {
 
 void dvmm_host_arena_init(dvmm_host_arena *arena, dvmm_driver *driver);
 
-/* Gives all memory back, whatever is taken. Once the driver may not be called, the memory is left
- * to the end of the process. */
-void dvmm_host_arena_fini(dvmm_host_arena *arena);
+/* Gives all memory back, whatever is taken, and returns the first error of the driver. Once that
+ * may not be called, the memory is left to the end of the process, and that is no error. */
+ductile_status dvmm_host_arena_fini(dvmm_host_arena *arena);
 
 /* Makes memory until there are so many bytes in all. ERR_OUT_OF_HOST_MEMORY (more than the machine
  * has available), ERR_DRIVER, ...: then there is as much as before. No lock held. */

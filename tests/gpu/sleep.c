@@ -142,7 +142,7 @@ static const char *measure_link(uint64_t bytes) {
         TRY(copy_once(&arena, at, bytes, false, &in));
     }
     NEED_OK(ductile_free(p.a, at));
-    dvmm_host_arena_fini(&arena);
+    NEED_OK(dvmm_host_arena_fini(&arena));
     figure("link out", bytes / DTI_MIB, "MB/s", speed(bytes, out));
     figure("link in", bytes / DTI_MIB, "MB/s", speed(bytes, in));
     return close_pool();

@@ -22,7 +22,7 @@ static void open_arena(void) {
 
 /* Where no call failed: each counts. */
 static void close_arena(void) {
-    dvmm_host_arena_fini(&arena);
+    assert_ok(dvmm_host_arena_fini(&arena));
     assert_u64(ductile_virtual_count(r.gpu, "host_register"),
                ductile_virtual_count(r.gpu, "host_unregister"));
     rig_close(&r);
@@ -113,7 +113,7 @@ Test(host_arena, a_registration_that_fails_leaves_what_was_there) {
     assert_u64(span.size, 0);
     assert_ok(ductile_virtual_inject(r.gpu, NULL));
     assert_u64(take(2 * HUGE).at, 0);
-    dvmm_host_arena_fini(&arena);
+    assert_ok(dvmm_host_arena_fini(&arena));
     rig_close(&r);
 }
 
@@ -128,7 +128,7 @@ Test(host_arena, memory_that_the_driver_does_not_let_go_of_stays) {
     assert_u64(take(HUGE).at, 0);
     assert_u64(ductile_virtual_count(r.gpu, "host_register"), 1);
     assert_ok(ductile_virtual_inject(r.gpu, NULL));
-    dvmm_host_arena_fini(&arena);
+    assert_ok(dvmm_host_arena_fini(&arena));
     rig_close(&r);
 }
 

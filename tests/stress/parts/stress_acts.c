@@ -206,7 +206,7 @@ void ask_inside(void *user, ductile_allocator *a, const ductile_map_event *e) {
         ductile_alloc(a, 512, s->t.f.streams[e->address / e->size % s->n_common], &address);
     if (status == DUCTILE_OK) {
         (void)ductile_free(a, address);
-    } else if (status == DUCTILE_ERR_BUSY) {
+    } else if (status == DUCTILE_ERR_BUSY || status == DUCTILE_ERR_ASLEEP) {
         atomic_fetch_add(&s->n_refused_inside, 1);
     } else {
         ending_because(&s->the_end, "a request in a map callback");
