@@ -74,8 +74,9 @@ ductile_status ductile_import_close(ductile_allocator *a, ductile_addr address) 
         return status;
     }
     status = dpool_import_leave(a, address);
-    if (status != DUCTILE_OK) {
-        return status;
+    if (status != DUCTILE_OK) { /* the call that finds the device lost may only say "capturing" */
+        ductile_status usable = dvmm_usable(a->driver);
+        return usable != DUCTILE_OK ? usable : status;
     }
     dvmm_capture_mode mode = dpool_grow_lock(a);
     status = dpool_imports_poll(a);

@@ -257,7 +257,7 @@ Test(handover, a_store_of_a_kernel_ends_the_reader_and_nobody_else) {
     cr_assert_eq(byte_at(blocks[0]), 0x43);
     assert_ok(ductile_unexport_tag(t.f.allocator, p.id));
     check_both();
-    (void)ductile_import_release(reader.allocator, tag); /* what it keeps is the process's end */
+    assert_status(ductile_import_release(reader.allocator, tag), DUCTILE_ERR_DEVICE_LOST);
     (void)ductile_destroy(reader.allocator);
     reader.allocator = NULL;
     fixture_abandon(&reader);
