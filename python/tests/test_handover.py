@@ -223,24 +223,26 @@ def test_no_reader_sees_torn_contents_whenever_a_writer_is_killed() -> None:
     page = mmap.mmap(data, 1 << 16)
     rng = random.Random(3)
     with ductile_gpu.Epoch() as epoch:
-        seen = 0
+        seen = killed_while_writing = 0
         for _ in range(KILLS):
             with ends() as (a, b):
                 command = [sys.executable, "-c", WRITER, str(b.fileno()), str(data)]
                 writer = subprocess.Popen(command, pass_fds=(b.fileno(), data))
                 epoch.send(a)
-                stop = time.monotonic() + 60
                 with epoch.read(after=seen, timeout=60) as seen:  # it is at work
                     assert len(set(page[:])) == 1
                 stop = time.monotonic() + rng.random() * 0.05
                 while time.monotonic() < stop:
                     with epoch.read(after=seen, timeout=60) as seen:
                         assert len(set(page[:])) == 1, "torn"
+                time.sleep(rng.random() * 0.01)  # it writes most of that time
                 writer.kill()
                 writer.wait()
+            killed_while_writing += epoch.number % 2
             if epoch.number % 2 == 0:
                 with epoch.read(timeout=5):
                     assert len(set(page[:])) == 1
+    assert killed_while_writing > 0, "no kill came at the moment that this is about"
     os.close(data)
 
 

@@ -2,8 +2,8 @@
 """A number that a writer publishes and readers wait for, in memory that processes share.
 
 The number is odd while a writer writes, and even when what it wrote is whole. Who writes or reads
-holds a lock of the kernel's, which goes with its process: the death of either side holds up no other.
-A writer that died in the middle leaves the number odd, and readers wait for the next one.
+holds a lock of the kernel's, which goes with its process: the death of either side holds up no
+other. A writer that died in the middle leaves the number odd; readers wait for the next one.
 """
 
 from __future__ import annotations
@@ -37,6 +37,9 @@ class Epoch(Unique):
 
     Work on a GPU is done when the streams say so, not when a call returns: `finish` has to wait for
     the work of the block, since Ductile does not know its streams.
+
+    A process that waits looks again every 2 ms at most, and turns are not fair: a writer that begins again
+    at once may keep readers waiting for long.
 
     Args:
         descriptor: of another Epoch's memory, which this one takes over; None makes new memory.
