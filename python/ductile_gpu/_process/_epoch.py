@@ -38,8 +38,8 @@ class Epoch(Unique):
     Work on a GPU is done when the streams say so, not when a call returns: `finish` has to wait for
     the work of the block, since Ductile does not know its streams.
 
-    A process that waits looks again every 2 ms at most, and turns are not fair: a writer that begins again
-    at once may keep readers waiting for long.
+    A process that waits looks again every 2 ms at most, and turns are not fair: a writer that
+    begins again at once may keep readers waiting for long.
 
     Args:
         descriptor: of another Epoch's memory, which this one takes over; None makes new memory.
