@@ -47,7 +47,8 @@ def build() -> None:
     package = PLACE / "package"
     subprocess.run(["rm", "-rf", package], check=True)
     package.mkdir()
-    subprocess.run(["cp", "-r", ROOT / "python/ductile_gpu", package], check=True)
+    for part in ("ductile_gpu", "ductile_gpu_start.py"):
+        subprocess.run(["cp", "-r", ROOT / "python" / part, package], check=True)
     headers = sorted((ROOT / "pool/include").glob("*.h"))
     binding = package / "ductile_gpu/_binding/_abi.py"
     sources = [ROOT / "pool/base/options.c", *headers, ROOT / "bench/contenders/names.h"]
