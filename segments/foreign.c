@@ -4,8 +4,8 @@
 #include "vmm/base/check.h"
 
 ductile_status dseg_foreign_open(dvmm_handle_store *store, uint64_t bytes, uint64_t budget_bytes,
-                                 dseg_foreign *out) {
-    *out = (dseg_foreign){.mapped_bytes = 0};
+                                 dvmm_access access, dseg_foreign *out) {
+    *out = (dseg_foreign){.access = access};
     uint64_t granule = dvmm_get_caps(store->driver)->granule_bytes;
     return dvmm_range_reserve(store->driver, bytes, bytes, 0, budget_bytes, granule, &out->range);
 }
@@ -36,13 +36,13 @@ ductile_status dseg_foreign_add(dvmm_handle_store *store, dseg_foreign *f, uint6
 }
 
 ductile_status dseg_foreign_grant(dvmm_handle_store *store, const dseg_foreign *f) {
-    return dvmm_store_grant(store, f->range.addr, f->mapped_bytes);
+    return dvmm_store_grant(store, f->range.addr, f->mapped_bytes, f->access);
 }
 
 ductile_status dseg_foreign_set_device(dvmm_handle_store *store, const dseg_foreign *f, int device,
                                        bool may_access) {
     return dvmm_set_access_for(store->driver, f->range.addr, f->mapped_bytes,
-                               may_access ? DVMM_ACCESS_RW : DVMM_ACCESS_NONE, &device, 1);
+                               may_access ? f->access : DVMM_ACCESS_NONE, &device, 1);
 }
 
 ductile_status dseg_foreign_undo(dvmm_handle_store *store, dseg_foreign *f) {

@@ -13,11 +13,12 @@
 typedef struct dseg_foreign {
     dvmm_range range;
     uint64_t mapped_bytes; /* from the start of the range */
+    dvmm_access access;    /* of every device that has any: READ or RW */
 } dseg_foreign;
 
 /* Reserves the addresses. ERR_OUT_OF_ADDRESSES, ... */
 ductile_status dseg_foreign_open(dvmm_handle_store *store, uint64_t bytes, uint64_t budget_bytes,
-                                 dseg_foreign *out);
+                                 dvmm_access access, dseg_foreign *out);
 
 /*
  * Imports a handle of `bytes` and maps it behind those mapped before. The descriptor stays the

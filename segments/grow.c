@@ -67,7 +67,7 @@ ductile_status dseg_map(dseg_segment *seg, uint32_t first, dvmm_handle *const *h
     }
     if (status == DUCTILE_OK) {
         status = dvmm_store_grant(seg->store, dseg_addr(seg, first),
-                                  (at - first) * seg->store->granule_bytes);
+                                  (at - first) * seg->store->granule_bytes, DVMM_ACCESS_RW);
     }
     if (status != DUCTILE_OK) {
         undo_map(seg, first, at - first);

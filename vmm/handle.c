@@ -221,12 +221,12 @@ ductile_status dvmm_can_reach(dvmm_handle_store *store, int device, bool *out) {
     return dvmm_can_access_peer(store->driver, device, out);
 }
 
-ductile_status dvmm_store_grant(dvmm_handle_store *store, ductile_addr addr, uint64_t size) {
+ductile_status dvmm_store_grant(dvmm_handle_store *store, ductile_addr addr, uint64_t size,
+                                dvmm_access access) {
     if (store->n_devices == 1) {
-        return dvmm_set_access(store->driver, addr, size, DVMM_ACCESS_RW);
+        return dvmm_set_access(store->driver, addr, size, access);
     }
-    return dvmm_set_access_for(store->driver, addr, size, DVMM_ACCESS_RW, store->devices,
-                               store->n_devices);
+    return dvmm_set_access_for(store->driver, addr, size, access, store->devices, store->n_devices);
 }
 
 /* Totals of pins and exports are written by these alone: a caller that holds the lock under which

@@ -111,7 +111,8 @@ void dvmm_store_lose(dvmm_handle_store *store, dvmm_handle *handle);
 ductile_status dvmm_can_reach(dvmm_handle_store *store, int device, bool *out);
 
 /* Gives a span of whole mappings to all devices of the store. */
-ductile_status dvmm_store_grant(dvmm_handle_store *store, ductile_addr addr, uint64_t size);
+ductile_status dvmm_store_grant(dvmm_handle_store *store, ductile_addr addr, uint64_t size,
+                                dvmm_access access);
 
 /* Add or remove one pin or export. The caller also holds the lock under which they are read. */
 void dvmm_handle_pin(dvmm_handle_store *store, dvmm_handle *handle);

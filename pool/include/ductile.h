@@ -74,6 +74,7 @@ extern "C" {
     X(ERR_NOT_READY, 42, "the work has not completed yet")                                         \
     X(ERR_CAPTURING, 43, "the call is not allowed while a stream is being captured")               \
     X(ERR_BAD_MESSAGE, 44, "the other process sent an incomplete or invalid export")               \
+    X(ERR_LAYOUT, 45, "the tag has another layout than the importer expects")                      \
     X(ERR_EXITING, 50, "the process is exiting; Ductile no longer calls the driver")               \
     X(ERR_FORKED, 51, "the allocator belongs to the parent process")                               \
     X(ERR_CORRUPT, 60, "an invariant of the allocator is broken; see the report")
@@ -717,6 +718,7 @@ DUCTILE_API DUCTILE_CHECKED ductile_status ductile_check(ductile_allocator *allo
 }
 #endif
 
+#include "ductile_handover.h"
 #include "ductile_pools.h"
 #include "ductile_pressure.h"
 #include "ductile_share.h"

@@ -50,6 +50,11 @@ static void remove_record(dpool_pins *pins, dpool_pin *pin) {
 }
 
 void dpool_pins_fini(ductile_allocator *a) {
+    while (a->pins.tags != NULL) {
+        dpool_tag_export *tag = a->pins.tags;
+        a->pins.tags = tag->next;
+        free(tag);
+    }
     free(a->pins.items);
     a->pins = (dpool_pins){.count = 0};
 }

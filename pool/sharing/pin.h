@@ -34,6 +34,14 @@ typedef struct dpool_pinned {
     uint32_t end;
 } dpool_pinned;
 
+/* The blocks of a tag that one call has exported: one export of each address is its own. */
+typedef struct dpool_tag_export {
+    struct dpool_tag_export *next;
+    uint64_t id;
+    uint64_t n;
+    ductile_addr addrs[];
+} dpool_tag_export;
+
 struct ductile_allocator;
 struct dpool_block;
 

@@ -20,9 +20,11 @@ enum {
     SPARE_DESCRIPTORS = 16  /* left to the rest of the program           */
 };
 
+typedef enum answer { ANSWER_NO = 0, ANSWER_FINE = 1, ANSWER_OTHER_LAYOUT = 2 } answer;
+
 typedef struct dpool_wire_ack {
     uint32_t magic;
-    uint32_t is_fine;
+    uint32_t answer;
 } dpool_wire_ack;
 
 /* ---- Checking ------------------------------------------------------------------------------ */
@@ -252,6 +254,14 @@ static ductile_status receive_plain(int socket, void *bytes, size_t size) {
 
 /* ---- Words --------------------------------------------------------------------------------- */
 
+ductile_status dpool_wire_send_bytes(int socket, const void *bytes, size_t size) {
+    return send_all(socket, bytes, size, NULL, 0);
+}
+
+ductile_status dpool_wire_receive_bytes(int socket, void *bytes, size_t size) {
+    return receive_plain(socket, bytes, size);
+}
+
 ductile_status dpool_wire_send_head(int socket, const dpool_wire_head *head) {
     return send_all(socket, head, sizeof *head, NULL, 0);
 }
@@ -305,15 +315,24 @@ ductile_status dpool_wire_receive_batch(int socket, const dpool_wire_head *head,
 }
 
 ductile_status dpool_wire_send_ack(int socket, bool is_fine) {
-    const dpool_wire_ack word = {MAGIC, is_fine};
+    const dpool_wire_ack word = {MAGIC, is_fine ? ANSWER_FINE : ANSWER_NO};
     return send_all(socket, &word, sizeof word, NULL, 0);
+}
+
+void dpool_wire_refuse_layout(int socket) {
+    const dpool_wire_ack word = {MAGIC, ANSWER_OTHER_LAYOUT};
+    (void)send_all(socket, &word, sizeof word, NULL, 0);
 }
 
 ductile_status dpool_wire_receive_ack(int socket) {
     dpool_wire_ack word = {0, 0};
     ductile_status status = receive_plain(socket, &word, sizeof word);
-    bool is_fine = word.magic == MAGIC && word.is_fine == 1;
-    return status == DUCTILE_OK && !is_fine ? DUCTILE_ERR_BAD_MESSAGE : status;
+    bool is_fine = word.magic == MAGIC && word.answer == ANSWER_FINE;
+    bool is_refused = word.magic == MAGIC && word.answer == ANSWER_OTHER_LAYOUT;
+    if (status != DUCTILE_OK || is_fine) {
+        return status;
+    }
+    return is_refused ? DUCTILE_ERR_LAYOUT : DUCTILE_ERR_BAD_MESSAGE;
 }
 
 /* ---- Descriptors --------------------------------------------------------------------------- */

@@ -74,6 +74,13 @@ ductile_status dpool_wire_receive_batch(int socket, const dpool_wire_head *head,
 ductile_status dpool_wire_send_ack(int socket, bool is_fine);
 ductile_status dpool_wire_receive_ack(int socket);
 
+/* The answer to a layout that is not the expected one: ERR_LAYOUT for the one that receives it. */
+void dpool_wire_refuse_layout(int socket);
+
+/* A word of another kind, without descriptors. */
+ductile_status dpool_wire_send_bytes(int socket, const void *bytes, size_t size);
+ductile_status dpool_wire_receive_bytes(int socket, void *bytes, size_t size);
+
 /* The exporter's last word when it cannot go on. */
 void dpool_wire_give_up(int socket);
 

@@ -7,6 +7,7 @@
 
 struct dpool_import;
 struct dpool_pin;
+struct dpool_tag_export;
 
 /* Pointers, in no order. Changed under both locks. */
 typedef struct dpool_imports {
@@ -20,6 +21,8 @@ typedef struct dpool_pins {
     struct dpool_pin *items;
     uint32_t count;
     uint32_t capacity;
+    struct dpool_tag_export *tags; /* exports of whole tags, newest first */
+    uint64_t last_tag_id;
 } dpool_pins;
 
 #endif

@@ -38,6 +38,7 @@ from ductile_gpu._binding._errors import (
     ForeignPointer,
     InteriorPointer,
     InvalidArgument,
+    LayoutChanged,
     NoDescriptors,
     NotLive,
     NotReady,
@@ -51,6 +52,9 @@ from ductile_gpu._binding._errors import (
 from ductile_gpu._binding._native import bench_path, include_dir, library_path, schema_path
 from ductile_gpu._binding._sleep import Pool, Slept
 from ductile_gpu._binding._virtual import CaptureMode, VirtualGPU, VirtualGraph, VirtualState
+from ductile_gpu._process._epoch import Epoch
+from ductile_gpu._process._handover import ImportedTag, TagExport, export_tag, import_tag
+from ductile_gpu._process._keep import KeptTag, keep_tag, open_kept
 from ductile_gpu._process._live import listen
 from ductile_gpu._process._metrics import metrics
 from ductile_gpu._process._share import allocators, record_stream, shared
@@ -75,11 +79,15 @@ __all__ = [
     "DeviceLost",
     "DeviceUnavailable",
     "DriverError",
+    "Epoch",
     "Error",
     "Eviction",
     "ForeignPointer",
+    "ImportedTag",
     "InteriorPointer",
     "InvalidArgument",
+    "KeptTag",
+    "LayoutChanged",
     "Limits",
     "NoDescriptors",
     "NotLive",
@@ -95,6 +103,7 @@ __all__ = [
     "Slept",
     "Stats",
     "Status",
+    "TagExport",
     "Unsupported",
     "VirtualGPU",
     "VirtualGraph",
@@ -102,10 +111,14 @@ __all__ = [
     "__version__",
     "allocators",
     "bench_path",
+    "export_tag",
+    "import_tag",
     "include_dir",
+    "keep_tag",
     "library_path",
     "listen",
     "metrics",
+    "open_kept",
     "record_stream",
     "report",
     "schema_path",

@@ -11,7 +11,7 @@ from types import ModuleType
 from typing import Any, Optional
 
 from ductile_gpu._binding import _abi
-from ductile_gpu._tools._cli import doctor, export, info, record, replay, report, run, top
+from ductile_gpu._tools._cli import doctor, export, info, keep, record, replay, report, run, top
 from ductile_gpu._tools._cli.common import INTERRUPTED, MISUSED, PROGRAM, Failure, say
 
 COMMANDS: dict[str, ModuleType] = {
@@ -22,6 +22,7 @@ COMMANDS: dict[str, ModuleType] = {
     "run": run,
     "doctor": doctor,
     "top": top,
+    "keep": keep,
     "info": info,
 }
 

@@ -25,7 +25,7 @@ static void open_mapped(void) {
     rig_open_devices(&r, 3);
     dvmm_store_init(&store, r.d, r.granule, UINT64_MAX, (dvmm_phys_props){0});
     dvmm_shared shared = export_one();
-    assert_ok(dseg_foreign_open(&store, 2 * r.granule, UINT64_MAX, &mapped));
+    assert_ok(dseg_foreign_open(&store, 2 * r.granule, UINT64_MAX, DVMM_ACCESS_RW, &mapped));
     assert_ok(dseg_foreign_add(&store, &mapped, 2 * r.granule, &shared));
     assert_ok(dseg_foreign_grant(&store, &mapped));
     cr_assert_eq(close(shared.fd), 0);

@@ -21,6 +21,7 @@ __all__ = [
     "ForeignPointer",
     "InteriorPointer",
     "InvalidArgument",
+    "LayoutChanged",
     "NoDescriptors",
     "NotLive",
     "NotReady",
@@ -133,6 +134,10 @@ class BadMessage(Error):
     """What another process sent is no whole and valid export."""
 
 
+class LayoutChanged(Error):
+    """A tag of another process has another layout than the importer expects."""
+
+
 class DeviceUnavailable(Error):
     """No driver, no such device, or one without virtual memory management."""
 
@@ -175,6 +180,7 @@ _CLASSES: dict[int, type[Error]] = {
     Status.ERR_OUT_OF_HOST_MEMORY: OutOfHostMemory,
     Status.ERR_NO_DESCRIPTORS: NoDescriptors,
     Status.ERR_BAD_MESSAGE: BadMessage,
+    Status.ERR_LAYOUT: LayoutChanged,
     Status.ERR_NO_LIBRARY: DeviceUnavailable,
     Status.ERR_NO_DEVICE: DeviceUnavailable,
     Status.ERR_DRIVER_TOO_OLD: DeviceUnavailable,

@@ -1,0 +1,467 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tags that pass between processes, epochs that order them, and the owner that keeps them."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import mmap
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Callable
+
+import ductile_gpu
+import pytest
+from ductile_gpu._binding import _abi
+from ductile_gpu._binding._native import lib
+from ductile_gpu._process import _keep
+
+MIB = 1 << 20
+KILLS = 12
+
+
+class Side:
+    """An allocator with a tag "weights" of three blocks."""
+
+    def __init__(self, **options: Any) -> None:
+        self.allocator = ductile_gpu.Allocator(driver="virtual", shareable="fd", **options)
+        pool = _abi.ductile_pool_id(7, 1)
+        assert lib.ductile_pool_begin(self.allocator.pointer, pool, None, None) == 0
+        assert lib.ductile_pool_set_tag(self.allocator.pointer, pool, b"weights", 0) == 0
+        self.blocks = [self.allocator.alloc(size) for size in (3 * MIB, 512, 5 * MIB)]
+        assert lib.ductile_pool_end(self.allocator.pointer, pool) == 0
+
+    @property
+    def names(self) -> dict[str, tuple[int, int]]:
+        return {"w": (self.blocks[0], MIB), "b": (self.blocks[2] + 1024, 4096)}
+
+
+@pytest.fixture
+def side() -> Iterator[Side]:
+    made = Side()
+    yield made
+    made.allocator.close()
+
+
+@pytest.fixture
+def reader() -> Iterator[ductile_gpu.Allocator]:
+    with ductile_gpu.Allocator(driver="virtual", shareable="fd") as made:
+        yield made
+
+
+@contextlib.contextmanager
+def ends() -> Iterator[tuple[socket.socket, socket.socket]]:
+    first, second = socket.socketpair(socket.AF_UNIX)
+    with first, second:
+        yield first, second
+
+
+def both(first: Callable[[], Any], second: Callable[[], Any]) -> tuple[Any, Any]:
+    """Two calls that wait for each other."""
+    with ThreadPoolExecutor(2) as pool:
+        a, b = pool.submit(first), pool.submit(second)
+        return a.result(60), b.result(60)
+
+
+def hand(side: Side, reader: ductile_gpu.Allocator, **how: Any) -> tuple[Any, Any]:
+    with ends() as (a, b):
+        return both(
+            lambda: ductile_gpu.export_tag("weights", a, side.names, allocator=side.allocator),
+            lambda: ductile_gpu.import_tag(b, allocator=reader, **how),
+        )
+
+
+# ---- Export and import -------------------------------------------------------------------------
+
+
+def test_a_tag_arrives_with_its_names(side: Side, reader: ductile_gpu.Allocator) -> None:
+    exported, imported = hand(side, reader)
+    assert imported.tag == "weights"
+    assert imported.layout == exported.layout
+    assert [size for _, size in imported.blocks] != []
+    assert len(imported.blocks) == 3
+    assert set(imported.parts) == {"w", "b"}
+    assert not imported.writable
+    part = imported["b"]
+    assert part.address == imported.address + imported.parts["b"].offset
+    assert part.size == 4096
+    assert reader.stats().imported_bytes == imported.size
+    assert side.allocator.stats().exported_bytes == imported.size
+    imported.close()
+    exported.close()
+    exported.close()
+    assert reader.stats().imported_bytes == 0
+    assert side.allocator.stats().exported_bytes == 0
+    with pytest.raises(BufferError):
+        imported["b"]
+    with pytest.raises(BufferError):
+        part.__dlpack__()
+
+
+def test_a_changed_layout_is_refused_on_both_sides(
+    side: Side, reader: ductile_gpu.Allocator
+) -> None:
+    _, imported = hand(side, reader)
+    imported.close()
+    _, again = hand(side, reader, layout=imported.layout)
+    again.close()
+    with ends() as (a, b), pytest.raises(ductile_gpu.LayoutChanged):
+        both(
+            lambda: ductile_gpu.export_tag("weights", a, allocator=side.allocator),
+            lambda: ductile_gpu.import_tag(b, allocator=reader, layout=imported.layout),
+        )
+
+
+def test_misuse_is_refused_before_anything_is_sent(side: Side) -> None:
+    with ends() as (a, b):
+        for names, kind in (
+            ({"w": (side.blocks[0], 4 * MIB)}, ductile_gpu.InvalidArgument),
+            ({"a\tb": (side.blocks[0], 512)}, ductile_gpu.InvalidArgument),
+            ({"w": object()}, TypeError),
+        ):
+            with pytest.raises(kind):
+                ductile_gpu.export_tag("weights", a, names, allocator=side.allocator)
+        with pytest.raises(ductile_gpu.InvalidArgument):
+            ductile_gpu.export_tag("other", a, allocator=side.allocator)
+        b.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            b.recv(1)
+
+
+def test_only_processes_of_this_user_over_unix_sockets(
+    side: Side, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.socket() as tcp, pytest.raises(ductile_gpu.InvalidArgument):
+        ductile_gpu.export_tag("weights", tcp, allocator=side.allocator)
+    monkeypatch.setattr("os.geteuid", lambda: 4711)
+    with ends() as (a, _), pytest.raises(PermissionError):
+        ductile_gpu.export_tag("weights", a, allocator=side.allocator)
+
+
+def test_a_side_that_is_silent_ends_the_other_in_time(
+    side: Side, reader: ductile_gpu.Allocator
+) -> None:
+    with ends() as (a, b):
+        with pytest.raises(ductile_gpu.BadMessage):
+            ductile_gpu.export_tag("weights", a, allocator=side.allocator, timeout=0.05)
+        assert side.allocator.stats().exported_bytes == 0
+        a.close()
+        with pytest.raises(ductile_gpu.BadMessage):
+            ductile_gpu.import_tag(b, allocator=reader)
+
+
+# ---- Epochs ------------------------------------------------------------------------------------
+
+
+def test_a_reader_waits_for_what_is_new_and_whole() -> None:
+    with ductile_gpu.Epoch() as epoch:
+        with pytest.raises(TimeoutError), epoch.read(timeout=0.02):
+            pass
+        with epoch.write() as published:
+            assert epoch.number % 2 == 1
+            with pytest.raises(TimeoutError), epoch.read(timeout=0.02):
+                pass
+        with epoch.read() as seen:
+            assert seen == published == epoch.number
+            with epoch.read(timeout=5):  # readers share
+                pass
+            with pytest.raises(TimeoutError), epoch.write(timeout=0.02):
+                pass
+        with pytest.raises(TimeoutError), epoch.read(after=seen, timeout=0.02):
+            pass
+
+
+def test_a_write_that_failed_publishes_nothing() -> None:
+    with ductile_gpu.Epoch() as epoch:
+        with epoch.write():
+            pass
+        with pytest.raises(KeyError), epoch.write():
+            raise KeyError
+        with pytest.raises(TimeoutError), epoch.read(timeout=0.02):
+            pass
+        with epoch.write() as published:
+            pass
+        with epoch.read(timeout=1) as seen:
+            assert seen == published == 4
+
+
+def test_what_has_to_finish_does_so_before_the_turn_ends() -> None:
+    with ductile_gpu.Epoch() as epoch:
+        with epoch.write(lambda: numbers.append(epoch.number)):
+            numbers: list[int] = []
+        with pytest.raises(KeyError), epoch.read(finish=lambda: numbers.append(-1)):
+            raise KeyError
+        assert numbers == [1, -1]
+
+
+WRITER = """
+import mmap, os, socket, sys, ductile_gpu
+end = socket.socket(fileno=int(sys.argv[1]))
+epoch = ductile_gpu.Epoch.receive(end)
+page = mmap.mmap(int(sys.argv[2]), 1 << 16)
+value = 0
+while True:
+    with epoch.write():
+        value = (value + 1) % 256
+        for at in range(0, 1 << 16, 64):
+            page[at : at + 64] = bytes([value]) * 64
+"""
+
+
+def test_no_reader_sees_torn_contents_whenever_a_writer_is_killed() -> None:
+    data = os.memfd_create("weights")
+    os.ftruncate(data, 1 << 16)
+    page = mmap.mmap(data, 1 << 16)
+    rng = random.Random(3)
+    with ductile_gpu.Epoch() as epoch:
+        seen = killed_while_writing = 0
+        for _ in range(KILLS):
+            with ends() as (a, b):
+                command = [sys.executable, "-c", WRITER, str(b.fileno()), str(data)]
+                writer = subprocess.Popen(command, pass_fds=(b.fileno(), data))
+                epoch.send(a)
+                with epoch.read(after=seen, timeout=60) as seen:  # it is at work
+                    assert len(set(page[:])) == 1
+                stop = time.monotonic() + rng.random() * 0.05
+                while time.monotonic() < stop:
+                    with epoch.read(after=seen, timeout=60) as seen:
+                        assert len(set(page[:])) == 1, "torn"
+                time.sleep(rng.random() * 0.01)  # it writes most of that time
+                writer.kill()
+                writer.wait()
+            killed_while_writing += epoch.number % 2
+            if epoch.number % 2 == 0:
+                with epoch.read(timeout=5):
+                    assert len(set(page[:])) == 1
+    assert killed_while_writing > 0, "no kill came at the moment that this is about"
+    os.close(data)
+
+
+# ---- The owner ---------------------------------------------------------------------------------
+
+
+class Owner:
+    """`ductile-gpu keep` as a process of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / "keep.sock"
+        self.process = self.start()
+
+    def start(self) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-m", "ductile_gpu", "keep", "--socket", str(self.path)]
+        process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+        for _ in range(600):
+            with contextlib.suppress(OSError):
+                _keep.ask(self.path, {"do": "status"})
+                return process
+            time.sleep(0.05)
+        raise AssertionError("it does not listen")
+
+    def tags(self) -> dict[str, Any]:
+        return dict(_keep.ask(self.path, {"do": "status"})["tags"])
+
+    def wait_for(self, what: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+        for _ in range(1000):
+            found = self.tags().get("weights", {"state": "empty", "readers": [], "writer": None})
+            if what(found):
+                return dict(found)
+            time.sleep(0.01)
+        raise AssertionError(found)
+
+    def descriptors(self) -> int:
+        return len(os.listdir(f"/proc/{self.process.pid}/fd"))
+
+
+@pytest.fixture
+def owner(tmp_path: Path) -> Iterator[Owner]:
+    made = Owner(tmp_path)
+    yield made
+    made.process.kill()
+    made.process.wait()
+
+
+def test_memory_is_kept_across_its_users(
+    owner: Owner, side: Side, reader: ductile_gpu.Allocator
+) -> None:
+    where = {"path": owner.path}
+    with pytest.raises(ductile_gpu.InvalidArgument, match="empty"):
+        ductile_gpu.open_kept("weights", allocator=reader, **where)
+    with ductile_gpu.keep_tag("weights", side.names, allocator=side.allocator, **where) as kept:
+        layout = kept.layout
+        with pytest.raises(ductile_gpu.InvalidArgument, match="being written by"):
+            ductile_gpu.open_kept("weights", write=True, allocator=reader, **where)
+        with ductile_gpu.open_kept("weights", allocator=reader, **where) as read:
+            assert read.imported is not None
+            assert not read.imported.writable
+            with kept.epoch.write() as published:
+                pass
+            with read.epoch.read(timeout=5) as seen:
+                assert seen == published
+            found = owner.tags()["weights"]
+            assert found["writer"] == os.getpid()
+            assert found["readers"] == [os.getpid()]
+    owner.wait_for(lambda found: found["writer"] is None and not found["readers"])
+    with pytest.raises(ductile_gpu.InvalidArgument, match="there already"):
+        ductile_gpu.keep_tag("weights", allocator=side.allocator, **where)
+    with ductile_gpu.open_kept(
+        "weights", write=True, layout=layout, allocator=reader, **where
+    ) as w:
+        assert w.imported is not None
+        assert w.imported.writable
+    with pytest.raises(ductile_gpu.LayoutChanged):
+        ductile_gpu.open_kept("weights", layout=layout + 1, allocator=reader, **where)
+
+
+def test_what_nobody_uses_can_be_dropped(owner: Owner, side: Side) -> None:
+    before = owner.descriptors()
+    with ductile_gpu.keep_tag("weights", allocator=side.allocator, path=owner.path):
+        with pytest.raises(ductile_gpu.InvalidArgument, match="in use"):
+            _keep.ask(owner.path, {"do": "drop", "tag": "weights"})
+        assert owner.descriptors() > before
+    owner.wait_for(lambda found: found["writer"] is None)
+    run = [sys.executable, "-m", "ductile_gpu", "keep", "--socket", str(owner.path)]
+    assert subprocess.run([*run, "--drop", "weights"], check=False).returncode == 0
+    assert owner.tags() == {}
+    assert subprocess.run([*run, "--drop", "weights"], check=False).returncode == 1
+    for _ in range(200):
+        if owner.descriptors() <= before:
+            break
+        time.sleep(0.02)
+    assert owner.descriptors() <= before
+
+
+def test_one_owner_at_a_place_and_a_killed_one_leaves_it_free(owner: Owner) -> None:
+    with pytest.raises(ductile_gpu.Busy):
+        _keep.Keeper(owner.path)
+    owner.process.kill()
+    owner.process.wait()
+    owner.process = owner.start()
+    assert owner.tags() == {}
+
+
+def test_the_owner_opens_no_driver(owner: Owner, side: Side) -> None:
+    with ductile_gpu.keep_tag("weights", allocator=side.allocator, path=owner.path):
+        maps = Path(f"/proc/{owner.process.pid}/maps").read_text()
+    assert "libductile" in maps
+    assert "libcuda" not in maps
+
+
+def _say(owner: Owner, said: bytes) -> None:
+    with socket.socket(socket.AF_UNIX) as connection, contextlib.suppress(ConnectionError):
+        connection.connect(str(owner.path))
+        connection.sendall(said)
+        connection.shutdown(socket.SHUT_WR)
+        while connection.recv(4096):
+            pass
+
+
+def test_nonsense_ends_one_connection_alone(owner: Owner) -> None:
+    for said in (b"", b"\n", b"{}\n", b"[1]\n", b"\xff\xfe\n", b"x" * 10000, b'{"do":"put"}\n'):
+        _say(owner, said)
+    _say(owner, b'{"do":"put","tag":"t"}\nnot a tag')
+    _say(owner, b'{"do":"read","tag":"t","wait":0}\n')
+    assert owner.tags() == {}
+
+
+USER = """
+import os, sys
+sys.path.insert(0, sys.argv[3])
+import ductile_gpu, test_handover as t
+if sys.argv[1] == "put":
+    side = t.Side()
+    while True:
+        kept = ductile_gpu.keep_tag("weights", side.names, allocator=side.allocator,
+                                    path=sys.argv[2], wait=None)
+        kept.close()
+        try:
+            t._keep.ask(sys.argv[2], {"do": "drop", "tag": "weights"})
+        except ductile_gpu.InvalidArgument:
+            pass
+allocator = ductile_gpu.Allocator(driver="virtual", shareable="fd")
+while True:
+    kept = ductile_gpu.open_kept("weights", write=sys.argv[1] == "write", allocator=allocator,
+                                 path=sys.argv[2], wait=None)
+    if sys.argv[1] == "write":
+        with kept.epoch.write():
+            pass
+    kept.close()
+"""
+
+
+def _start_user(what: str, owner: Owner) -> subprocess.Popen[bytes]:
+    here = str(Path(__file__).parent)
+    command = [sys.executable, "-c", USER, what, str(owner.path), here]
+    return subprocess.Popen(command, stderr=subprocess.DEVNULL)
+
+
+@pytest.mark.parametrize("what", ["put", "read", "write"])
+def test_a_user_killed_at_any_moment_leaves_its_place_and_the_owner_whole(
+    what: str, owner: Owner, side: Side, reader: ductile_gpu.Allocator
+) -> None:
+    rng = random.Random(what)
+    where = {"path": owner.path}
+    if what != "put":
+        ductile_gpu.keep_tag("weights", side.names, allocator=side.allocator, **where).close()
+    for _ in range(KILLS // 3):
+        user = _start_user(what, owner)
+        time.sleep(0.3 + rng.random() * 0.3)
+        user.send_signal(signal.SIGKILL)
+        user.wait()
+        owner.wait_for(lambda found: found["writer"] is None and not found["readers"])
+    if what == "put":
+        with contextlib.suppress(ductile_gpu.InvalidArgument):
+            _keep.ask(owner.path, {"do": "drop", "tag": "weights"})
+        ductile_gpu.keep_tag("weights", side.names, allocator=side.allocator, **where).close()
+    with ductile_gpu.open_kept("weights", write=True, allocator=reader, wait=10, **where) as kept:
+        assert kept.imported is not None
+        assert set(kept.imported.parts) == {"w", "b"}
+    assert owner.process.poll() is None
+
+
+def test_users_go_on_when_the_owner_is_killed(
+    owner: Owner, side: Side, reader: ductile_gpu.Allocator
+) -> None:
+    where = {"path": owner.path}
+    writer = ductile_gpu.keep_tag("weights", side.names, allocator=side.allocator, **where)
+    read = ductile_gpu.open_kept("weights", allocator=reader, **where)
+    owner.process.kill()
+    owner.process.wait()
+    with writer.epoch.write():
+        side.allocator.check()
+    with read.epoch.read(timeout=5):
+        reader.check()
+    read.close()
+    writer.close()
+    with pytest.raises(ConnectionError, match="ductile-gpu keep"):
+        ductile_gpu.open_kept("weights", allocator=reader, **where)
+    owner.process = owner.start()
+    ductile_gpu.keep_tag("weights", side.names, allocator=side.allocator, **where).close()
+    assert json.dumps(owner.tags())
+
+
+def test_many_readers_enter_at_once(owner: Owner, side: Side) -> None:
+    where = {"path": owner.path}
+    ductile_gpu.keep_tag("weights", side.names, allocator=side.allocator, **where).close()
+    barrier = threading.Barrier(8)
+
+    def read(_: int) -> int:
+        with contextlib.ExitStack() as stack:
+            virtual = ductile_gpu.Allocator(driver="virtual", shareable="fd")
+            allocator = stack.enter_context(virtual)
+            kept = stack.enter_context(
+                ductile_gpu.open_kept("weights", allocator=allocator, **where)
+            )
+            barrier.wait(30)
+            return kept.layout
+
+    with ThreadPoolExecutor(8) as pool:
+        assert len(set(pool.map(read, range(8)))) == 1
