@@ -12,8 +12,8 @@ tried, each with one line of result:
     owner     opens no driver; the weights are there when everybody else has ended
 
 --build makes the libraries in build/handover first (a minute) and uses them; otherwise the
-installed package is used. Exit status: 0 when all is as it should be, 1 otherwise, 77 without a GPU.
-Needs PyTorch, takes about a minute and a half.
+installed package is used. Needs PyTorch; takes about a minute and a half. Exit status: 0 when all
+is as it should be, 1 otherwise, 77 without a GPU.
 """
 
 from __future__ import annotations
