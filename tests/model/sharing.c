@@ -77,7 +77,7 @@ static const char *contents_arrive(subject *s, const model_block *b, ductile_add
     if (b->is_blank) {
         return NULL;
     }
-    TRY(b->recorded == 0 && b->stream != GONE ? sync_slot(s, b->stream) : sync_all(s));
+    TRY(sync_all(s)); /* streams that have ended may still be at work on it */
     NEED_OK(ductile_virtual_read_back(s->f.gpu, bytes, at, sizeof bytes, s->slots[0].stream));
     NEED(bytes[0] == b->pattern && bytes[63] == b->pattern, "%llx holds %02x where it arrives",
          b->address, bytes[0]);
