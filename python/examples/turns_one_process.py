@@ -36,8 +36,10 @@ class OnGpu:
             self.optimizer = torch.optim.SGD(
                 self.layer.parameters(), lr=1e-3, momentum=0.9, foreach=False
             )
+            # Backward's threads are outside of the pool: what they make would be, too.
+            self.layer.weight.grad = torch.zeros_like(self.layer.weight)
             self.x = torch.randn(32, n, device="cuda")
-            self.train()  # makes gradients and momentum, which are to sleep too
+            self.train()  # makes the momentum, which is to sleep too
         memory.pause("train")
         with memory.pool("weights"):
             self.weights = torch.zeros(n, n, device="cuda")
@@ -51,7 +53,7 @@ class OnGpu:
             loss = (self.layer(self.x) - self.x).square().mean()
             loss.backward()
             self.optimizer.step()
-        return float(loss)
+        return float(loss.detach())
 
     def send_weights(self) -> None:
         """To the host copy of the generator's, which sleeps: its resume brings them."""

@@ -99,13 +99,18 @@ class OnVirtualGpu:
         self.allocator.resume("all")
 
 
+def shared_bytes(kind: Any) -> int:
+    """A fifth of the memory, in whole numbers of 4 bytes."""
+    return int(kind.cap) // 5 // 4 * 4
+
+
 def work(is_trainer: bool, is_virtual: bool, turns: int, name: str, peer: Connection) -> None:
     """One of the two. A message is what the sender holds now: with it the turn is passed on."""
     kind: Any = OnVirtualGpu if is_virtual else OnGpu
     block = SharedMemory(name)
     if not is_trainer:
         peer.recv()  # the trainer is made and sleeps
-    side = kind(block.buf[: kind.cap // 5])
+    side = kind(block.buf[: shared_bytes(kind)])
     side.pause()
     peer.send(side.held())
     for step in range(1, turns + 1):
@@ -140,7 +145,7 @@ def main() -> int:
     is_virtual = given.virtual or not has_gpu()
     kind: Any = OnVirtualGpu if is_virtual else OnGpu
     context = multiprocessing.get_context("spawn")
-    block = SharedMemory(create=True, size=kind.cap // 5)
+    block = SharedMemory(create=True, size=shared_bytes(kind))
     try:
         ends = context.Pipe()
         sides = [
