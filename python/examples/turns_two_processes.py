@@ -47,7 +47,7 @@ class OnGpu:
         """Generates."""
         self.weights.copy_(self.shared)
         self.rest.fill_(step)
-        assert float((self.weights - self.rest[: self.weights.numel()]).abs().max()) == 0
+        assert self.torch.equal(self.weights, self.rest[: self.weights.numel()])
 
     def set_others(self, held: int) -> None:
         """The device knows itself."""

@@ -68,8 +68,9 @@ def tell(line: str) -> None:
 
 def put(path: str) -> None:
     """Makes the weights, passes them to the owner and ends: they outlive it."""
-    import ductile_gpu
     import torch
+
+    import ductile_gpu
     from ductile_gpu._binding import _abi
     from ductile_gpu._binding._native import lib
 

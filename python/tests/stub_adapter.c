@@ -63,3 +63,18 @@ API void *ductile_torch_open(int device, char *message, size_t size) {
     snprintf(message, size, "the stub has no devices");
     return NULL;
 }
+
+API int ductile_torch_leave(char *message, size_t size) {
+    (void)message;
+    (void)size;
+    installed = 0;
+    return 0;
+}
+
+API int ductile_torch_inherited(void) {
+    return 0;
+}
+
+API int ductile_torch_is_serving(void) {
+    return ductile_torch_is_installed();
+}

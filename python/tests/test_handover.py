@@ -19,8 +19,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Callable
 
-import ductile_gpu
 import pytest
+
+import ductile_gpu
 from ductile_gpu._binding import _abi
 from ductile_gpu._binding._native import lib
 from ductile_gpu._process import _keep

@@ -270,7 +270,7 @@ def test_what_can_only_be_set_is_only_set(saver, torch):
 
 def test_preload_after_cuda_is_used_falls_back_and_says_so(torch):
     made = memory_saver.TorchMemorySaver()
-    with pytest.warns(RuntimeWarning, match=r"CUDA is already initialised.*beside PyTorch's own"):
+    with pytest.warns(RuntimeWarning, match=r"CUDA is already in use.*beside PyTorch's own"):
         made.hook_mode = "preload"
 
 
@@ -385,7 +385,7 @@ def test_the_environment_sets_the_default(name, value, call, answer):
 def test_whole_process_needs_ductile_as_the_allocator(torch, monkeypatch):
     """TMS_INIT_ENABLE does not work beside PyTorch's own allocator."""
     monkeypatch.setenv("TMS_INIT_ENABLE", "1")
-    with pytest.raises(RuntimeError, match="already initialised"):
+    with pytest.raises(RuntimeError, match="already in use"):
         memory_saver.TorchMemorySaver().pause()
 
 
