@@ -48,52 +48,43 @@ static ductile_status lock_pages(dvmm_host_arena *arena, uint8_t *memory, uint64
     return status == DUCTILE_ERR_OUT_OF_MEMORY ? DUCTILE_ERR_OUT_OF_HOST_MEMORY : status;
 }
 
-static ductile_status add_extent(dvmm_host_arena *arena, uint64_t size) {
-    uint8_t *memory = arena->base + arena->bytes;
-    if (size > arena->most_bytes - arena->bytes || !make_room_for_extent(arena) ||
-        !dvmm_host_pages_make(memory, size)) {
-        return DUCTILE_ERR_OUT_OF_HOST_MEMORY;
-    }
-    ductile_status status = lock_pages(arena, memory, size);
-    if (status != DUCTILE_OK) {
-        dvmm_host_pages_drop(memory, size);
-        return status;
-    }
+static void append_extent(dvmm_host_arena *arena, uint64_t size) {
     dti_lock_acquire(&arena->lock);
     arena->bytes += size;
     arena->ends[arena->n_extents++] = arena->bytes;
     dti_lock_release(&arena->lock);
-    return DUCTILE_OK;
 }
 
-/* `making` is held: only this thread changes what is there. */
-static ductile_status grow_to(dvmm_host_arena *arena, uint64_t bytes, uint64_t least) {
-    if (bytes <= arena->bytes) {
-        return DUCTILE_OK;
-    }
-    ductile_status status = reserve_addresses(arena);
-    if (status != DUCTILE_OK || bytes > arena->most_bytes) {
+/* An extent of `made` bytes whose memory is there above the last extent, and `size` new ones. */
+static ductile_status add_extent(dvmm_host_arena *arena, uint64_t made, uint64_t size) {
+    uint8_t *memory = arena->base + arena->bytes;
+    if (size > arena->most_bytes - arena->bytes - made || !make_room_for_extent(arena) ||
+        (size > 0 && !dvmm_host_pages_make(memory + made, size))) {
         return DUCTILE_ERR_OUT_OF_HOST_MEMORY;
     }
-    uint64_t needed = dti_round_up(bytes - arena->bytes, DVMM_HUGE_PAGE);
-    uint64_t wished = dti_max(needed, dti_round_up(least, DVMM_HUGE_PAGE));
-    status = add_extent(arena, wished);
-    return status == DUCTILE_OK || wished == needed ? status : add_extent(arena, needed);
+    ductile_status status = lock_pages(arena, memory, made + size);
+    if (status == DUCTILE_OK) {
+        append_extent(arena, made + size);
+    } else if (size > 0) {
+        dvmm_host_pages_drop(memory + made, size);
+    }
+    return status;
 }
 
 ductile_status dvmm_host_arena_reserve(dvmm_host_arena *arena, uint64_t bytes) {
     dti_lock_acquire(&arena->making);
-    ductile_status status = grow_to(arena, bytes, 0);
+    ductile_status status = DUCTILE_OK;
+    if (bytes > arena->bytes) {
+        status = reserve_addresses(arena);
+        if (status == DUCTILE_OK && bytes > arena->most_bytes) {
+            status = DUCTILE_ERR_OUT_OF_HOST_MEMORY;
+        }
+        uint64_t size = bytes - arena->bytes;
+        status = status == DUCTILE_OK ? add_extent(arena, 0, dti_round_up(size, DVMM_HUGE_PAGE))
+                                      : status;
+    }
     dti_lock_release(&arena->making);
     return status;
-}
-
-static uint64_t end_of_taken(dvmm_host_arena *arena) {
-    dti_lock_acquire(&arena->lock);
-    const dvmm_host_span *last = arena->n_taken > 0 ? &arena->taken[arena->n_taken - 1] : NULL;
-    uint64_t end = last != NULL ? last->at + last->size : 0;
-    dti_lock_release(&arena->lock);
-    return end;
 }
 
 /* The last extent leaves the arena before its memory goes, so that no thread takes a span of it. */
@@ -111,13 +102,6 @@ static uint64_t shorten(dvmm_host_arena *arena, uint64_t keep_bytes) {
     return size;
 }
 
-static void lengthen_again(dvmm_host_arena *arena, uint64_t size) {
-    dti_lock_acquire(&arena->lock);
-    arena->bytes += size;
-    arena->ends[arena->n_extents++] = arena->bytes;
-    dti_lock_release(&arena->lock);
-}
-
 ductile_status dvmm_host_arena_release(dvmm_host_arena *arena, uint64_t keep_bytes,
                                        uint64_t *released) {
     ductile_status status = DUCTILE_OK;
@@ -127,7 +111,7 @@ ductile_status dvmm_host_arena_release(dvmm_host_arena *arena, uint64_t keep_byt
         uint8_t *memory = arena->base + arena->bytes;
         status = size > 0 ? dvmm_host_unregister(arena->driver, memory) : DUCTILE_OK;
         if (status != DUCTILE_OK) {
-            lengthen_again(arena, size);
+            append_extent(arena, size);
         } else if (size > 0) {
             dvmm_host_pages_drop(memory, size);
             *released += size;
@@ -143,6 +127,39 @@ static ductile_status release_all(dvmm_host_arena *arena) {
     ductile_status status = dvmm_host_arena_release(arena, 0, &released);
     dvmm_capture_restore(arena->driver, mode);
     return status == DUCTILE_OK ? dvmm_usable(arena->driver) : status;
+}
+
+/* Extents at the top of which nothing is taken leave the arena, and their memory stays. */
+static uint64_t open_free_top(dvmm_host_arena *arena) {
+    uint64_t opened = 0;
+    for (uint64_t size = shorten(arena, 0); size > 0; size = shorten(arena, 0)) {
+        if (dvmm_host_unregister(arena->driver, arena->base + arena->bytes) != DUCTILE_OK) {
+            append_extent(arena, size);
+            break;
+        }
+        opened += size;
+    }
+    return opened;
+}
+
+/* Makes an extent with room for `size`, of free ones at the top and what they lack. */
+static ductile_status grow_by(dvmm_host_arena *arena, uint64_t size) {
+    if (reserve_addresses(arena) != DUCTILE_OK || size > arena->most_bytes) {
+        return DUCTILE_ERR_OUT_OF_HOST_MEMORY;
+    }
+    uint64_t least = dti_round_up(arena->bytes / MOST_SHARE, DVMM_HUGE_PAGE);
+    uint64_t made = open_free_top(arena);
+    uint64_t needed = dti_round_up(size, DVMM_HUGE_PAGE);
+    needed = needed > made ? needed - made : 0;
+    uint64_t wished = needed > 0 ? dti_max(needed, least) : 0;
+    ductile_status status = add_extent(arena, made, wished);
+    if (status != DUCTILE_OK && wished > needed) {
+        status = add_extent(arena, made, needed);
+    }
+    if (status != DUCTILE_OK && made > 0 && add_extent(arena, made, 0) != DUCTILE_OK) {
+        dvmm_host_pages_drop(arena->base + arena->bytes, made);
+    }
+    return status;
 }
 
 ductile_status dvmm_host_arena_fini(dvmm_host_arena *arena) {
@@ -173,51 +190,83 @@ static bool insert_locked(dvmm_host_arena *arena, uint32_t i, dvmm_host_span spa
     return true;
 }
 
-/* The lowest place that has room; *index: of the span behind it. */
-static uint64_t find_place_locked(const dvmm_host_arena *arena, uint64_t size, uint32_t *index) {
+typedef struct place {
+    uint64_t at;
+    uint64_t room;  /* 0: there is none */
+    uint32_t index; /* of the span behind it */
+} place;
+
+/* The lowest place that has room, in one extent. */
+static place find_place_locked(const dvmm_host_arena *arena, uint64_t size) {
     DTI_ASSERT_HELD(&arena->lock);
-    uint64_t at = 0;
     uint32_t i = 0;
-    while (i < arena->n_taken && arena->taken[i].at - at < size) {
-        at = arena->taken[i].at + arena->taken[i].size;
-        i++;
+    for (uint32_t e = 0; e < arena->n_extents; e++) {
+        uint64_t at = e > 0 ? arena->ends[e - 1] : 0;
+        while (i < arena->n_taken && arena->taken[i].at < arena->ends[e] &&
+               arena->taken[i].at - at < size) {
+            at = arena->taken[i].at + arena->taken[i].size;
+            i++;
+        }
+        bool is_before = i < arena->n_taken && arena->taken[i].at < arena->ends[e];
+        uint64_t end = is_before ? arena->taken[i].at : arena->ends[e];
+        if (end - at >= size) {
+            return (place){at, end - at, i};
+        }
     }
-    *index = i;
-    return at;
+    return (place){0, 0, 0};
 }
 
 /* ERR_NOT_READY: there is no room. */
-static ductile_status try_to_take(dvmm_host_arena *arena, uint64_t size, dvmm_host_span *out) {
-    uint32_t i = 0;
+static ductile_status try_to_take(dvmm_host_arena *arena, uint64_t size, uint64_t least,
+                                  dvmm_host_span *out) {
     dti_lock_acquire(&arena->lock);
-    dvmm_host_span span = {find_place_locked(arena, size, &i), size};
+    place found = find_place_locked(arena, size);
+    found = found.room > 0 ? found : find_place_locked(arena, least);
+    dvmm_host_span span = {found.at, dti_min(size, found.room)};
     ductile_status status = DUCTILE_ERR_NOT_READY;
-    if (size <= arena->bytes && span.at <= arena->bytes - size) {
-        status = insert_locked(arena, i, span) ? DUCTILE_OK : DUCTILE_ERR_OUT_OF_HOST_MEMORY;
+    if (found.room > 0) {
+        status =
+            insert_locked(arena, found.index, span) ? DUCTILE_OK : DUCTILE_ERR_OUT_OF_HOST_MEMORY;
     }
     dti_lock_release(&arena->lock);
     *out = status == DUCTILE_OK ? span : (dvmm_host_span){0, 0};
     return status;
 }
 
-ductile_status dvmm_host_arena_take(dvmm_host_arena *arena, uint64_t size, dvmm_host_span *out) {
+ductile_status dvmm_host_arena_take(dvmm_host_arena *arena, uint64_t size, uint64_t least,
+                                    dvmm_host_span *out) {
     size = dti_round_up(size, DVMM_HOST_LINE);
-    ductile_status status = try_to_take(arena, size, out);
+    least = dti_round_up(least, DVMM_HOST_LINE);
+    ductile_status status = try_to_take(arena, size, least, out);
     while (status == DUCTILE_ERR_NOT_READY) { /* other threads may take the room first */
         dti_lock_acquire(&arena->making);
-        status = grow_to(arena, end_of_taken(arena) + size, arena->bytes / MOST_SHARE);
-        status = status == DUCTILE_OK ? try_to_take(arena, size, out) : status;
+        status = grow_by(arena, size);
+        status = status == DUCTILE_OK ? try_to_take(arena, size, least, out) : status;
         dti_lock_release(&arena->making);
     }
     return status;
 }
 
-void dvmm_host_arena_give(dvmm_host_arena *arena, dvmm_host_span span) {
-    dti_lock_acquire(&arena->lock);
+static uint32_t find_taken_locked(const dvmm_host_arena *arena, uint64_t at) {
+    DTI_ASSERT_HELD(&arena->lock);
     uint32_t i = 0;
-    while (i < arena->n_taken && arena->taken[i].at != span.at) {
+    while (i < arena->n_taken && arena->taken[i].at != at) {
         i++;
     }
+    return i;
+}
+
+void dvmm_host_arena_cut(dvmm_host_arena *arena, dvmm_host_span *span, uint64_t size) {
+    dti_lock_acquire(&arena->lock);
+    uint32_t i = find_taken_locked(arena, span->at);
+    span->size = dti_round_up(size, DVMM_HOST_LINE);
+    arena->taken[i].size = span->size;
+    dti_lock_release(&arena->lock);
+}
+
+void dvmm_host_arena_give(dvmm_host_arena *arena, dvmm_host_span span) {
+    dti_lock_acquire(&arena->lock);
+    uint32_t i = find_taken_locked(arena, span.at);
     if (i < arena->n_taken) {
         arena->n_taken--;
         memmove(&arena->taken[i], &arena->taken[i + 1],

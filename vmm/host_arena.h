@@ -10,7 +10,8 @@
  *     [extent][extent    ][extent ][ reserved, no memory ................... ]
  *      span   span  . . . span . .
  *
- * A copy must not cross from one extent into the next: the driver knows them one by one.
+ * A copy must not cross from one extent into the next: the driver knows them one by one. So a span
+ * lies in one extent, and whoever gets its address may copy as he likes.
  * Threads: safe. Two locks: one while memory is made or given back, which may take long and may
  * only be acquired by a thread that holds none, and a short one of rank LEAF.
  */
@@ -59,8 +60,15 @@ ductile_status dvmm_host_arena_reserve(dvmm_host_arena *arena, uint64_t bytes);
 ductile_status dvmm_host_arena_release(dvmm_host_arena *arena, uint64_t keep_bytes,
                                        uint64_t *released);
 
-/* Takes a span, and makes memory for it if there is no room. No lock held. */
-ductile_status dvmm_host_arena_take(dvmm_host_arena *arena, uint64_t size, dvmm_host_span *out);
+/* Takes a span of `size` in one extent, or one of at least `least` where so much is free nowhere.
+ * Makes memory if there is no room for that either; free extents at the top become part of it. No
+ * lock held. On error nothing is taken, and there is as much memory as before, unless the driver
+ * refuses to lock again what it had locked. */
+ductile_status dvmm_host_arena_take(dvmm_host_arena *arena, uint64_t size, uint64_t least,
+                                    dvmm_host_span *out);
+
+/* The span ends after `size` bytes, and the rest is free. Pre: 0 < size <= span->size. */
+void dvmm_host_arena_cut(dvmm_host_arena *arena, dvmm_host_span *span, uint64_t size);
 
 /* Pre: no copy into or out of it is under way. */
 void dvmm_host_arena_give(dvmm_host_arena *arena, dvmm_host_span span);

@@ -2,6 +2,7 @@
 #include "vmm/host_copy.h"
 
 #include "vmm/base/align.h"
+#include "vmm/base/array.h"
 #include "vmm/capture_mode.h"
 
 #include <stdlib.h>
@@ -28,9 +29,8 @@ static ductile_status copy_bytes(const dvmm_host_copy *saved, dvmm_piece run, du
                                  copy_fn copy) {
     ductile_status status = DUCTILE_OK;
     while (run.size > 0 && status == DUCTILE_OK) {
-        uint64_t from = saved->span.at + run.at;
-        uint64_t part = dti_min(run.size, dvmm_host_arena_rest(saved->arena, from));
-        status = copy(saved->driver, saved->arena->base + from, run.addr, part, stream);
+        uint64_t part = dti_min(run.size, dvmm_host_arena_rest(saved->arena, run.at));
+        status = copy(saved->driver, saved->arena->base + run.at, run.addr, part, stream);
         run.addr += part;
         run.at += part;
         run.size -= part;
@@ -176,25 +176,72 @@ static int by_address(const void *l, const void *r) {
     return (left->addr > right->addr) - (left->addr < right->addr);
 }
 
-static void lay_out(dvmm_host_copy *saved) {
+static void sort(dvmm_host_copy *saved) {
     qsort(saved->pieces, saved->n_pieces, sizeof *saved->pieces, by_address);
     for (uint64_t i = 0; i < saved->n_pieces; i++) {
-        saved->pieces[i].at = saved->bytes;
         saved->bytes += saved->pieces[i].size;
     }
 }
 
-/* The span of the copy before, where it fits. */
-static ductile_status take_span(dvmm_host_copy *saved, dvmm_host_span before) {
-    if (before.size == saved->bytes) {
-        saved->span = before;
+static void give_spans(dvmm_host_copy *saved) {
+    for (uint32_t i = 0; i < saved->n_spans; i++) {
+        dvmm_host_arena_give(saved->arena, saved->spans[i]);
+    }
+    saved->n_spans = 0;
+}
+
+/* The places of the copy before, where each piece is as large as then. */
+static bool keep_places(dvmm_host_copy *saved, const dvmm_host_copy *before) {
+    bool is_same = before->n_pieces == saved->n_pieces && before->n_spans > 0;
+    for (uint64_t i = 0; i < saved->n_pieces && is_same; i++) {
+        is_same = before->pieces[i].size == saved->pieces[i].size;
+        saved->pieces[i].at = before->pieces[i].at;
+    }
+    return is_same;
+}
+
+static dvmm_host_span *add_span(dvmm_host_copy *saved, uint64_t size, uint64_t least,
+                                ductile_status *status) {
+    bool has_room =
+        dti_have_room(&saved->spans, sizeof *saved->spans, &saved->spans_room, saved->n_spans + 1);
+    dvmm_host_span *span = has_room ? &saved->spans[saved->n_spans] : NULL;
+    *status = has_room ? dvmm_host_arena_take(saved->arena, size, least, span)
+                       : DUCTILE_ERR_OUT_OF_HOST_MEMORY;
+    saved->n_spans += *status == DUCTILE_OK;
+    return span;
+}
+
+/* Places pieces from *next on in the span, as many as it has room for; returns their bytes. */
+static uint64_t fill_span(dvmm_host_copy *saved, dvmm_host_span *span, uint64_t *next) {
+    uint64_t used = 0;
+    for (; *next < saved->n_pieces && saved->pieces[*next].size <= span->size - used; ++*next) {
+        saved->pieces[*next].at = span->at + used;
+        used += saved->pieces[*next].size;
+    }
+    dvmm_host_arena_cut(saved->arena, span, used);
+    return used;
+}
+
+static ductile_status take_places(dvmm_host_copy *saved) {
+    ductile_status status = DUCTILE_OK;
+    uint64_t left = saved->bytes;
+    for (uint64_t i = 0; i < saved->n_pieces && status == DUCTILE_OK;) {
+        dvmm_host_span *span = add_span(saved, left, saved->pieces[i].size, &status);
+        left -= status == DUCTILE_OK ? fill_span(saved, span, &i) : 0;
+    }
+    return status;
+}
+
+/* Takes over the host memory of `before`. */
+static ductile_status find_places(dvmm_host_copy *saved, dvmm_host_copy *before) {
+    saved->spans = before->spans;
+    saved->n_spans = before->n_spans;
+    saved->spans_room = before->spans_room;
+    if (keep_places(saved, before)) {
         return DUCTILE_OK;
     }
-    if (before.size > 0) {
-        dvmm_host_arena_give(saved->arena, before);
-    }
-    return saved->bytes > 0 ? dvmm_host_arena_take(saved->arena, saved->bytes, &saved->span)
-                            : DUCTILE_OK;
+    give_spans(saved);
+    return take_places(saved);
 }
 
 static ductile_status begin_save(dvmm_host_copy *saved) {
@@ -205,12 +252,12 @@ static ductile_status begin_save(dvmm_host_copy *saved) {
 
 ductile_status dvmm_host_copy_save(dvmm_host_copy *saved, dvmm_host_arena *arena,
                                    dvmm_piece *pieces, uint64_t n_pieces) {
-    dvmm_host_span before = saved->span;
-    free(saved->pieces);
+    dvmm_host_copy before = *saved;
     *saved = (dvmm_host_copy){
         .driver = arena->driver, .arena = arena, .pieces = pieces, .n_pieces = n_pieces};
-    lay_out(saved);
-    ductile_status status = take_span(saved, before);
+    sort(saved);
+    ductile_status status = find_places(saved, &before);
+    free(before.pieces);
     if (status == DUCTILE_OK && n_pieces > 0) {
         status = begin_save(saved);
     }
@@ -262,7 +309,7 @@ uint8_t *dvmm_host_copy_find(const dvmm_host_copy *saved, ductile_addr addr, uin
         const dvmm_piece *piece = &saved->pieces[middle];
         if (addr - piece->addr < piece->size) {
             *bytes = piece->size - (addr - piece->addr);
-            uint64_t at = saved->span.at + piece->at + (addr - piece->addr);
+            uint64_t at = piece->at + (addr - piece->addr);
             return piece->has_stayed ? NULL : saved->arena->base + at;
         }
         low = addr > piece->addr ? middle + 1 : low;
@@ -271,7 +318,7 @@ uint8_t *dvmm_host_copy_find(const dvmm_host_copy *saved, ductile_addr addr, uin
     return NULL;
 }
 
-/* Leaves a span that a copy may still use to the end of the process. */
+/* Leaves spans that a copy may still use to the end of the process. */
 void dvmm_host_copy_drop(dvmm_host_copy *saved) {
     if (saved->busy != NULL || saved->n_steps > 0) {
         dvmm_capture_mode mode = dvmm_capture_relax(saved->driver);
@@ -279,9 +326,10 @@ void dvmm_host_copy_drop(dvmm_host_copy *saved) {
         drop_steps(saved);
         dvmm_capture_restore(saved->driver, mode);
     }
-    if (saved->busy == NULL && saved->span.size > 0) {
-        dvmm_host_arena_give(saved->arena, saved->span);
+    if (saved->busy == NULL) {
+        give_spans(saved);
     }
+    free(saved->spans);
     free(saved->pieces);
     *saved = (dvmm_host_copy){0};
 }

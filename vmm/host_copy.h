@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A host copy: contents of device memory, kept in a span of the host arena while the device memory
- * is gone. Pieces lie there one behind the other, in the order of their addresses.
+ * A host copy: contents of device memory, kept in the host arena while the device memory is gone.
+ * Pieces lie there in the order of their addresses, in one span where that has room, otherwise in
+ * several. A piece lies in one span, so that one copy of the driver may have all of it.
  *
  * Copies run on a stream of their own: the caller orders them, by host waits, after the work on
  * the pieces, and later work after the restore, which waits. Saving does not: while the copies run,
@@ -18,7 +19,7 @@ enum { DVMM_COPY_STEPS = 64 };
 typedef struct dvmm_piece {
     ductile_addr addr;
     uint64_t size;
-    uint64_t at;     /* in the span; set by the copy */
+    uint64_t at;     /* in the arena; set by the copy */
     bool has_stayed; /* set by the owner of the copy: the memory stayed mapped, nothing is copied
                         back */
 } dvmm_piece;
@@ -32,7 +33,9 @@ typedef struct dvmm_copy_step {
 typedef struct dvmm_host_copy {
     dvmm_driver *driver;
     dvmm_host_arena *arena;
-    dvmm_host_span span;
+    dvmm_host_span *spans; /* owned */
+    uint32_t n_spans;
+    uint32_t spans_room;
     dvmm_piece *pieces; /* owned; by address */
     uint64_t n_pieces;
     uint64_t bytes;
@@ -47,8 +50,8 @@ typedef struct dvmm_host_copy {
 } dvmm_host_copy;
 
 /* Begins to copy the pieces to the host. Replaces what `saved` holds, which must be at rest, in its
- * place if that has the same size. Takes ownership of `pieces` (from malloc), also on failure; then
- * the copy is empty. ERR_OUT_OF_HOST_MEMORY, ERR_DRIVER, ... */
+ * place if the pieces have the same sizes. Takes ownership of `pieces` (from malloc), also on
+ * failure; then the copy is empty. ERR_OUT_OF_HOST_MEMORY, ERR_DRIVER, ... */
 ductile_status dvmm_host_copy_save(dvmm_host_copy *saved, dvmm_host_arena *arena,
                                    dvmm_piece *pieces, uint64_t n_pieces);
 
@@ -70,7 +73,7 @@ uint8_t *dvmm_host_copy_find(const dvmm_host_copy *saved, ductile_addr addr, uin
 ductile_status dvmm_host_copy_restore(dvmm_host_copy *saved,
                                       bool (*wants)(void *user, ductile_addr addr), void *user);
 
-/* Waits for copies that are under way, and gives the span back. An empty copy is all zeros. */
+/* Waits for copies that are under way, and gives the spans back. An empty copy is all zeros. */
 void dvmm_host_copy_drop(dvmm_host_copy *saved);
 
 #endif

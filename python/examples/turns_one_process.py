@@ -59,7 +59,7 @@ class OnGpu:
         """To the host copy of the generator's, which sleeps: its resume brings them."""
         kept = self.memory.kept(self.weights, copy=False)
         assert kept is not None
-        kept.copy_(self.layer.weight.detach().cpu())
+        kept.copy_(self.layer.weight.detach())
         self.sent = float(kept[:8, :8].double().sum())
 
     def generate(self) -> float:

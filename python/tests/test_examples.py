@@ -3,9 +3,12 @@
 
 from __future__ import annotations
 
+import os
 import runpy
+import signal
 import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -55,6 +58,40 @@ def test_turns_need_more_memory_than_there_is_at_once(name):
     )
     assert answer.returncode == 0, answer.stderr
     assert answer.stdout.count("generat") >= 20
+
+
+@pytest.mark.parametrize("dies", ["trainer", "generator"])
+def test_who_takes_turns_goes_on_when_the_other_is_killed(dies):
+    command = [sys.executable, "-u", str(ROOT / "python" / "examples" / TURNS[1]), "--virtual"]
+    process = subprocess.Popen([*command, "--turns", "2000"], stdout=subprocess.PIPE, text=True)
+    other = {"trainer": "generator", "generator": "trainer"}[dies]
+    lines = iter(process.stdout.readline, "")
+    assert any(line.split()[1] == "generator" for line in lines)  # both are at work
+    sides = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    trainer, generator = sorted(int(side) for side in sides if is_side(side))
+    os.kill({"trainer": trainer, "generator": generator}[dies], signal.SIGKILL)
+    assert any(f"the {dies} has ended: the {other} goes on" in line for line in lines)
+    rest = [line.split()[1] for line in lines]
+    assert process.wait(100) == 1
+    assert rest.count(other) > 100
+    assert dies not in rest
+
+
+def is_side(process):
+    return "spawn_main" in Path(f"/proc/{process}/cmdline").read_text()
+
+
+def test_turns_and_deaths_change_no_result():
+    """The program for hardware, with bytes: 200 turns, and each side killed at random moments."""
+    path = ROOT / "python" / "tests" / "turns_gpu.py"
+    given = ["--virtual", "--turns", "200", "--kills", "6", "--pairs", "2"]
+    answer = subprocess.run(
+        [sys.executable, str(path), *given], capture_output=True, text=True, timeout=200
+    )
+    assert answer.returncode == 0, answer.stdout + answer.stderr
+    said = dict(line.split(": ", 1) for line in answer.stdout.splitlines() if ": " in line)
+    assert "0 refused, asleep 0 bytes" in said["turns"]
+    assert said["kills"].startswith("12 of 12 ")
 
 
 class Seen:

@@ -130,6 +130,30 @@ def test_host_memory_goes_with_the_last_of_its_region(saver, torch, is_paused):
     assert _tags.release_host() == 0
 
 
+@pytest.mark.parametrize("where", ["region", "graph", "environment"])
+def test_host_memory_goes_back_after_a_resume_with_the_backend_mmap(
+    saver, torch, where, monkeypatch
+):
+    """As torch_memory_saver's cpu_backup example looks at the memory of its process."""
+    if where == "environment":  # the memory of the process, which is in no region
+        monkeypatch.setenv("TMS_INIT_ENABLE_CPU_BACKUP", "1")
+        monkeypatch.setenv("TMS_INIT_CPU_BACKUP_BACKEND", "mmap")
+    how = {} if where == "environment" else {"cpu_backup_backend": "mmap"}
+    if where == "graph":
+        asleep = fake_torch.Graph()
+        with saver.cuda_graph(asleep, tag="default", enable_cpu_backup=True, **how):
+            asleep.output = torch.tensor(32 * MIB)
+    else:
+        with saver.region(enable_cpu_backup=True, **how):
+            asleep = torch.tensor(32 * MIB)
+    before = _tags.reserve_host(0)
+    saver.pause()
+    assert _tags.reserve_host(0) >= before + 32 * MIB
+    saver.resume()
+    assert _tags.reserve_host(0) == before
+    del asleep
+
+
 def test_tags_sleep_and_wake_in_any_order(saver, torch):
     tensors = []
     for tag in ("weights", "kv_cache"):

@@ -32,7 +32,7 @@ TestSuite(host_arena, .init = open_arena);
 
 static dvmm_host_span take(uint64_t size) {
     dvmm_host_span span;
-    assert_ok(dvmm_host_arena_take(&arena, size, &span));
+    assert_ok(dvmm_host_arena_take(&arena, size, size, &span));
     memset(arena.base + span.at, (int)size, size); /* it is there */
     return span;
 }
@@ -75,14 +75,57 @@ Test(host_arena, reserving_makes_the_difference_and_less_makes_nothing) {
     close_arena();
 }
 
-Test(host_arena, a_copy_ends_where_its_extent_does) {
-    assert_ok(dvmm_host_arena_reserve(&arena, HUGE));
-    dvmm_host_span span = take(4 * HUGE);
-    assert_u64(span.at, 0);
-    assert_u64(dvmm_host_arena_rest(&arena, 0), HUGE);
-    assert_u64(dvmm_host_arena_rest(&arena, HUGE - 1), 1);
-    assert_u64(dvmm_host_arena_rest(&arena, HUGE), 3 * HUGE);
+Test(host_arena, a_span_lies_in_one_extent) {
+    assert_ok(dvmm_host_arena_reserve(&arena, 2 * HUGE));
+    dvmm_host_span low = take(HUGE);
+    dvmm_host_span high = take(2 * HUGE);
+    assert_u64(high.at, 2 * HUGE);
+    assert_u64(dvmm_host_arena_rest(&arena, 0), 2 * HUGE);
+    assert_u64(dvmm_host_arena_rest(&arena, high.at), 2 * HUGE);
+    assert_u64(take(HUGE).at, low.at + HUGE); /* what was passed over serves */
     close_arena();
+}
+
+Test(host_arena, where_all_fits_nowhere_a_part_is_taken_and_the_rest_of_it_is_free_again) {
+    dvmm_host_span part;
+    assert_ok(dvmm_host_arena_reserve(&arena, 3 * HUGE));
+    dvmm_host_span low = take(HUGE);
+    assert_ok(dvmm_host_arena_take(&arena, 4 * HUGE, HUGE, &part));
+    assert_u64(part.at, low.size);
+    assert_u64(part.size, 2 * HUGE);
+    dvmm_host_arena_cut(&arena, &part, HUGE + 1);
+    assert_u64(part.size, HUGE + DVMM_HOST_LINE);
+    assert_u64(take(HUGE / 2).at, part.at + part.size);
+    assert_u64(dvmm_host_arena_bytes(&arena), 3 * HUGE);
+    close_arena();
+}
+
+Test(host_arena, a_span_that_grows_by_and_by_needs_no_more_than_its_last_size) {
+    for (uint64_t n = 1; n <= 8; n++) {
+        dvmm_host_arena_give(&arena, take(n * HUGE));
+        assert_u64(dvmm_host_arena_bytes(&arena), n * HUGE);
+    }
+    assert_u64(ductile_virtual_count(r.gpu, "host_register"), 8);
+    assert_u64(ductile_virtual_count(r.gpu, "host_unregister"), 7);
+    close_arena();
+}
+
+Test(host_arena, free_memory_that_cannot_be_locked_again_is_given_back) {
+    dvmm_host_span span;
+    assert_ok(dvmm_host_arena_reserve(&arena, HUGE));
+    const ductile_virtual_fault fault = {.struct_size = sizeof fault,
+                                         .call = "host_register",
+                                         .nth = 1,
+                                         .code = DVMM_OUT_OF_MEMORY,
+                                         .persistent = 1};
+    assert_ok(ductile_virtual_inject(r.gpu, &fault));
+    assert_status(dvmm_host_arena_take(&arena, 2 * HUGE, 2 * HUGE, &span),
+                  DUCTILE_ERR_OUT_OF_HOST_MEMORY);
+    assert_u64(dvmm_host_arena_bytes(&arena), 0);
+    assert_ok(ductile_virtual_inject(r.gpu, NULL));
+    assert_u64(take(2 * HUGE).at, 0);
+    assert_ok(dvmm_host_arena_fini(&arena));
+    rig_close(&r);
 }
 
 Test(host_arena, memory_goes_from_the_top_down_to_what_is_taken_or_kept) {
@@ -109,7 +152,8 @@ Test(host_arena, a_registration_that_fails_leaves_what_was_there) {
     assert_status(dvmm_host_arena_reserve(&arena, 2 * HUGE), DUCTILE_ERR_OUT_OF_HOST_MEMORY);
     assert_u64(dvmm_host_arena_bytes(&arena), HUGE);
     assert_ok(ductile_virtual_inject(r.gpu, &fault));
-    assert_status(dvmm_host_arena_take(&arena, 2 * HUGE, &span), DUCTILE_ERR_OUT_OF_HOST_MEMORY);
+    assert_status(dvmm_host_arena_take(&arena, 2 * HUGE, 2 * HUGE, &span),
+                  DUCTILE_ERR_OUT_OF_HOST_MEMORY);
     assert_u64(span.size, 0);
     assert_ok(ductile_virtual_inject(r.gpu, NULL));
     assert_u64(take(2 * HUGE).at, 0);

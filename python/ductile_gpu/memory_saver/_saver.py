@@ -295,6 +295,9 @@ class _Impl(Handlers):
             become_allocator()
         self._margin: Optional[int] = None
         self._mem_pools: dict[_Key, _Region] = {}
+        self._mmap_tags: set[str] = set()  # whose host memory goes back after a resume
+        if _is_set("TMS_INIT_ENABLE_CPU_BACKUP"):
+            self._note_backend(_TAG_DEFAULT, os.environ.get("TMS_INIT_CPU_BACKUP_BACKEND"))
         self._cached: dict[Allocator, int] = {}  # what slept without a block on it
         self._graph_pools: dict[PoolId, Any] = {}
         self._thread = _Settings()
@@ -308,7 +311,12 @@ class _Impl(Handlers):
         from ductile_gpu.torch._tag_pools import current_device
 
         kind = (backend or self.cdll.tms_get_cpu_backup_backend().decode()) if backup else ""
+        self._note_backend(tag, kind)
         return _Key(tag, backup, False, kind, current_device())
+
+    def _note_backend(self, tag: str, backend: Optional[str]) -> None:
+        if backend == "mmap":
+            self._mmap_tags.add(tag)
 
     def _opened(self, key: _Key) -> contextlib.AbstractContextManager[None]:
         found = self._mem_pools.get(key)
@@ -340,7 +348,7 @@ class _Impl(Handlers):
     ) -> Iterator[None]:
         import torch
 
-        contents: Contents = "keep" if backup else "drop"
+        contents = self._key(tag, backup, backend).contents
         with (
             self._capture_pool(pool, tag, contents) as handle,
             torch.cuda.graph(graph, pool=handle, stream=stream, capture_error_mode=mode),
@@ -507,10 +515,7 @@ class _Impl(Handlers):
                 _hold_again(allocator, self._cached.pop(allocator, 0))
 
     def _give_host_back(self, allocator: Allocator, tags: set[str]) -> None:
-        is_mmap = any(
-            key.cpu_backup_backend == "mmap" and key.tag in tags for key in self._mem_pools
-        )
-        if is_mmap and not self.cdll.tms_get_retain_cpu_backup():
+        if self._mmap_tags & tags and not self.cdll.tms_get_retain_cpu_backup():
             allocator.release_host()
 
     def set_margin(self, size: int) -> None:

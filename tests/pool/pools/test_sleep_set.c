@@ -322,6 +322,32 @@ Test(sleep_set, kept_contents_can_be_read_and_changed_without_waking) {
     assert_holds(1, 0x5A);
 }
 
+/* The driver takes a copy's page-locked memory from one registration only. */
+Test(sleep_set, kept_contents_of_a_block_can_be_copied_at_once_wherever_they_lie) {
+    ductile_sleep_request all = all_pools();
+    ductile_sleep_report report;
+    for (uint64_t mib = 2; mib <= 12; mib += 2) { /* registrations that end within blocks */
+        assert_ok(ductile_sleep_reserve(a, mib << 20, NULL));
+    }
+    all.contents = DUCTILE_CONTENTS_KEEP;
+    assert_ok(pause(&all, &report));
+    ductile_addr to;
+    assert_ok(ductile_pool_begin(a, BYPASS, NULL, NULL));
+    assert_ok(ductile_alloc(a, BLOCK_BYTES, f.streams[0], &to));
+    assert_ok(ductile_pool_end(a, BYPASS));
+    for (size_t i = 0; i < N_PARTS; i++) {
+        uint64_t bytes = 0;
+        void *host = NULL;
+        assert_ok(ductile_kept_contents(a, parts[i].block, &host, &bytes));
+        assert_u64(bytes, BLOCK_BYTES);
+        assert_ok(ductile_virtual_upload(f.gpu, to, host, bytes, f.streams[0]));
+    }
+    assert_ok(resume(&all, &report));
+    for (size_t i = 0; i < N_PARTS; i++) {
+        assert_holds(i, byte_of(i));
+    }
+}
+
 Test(sleep_set, contents_that_were_not_kept_have_no_host_address) {
     void *host = a;
     uint64_t bytes = 1;

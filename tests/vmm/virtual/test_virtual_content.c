@@ -87,6 +87,25 @@ Test(virtual_content, memory_without_access_is_refused) {
     assert_ok(dvmm_address_free(r.d, addr, 3 * r.granule));
 }
 
+/* As hardware does, and only for memory that the driver knows. */
+Test(virtual_content, a_copy_across_the_edge_of_page_locked_memory_is_refused) {
+    enum { N = 4096 };
+    static uint8_t bytes[3 * N];
+    ductile_addr addr = rig_row(&r, 1);
+    assert_ok(dvmm_host_register(r.d, bytes, N));
+    assert_ok(dvmm_host_register(r.d, bytes + N, N));
+    assert_ok(dvmm_upload(r.d, addr, bytes, N, stream));
+    assert_ok(dvmm_upload(r.d, addr, bytes + 2 * N, N, stream));
+    assert_status(dvmm_upload(r.d, addr, bytes, N + 1, stream), DUCTILE_ERR_DRIVER);
+    assert_status(dvmm_upload(r.d, addr, bytes + N + 1, N, stream), DUCTILE_ERR_DRIVER);
+    assert_status(dvmm_download(r.d, bytes + 1, addr, N, stream), DUCTILE_ERR_DRIVER);
+    assert_ok(dvmm_download(r.d, bytes + N, addr, N, stream));
+    assert_ok(dvmm_stream_sync(r.d, stream));
+    assert_ok(dvmm_host_unregister(r.d, bytes));
+    assert_ok(dvmm_host_unregister(r.d, bytes + N));
+    rig_unrow(&r, addr, 1);
+}
+
 /* ---- Against an array ---------------------------------------------------------------------- */
 
 enum { GRANULES = 6, GRANULE = 64 << 10, SPAN = GRANULES * GRANULE };

@@ -77,6 +77,26 @@ static bool is_one_value(const uint8_t *bytes, uint64_t size) {
     return size != 0 && memcmp(bytes, bytes + 1, size - 1) == 0;
 }
 
+/* The page-locked block that has a byte of [memory, memory + size). */
+static const vgpu_host_block *find_overlap(const vgpu *gpu, const void *memory, uint64_t size) {
+    const vgpu_host_block *block = gpu->work.host_blocks;
+    while (block != NULL && ((uintptr_t)memory - (uintptr_t)block->memory >= block->size) &&
+           ((uintptr_t)block->memory - (uintptr_t)memory >= size)) {
+        block = block->next;
+    }
+    return block;
+}
+
+/* One copy's host memory lies in one page-locked block, or none of it is page-locked. */
+static int check_host(const vgpu *gpu, const void *memory, uint64_t size, bool *is_pinned) {
+    const vgpu_host_block *block = find_overlap(gpu, memory, size);
+    uint64_t distance = block != NULL ? (uintptr_t)memory - (uintptr_t)block->memory : 0;
+    *is_pinned = block != NULL;
+    return block == NULL || (distance < block->size && block->size - distance >= size)
+               ? DVMM_SUCCESS
+               : DVMM_INVALID_VALUE;
+}
+
 /* Bytes that are all alike are not kept: to write them is a fill. */
 static vgpu_op *upload_op(ductile_addr to, const uint8_t *from, uint64_t size) {
     if (is_one_value(from, size)) {
@@ -98,7 +118,9 @@ static vgpu_op *upload_op(ductile_addr to, const uint8_t *from, uint64_t size) {
 
 int dvmm_vgpu_upload(vgpu *gpu, ductile_addr to, const void *from, uint64_t size,
                      ductile_stream stream) {
+    bool is_pinned;
     int code = check_span(gpu, stream, to, size, DVMM_ACCESS_RW);
+    code = code == DVMM_SUCCESS ? check_host(gpu, from, size, &is_pinned) : code;
     if (code != DVMM_SUCCESS) {
         return code;
     }
@@ -119,23 +141,14 @@ int dvmm_vgpu_read_back(vgpu *gpu, void *to, ductile_addr from, uint64_t size,
 }
 
 /* To memory that is not page-locked the driver copies before it returns. */
-static bool is_pinned(const vgpu *gpu, const void *memory, uint64_t size) {
-    const vgpu_host_block *block = gpu->work.host_blocks;
-    for (; block != NULL; block = block->next) {
-        uintptr_t distance = (uintptr_t)memory - (uintptr_t)block->memory;
-        if (distance < block->size && block->size - distance >= size) {
-            return true;
-        }
-    }
-    return false;
-}
-
 int dvmm_vgpu_download(vgpu *gpu, void *to, ductile_addr from, uint64_t size,
                        ductile_stream stream) {
-    if (!is_pinned(gpu, to, size)) {
+    bool is_pinned;
+    int code = check_host(gpu, to, size, &is_pinned);
+    if (code == DVMM_SUCCESS && !is_pinned) {
         return dvmm_vgpu_read_back(gpu, to, from, size, stream);
     }
-    int code = check_span(gpu, stream, from, size, DVMM_ACCESS_READ);
+    code = code == DVMM_SUCCESS ? check_span(gpu, stream, from, size, DVMM_ACCESS_READ) : code;
     if (code != DVMM_SUCCESS) {
         return code;
     }
@@ -196,15 +209,6 @@ static int find_and_drop(vgpu *gpu, const void *memory, bool is_registered, int 
 
 int dvmm_vgpu_host_free(vgpu *gpu, void *memory) {
     return find_and_drop(gpu, memory, false, DVMM_INVALID_VALUE);
-}
-
-static const vgpu_host_block *find_overlap(const vgpu *gpu, const void *memory, uint64_t size) {
-    const vgpu_host_block *block = gpu->work.host_blocks;
-    while (block != NULL && ((uintptr_t)memory - (uintptr_t)block->memory >= block->size) &&
-           ((uintptr_t)block->memory - (uintptr_t)memory >= size)) {
-        block = block->next;
-    }
-    return block;
 }
 
 int dvmm_vgpu_host_register(vgpu *gpu, void *memory, uint64_t size) {

@@ -1,0 +1,192 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What PyTorch and its libraries keep on a GPU is right after a sleep: generators' state, cuBLAS's
+workspaces, captured and compiled graphs.
+
+Each case does the same steps twice, once awake all the time and once with a sleep before every
+step, in which other memory is made and filled; the results are equal to the bit. Prints one line
+per case; ends with status 1 if one failed.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from typing import Any, Callable
+
+import cases
+
+GIVEN = cases.parser(__doc__, seconds=60, workers=6).parse_args()
+os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+
+import torch
+from torch.nn import functional as F
+
+import ductile_gpu.torch as memory
+
+STEPS = 5
+MIB = 1 << 20
+Step = Callable[[int], torch.Tensor]
+Sleep = Callable[[], None]
+
+
+def sleep_whole() -> None:
+    """All memory of the process; what is made meanwhile shows where memory is read too early."""
+    memory.pause_all()
+    other = torch.full((64 * MIB,), 0xA5, dtype=torch.uint8, device="cuda")
+    assert int(other[-1]) == 0xA5
+    del other
+    memory.resume_all()
+
+
+def sleep_tags() -> None:
+    """Every tag, while memory without one is awake."""
+    memory.pause()
+    assert memory.sleeping()
+    torch.full((64 * MIB,), 0xA5, dtype=torch.uint8, device="cuda")
+    memory.resume()
+
+
+def results(step: Step, sleep: Sleep) -> Iterator[torch.Tensor]:
+    torch.cuda.manual_seed(7)
+    for i in range(STEPS):
+        sleep()
+        yield step(i).detach().cpu().clone()
+
+
+def expect_equal(step: Step, *sleeps: Sleep) -> None:
+    awake = list(results(step, lambda: None))
+    assert not all(torch.equal(awake[0], one) for one in awake[1:]), "the steps are all alike"
+    for sleep in sleeps:
+        for i, (before, after) in enumerate(zip(awake, results(step, sleep))):
+            assert torch.equal(before, after), f"step {i} differs after {sleep.__name__}"
+
+
+def captured(work: Callable[[], torch.Tensor], pool: Any = None) -> Callable[[], torch.Tensor]:
+    side = torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        for _ in range(3):
+            work()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, pool=pool):
+        out = work()
+
+    def replay() -> torch.Tensor:
+        graph.replay()
+        return out
+
+    return replay
+
+
+# ---- Generators --------------------------------------------------------------------------------
+
+
+def dropout_draws_on() -> None:
+    given = torch.ones(1000, 1000, device="cuda")
+    expect_equal(lambda i: F.dropout(given * (i + 1), 0.3), sleep_whole)
+
+
+def a_graphs_dropout_draws_on() -> None:
+    """The graph reads seed and offset from tensors that PyTorch registers with it."""
+    given = torch.ones(1000, 1000, device="cuda")
+    replay = captured(lambda: F.dropout(given, 0.3))
+    expect_equal(lambda i: replay(), sleep_whole)
+
+
+def a_generator_of_ones_own_draws_on() -> None:
+    own = torch.Generator(device="cuda")
+
+    def step(i: int) -> torch.Tensor:
+        if i == 0:
+            own.manual_seed(3)
+        return torch.randn(1000, device="cuda", generator=own)
+
+    expect_equal(step, sleep_whole)
+
+
+def a_graph_in_a_tag_draws_on() -> None:
+    with memory.pool("inputs"):
+        given = torch.ones(1000, 1000, device="cuda")
+    replay = captured(lambda: F.dropout(given, 0.3), memory.graph_pool("graphs"))
+    expect_equal(lambda i: replay(), sleep_whole, sleep_tags)
+
+
+# ---- Workspaces --------------------------------------------------------------------------------
+
+
+def product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """Few rows and much to add: cuBLAS divides the sum, and adds its parts in the workspace."""
+    return torch.addmm(a[:, :64].float() * 0, a.float(), b.float()) + (a.half() @ b.half()).float()
+
+
+def operands() -> tuple[torch.Tensor, torch.Tensor]:
+    torch.manual_seed(1)
+    return torch.randn(64, 65536, device="cuda"), torch.randn(65536, 64, device="cuda")
+
+
+def workspaces_made_outside_a_tag() -> None:
+    a, b = operands()
+    expect_equal(lambda i: product(a * (i + 1), b), sleep_whole)
+
+
+def workspaces_made_in_a_tag() -> None:
+    """They sleep with the tag, so they are only of use when it is awake."""
+    with memory.pool("work"):
+        a, b = operands()
+        product(a, b)
+    expect_equal(lambda i: product(a * (i + 1), b), sleep_whole, sleep_tags)
+
+
+def workspaces_of_a_graph() -> None:
+    a, b = operands()
+    scale = torch.ones((), device="cuda")
+    replay = captured(lambda: product(a * scale, b), memory.graph_pool("graphs"))
+
+    def step(i: int) -> torch.Tensor:
+        scale.fill_(i + 1)
+        return replay()
+
+    expect_equal(step, sleep_whole, sleep_tags)
+
+
+# ---- Compiled ----------------------------------------------------------------------------------
+
+
+def a_compiled_function_with_graphs() -> None:
+    """Its graphs and their memory are PyTorch's own trees; weights have a tag."""
+    with memory.pool("weights"):
+        first = torch.randn(512, 512, device="cuda")
+        second = torch.randn(512, 512, device="cuda")
+
+    @torch.compile(mode="reduce-overhead")
+    def layer(x: torch.Tensor) -> torch.Tensor:
+        return F.dropout(F.gelu(x @ first), 0.2) @ second
+
+    given = torch.randn(64, 512, device="cuda")
+
+    def step(i: int) -> torch.Tensor:
+        torch.compiler.cudagraph_mark_step_begin()
+        return layer(given * (i + 1)).clone()
+
+    for i in range(4):  # compiles, warms up, captures
+        step(i)
+    expect_equal(step, sleep_whole, sleep_tags)
+
+
+CASES = (
+    a_compiled_function_with_graphs,
+    dropout_draws_on,
+    a_graphs_dropout_draws_on,
+    a_generator_of_ones_own_draws_on,
+    a_graph_in_a_tag_draws_on,
+    workspaces_made_outside_a_tag,
+    workspaces_made_in_a_tag,
+    workspaces_of_a_graph,
+)
+
+if __name__ == "__main__":
+    if GIVEN.only:
+        memory.enable("full")
+        torch.cuda.init()
+    sys.exit(cases.main(__file__, CASES, GIVEN))
