@@ -4,8 +4,8 @@ memory real ones cannot use again: what stays lies between what goes.
 
   shapes     a model meets a larger shape; a little state has been left between the activations
   outputs    an evaluation keeps a small output of each of its batches; then a training begins
-  requests   a server: texts of different lengths come and go, and each holds a few MiB a layer; then
-             a long prompt
+  requests   a server: texts of different lengths come and go, and each holds a few MiB a layer;
+             then a long prompt
   batches    batches that grow a little at every step, three of them under way
   walk       10 units, 1 more, the 10 go, 4 and 11 come
   random     large blocks of all sizes, of which 97 % of the cap is in use
@@ -14,9 +14,9 @@ memory real ones cannot use again: what stays lies between what goes.
   libraries  what CuPy was used for is over; then PyTorch needs memory: 80 GiB each, of a device
              with less than 160
 
-Each is a generator that yields what it does: ("take", name, bytes, place) or ("give", name); a place
-is the number of a stream, "pool" or "cupy". So the same program runs on PyTorch (`Player`) and, but
-for the last two, as a trace on the virtual GPU:
+Each is a generator that yields what it does: ("take", name, bytes, place) or ("give", name); a
+place is the number of a stream, "pool" or "cupy". So the same program runs on PyTorch (`Player`)
+and, but for those two, as a trace on the virtual GPU:
 
     python capped_programs.py requests > requests.trace
     ductile-bench replay --capacity 5700M --contender ductile,expandable requests.trace
@@ -242,8 +242,9 @@ class Player:
         if name == "libraries" and self.on_gpu:
             self.share_with_cupy()
         live: dict[object, tuple[int, Any]] = {}
-        refused, n = False, 0
-        for n, event in enumerate(PROGRAMS[name](), 1):
+        refused, events = False, 0
+        for event in PROGRAMS[name]():
+            events += 1
             if event[0] == "give":
                 del live[event[1]]
                 continue
@@ -252,7 +253,11 @@ class Player:
             except self.torch.OutOfMemoryError:
                 refused = True
                 break
-        found = {"refused": refused, "events": n, "live": sum(size for size, _ in live.values())}
+        found = {
+            "refused": refused,
+            "events": events,
+            "live": sum(size for size, _ in live.values()),
+        }
         live.clear()
         if name == "libraries" and self.on_gpu:
             self.empty_cupy()

@@ -41,7 +41,7 @@ OPTIONS = {  # of Ductile, tried beside the default
     "serving": "sizes:tight",
     "small": "sizes:tight",
 }
-SPEED = ("training", "serving", "streams", "small", "notebook", "images", "libraries", "lora",
+SPEED = ("training", "serving", "streams", "small", "lora", "notebook", "libraries", "images",
          "growing")  # fmt: skip
 CAPS = {"small": 3 << 30}
 NEAR = {"training", "lora", "streams", "images", "growing"}
@@ -315,7 +315,7 @@ def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--steps", type=int, default=8, help="steps of a turn")
     parser.add_argument("--seconds", type=float, default=25, help="limit for one answer")
     parser.add_argument(
-        "--limit", type=float, default=90, help="no program begins after so many seconds"
+        "--limit", type=float, default=100, help="no program begins after so many seconds"
     )
     parser.add_argument("--output", type=Path, help="also write rows to this file, as JSON lines")
     parser.add_argument("--json", action="store_true", help="rows instead of tables")

@@ -49,7 +49,9 @@ class Plain(Program):
 
     def __init__(self, name: str, device: str, tiny: bool) -> None:
         self.program = plain_models.make(name, device, tiny)
-        self.ranges = (range(1, 4), range(8, 33, 8)) if tiny else (range(1, 17), range(64, 1025, 32))
+        self.ranges = (
+            (range(1, 4), range(8, 33, 8)) if tiny else (range(1, 17), range(64, 1025, 32))
+        )
         self.device, self.unit = device, "tokens"
 
     def step(self, n: int) -> int:
@@ -196,9 +198,7 @@ class Streams(Program):
              for rows, columns in shapes] for _ in range(self.layers)
         ]  # fmt: skip
         on_gpu = device == "cuda"
-        self.gathering, self.reducing = (
-            torch.cuda.Stream() if on_gpu else None for _ in range(2)
-        )
+        self.gathering, self.reducing = (torch.cuda.Stream() if on_gpu else None for _ in range(2))
         self.ready: dict[int, tuple[list[torch.Tensor], Any]] = {}
         if self.gathering is not None:
             self.gathering.wait_stream(torch.cuda.current_stream())  # the shards are written
@@ -264,7 +264,7 @@ class Serving(Program):
         words, layers, width, heads = (128, 2, 32, 2) if tiny else (32000, 16, 1024, 16)
         self.device, self.tiny = device, tiny
         self.most, self.longest = (4, 64) if tiny else (32, 1024)
-        self.n_new = 4 if tiny else 24
+        self.n_new = 4 if tiny else 16
         self.prompts = range(8, 33, 8) if tiny else range(16, 961, 16)
         self.model = Transformer(words, layers, width, heads).to(torch.bfloat16).eval()
         shape = (layers, 2, self.most, heads, self.longest, width // heads)
@@ -426,7 +426,8 @@ class Libraries(Images):
         waves = self.arrays.fft.rfft2(self.arrays.asarray(images))
         waves[..., waves.shape[-1] // 2 :] = 0
         return torch.as_tensor(
-            self.arrays.fft.irfft2(waves, tuple(images.shape[-2:])).astype("float32"), device=self.device
+            self.arrays.fft.irfft2(waves, tuple(images.shape[-2:])).astype("float32"),
+            device=self.device,
         )
 
     def loss(self, n: int) -> tuple[torch.Tensor, int]:
