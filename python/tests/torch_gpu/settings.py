@@ -27,6 +27,7 @@ import statistics
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -199,12 +200,20 @@ def play_models(stage: Stage) -> Iterator[Row]:
             return
         rows = list(play_speed(stage, program))
         yield from rows
-        used = max((row["used"] for row in rows if "error" not in row), default=0)
-        if "near" in stage.given.parts and program in NEAR and not stage.is_over():
-            yield from play_near(stage, program, used)
+        used = [row["used"] for row in rows if "error" not in row]
+        if used and "near" in stage.given.parts and program in NEAR and not stage.is_over():
+            yield from play_near(stage, program, max(used))
+
+
+def leave_out(given: argparse.Namespace) -> None:
+    """What this machine has no library for."""
+    if "libraries" in given.programs and not given.cpu_check and not find_spec("cupy"):
+        steps.say("libraries is left out: CuPy is not installed")
+        given.programs.remove("libraries")
 
 
 def play(given: argparse.Namespace) -> Iterator[Row]:
+    leave_out(given)
     stage = Stage(given)
     try:
         for program in given.programs if "dies" in given.parts else ():
