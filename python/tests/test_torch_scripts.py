@@ -683,6 +683,20 @@ def test_what_dies_and_what_lives_stand_side_by_side() -> None:
     assert settings.judge([row("ductile", True)]) == ["shapes, dies: Ductile refuses"]
 
 
+def test_near_its_limit_ductile_is_held_to_what_expandable_segments_refuse() -> None:
+    import settings
+
+    def rows(expandable: int, ductile: int) -> list[dict[str, Any]]:
+        some = {"part": "near", "program": "lora", "backend": "cpu"}
+        pairs = (("expandable", expandable), ("ductile", ductile))
+        return [{**some, "way": way, "refusals": refusals} for way, refusals in pairs]
+
+    assert settings.judge(rows(2, 1)) == []
+    assert settings.judge(rows(0, 1)) == [
+        "lora, near: Ductile refuses more than expandable segments"
+    ]
+
+
 def test_settings_of_programs_that_are_not_there_are_refused_by_name() -> None:
     import settings
 
