@@ -2,10 +2,10 @@
 """Which setting for which program: memory and speed of one program of each kind under native,
 expandable segments and Ductile, and which programs die under a cap that others live with.
 
-    python settings.py --output rows.jsonl                     # about two and a half minutes on an H200
-    python settings.py --parts speed --programs serving        # one program's speed and memory
-    python settings.py --parts dies --programs requests        # a program of capped_programs.py
-    python settings.py --table rows.jsonl                      # the tables of rows that were kept
+    python settings.py --output rows.jsonl                # two and a half minutes on an H200
+    python settings.py --parts speed --programs serving   # one program's speed and memory
+    python settings.py --parts dies --programs requests   # a program of capped_programs.py
+    python settings.py --table rows.jsonl                 # the tables of rows that were kept
 
   dies    each program of capped_programs.py under a cap that is a little more than it uses
           (capped_programs.CAPS): does it end, or is it refused memory?
@@ -266,7 +266,8 @@ def table_caps(rows: Iterable[Row]) -> str:
         some = next(iter(own.values()))
         needs = some.get("needs") or some["cap"] / ABOVE_USED
         ends = [how_it_ended(own[way]) if way in own else "-" for way in allocators.NAMES]
-        lines.append([program, gib(needs), gib(some["cap"]), *ends])
+        cap = gib(some["cap"]) if some["cap"] else "the device"
+        lines.append([program, gib(needs), cap, *ends])
     return steps.table(head, lines) if lines else ""
 
 
