@@ -612,6 +612,124 @@ def test_a_plain_program_takes_steps_of_every_size(name: str) -> None:
     assert all(weight.grad is None for weight in program.model.parameters())
 
 
+# ---- settings.py -------------------------------------------------------------------------------
+
+
+def completed(program: str, tmp_path: Path) -> dict[str, bool]:
+    """A program of capped_programs.py under its cap, on a virtual GPU."""
+    import capped_programs
+
+    bench = Path(sys.executable).parent / "ductile-bench"
+    trace = tmp_path / f"{program}.trace"
+    trace.write_text(capped_programs.trace(program))
+    done = subprocess.run(
+        [bench, "replay", "--json", "--device", "virtual", "--contender", "ductile,expandable",
+         "--capacity", f"{capped_programs.CAPS[program]}M", trace],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    rows = [json.loads(line) for line in done.stdout.splitlines()]
+    return {row["contender"]: row["completed"] for row in rows}
+
+
+@pytest.mark.parametrize("program", ["requests", "shapes", "random", "batches", "outputs"])
+def test_a_program_that_dies_under_expandable_segments_dies_under_their_model(
+    program: str, tmp_path: Path
+) -> None:
+    assert completed(program, tmp_path) == {"ductile": True, "expandable": False}
+
+
+@pytest.mark.parametrize("program", ["walk", "streams"])
+def test_a_program_that_makes_no_difference_completes_under_both(
+    program: str, tmp_path: Path
+) -> None:
+    assert completed(program, tmp_path) == {"ductile": True, "expandable": True}
+
+
+def test_every_cap_has_room_for_what_its_program_uses() -> None:
+    import capped_programs
+
+    for program, cap in capped_programs.CAPS.items():
+        assert cap == 0 or cap << 20 >= capped_programs.live_peak(program), program
+
+
+def test_speed_is_a_ratio_to_natives_turns_and_the_first_one_warms_up() -> None:
+    import settings
+
+    def answers(*turns_ms: float) -> list[dict[str, Any]]:
+        some = {"refusals": 0, "units": 10, "held": 3, "used": 2}
+        return [{"refusals": 0}, *({**some, "ms": ms} for ms in turns_ms)]
+
+    native, other = answers(900, 10, 20), answers(100, 5, 10)
+    row = settings.speed_row("ductile", other, native)
+    assert (row["of_native"], row["of_native_noise"]) == (2.0, 0.0)
+    assert row["turns_ms"] == [5, 10]
+    assert row["warm_up_ms"] == 100
+    assert row["per_second"] == 1500
+    assert settings.speed_row("ductile", [{"error": "ended"}], native) == {"error": "ended"}
+
+
+def test_what_dies_and_what_lives_stand_side_by_side() -> None:
+    import settings
+
+    def row(way: str, refused: bool) -> dict[str, Any]:
+        return {"part": "dies", "program": "shapes", "way": way, "cap": 2 << 30, "needs": 1 << 30,
+                "refused": refused, "retries": 3, "backend": "cpu"}  # fmt: skip
+
+    rows = [row("native", True), row("expandable", True), row("ductile", False)]
+    assert "| shapes | 1.00 | 2.00 | refused | refused | ends; 3 retries |" in (
+        settings.table_caps(rows)
+    )
+    assert settings.judge(rows) == []
+    assert settings.judge([row("ductile", True)]) == ["shapes, dies: Ductile refuses"]
+
+
+def test_near_its_limit_ductile_is_held_to_what_expandable_segments_refuse() -> None:
+    import settings
+
+    def rows(expandable: int, ductile: int) -> list[dict[str, Any]]:
+        some = {"part": "near", "program": "lora", "backend": "cpu"}
+        pairs = (("expandable", expandable), ("ductile", ductile))
+        return [{**some, "way": way, "refusals": refusals} for way, refusals in pairs]
+
+    assert settings.judge(rows(2, 1)) == []
+    assert settings.judge(rows(0, 1)) == [
+        "lora, near: Ductile refuses more than expandable segments"
+    ]
+
+
+def test_settings_of_programs_that_are_not_there_are_refused_by_name() -> None:
+    import settings
+
+    with pytest.raises(SystemExit, match="there is no chess"):
+        settings.parse(["--programs", "training,chess"])
+
+
+@pytest.mark.slow
+def test_programs_of_each_kind_take_turns_under_each_setting() -> None:
+    needs("torch")
+    words = ["--cpu-check", "--rounds", "2", "--steps", "2", "--seconds", "500", "--limit", "800"]
+    status, rows = run("settings.py", *words, "--programs", "streams,serving,growing,pool")
+    assert status == 0, rows
+    speed = [(row["program"], row["way"]) for row in rows if row["part"] == "speed"]
+    assert ("streams", "ductile+record_stream:wait") in speed
+    assert len(speed) == 4 + 4 + 3
+    assert all(row["machine"] and "error" not in row for row in rows)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["images", "notebook", "small", "libraries", "lora", "training"])
+def test_a_program_says_what_it_has_done(name: str) -> None:
+    needs("torch")
+    import settings_models
+
+    program = settings_models.make(name, "cpu", tiny=True)
+    assert all(program.step(n) > 0 for n in range(3))
+    program.drop()
+
+
+# ---- Trainings ----------------------------------------------------------------------------------
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("model", ["gpt2", "lora", "resnet"])
 def test_trainings_take_turns_and_agree(model: str) -> None:

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """usage: check_numbers.py [ROOT]
 
-Whether the numbers of the README and of docs/benchmarking.md are those of bench/results. Before each paragraph, list,
-table or output that has numbers stands a comment:
+Whether the numbers of the README, of docs/benchmarking.md and docs/settings.md are those of bench/results. Before each
+paragraph, list, table or output that has numbers stands a comment:
 
     <!-- from bench/results/FILE@COMMIT ...: NAME -->     NAME of derivations.py makes all numbers of what follows, in
                                                           order, from the rows that FILE has of that commit
@@ -24,7 +24,7 @@ import sys
 
 import derivations
 
-PAGES = ("README.md", "docs/benchmarking.md")
+PAGES = ("README.md", "docs/benchmarking.md", "docs/settings.md")
 PICTURE, ROWS = "docs/images/held.svg", "bench/results/replay-virtual.jsonl"
 
 NUMBER = re.compile(r"(?<![\w.,])(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?(?!\w)")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How the numbers of the README and of docs/benchmarking.md follow from the files of bench/results.
+"""How the numbers of the README, docs/benchmarking.md and docs/settings.md follow from the files of bench/results.
 
 A function gets the rows of each file that a page names, of the commit that it names, and returns what the page says:
 its numbers as text, in the page's order. check_numbers.py compares.
@@ -322,3 +322,93 @@ def old_driver(rows):
     alike = [pair(trace, passes, settings) for trace in TRACES[:3] for settings in ([], TIGHT) for passes in (1, 5)]
     assert all(new[0] == old[0] for new, old in alike), "a run on one stream differs"
     return told
+
+
+# ---- Which setting for which program ---------------------------------------------------------
+
+PROGRAM_ORDER = ("training", "lora", "images", "streams", "serving", "growing", "notebook", "small", "libraries")
+ALLOCATORS = ("native", "expandable", "ductile")
+# As the page has them.
+SLOWER = (("streams", "ductile"), ("streams", "ductile+record_stream:wait"), ("serving", "ductile+sizes:tight"))
+
+
+def gib(n_bytes):
+    return f"{n_bytes / (1 << 30):.2f}"
+
+
+def settings_rows(rows, part):
+    """{(program, way): row} of settings.py, without those that failed."""
+    return {(row["program"], row["way"]): row for row in rows if row.get("part") == part and "error" not in row}
+
+
+def of_native(row):
+    return [f"{row['of_native']:.3f}", f"{row['of_native_noise']:.3f}"]
+
+
+def settings_speed(rows):
+    """Of each program: used, held, done in a second, and that of native's; then with an option."""
+    found = settings_rows(rows, "speed")
+    for program in PROGRAM_ORDER:
+        own = {way: row for (name, way), row in found.items() if name == program}
+        for way in [*ALLOCATORS, *(way for way in own if "+" in way)] if own else ():
+            row = own[way]
+            yield [gib(row["used"]), gib(row["held"])]
+            yield f"{row['per_second']:,.0f}" if "per_second" in row else []
+            yield of_native(row) if way != "native" and "of_native" in row else []
+
+
+def settings_slower(rows):
+    """Percent, of those whose interval does not reach native."""
+    found = settings_rows(rows, "speed")
+    slower = {key: row for key, row in found.items()
+              if row.get("of_native", 1) + row.get("of_native_noise", 0) < 1}
+    assert sorted(slower) == sorted(SLOWER), sorted(slower)
+    return [f"{100 * (1 - slower[key]['of_native']):.1f}" for key in SLOWER]
+
+
+def settings_fsdp(rows):
+    for way in ("native", "expandable", "ductile", "ductile+cross_stream_reuse:wait"):
+        (row,) = [row for row in rows if (row["case"], row["way"]) == ("fsdp2", way)]
+        yield [f"{row[name] / 1024:.2f}" for name in ("used_mib", "held_mib")]
+        yield [f"{row['of_first']:.2f}", f"{row['of_first_noise']:.2f}"] if way != "native" else []
+
+
+DYING = ("requests", "shapes", "random", "batches", "outputs", "pool", "libraries", "walk", "streams")
+TORCH_NEAR = ("training", "lora", "images", "streams", "growing")
+
+
+def ended(row):
+    """`refused` has no number; what ended, its retries."""
+    return [] if row.get("refused") else row["retries"]
+
+
+def settings_dying(rows):
+    found = settings_rows(rows, "dies")
+    for program in DYING:
+        own = [found[program, way] for way in ALLOCATORS]
+        yield gib(own[0]["needs"]), gib(own[0]["cap"]) if own[0]["cap"] else [], [ended(row) for row in own]
+
+
+def settings_costs(rows):
+    """Milliseconds of the two that end under both, expandable segments and Ductile."""
+    found = settings_rows(rows, "dies")
+    return [[f"{found[program, way]['ms']:.0f}" for way in ALLOCATORS[1:]] for program in ("walk", "streams")]
+
+
+def settings_near(rows):
+    found = settings_rows(rows, "near")
+    for program in TORCH_NEAR:
+        own = [found.get((program, way)) for way in ("expandable", "ductile")]
+        if all(own):
+            yield gib(own[0]["cap"]), [[row["refusals"], row["retries"], f"{row['ms']:.0f}"] for row in own]
+
+
+CAPPED = (*TRACES[:1], *TRACES[2:4], "fsdp2_llama", "fsdp", "oneshot", "llama_1b_lora_recompute", "offload")
+
+
+def settings_traces(rows):
+    for trace in CAPPED:
+        yield f"{where(rows, trace=trace, contender='ductile')[0]['capacity_bytes'] / MIB:,.0f}"
+        for name in ("expandable", "ductile"):
+            row = one(rows, trace=trace, contender=name)
+            yield row["stream_syncs"] if row["completed"] else []

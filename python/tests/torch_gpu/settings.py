@@ -1,0 +1,371 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which setting for which program: memory and speed of one program of each kind under native,
+expandable segments and Ductile, and which programs die under a cap that others live with.
+
+    python settings.py --output rows.jsonl                # two and a half minutes on an H200
+    python settings.py --parts speed --programs serving   # one program's speed and memory
+    python settings.py --parts dies --programs requests   # a program of capped_programs.py
+    python settings.py --table rows.jsonl                 # the tables of rows that were kept
+
+  dies    each program of capped_programs.py under a cap that is a little more than it uses
+          (capped_programs.CAPS): does it end, or is it refused memory?
+  speed   each program of settings_models.py: one process for each allocator, and where an option of
+          Ductile's is worth a try (OPTIONS) one more; they take turns of the same
+          steps. The first turn warms up; the others say what is done in a second, and what that is
+          of native's, with its interval of 95 %
+  near    behind its speed, each program from its beginning under a cap 0.5 % above what it used
+
+Processes import at the same time and stay until the end; each empties its cache between programs.
+Ends with status 1 when something failed, or Ductile misses what it is held to: it refuses no
+program of capped_programs.py and nothing that has room, and near the limit no more steps than
+expandable segments.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, TextIO
+
+import allocators
+import capped_programs
+import steps
+import turns
+
+Row = dict[str, Any]
+OPTIONS = {  # of Ductile, tried beside the default
+    "streams": "record_stream:wait",
+    "serving": "sizes:tight",
+    "small": "sizes:tight",
+}
+SPEED = ("training", "serving", "streams", "small", "lora", "notebook", "libraries", "images",
+         "growing")  # fmt: skip
+CAPS = {"small": 3 << 30}
+NEAR = {"training", "lora", "streams", "images", "growing"}
+ONLY_NEAR = {"lora", "growing"}  # one turn, for what they use
+CAPPED = ("expandable", "ductile")
+ABOVE_USED = 1.005
+PARTS = ("dies", "speed", "near")
+
+
+# ---- Processes ---------------------------------------------------------------------------------
+
+
+def environment(way: str) -> dict[str, str]:
+    """Of `native`, `expandable`, `ductile` or `ductile+OPTION`."""
+    allocator, *options = way.split("+")
+    where = allocators.training_environment(allocator)
+    where.setdefault("CUDA_VISIBLE_DEVICES", "0")
+    if options:
+        where["DUCTILE_CONF"] = ",".join(options)
+    return where
+
+
+class Process(turns.Worker):
+    """Runs programs on one allocator. It imports at once, and says when it is ready."""
+
+    def __init__(self, way: str, device: str) -> None:
+        script = str(Path(__file__).with_name("settings_rank.py"))
+        super().__init__(way, [script, device], environment(way))
+        self.is_ready = False
+
+    def ask(self, seconds: float, **told: Any) -> Row:
+        if not self.is_ready:
+            self.hear(time.monotonic() + seconds)
+            self.is_ready = True
+        self.send(json.dumps(told))
+        return self.hear(time.monotonic() + seconds)
+
+
+class Stage:
+    """A process for each way, and until when programs may begin."""
+
+    def __init__(self, given: argparse.Namespace) -> None:
+        self.given = given
+        self.end = time.monotonic() + given.limit
+        self.processes: dict[str, Process] = {}
+        for way in self.ways_of_all():
+            self.start(way)
+
+    def start(self, way: str) -> Process:
+        device = "cpu" if self.given.cpu_check else "cuda"
+        self.processes[way] = Process(way, device)
+        return self.processes[way]
+
+    def ways_of_all(self) -> list[str]:
+        more = [way for name in self.given.programs for way in ways_of(name)[3:]]
+        return [*allocators.NAMES, *dict.fromkeys(more if "speed" in self.given.parts else ())]
+
+    def is_over(self) -> bool:
+        return time.monotonic() > self.end
+
+    def ask(self, way: str, **told: Any) -> Row:
+        """An answer, or {"error": why there is none}; then the next program has a new process."""
+        process = self.processes.get(way) or self.start(way)
+        try:
+            return process.ask(self.given.seconds, **told)
+        except turns.Failed as failed:
+            steps.say(str(failed))
+            self.processes.pop(way).close()
+            return {"error": str(failed).splitlines()[0]}
+
+    def close(self) -> None:
+        for process in self.processes.values():
+            process.close()
+
+
+def ways_of(program: str) -> list[str]:
+    more = [f"ductile+{OPTIONS[program]}"] if program in OPTIONS else []
+    return [*allocators.NAMES, *more]
+
+
+# ---- Speed -------------------------------------------------------------------------------------
+
+
+def play_turns(stage: Stage, program: str) -> dict[str, list[Row]]:
+    """Each way's answers, turn by turn; a way that fails ends with an error."""
+    ways, found = ways_of(program), {}
+    for way in ways:
+        begun = stage.ask(way, do="begin", program=program, cap=CAPS.get(program, 0))
+        if begun.get("refusals"):
+            begun["error"] = "was refused memory before the first step"
+        found[way] = [begun]
+    rounds = 0 if program in ONLY_NEAR else stage.given.rounds
+    for turn in range(rounds + 1):
+        for way in steps.rotated(ways, turn):
+            if "error" not in found[way][-1]:
+                found[way].append(stage.ask(way, do="steps", count=stage.given.steps))
+    for way in ways:
+        if "error" not in found[way][-1]:
+            stage.ask(way, do="end")
+    return found
+
+
+def per_second(answer: Row) -> float:
+    return 1e3 * answer["units"] / answer["ms"]
+
+
+def speed_row(way: str, answers: Sequence[Row], native: Sequence[Row]) -> Row:
+    if "error" in answers[-1]:
+        return answers[-1]
+    counted, last = answers[2:], answers[-1]
+    row = {
+        "warm_up_ms": answers[1]["ms"],
+        "turns_ms": [answer["ms"] for answer in counted],
+        "refusals": sum(answer["refusals"] for answer in answers),
+        **{name: last[name] for name in last if name not in ("units", "ms", "refusals")},
+    }
+    if counted and last["units"]:
+        row["per_second"] = statistics.median(per_second(answer) for answer in counted)
+    if counted and "error" not in native[-1]:
+        rates = [[per_second(answer) for answer in one[2:]] for one in (answers, native)]
+        if all(min(one) > 0 for one in rates):
+            row["of_native"], row["of_native_noise"] = turns.paired(*rates)
+    return row
+
+
+def play_speed(stage: Stage, program: str) -> Iterator[Row]:
+    found = play_turns(stage, program)
+    for way, answers in found.items():
+        row = speed_row(way, answers, found["native"])
+        yield {"part": "speed", "program": program, "way": way, "cap": CAPS.get(program, 0), **row}
+
+
+def play_near(stage: Stage, program: str, used: int) -> Iterator[Row]:
+    cap = int(used * ABOVE_USED)
+    for way in CAPPED:
+        answer = begun = stage.ask(way, do="begin", program=program, cap=cap)
+        if not begun.get("refusals") and "error" not in begun:
+            answer = stage.ask(way, do="steps", count=stage.given.steps)
+        if "error" not in answer:
+            stage.ask(way, do="end")
+        yield {"part": "near", "program": program, "way": way, "cap": cap, **answer}
+
+
+def play_dies(stage: Stage, program: str) -> Iterator[Row]:
+    cap = capped_programs.CAPS[program] << 20
+    peak = capped_programs.live_peak(program)
+    for way in allocators.NAMES:
+        answer = stage.ask(way, do="capped", program=program, cap=cap)
+        yield {"part": "dies", "program": program, "way": way, "cap": cap, "needs": peak, **answer}
+
+
+def play_models(stage: Stage) -> Iterator[Row]:
+    for program in [name for name in SPEED if name in stage.given.programs]:
+        if stage.is_over():
+            return
+        rows = list(play_speed(stage, program))
+        yield from rows
+        used = [row["used"] for row in rows if "error" not in row]
+        if used and "near" in stage.given.parts and program in NEAR and not stage.is_over():
+            yield from play_near(stage, program, max(used))
+
+
+def leave_out(given: argparse.Namespace) -> None:
+    """What this machine has no library for."""
+    if "libraries" in given.programs and not given.cpu_check and not find_spec("cupy"):
+        steps.say("libraries is left out: CuPy is not installed")
+        given.programs.remove("libraries")
+
+
+def play(given: argparse.Namespace) -> Iterator[Row]:
+    leave_out(given)
+    stage = Stage(given)
+    try:
+        for program in given.programs if "dies" in given.parts else ():
+            if program in capped_programs.PROGRAMS and not stage.is_over():
+                yield from play_dies(stage, program)
+        if {"speed", "near"} & set(given.parts):
+            yield from play_models(stage)
+    finally:
+        stage.close()
+
+
+# ---- Tables ------------------------------------------------------------------------------------
+
+
+def gib(n_bytes: int) -> str:
+    return f"{n_bytes / 2**30:.2f}"
+
+
+def table_speed(rows: Iterable[Row]) -> str:
+    head = ("", "", "used, GiB", "held, GiB", "a second", "of native's", "refused")
+    lines = []
+    for row in rows:
+        if row["part"] == "speed" and "error" not in row:
+            ratio = (
+                f"{row['of_native']:.3f} ± {row['of_native_noise']:.3f}"
+                if "of_native" in row else "-"
+            )  # fmt: skip
+            rate = f"{row['per_second']:,.0f}" if "per_second" in row else "-"
+            lines.append([row["program"], row["way"], gib(row["used"]), gib(row["held"]), rate,
+                          ratio, str(row["refusals"])])  # fmt: skip
+    return steps.table(head, lines) if lines else ""
+
+
+def how_it_ended(row: Row) -> str:
+    if row.get("refused") or row.get("refusals"):
+        return "refused" if row["part"] == "dies" else f"{row['refusals']} steps refused"
+    return f"ends; {row['retries']} retries"
+
+
+def table_caps(rows: Iterable[Row]) -> str:
+    head = ("", "uses, GiB", "cap, GiB", "native", "expandable segments", "Ductile")
+    cells: dict[tuple[str, str], dict[str, Row]] = {}
+    for row in rows:
+        if row["part"] in ("dies", "near") and "error" not in row:
+            cells.setdefault((row["part"], row["program"]), {})[row["way"]] = row
+    lines = []
+    for (_, program), own in cells.items():
+        some = next(iter(own.values()))
+        needs = some.get("needs") or some["cap"] / ABOVE_USED
+        ends = [how_it_ended(own[way]) if way in own else "-" for way in allocators.NAMES]
+        cap = gib(some["cap"]) if some["cap"] else "the device"
+        lines.append([program, gib(needs), cap, *ends])
+    return steps.table(head, lines) if lines else ""
+
+
+def refusals_near(rows: Iterable[Row]) -> dict[tuple[str, str], int]:
+    return {
+        (row["program"], row["way"]): row["refusals"]
+        for row in rows
+        if row["part"] == "near" and "error" not in row
+    }
+
+
+def judge(rows: Sequence[Row]) -> list[str]:
+    """What failed, and what Ductile is held to and misses."""
+    missed = [f"{row['program']}, {row['way']}: {row['error']}" for row in rows if "error" in row]
+    for row in rows:
+        if not row["way"].startswith("ductile") or "error" in row:
+            continue
+        if row.get("refused") or (row["part"] == "speed" and row["refusals"]):
+            missed.append(f"{row['program']}, {row['part']}: Ductile refuses")
+        if row["backend"] not in ("ductile", "cpu"):
+            missed.append(f"{row['program']}: is not on Ductile")
+    near = refusals_near(rows)
+    for (program, way), refusals in near.items():
+        if way == "ductile" and refusals > near.get((program, "expandable"), 0):
+            missed.append(f"{program}, near: Ductile refuses more than expandable segments")
+    return missed
+
+
+def text_of(rows: Sequence[Row]) -> str:
+    missed = "\n".join(f"MISSED: {text}" for text in judge(rows))
+    return "\n\n".join(part for part in (table_speed(rows), table_caps(rows), missed) if part)
+
+
+# ---- The command -------------------------------------------------------------------------------
+
+
+def describe(row: Row) -> str:
+    head = f"{row['part']:6}{row['program']:10}{row['way']:27}"
+    if "error" in row:
+        return f"{head} FAILED: {row['error']}"
+    if row["part"] == "speed":
+        rate = f"{row.get('per_second', 0):10.0f}/s {row.get('of_native', 0):.3f}"
+        return f"{head}{rate} held {gib(row['held'])} of {gib(row['used'])}"
+    return f"{head}{how_it_ended(row)} in {row['ms']:.0f} ms"
+
+
+def keep(rows: Iterable[Row], given: argparse.Namespace) -> list[Row]:
+    """Rows as they come: a run that is ended keeps those it has."""
+    where = {**steps.where_from()}
+    where["command"] = where["command"].replace("steps.py", "settings.py")
+    output: TextIO | None = given.output.open("w", encoding="utf-8") if given.output else None
+    kept = []
+    for row in rows:
+        kept.append(row)
+        whole = json.dumps({**row, **where})
+        if given.json:
+            print(whole, flush=True)
+        if output is not None:
+            print(whole, file=output, flush=True)
+        steps.say(describe(row))
+    return kept
+
+
+def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    every = (*capped_programs.PROGRAMS, *SPEED)
+    parser.add_argument("--parts", default=",".join(PARTS), help="which, separated by commas")
+    parser.add_argument("--programs", default=",".join(dict.fromkeys(every)), help="which")
+    parser.add_argument("--rounds", type=int, default=5, help="turns that count; one more warms up")
+    parser.add_argument("--steps", type=int, default=8, help="steps of a turn")
+    parser.add_argument("--seconds", type=float, default=25, help="limit for one answer")
+    parser.add_argument(
+        "--limit", type=float, default=160, help="no program begins after so many seconds"
+    )
+    parser.add_argument("--output", type=Path, help="also write rows to this file, as JSON lines")
+    parser.add_argument("--json", action="store_true", help="rows instead of tables")
+    parser.add_argument("--table", type=Path, metavar="ROWS", help="only print the tables of these")
+    parser.add_argument(
+        "--cpu-check", action="store_true", help="tiny programs on the CPU, to try out this script"
+    )
+    given = parser.parse_args(words)
+    for name, known in (("parts", PARTS), ("programs", every)):
+        setattr(given, name, getattr(given, name).split(","))
+        unknown = [one for one in getattr(given, name) if one not in known]
+        if unknown:
+            raise SystemExit(f"--{name}: there is no {unknown[0]}: there are {', '.join(known)}")
+    return given
+
+
+def main() -> int:
+    given = parse()
+    rows = steps.read(given.table) if given.table else keep(play(given), given)
+    if not given.json:
+        print(text_of(rows), flush=True)
+    return 1 if not rows or judge(rows) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

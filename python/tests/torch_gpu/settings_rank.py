@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The process of settings.py that runs programs on one allocator, told what to do in lines."""
+
+from __future__ import annotations
+
+import gc
+import json
+import sys
+import time
+from typing import Any
+
+import child
+
+Row = dict[str, Any]
+GIVE_UP = 3  # refusals
+
+
+class Server:
+    """Answers each line of standard input, {"do": WORD, ...}, with a line."""
+
+    def __init__(self, device: str) -> None:
+        self.device, self.on_gpu = device, device == "cuda"
+        self.program: Any = None
+        self.before: Row = {}
+        self.is_capped = False
+
+    def synchronized(self) -> float:
+        import torch
+
+        if self.on_gpu:
+            torch.cuda.synchronize()
+        return time.perf_counter()
+
+    def start_afresh(self, cap: int) -> None:
+        """An empty cache, peaks that begin again, and a cap; 0: none."""
+        import torch
+
+        self.program = None
+        child.start_afresh()
+        if self.on_gpu:
+            torch.cuda.init()
+            if cap or self.is_capped:
+                child.set_cap(cap or torch.cuda.mem_get_info()[1])
+            self.is_capped = bool(cap)
+            torch.cuda.reset_peak_memory_stats()
+        self.before = child.peak_memory(self.device)
+
+    def memory(self) -> Row:
+        found = child.peak_memory(self.device)
+        found.update((name, found[name] - self.before[name]) for name in child.COUNTS
+                     if name in found and name in self.before)  # fmt: skip
+        if self.program is not None:
+            found["held"] += self.program.held_elsewhere()
+        return found
+
+    # ---- Programs of settings_models.py ----
+
+    def begin(self, program: str, cap: int) -> Row:
+        import settings_models
+        import torch
+
+        self.start_afresh(cap)
+        began = self.synchronized()
+        if program == "libraries" and self.on_gpu and self.before["backend"] == "ductile":
+            import ductile_gpu.cupy
+
+            ductile_gpu.cupy.enable()
+        try:
+            self.program = settings_models.make(program, self.device, not self.on_gpu)
+        except torch.OutOfMemoryError:
+            return {"refusals": 1, "units": 0, "ms": 0.0, **self.memory()}
+        return {"refusals": 0, "setup_ms": 1e3 * (self.synchronized() - began)}
+
+    def try_step(self, n: int) -> int:
+        import torch
+
+        try:
+            done: int = self.program.step(n)
+            return done
+        except torch.OutOfMemoryError:
+            pass  # its traceback holds the step's tensors until the clause ends
+        self.program.drop()
+        gc.collect()
+        return 0
+
+    def steps(self, count: int) -> Row:
+        """So many steps, the host as far ahead as it gets."""
+        units = refusals = 0
+        last = self.synchronized()
+        for n in range(count):
+            done = self.try_step(n)
+            units += done
+            refusals += not done
+            if refusals == GIVE_UP:
+                break
+        took = self.synchronized() - last
+        return {"units": units, "refusals": refusals, "ms": round(1e3 * took, 3), **self.memory()}
+
+    def end(self) -> Row:
+        self.start_afresh(0)
+        return {}
+
+    # ---- Programs of capped_programs.py ----
+
+    def capped(self, program: str, cap: int) -> Row:
+        import capped_programs
+
+        self.start_afresh(cap)
+        began = self.synchronized()
+        player = capped_programs.Player(self.device)
+        answer = player.play(program)
+        answer["ms"] = round(1e3 * (self.synchronized() - began), 3)
+        answer.update(self.memory())
+        del player
+        self.start_afresh(0)
+        return answer
+
+
+def main() -> None:
+    channel = child.open_channel()
+    import settings_models  # noqa: F401  all that is slow to import
+
+    server = Server(sys.argv[1])
+    print(json.dumps({"ready": True}), file=channel, flush=True)
+    for line in sys.stdin:
+        told = json.loads(line)
+        word = told.pop("do")
+        print(json.dumps(getattr(server, word)(**told)), file=channel, flush=True)
+
+
+if __name__ == "__main__":
+    main()
