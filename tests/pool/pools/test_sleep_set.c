@@ -540,6 +540,31 @@ Test(sleep_set, map_callbacks_hear_of_each_range_with_its_tag) {
     assert_ok(ductile_remove_map_callback(a, id));
 }
 
+static char told[DUCTILE_TAG_BYTES];
+
+static void rename_pool(void *user, ductile_allocator *allocator, const ductile_map_event *event) {
+    (void)user;
+    assert_ok(ductile_pool_set_tag(allocator, event->pool, "renamed", DUCTILE_CONTENTS_DROP));
+    if (told[0] == '\0') { /* of the first handle */
+        (void)strncpy(told, event->tag, sizeof told - 1);
+    }
+}
+
+Test(sleep_set, the_tag_of_an_event_stays_while_a_callback_sees_it) {
+    uint64_t id = 0;
+    ductile_addr block = 0;
+    told[0] = '\0';
+    assert_ok(ductile_add_map_callback(a, rename_pool, NULL, 0, &id));
+    assert_ok(ductile_pool_begin(a, parts[3].id, NULL, NULL));
+    assert_ok(ductile_alloc(a, 2 * G, f.streams[1], &block));
+    assert_ok(ductile_pool_end(a, parts[3].id));
+    assert_ok(ductile_pool_release(a, parts[3].id));
+    assert_ok(ductile_remove_map_callback(a, id));
+    assert_text(told, "cache");
+    assert_text(info_of(parts[3].id).tag, "renamed");
+    assert_ok(ductile_free(a, block));
+}
+
 /* ---- Faults -------------------------------------------------------------------------------- */
 
 /* Returns whether the fault came: all sleep, or none. */
