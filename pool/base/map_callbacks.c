@@ -3,6 +3,8 @@
 
 #include "pool/base/guards.h"
 
+#include <stdio.h>
+
 ductile_map_event dpool_new_map_event(const ductile_allocator *a, ductile_map_change change) {
     return (ductile_map_event){
         .struct_size = sizeof(ductile_map_event),
@@ -12,13 +14,24 @@ ductile_map_event dpool_new_map_event(const ductile_allocator *a, ductile_map_ch
     };
 }
 
+/* The tag may be changed meanwhile, also by the callback: it sees a copy. */
+static void copy_tag(ductile_allocator *a, ductile_map_event *event, char *tag, size_t size) {
+    dti_lock_acquire(&a->index_lock);
+    (void)snprintf(tag, size, "%s", event->tag);
+    dti_lock_release(&a->index_lock);
+    event->tag = tag;
+}
+
 void dpool_notify_map(ductile_allocator *a, const ductile_map_event *event) {
+    char tag[DUCTILE_TAG_BYTES];
+    ductile_map_event seen = *event;
+    copy_tag(a, &seen, tag, sizeof tag);
     bool is_leaving = event->change == DUCTILE_MAP_LEAVING;
     dpool_callback_place at = {.has_begun = false};
     dpool_callback_frame frame;
     while (dpool_callbacks_enter(&a->map_callbacks, &at,
                                  is_leaving ? DPOOL_STEP_BACK : DPOOL_STEP_NEXT, &frame)) {
-        ((ductile_map_fn)frame.callback->fn)(frame.callback->user, a, event);
+        ((ductile_map_fn)frame.callback->fn)(frame.callback->user, a, &seen);
         dpool_callbacks_leave(&a->map_callbacks, &frame);
     }
 }

@@ -54,7 +54,11 @@ static bool wants_mark_locked(const ductile_allocator *a, const dpool_arena *are
     return is_of_use && dpool_mark_is_due_locked(a, FREED_BETWEEN_MARKS);
 }
 
+/* A pause may have begun during the poll: then hits go on to stop here (allocator.c). */
 static uint64_t next_at(const dpool_arena *arena) {
+    if (arena->pool->phase != DPOOL_RUNNING) {
+        return 0;
+    }
     uint64_t at = arena->n_calls + CALLS_BETWEEN_LOOKS;
     return arena->pending_first != NULL ? dti_min(at, arena->next_poll_at) : at;
 }

@@ -146,8 +146,9 @@ DUCTILE_API DUCTILE_CHECKED ductile_status ductile_import_tag(ductile_allocator 
  *
  * Arguments: imported: from ductile_import_tag with this allocator; NULL does nothing.
  * Returns:   as ductile_import_close.
- * On error:  as ductile_import_close; where the import stays, the struct stays, too. After
- *            ERR_DRIVER and ERR_DEVICE_LOST it is freed.
+ * On error:  as ductile_import_close, and the struct stays: call again. Once the import has gone,
+ *            though unmapping it failed, its address is 0, and the next call frees the struct.
+ *            After ERR_DEVICE_LOST it is freed.
  * Threads:   safe.
  * Cost:      as ductile_import_close.
  */

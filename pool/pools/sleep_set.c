@@ -185,7 +185,7 @@ static ductile_status choose_locked(set_call *c, dpool_private_pool *pool) {
         return c->pauses ? stop_at(c, pool, DUCTILE_ERR_ASLEEP, "sleeps already")
                          : stop_at(c, pool, DUCTILE_ERR_AWAKE, "does not sleep");
     }
-    if (pool->phase != from) {
+    if (pool->phase != from || pool->is_claimed) {
         return stop_at(c, pool, DUCTILE_ERR_BUSY, "is being paused or resumed by another thread");
     }
     /* The request that asks an out-of-memory callback may be one of the pool's users. */
@@ -247,6 +247,7 @@ static void claim_all_locked(set_call *c) {
     DTI_ASSERT_HELD(&c->a->index_lock);
     for (dpool_private_pool *pool = c->set; pool != NULL; pool = pool->next_in_set) {
         pool->phase = c->pauses ? DPOOL_PAUSING : DPOOL_RESUMING;
+        pool->is_claimed = true;
         pool->n_users++;
         pool->retains =
             !c->pauses && c->request->retain != 0 && pool->contents == DUCTILE_CONTENTS_KEEP;
@@ -304,11 +305,19 @@ static void report_failure(set_call *c, ductile_status status) {
     }
 }
 
-static void unpin_all(set_call *c) {
+/* From here on another call may have the pool. */
+static void leave(ductile_allocator *a, dpool_private_pool *pool) {
+    dti_lock_acquire(&a->index_lock);
+    pool->is_claimed = false;
+    dti_lock_release(&a->index_lock);
+    dpool_unpin(a, pool);
+}
+
+static void leave_all(set_call *c) {
     dpool_private_pool *next = NULL;
     for (dpool_private_pool *pool = c->set; pool != NULL; pool = next) {
         next = pool->next_in_set;
-        dpool_unpin(c->a, pool);
+        leave(c->a, pool);
     }
 }
 
@@ -357,7 +366,7 @@ static ductile_status run(set_call *c) {
     }
     status = run_claimed(c);
     end_bypass(c);
-    unpin_all(c);
+    leave_all(c);
     return status;
 }
 

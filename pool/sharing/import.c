@@ -176,6 +176,24 @@ ductile_status dpool_imports_poll(ductile_allocator *a) {
     return first;
 }
 
+ductile_status dpool_import_close(ductile_allocator *a, ductile_addr addr, bool *has_left) {
+    *has_left = addr == 0;
+    ductile_status status = dvmm_usable(a->driver);
+    if (status != DUCTILE_OK || addr == 0) {
+        return status;
+    }
+    status = dpool_import_leave(a, addr);
+    if (status != DUCTILE_OK) { /* the call that finds the device lost may only say "capturing" */
+        ductile_status usable = dvmm_usable(a->driver);
+        return usable != DUCTILE_OK ? usable : status;
+    }
+    *has_left = true;
+    dvmm_capture_mode mode = dpool_grow_lock(a);
+    status = dpool_imports_poll(a);
+    dpool_grow_unlock(a, mode);
+    return status;
+}
+
 /* ---- The end of a stream ------------------------------------------------------------------- */
 
 static bool is_of(const dpool_import *import, ductile_stream stream) {

@@ -66,20 +66,6 @@ ductile_status ductile_import(ductile_allocator *a, int socket, ductile_stream s
 /* ---- Closing ------------------------------------------------------------------------------- */
 
 ductile_status ductile_import_close(ductile_allocator *a, ductile_addr address) {
-    if (a == NULL) {
-        return DUCTILE_ERR_INVALID_ARGUMENT;
-    }
-    ductile_status status = dvmm_usable(a->driver);
-    if (status != DUCTILE_OK || address == 0) {
-        return status;
-    }
-    status = dpool_import_leave(a, address);
-    if (status != DUCTILE_OK) { /* the call that finds the device lost may only say "capturing" */
-        ductile_status usable = dvmm_usable(a->driver);
-        return usable != DUCTILE_OK ? usable : status;
-    }
-    dvmm_capture_mode mode = dpool_grow_lock(a);
-    status = dpool_imports_poll(a);
-    dpool_grow_unlock(a, mode);
-    return status;
+    bool has_left = false;
+    return a != NULL ? dpool_import_close(a, address, &has_left) : DUCTILE_ERR_INVALID_ARGUMENT;
 }

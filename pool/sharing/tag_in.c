@@ -130,15 +130,18 @@ ductile_status ductile_import_tag(ductile_allocator *a, int socket, ductile_stre
     return DUCTILE_OK;
 }
 
+/* Where the import has left and the call fails all the same, its address goes: the next call has
+ * only the struct to free. */
 ductile_status ductile_import_release(ductile_allocator *a, ductile_imported_tag *tag) {
-    if (tag == NULL) {
+    if (a == NULL || tag == NULL) {
         return a != NULL ? DUCTILE_OK : DUCTILE_ERR_INVALID_ARGUMENT;
     }
-    ductile_status status = ductile_import_close(a, tag->address);
-    bool is_gone = status == DUCTILE_OK || status == DUCTILE_ERR_DRIVER ||
-                   status == DUCTILE_ERR_DEVICE_LOST; /* with the context */
-    if (is_gone) {
+    bool has_left = false;
+    ductile_status status = dpool_import_close(a, tag->address, &has_left);
+    if (status == DUCTILE_OK || status == DUCTILE_ERR_DEVICE_LOST) {
         free_imported((imported *)tag);
+    } else if (has_left) {
+        tag->address = 0;
     }
     return status;
 }

@@ -204,6 +204,28 @@ def test_what_has_to_finish_does_so_before_the_turn_ends() -> None:
         assert numbers == [1, -1]
 
 
+def test_a_process_forked_during_a_turn_neither_ends_nor_prolongs_it() -> None:
+    with ductile_gpu.Epoch() as epoch:
+        ours = os.getpid()
+        child = -1
+        with epoch.write():
+            pass
+        try:
+            with contextlib.suppress(SystemExit), epoch.read():
+                child = os.fork()
+                if child == 0:
+                    sys.exit()  # leaves the turn, too
+                with pytest.raises(TimeoutError), epoch.write(timeout=0.2):
+                    pass
+            if os.getpid() != ours:
+                signal.pause()
+            with epoch.write(timeout=5):
+                pass
+        finally:
+            os.kill(child if os.getpid() == ours else os.getpid(), signal.SIGKILL)
+            os.waitpid(child, 0)
+
+
 WRITER = """
 import mmap, os, socket, sys, ductile_gpu
 end = socket.socket(fileno=int(sys.argv[1]))

@@ -42,6 +42,7 @@ static void close_ends(void) {
 }
 
 TestSuite(handover, .init = open_ends, .fini = close_ends);
+TestSuite(handover_alone);
 
 /* ---- Passing a tag ------------------------------------------------------------------------- */
 
@@ -558,4 +559,35 @@ Test(handover, each_call_of_a_passage_may_fail) {
             assert_fine(two_ends_reconnect(&t, SOCK_STREAM));
         }
     }
+}
+
+static void fail_release(const char *call, ductile_imported_tag *tag) {
+    const ductile_virtual_fault fault = {
+        .struct_size = sizeof fault, .call = call, .nth = 1, .code = DVMM_UNKNOWN};
+    assert_ok(ductile_virtual_inject(t.f.gpu, &fault));
+    assert_status(ductile_import_release(t.importer, tag), DUCTILE_ERR_DRIVER);
+    assert_u64(ductile_virtual_faults_fired(t.f.gpu), 1);
+    assert_ok(ductile_virtual_inject(t.f.gpu, NULL));
+}
+
+Test(handover, a_release_that_could_not_begin_is_made_again) {
+    passage p = {.names = NULL};
+    ductile_virtual_state before = fixture_state(&t.f);
+    ductile_imported_tag *tag = pass(DUCTILE_IMPORT_READ, &p);
+    fail_release("event_record", tag);
+    cr_assert_gt(fixture_stats(t.importer).imported_bytes, 0);
+    cr_assert_str_eq(tag->tag, "weights");
+    assert_ok(ductile_import_release(t.importer, tag));
+    assert_u64(fixture_stats(t.importer).imported_bytes, 0);
+    assert_u64(fixture_state(&t.f).reservations, before.reservations);
+}
+
+Test(handover_alone, a_release_whose_unmap_failed_leaves_the_struct_to_the_next_call) {
+    open_ends();
+    passage p = {.names = NULL};
+    ductile_imported_tag *tag = pass(DUCTILE_IMPORT_READ, &p);
+    fail_release("unmap", tag);
+    assert_u64(fixture_stats(t.importer).imported_bytes, 0);
+    assert_ok(ductile_import_release(t.importer, tag));
+    two_ends_abandon(&t);
 }

@@ -222,11 +222,42 @@ const char *resume_pool(stage *s) {
     return NULL;
 }
 
+/* Others may have it asleep, or be about to. */
+static const char *may_sleep(ductile_status status) {
+    bool is_known = status == DUCTILE_ERR_CAPTURING || status == DUCTILE_ERR_ASLEEP;
+    return may_be("pause", status, is_known ? status : DUCTILE_ERR_BUSY);
+}
+
 static const char *pause_pool(actor *self) {
     ductile_status status = ductile_pause(of(self), PLAIN_POOL, DUCTILE_CONTENTS_DROP);
-    TRY(may_be("pause", status,
-               status == DUCTILE_ERR_CAPTURING ? DUCTILE_ERR_CAPTURING : DUCTILE_ERR_BUSY));
+    TRY(may_sleep(status));
     return status == DUCTILE_OK ? resume_pool(self->s) : NULL;
+}
+
+/* A set of two: the pool that all share, and one of this thread's own. */
+static const char *sleep_set(actor *self) {
+    held h;
+    const ductile_pool_id both[] = {PLAIN_POOL, CAPTURE_POOL(self)};
+    const ductile_sleep_request set = {.struct_size = sizeof set, .pools = both, .n_pools = 2};
+    ductile_pool_info own = {.struct_size = sizeof own};
+    NEED_OK(ductile_pool_begin(of(self), both[1], NULL, NULL));
+    ductile_status made = ductile_alloc(of(self), SMALL, common(self, 1), &h.address);
+    NEED_OK(ductile_pool_end(of(self), both[1]));
+    TRY(may_be("alloc", made, has_mark(self->s, STARVES) ? DUCTILE_ERR_OUT_OF_MEMORY : DUCTILE_OK));
+    ductile_status status = ductile_pause_set(of(self), &set, NULL);
+    TRY(may_sleep(status));
+    if (status == DUCTILE_OK) {
+        status = ductile_resume_set(of(self), &set, NULL);
+        bool is_refused = status == DUCTILE_ERR_OUT_OF_MEMORY && has_mark(self->s, STARVES);
+        self->s->is_paused |= is_refused;
+        NEED(status == DUCTILE_OK || is_refused, "resume: %s", ductile_status_name(status));
+    }
+    NEED_OK(ductile_pool_query(of(self), both[1], &own));
+    NEED(own.paused == (status == DUCTILE_ERR_OUT_OF_MEMORY), "the own pool is in state %d",
+         (int)own.state);
+    NEED_OK(ductile_free(of(self), h.address));
+    NEED_OK(ductile_pool_release(of(self), both[1]));
+    return NULL;
 }
 
 static const char *alloc_in_pool(actor *self) {
@@ -484,6 +515,7 @@ const act acts[] = {
     {"capture", capture, 0},
     {"announce", announce, 0},
     {"pause", pause_pool, PAUSES},
+    {"sleep_set", sleep_set, PAUSES},
     {"alloc_in_pool", alloc_in_pool, 0},
     {"alloc_at", alloc_at, 0},
     {"pool_views", pool_views, 0},

@@ -91,6 +91,7 @@ class Epoch(Unique):
     def _locked(self, kind: int, is_time: Callable[[], bool], until: float) -> Iterator[None]:
         """Holds the lock while `is_time` is true. Each user has one of its own: threads, too."""
         file = os.open(f"/proc/self/fd/{self._descriptor}", os.O_RDWR | os.O_CLOEXEC)
+        owner = os.getpid()
         try:
             nap = 0.0001
             while True:
@@ -105,6 +106,8 @@ class Epoch(Unique):
                 nap = min(2 * nap, _LONGEST_NAP)
             yield
         finally:
+            if os.getpid() == owner:  # a process forked meanwhile keeps the file open
+                fcntl.flock(file, fcntl.LOCK_UN)
             os.close(file)
 
     @contextlib.contextmanager

@@ -306,8 +306,8 @@ class ImportedTag(Unique):
             return
         status = lib.ductile_import_release(self.allocator.pointer, found)
         if status:
-            if status not in (_abi.Status.ERR_DRIVER, _abi.Status.ERR_DEVICE_LOST):
-                self._found = found  # it is there as before
+            if status != _abi.Status.ERR_DEVICE_LOST:
+                self._found = found  # to be released by another call
             raise error_from_status(status, f"the import of {self.tag!r}")
         for buffer in tuple(self._buffers):
             buffer._free()

@@ -3,12 +3,15 @@
  * Sets of pools that sleep and wake together: which pools are in one, all or none of them, what
  * becomes of contents, where requests go meanwhile, and what a refusal says.
  */
+#include "pool/base/allocator.h"
 #include "tests/support/audit.h"
 #include "tests/support/complain.h"
 #include "tests/support/expect.h"
 #include "tests/support/fixture_virtual.h"
 #include "vmm/driver/driver.h"
 
+#include <pthread.h>
+#include <sched.h>
 #include <string.h>
 
 #define G FIXTURE_GRANULE
@@ -411,6 +414,44 @@ Test(sleep_set, the_bypass_serves_the_default_pool_while_that_sleeps) {
     assert_ok(ductile_free(a, meanwhile));
 }
 
+static void *pause_default(void *unused) {
+    (void)unused;
+    assert_ok(ductile_pause(a, DEFAULT, DUCTILE_CONTENTS_DROP));
+    return NULL;
+}
+
+/* In the middle of a hit: once, another thread begins to pause the pool that it is served from. */
+static void pause_meanwhile(void *user, dvmm_call call, int code, uint64_t address, uint64_t size) {
+    (void)call, (void)code, (void)address, (void)size;
+    dvmm_set_trace(a->driver, NULL, NULL, false);
+    cr_assert_eq(pthread_create(user, NULL, pause_default, NULL), 0);
+    while (info_of(DEFAULT).state != DUCTILE_POOL_PAUSING) {
+        (void)sched_yield();
+    }
+}
+
+/* The late thread has seen no route before the pause began, and is served from the quick path. */
+Test(sleep_set, a_hit_that_began_before_the_pause_gets_nothing_that_sleeps) {
+    pthread_t sleeper;
+    ductile_addr used = 0, hits[4], late = 0;
+    assert_ok(ductile_alloc(a, 512, f.streams[0], &used));
+    assert_ok(ductile_record_stream(a, used, f.streams[1]));
+    assert_ok(ductile_virtual_fill(f.gpu, used, 1, 512, f.streams[1]));
+    assert_ok(ductile_free(a, used)); /* pending: the 1st, 2nd, 4th and 8th hit from here polls */
+    for (int i = 0; i < 4; i++) {
+        dvmm_set_trace(a->driver, i == 3 ? pause_meanwhile : NULL, &sleeper, true);
+        assert_ok(ductile_alloc(a, 512, f.streams[0], &hits[i]));
+    }
+    cr_assert_eq(pthread_join(sleeper, NULL), 0);
+    atomic_store(&a->has_routes, false);
+    assert_status(ductile_alloc(a, 512, f.streams[0], &late), DUCTILE_ERR_ASLEEP);
+    atomic_store(&a->has_routes, true);
+    assert_ok(ductile_resume(a, DEFAULT));
+    for (int i = 0; i < 4; i++) {
+        assert_ok(ductile_free(a, hits[i]));
+    }
+}
+
 Test(sleep_set, a_bypass_in_the_set_is_refused) {
     ductile_sleep_request r = tagged(&CACHE);
     ductile_sleep_report report;
@@ -523,6 +564,31 @@ Test(sleep_set, map_callbacks_hear_of_each_range_with_its_tag) {
     }
     cr_assert(tags_are_right);
     assert_ok(ductile_remove_map_callback(a, id));
+}
+
+static char told[DUCTILE_TAG_BYTES];
+
+static void rename_pool(void *user, ductile_allocator *allocator, const ductile_map_event *event) {
+    (void)user;
+    assert_ok(ductile_pool_set_tag(allocator, event->pool, "renamed", DUCTILE_CONTENTS_DROP));
+    if (told[0] == '\0') { /* of the first handle */
+        (void)strncpy(told, event->tag, sizeof told - 1);
+    }
+}
+
+Test(sleep_set, the_tag_of_an_event_stays_while_a_callback_sees_it) {
+    uint64_t id = 0;
+    ductile_addr block = 0;
+    told[0] = '\0';
+    assert_ok(ductile_add_map_callback(a, rename_pool, NULL, 0, &id));
+    assert_ok(ductile_pool_begin(a, parts[3].id, NULL, NULL));
+    assert_ok(ductile_alloc(a, 2 * G, f.streams[1], &block));
+    assert_ok(ductile_pool_end(a, parts[3].id));
+    assert_ok(ductile_pool_release(a, parts[3].id));
+    assert_ok(ductile_remove_map_callback(a, id));
+    assert_text(told, "cache");
+    assert_text(info_of(parts[3].id).tag, "renamed");
+    assert_ok(ductile_free(a, block));
 }
 
 /* ---- Faults -------------------------------------------------------------------------------- */
