@@ -408,9 +408,9 @@ cu_result dpre_set_peer(int owner, int device, bool is_allowed) {
     return code;
 }
 
-void dpre_close(int device) {
+bool dpre_close(int device) {
     if (device < 0 || device >= dpre_n_devices()) {
-        return;
+        return false;
     }
     dpre_device *d = &devices[device];
     pthread_mutex_lock(&lock);
@@ -424,6 +424,7 @@ void dpre_close(int device) {
         (void)ductile_destroy(a); /* the plain stream goes with the context */
     }
     pthread_mutex_unlock(&lock);
+    return a != NULL;
 }
 
 /* ---- Adapters ------------------------------------------------------------------------------ */

@@ -74,8 +74,8 @@ cu_result dpre_set_peer(int owner, int device, bool is_allowed);
 /* The ordinal of the current context; -1 where there is none. */
 int dpre_current_device(void);
 
-/* Destroys the allocator of a device whose primary context is about to be reset, unless an adapter
- * uses it too. */
-void dpre_close(int device);
+/* Destroys the allocator of a device whose primary context is about to be reset. False: there is
+ * none, or an adapter uses it too. */
+bool dpre_close(int device);
 
 #endif

@@ -99,7 +99,7 @@ cu_result cuMemAllocPitch_v2(ductile_addr *out, size_t *pitch, size_t width, siz
  */
 static cu_result free_done(const dpre_device *d, ductile_addr addr) {
     if (dpre_is_capture_known()) {
-        return dpre_defer(addr) ? CU_SUCCESS : CU_OUT_OF_MEMORY;
+        return dpre_defer(dpre_ordinal(d), addr);
     }
     cu_result code = dpre_wait(d);
     if (code != CU_SUCCESS) {
@@ -112,9 +112,8 @@ static cu_result free_done(const dpre_device *d, ductile_addr addr) {
 cu_result cuMemFree_v2(ductile_addr addr) {
     ductile_block_info block;
     dpre_device *d = dpre_enter_owner(addr, &block);
-    cu_result code = d == NULL               ? PASS
-                     : block.address != addr ? CU_INVALID_VALUE
-                                             : free_done(d, addr);
+    bool is_refused = d != NULL && (block.address != addr || dpre_is_deferred(addr));
+    cu_result code = d == NULL ? PASS : is_refused ? CU_INVALID_VALUE : free_done(d, addr);
     dpre_leave(d);
     return code != PASS ? code : REAL(cuMemFree_v2, addr);
 }
@@ -191,7 +190,9 @@ static cu_result free_ordered(ductile_addr addr, ductile_stream stream) {
     if (d == NULL) {
         return PASS;
     }
-    ductile_status status = ductile_free_on(dpre_allocator(d), addr, stream);
+    ductile_status status = dpre_is_deferred(addr)
+                                ? DUCTILE_ERR_NOT_LIVE
+                                : ductile_free_on(dpre_allocator(d), addr, stream);
     dpre_leave(d);
     return status == DUCTILE_OK || status == DUCTILE_ERR_EXITING ? CU_SUCCESS
            : code_of(status) == CU_OUT_OF_MEMORY                 ? CU_OUT_OF_MEMORY

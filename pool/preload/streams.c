@@ -159,10 +159,10 @@ cu_result cuMemPoolSetAccess(cu_mem_pool pool, const cu_access *map, size_t n) {
 
 /* ---- Resets --------------------------------------------------------------------------------- */
 
-/* Of blocks that were kept none may outlive its allocator: the next one may reuse the addresses. */
 static void close_device(cu_device device) {
-    dpre_free_deferred();
-    dpre_close(device);
+    if (dpre_close(device)) {
+        dpre_forget_deferred(device);
+    }
 }
 
 cu_result cuDevicePrimaryCtxReset(cu_device device) {

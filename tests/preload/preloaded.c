@@ -250,6 +250,30 @@ static void check_free_beside_a_capture_happens_when_it_has_ended(void) {
     CHECK(fake_driver.broken_captures == 0 && plain(MIB) == at);
 }
 
+/* The driver's answer to a second free, though the first one has only been noted. */
+static void check_a_free_beside_a_capture_is_the_only_one(void) {
+    ductile_stream captured = new_stream();
+    ductile_addr at = plain(MIB);
+    void *graph;
+    CHECK(cu.begin_capture(captured, 2) == 0);
+    CHECK(cu.mem_free(at) == 0 && cu.mem_free(at) == CU_INVALID_VALUE);
+    CHECK(cu.free_async(at, NULL) == CU_INVALID_VALUE);
+    CHECK(cu.end_capture(captured, &graph) == 0);
+    CHECK(cu.mem_free(at) == CU_INVALID_VALUE && plain(MIB) == at);
+}
+
+/* The next allocator may have the address again. */
+static void check_a_free_beside_a_capture_ends_with_its_device(void) {
+    ductile_stream captured = new_stream();
+    ductile_addr at = plain(MIB);
+    void *graph;
+    CHECK(cu.begin_capture(captured, 2) == 0);
+    CHECK(cu.mem_free(at) == 0 && cu.reset(0) == 0);
+    fake_driver.reuses_addresses = true;
+    CHECK(plain(MIB) == at && cu.end_capture(captured, &graph) == 0);
+    CHECK(cu.mem_free(at) == 0);
+}
+
 /* Memory moves between two streams that free and grow in turn: markers are recorded. */
 static void move_memory(int times) {
     ductile_stream a = new_stream(), b = new_stream();
@@ -517,6 +541,8 @@ static const named_check checks[] = {
     NAMED(captured_calls_pass),
     NAMED(captures_are_announced),
     NAMED(free_beside_a_capture_happens_when_it_has_ended),
+    NAMED(a_free_beside_a_capture_is_the_only_one),
+    NAMED(a_free_beside_a_capture_ends_with_its_device),
     NAMED(what_is_not_ours_passes),
     NAMED(other_contexts_pass),
     NAMED(devices_have_allocators_of_their_own),
