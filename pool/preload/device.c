@@ -283,9 +283,13 @@ dpre_device *dpre_enter_current(void) {
     return dpre_enter(current_context());
 }
 
+bool dpre_is_default_stream(ductile_stream stream) {
+    return stream == NULL || stream == CU_LEGACY_STREAM || stream == CU_PER_THREAD_STREAM;
+}
+
 dpre_device *dpre_enter_stream(ductile_stream stream) {
     cu_context context = NULL;
-    if (stream == NULL || stream == CU_LEGACY_STREAM || stream == CU_PER_THREAD_STREAM) {
+    if (dpre_is_default_stream(stream)) {
         return dpre_enter_current();
     }
     return dpre_real()->cuStreamGetCtx(stream, &context) == CU_SUCCESS ? dpre_enter(context) : NULL;
@@ -314,6 +318,10 @@ ductile_allocator *dpre_allocator(const dpre_device *device) {
 
 cu_context dpre_context(const dpre_device *device) {
     return atomic_load(&device->context);
+}
+
+bool dpre_is_current(const dpre_device *device) {
+    return current_context() == dpre_context(device);
 }
 
 int dpre_ordinal(const dpre_device *device) {

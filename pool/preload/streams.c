@@ -77,7 +77,7 @@ static void forget(ductile_stream stream) {
 
 /* Does the call end a stream, which takes its capture with it? */
 static bool begin_destroying(ductile_stream stream) {
-    bool is_stream = stream != NULL && stream != CU_LEGACY_STREAM && stream != CU_PER_THREAD_STREAM;
+    bool is_stream = !dpre_is_default_stream(stream);
     bool was_capturing = is_stream && is_capturing(stream);
     if (is_stream) {
         forget(stream);

@@ -85,6 +85,7 @@ DO(cuCtxDisablePeerAccess, (cu_context peer), fake_driver.peers--)
 EXPORTED cu_result cuCtxSynchronize(void);
 cu_result cuCtxSynchronize(void) {
     fake_driver.waits++;
+    fake_driver.other_waits += current() != primary_of(0);
     fake_driver.broken_captures += n_capturing > 0;
     return fake_driver.fails_wait ? STREAM_CAPTURE_UNSUPPORTED : DVMM_SUCCESS;
 }

@@ -18,6 +18,7 @@ typedef struct fake_counts {
     atomic_int pitched, managed, ipc;
     atomic_int creates, maps;
     atomic_int waits;                 /* cuCtxSynchronize                           */
+    atomic_int other_waits;           /* those of them that are not for device 0 */
     atomic_int stream_waits, markers; /* cuCtxRecordEvent */
     atomic_int broken_captures;       /* a marker, or a wait for all work, during one */
     atomic_int resets, trims, peers;

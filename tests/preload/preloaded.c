@@ -195,7 +195,21 @@ static void check_malloc_can_be_freed_in_order_of_a_stream(void) {
     CHECK(cu.free_async(at, new_stream()) == CU_INVALID_VALUE);
 }
 
-/* What is freed in the order of a stream may still be in use there. */
+/* Stream NULL is the current context's: here another GPU's, whose work uses the memory. */
+static void check_free_on_another_gpus_default_stream_waits(void) {
+    cu_context popped;
+    ductile_addr a = ordered(MIB, NULL), b = ordered(MIB, NULL), c = ordered(MIB, NULL);
+    int before = fake_driver.waits;
+    CHECK(cu.push_context((cu_context)0x1100) == 0);
+    CHECK(cu.free_async(a, NULL) == 0 && fake_driver.other_waits == 1);
+    CHECK(cu.free_async_ptsz(b, NULL) == 0 && fake_driver.other_waits == 2);
+    fake_driver.fails_wait = true;
+    CHECK(cu.free_async(c, NULL) == 900);
+    fake_driver.fails_wait = false;
+    CHECK(cu.pop_context(&popped) == 0 && fake_driver.waits > before);
+    CHECK(cu.free_async(c, NULL) == 0 && cu.free_async(a, NULL) == CU_INVALID_VALUE);
+}
+
 /* It may be used on every stream at once, and Ductile fills it on one. */
 static void check_malloc_waits_where_memory_is_filled(void) {
     CHECK(setenv("DUCTILE_CONF", "zero:on", 1) == 0);
@@ -535,6 +549,7 @@ static const named_check checks[] = {
     NAMED(free_keeps_memory_that_could_not_be_waited_for),
     NAMED(ordered_calls_are_served),
     NAMED(malloc_can_be_freed_in_order_of_a_stream),
+    NAMED(free_on_another_gpus_default_stream_waits),
     NAMED(malloc_waits_where_memory_is_filled),
     NAMED(malloc_takes_nothing_of_a_stream),
     NAMED(other_pools_pass),
