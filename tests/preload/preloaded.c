@@ -519,6 +519,23 @@ static void check_functions_of_other_libraries_stay(void) {
     CHECK(dlsym(driver(), "cuNoSuchFunction") == NULL && dlsym(RTLD_DEFAULT, "getpid") != NULL);
 }
 
+/* A program asks dlerror whether a lookup failed. The first one finds all that is interposed, of
+ * which this driver lacks some. */
+static void check_a_lookup_that_succeeds_leaves_no_error(void) {
+    (void)dlerror();
+    CHECK(dlsym(driver(), "cuMemAlloc_v2") != NULL && dlerror() == NULL);
+    CHECK(dlsym(driver(), "cuNoSuchFunction") == NULL && dlerror() != NULL);
+}
+
+/* Programs ask so for what the driver can do. */
+static void check_functions_that_the_driver_lacks_are_not_found(void) {
+    const char *lacking = "cuStreamBeginCaptureToGraph";
+    CHECK(dlsym(driver(), lacking) == NULL && dlerror() != NULL);
+    CHECK(dlsym(RTLD_DEFAULT, lacking) == NULL && dlerror() != NULL);
+    CHECK(dlsym(dlopen(NULL, RTLD_NOW), lacking) == NULL && dlerror() != NULL);
+    CHECK(dlsym(RTLD_DEFAULT, "cuMemAlloc_v2") != NULL && dlerror() == NULL);
+}
+
 /* ---- What is set in the environment ---------------------------------------------------------- */
 
 static void check_async_keeps_malloc_native(void) {
@@ -576,6 +593,8 @@ static const named_check checks[] = {
     NAMED(forked_children_get_the_drivers_answers),
     NAMED(frees_after_exit_has_begun),
     NAMED(functions_of_other_libraries_stay),
+    NAMED(a_lookup_that_succeeds_leaves_no_error),
+    NAMED(functions_that_the_driver_lacks_are_not_found),
     {"async_keeps_malloc_native", check_async_keeps_malloc_native, "async"},
     {"off_serves_nothing", check_off_serves_nothing, "off"},
     {"nonsense_serves_nothing", check_off_serves_nothing, "nonsense"},
