@@ -479,10 +479,14 @@ ductile_allocator *ductile_preload_open(const void *create_of_caller, int device
 
 /* ---- Forks --------------------------------------------------------------------------------- */
 
-static void renew_lock(void) {
+/* Of the parent's threads the child has the one that forked, which is inside of no device. */
+static void start_over(void) {
     pthread_mutex_init(&lock, NULL);
+    for (int i = 0; i < N_DEVICES; i++) {
+        atomic_store(&devices[i].n_users, 0);
+    }
 }
 
 __attribute__((constructor)) static void follow_forks(void) {
-    (void)pthread_atfork(NULL, NULL, renew_lock);
+    (void)pthread_atfork(NULL, NULL, start_over);
 }

@@ -2,6 +2,7 @@
 #include "tests/preload/fake_driver.h"
 
 #include <pthread.h>
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -87,6 +88,9 @@ cu_result cuCtxSynchronize(void) {
     fake_driver.waits++;
     fake_driver.other_waits += current() != primary_of(0);
     fake_driver.broken_captures += n_capturing > 0;
+    while (fake_driver.is_held_up) {
+        (void)sched_yield();
+    }
     return fake_driver.fails_wait ? STREAM_CAPTURE_UNSUPPORTED : DVMM_SUCCESS;
 }
 

@@ -11,6 +11,7 @@
 
 #include <dlfcn.h>
 #include <pthread.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -499,6 +500,33 @@ static void check_forked_children_get_the_drivers_answers(void) {
     CHECK(cu.mem_free(at) == 0);
 }
 
+static void *free_it(void *addr) {
+    (void)cu.mem_free(*(ductile_addr *)addr);
+    return NULL;
+}
+
+/* A thread that the child does not have was in the middle of a call. */
+static void check_a_forked_child_waits_for_no_thread_of_its_parent(void) {
+    ductile_addr at = plain(MIB);
+    pthread_t thread;
+    int before = fake_driver.waits;
+    fake_driver.is_held_up = true;
+    CHECK(pthread_create(&thread, NULL, free_it, &at) == 0);
+    while (fake_driver.waits == before) {
+        (void)sched_yield();
+    }
+    pid_t child = fork();
+    if (child == 0) {
+        (void)alarm(20);
+        (void)cu.reset(0);
+        _exit(0);
+    }
+    int status = 1;
+    CHECK(child > 0 && waitpid(child, &status, 0) == child && status == 0);
+    fake_driver.is_held_up = false;
+    CHECK(pthread_join(thread, NULL) == 0 && plain(MIB) == at);
+}
+
 static ductile_addr until_exit;
 
 static void free_late(void) {
@@ -591,6 +619,7 @@ static const named_check checks[] = {
     NAMED(destroyed_streams_are_forgotten),
     NAMED(threads),
     NAMED(forked_children_get_the_drivers_answers),
+    NAMED(a_forked_child_waits_for_no_thread_of_its_parent),
     NAMED(frees_after_exit_has_begun),
     NAMED(functions_of_other_libraries_stay),
     NAMED(a_lookup_that_succeeds_leaves_no_error),
