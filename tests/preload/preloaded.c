@@ -15,6 +15,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -572,6 +573,17 @@ static void check_async_keeps_malloc_native(void) {
     CHECK(fake_driver.frees == 1 && is_served(ordered(MIB, new_stream())));
 }
 
+/* A file that would be too large ends a process with a signal; one on a full disk when it is
+ * written to. Then nothing is counted. */
+static void check_counts_that_cannot_be_kept_end_nothing(void) {
+    char folder[] = "/tmp/preloaded-XXXXXX";
+    const struct rlimit little = {4096, 4096};
+    CHECK(mkdtemp(folder) != NULL && setenv("DUCTILE_PRELOAD_COUNTS", folder, 1) == 0);
+    CHECK(setrlimit(RLIMIT_FSIZE, &little) == 0);
+    CHECK(is_served(plain(MIB)));
+    CHECK(rmdir(folder) == 0);
+}
+
 static void check_off_serves_nothing(void) {
     CHECK(!is_served(plain(MIB)) && !is_served(ordered(MIB, new_stream())));
     CHECK(fake_driver.creates == 0);
@@ -624,6 +636,7 @@ static const named_check checks[] = {
     NAMED(functions_of_other_libraries_stay),
     NAMED(a_lookup_that_succeeds_leaves_no_error),
     NAMED(functions_that_the_driver_lacks_are_not_found),
+    NAMED(counts_that_cannot_be_kept_end_nothing),
     {"async_keeps_malloc_native", check_async_keeps_malloc_native, "async"},
     {"off_serves_nothing", check_off_serves_nothing, "off"},
     {"nonsense_serves_nothing", check_off_serves_nothing, "nonsense"},
