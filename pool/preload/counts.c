@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <unistd.h>
 #include <unwind.h>
 
@@ -50,9 +51,17 @@ static void fill_head(counts_file *file) {
     }
 }
 
+/* A file beyond the limit would end the process with SIGXFSZ, and one without blocks of the disk
+ * with SIGBUS, when they cannot be had at the first count. */
+static bool make_room(int file) {
+    struct rlimit limit;
+    return getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur >= sizeof(counts_file) &&
+           posix_fallocate(file, 0, sizeof(counts_file)) == 0;
+}
+
 static counts_file *map_file(int file) {
     void *at = MAP_FAILED;
-    if (file >= 0 && ftruncate(file, sizeof(counts_file)) == 0) {
+    if (make_room(file)) {
         at = mmap(NULL, sizeof(counts_file), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
     }
     return at != MAP_FAILED ? at : NULL;
@@ -62,13 +71,16 @@ static counts_file *make_file(const char *folder) {
     char path[4096];
     int length = snprintf(path, sizeof(path), "%s/%ld.XXXXXX", folder, (long)getpid());
     int file = length > 0 && (size_t)length < sizeof(path) ? mkostemp(path, O_CLOEXEC) : -1;
+    if (file < 0) {
+        return NULL;
+    }
     counts_file *made = map_file(file);
     if (made != NULL) {
         fill_head(made);
+    } else {
+        (void)unlink(path);
     }
-    if (file >= 0) {
-        (void)close(file);
-    }
+    (void)close(file);
     return made;
 }
 

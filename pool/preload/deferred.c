@@ -3,16 +3,24 @@
 
 #include "pool/preload/device.h"
 
+#include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 
 typedef struct kept {
     struct kept *next;
     ductile_addr address;
+    int device;
+    bool is_waited_for; /* a thread waits for the device, to free it then */
 } kept;
 
-static _Atomic(kept *) all;
+/* The list and its elements are guarded by the lock. Most processes never have one. */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static kept *all;
+static atomic_int n_kept;
 static atomic_int n_captures;
+
+/* ---- Captures ------------------------------------------------------------------------------ */
 
 bool dpre_is_capture_known(void) {
     return atomic_load(&n_captures) > 0;
@@ -30,42 +38,123 @@ void dpre_capture_ended(void) {
     }
 }
 
-static void put(kept *k) {
-    k->next = atomic_load(&all);
-    while (!atomic_compare_exchange_weak(&all, &k->next, k)) {
-    }
-}
+/* ---- Keeping ------------------------------------------------------------------------------- */
 
-bool dpre_defer(ductile_addr address) {
-    kept *k = malloc(sizeof(*k));
-    if (k != NULL) {
-        k->address = address;
-        put(k);
+static bool has_locked(ductile_addr address) {
+    const kept *k = all;
+    while (k != NULL && k->address != address) {
+        k = k->next;
     }
     return k != NULL;
 }
 
-/* False: the device cannot be waited for now. */
-static bool free_one(ductile_addr address) {
-    ductile_block_info block;
-    dpre_device *d = dpre_enter_owner(address, &block);
+bool dpre_is_deferred(ductile_addr address) {
+    if (atomic_load(&n_kept) == 0) {
+        return false;
+    }
+    pthread_mutex_lock(&lock);
+    bool is_kept = has_locked(address);
+    pthread_mutex_unlock(&lock);
+    return is_kept;
+}
+
+static cu_result keep_locked(int device, ductile_addr address) {
+    if (has_locked(address)) {
+        return CU_INVALID_VALUE;
+    }
+    kept *k = malloc(sizeof(*k));
+    if (k == NULL) {
+        return CU_OUT_OF_MEMORY;
+    }
+    *k = (kept){.next = all, .address = address, .device = device};
+    all = k;
+    atomic_fetch_add(&n_kept, 1);
+    return CU_SUCCESS;
+}
+
+cu_result dpre_defer(int device, ductile_addr address) {
+    pthread_mutex_lock(&lock);
+    cu_result code = keep_locked(device, address);
+    pthread_mutex_unlock(&lock);
+    return code;
+}
+
+/* ---- Freeing ------------------------------------------------------------------------------- */
+
+/* One for this thread to wait for. False: there is none. */
+static bool claim(kept *out) {
+    pthread_mutex_lock(&lock);
+    kept *k = all;
+    while (k != NULL && k->is_waited_for) {
+        k = k->next;
+    }
+    if (k != NULL) {
+        k->is_waited_for = true;
+        *out = *k;
+    }
+    pthread_mutex_unlock(&lock);
+    return k != NULL;
+}
+
+static void unclaim(ductile_addr address) {
+    pthread_mutex_lock(&lock);
+    for (kept *k = all; k != NULL; k = k->next) {
+        k->is_waited_for = k->is_waited_for && k->address != address;
+    }
+    pthread_mutex_unlock(&lock);
+}
+
+/* Drops those of an address, or with address 0 those of a device. */
+static void drop(int device, ductile_addr address) {
+    pthread_mutex_lock(&lock);
+    for (kept **at = &all; *at != NULL;) {
+        kept *k = *at;
+        if (address != 0 ? k->address != address : k->device != device) {
+            at = &k->next;
+            continue;
+        }
+        *at = k->next;
+        free(k);
+        atomic_fetch_sub(&n_kept, 1);
+    }
+    pthread_mutex_unlock(&lock);
+}
+
+/* False: the device cannot be waited for now. It is freed for the program until the wait is over:
+ * from then on the address may be another block's. */
+static bool free_one(const kept *k) {
+    dpre_device *d = dpre_enter_open(k->device);
     bool is_done = d == NULL || dpre_wait(d) == CU_SUCCESS;
+    if (is_done) {
+        drop(k->device, k->address);
+    }
     if (d != NULL && is_done) {
-        (void)ductile_free(dpre_allocator(d), address);
+        (void)ductile_free(dpre_allocator(d), k->address);
     }
     dpre_leave(d);
     return is_done;
 }
 
 void dpre_free_deferred(void) {
-    kept *rest = atomic_exchange(&all, NULL);
-    while (rest != NULL) {
-        kept *k = rest;
-        rest = k->next;
-        if (!dpre_is_capture_known() && free_one(k->address)) {
-            free(k);
-        } else {
-            put(k);
+    kept k;
+    while (!dpre_is_capture_known() && claim(&k)) {
+        if (!free_one(&k)) {
+            unclaim(k.address);
+            return;
         }
     }
+}
+
+void dpre_forget_deferred(int device) {
+    drop(device, 0);
+}
+
+/* ---- Forks --------------------------------------------------------------------------------- */
+
+static void renew_lock(void) {
+    pthread_mutex_init(&lock, NULL);
+}
+
+__attribute__((constructor)) static void follow_forks(void) {
+    (void)pthread_atfork(NULL, NULL, renew_lock);
 }

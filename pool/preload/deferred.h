@@ -16,10 +16,17 @@ void dpre_capture_begins(void);
 void dpre_capture_ended(void);
 bool dpre_is_capture_known(void);
 
-/* Keeps a block of ours for later. False: the host has no memory. */
-bool dpre_defer(ductile_addr address);
+/* Keeps a block of a device for later. Returns the driver's code of a free: CU_INVALID_VALUE where
+ * it is kept already, CU_OUT_OF_MEMORY where the host has no memory. */
+cu_result dpre_defer(int device, ductile_addr address);
+
+/* For the program such a block is freed. */
+bool dpre_is_deferred(ductile_addr address);
 
 /* Waits for the device of each block that was kept, and frees it. */
 void dpre_free_deferred(void);
+
+/* The device's memory is gone: the next allocator may have the addresses again. */
+void dpre_forget_deferred(int device);
 
 #endif

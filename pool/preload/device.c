@@ -283,9 +283,13 @@ dpre_device *dpre_enter_current(void) {
     return dpre_enter(current_context());
 }
 
+bool dpre_is_default_stream(ductile_stream stream) {
+    return stream == NULL || stream == CU_LEGACY_STREAM || stream == CU_PER_THREAD_STREAM;
+}
+
 dpre_device *dpre_enter_stream(ductile_stream stream) {
     cu_context context = NULL;
-    if (stream == NULL || stream == CU_LEGACY_STREAM || stream == CU_PER_THREAD_STREAM) {
+    if (dpre_is_default_stream(stream)) {
         return dpre_enter_current();
     }
     return dpre_real()->cuStreamGetCtx(stream, &context) == CU_SUCCESS ? dpre_enter(context) : NULL;
@@ -314,6 +318,10 @@ ductile_allocator *dpre_allocator(const dpre_device *device) {
 
 cu_context dpre_context(const dpre_device *device) {
     return atomic_load(&device->context);
+}
+
+bool dpre_is_current(const dpre_device *device) {
+    return current_context() == dpre_context(device);
 }
 
 int dpre_ordinal(const dpre_device *device) {
@@ -408,9 +416,9 @@ cu_result dpre_set_peer(int owner, int device, bool is_allowed) {
     return code;
 }
 
-void dpre_close(int device) {
+bool dpre_close(int device) {
     if (device < 0 || device >= dpre_n_devices()) {
-        return;
+        return false;
     }
     dpre_device *d = &devices[device];
     pthread_mutex_lock(&lock);
@@ -424,6 +432,7 @@ void dpre_close(int device) {
         (void)ductile_destroy(a); /* the plain stream goes with the context */
     }
     pthread_mutex_unlock(&lock);
+    return a != NULL;
 }
 
 /* ---- Adapters ------------------------------------------------------------------------------ */
@@ -470,10 +479,14 @@ ductile_allocator *ductile_preload_open(const void *create_of_caller, int device
 
 /* ---- Forks --------------------------------------------------------------------------------- */
 
-static void renew_lock(void) {
+/* Of the parent's threads the child has the one that forked, which is inside of no device. */
+static void start_over(void) {
     pthread_mutex_init(&lock, NULL);
+    for (int i = 0; i < N_DEVICES; i++) {
+        atomic_store(&devices[i].n_users, 0);
+    }
 }
 
 __attribute__((constructor)) static void follow_forks(void) {
-    (void)pthread_atfork(NULL, NULL, renew_lock);
+    (void)pthread_atfork(NULL, NULL, start_over);
 }

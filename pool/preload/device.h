@@ -31,6 +31,9 @@ dpre_device *dpre_enter(cu_context context);
 dpre_device *dpre_enter_current(void);
 dpre_device *dpre_enter_stream(ductile_stream stream);
 
+/* Does it name a default stream, which is that of the current context? */
+bool dpre_is_default_stream(ductile_stream stream);
+
 /* The device whose block holds the address, with a block info of the block. NULL: none of ours. */
 dpre_device *dpre_enter_owner(ductile_addr address, ductile_block_info *block);
 
@@ -46,6 +49,9 @@ void dpre_leave(dpre_device *device);
 ductile_allocator *dpre_allocator(const dpre_device *device);
 cu_context dpre_context(const dpre_device *device);
 int dpre_ordinal(const dpre_device *device);
+
+/* Is its context the thread's current one? */
+bool dpre_is_current(const dpre_device *device);
 
 /* A stream of this library's own, on which nothing runs: memory of it is done when it is handed
  * out, and usable on every stream. */
@@ -74,8 +80,8 @@ cu_result dpre_set_peer(int owner, int device, bool is_allowed);
 /* The ordinal of the current context; -1 where there is none. */
 int dpre_current_device(void);
 
-/* Destroys the allocator of a device whose primary context is about to be reset, unless an adapter
- * uses it too. */
-void dpre_close(int device);
+/* Destroys the allocator of a device whose primary context is about to be reset. False: there is
+ * none, or an adapter uses it too. */
+bool dpre_close(int device);
 
 #endif

@@ -25,14 +25,16 @@ static bool is_of_ductile(const void *address) {
            there.dli_fbase == here.dli_fbase;
 }
 
+/* Where the driver lacks what was found, the C library says so. It must see a call from here: the
+ * last statement would become a jump. */
 static void *find_interposed(void *handle, const char *symbol) {
-    return dpre_replace(symbol, dpre_dlsym()(handle, symbol));
-}
-
-/* This library stands before the driver, so a search through all libraries finds its functions:
- * also where there is no driver. */
-static void *find_where_there_is_a_driver(void *handle, const char *symbol) {
-    return dpre_real() != NULL ? dpre_dlsym()(handle, symbol) : NULL;
+    void *there = dpre_dlsym()(handle, symbol);
+    void *found = dpre_replace(symbol, there);
+    if (found == NULL && there != NULL) {
+        found = dpre_dlsym()(RTLD_NEXT, symbol);
+        __asm__ volatile("" : "+r"(found));
+    }
+    return found;
 }
 
 /* Which function answers a call of dlsym. RTLD_NEXT asks for what stands behind the caller:
@@ -42,7 +44,7 @@ dpre_dlsym_function dpre_choose_dlsym(void *handle, const char *symbol, const vo
     if (!may_be || !dpre_is_interposed(symbol) || is_of_ductile(caller)) {
         return dpre_dlsym();
     }
-    return handle == RTLD_DEFAULT ? find_where_there_is_a_driver : find_interposed;
+    return find_interposed;
 }
 
 /* The C library takes the caller of dlsym for RTLD_NEXT and RTLD_DEFAULT from the return address.

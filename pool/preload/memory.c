@@ -99,7 +99,7 @@ cu_result cuMemAllocPitch_v2(ductile_addr *out, size_t *pitch, size_t width, siz
  */
 static cu_result free_done(const dpre_device *d, ductile_addr addr) {
     if (dpre_is_capture_known()) {
-        return dpre_defer(addr) ? CU_SUCCESS : CU_OUT_OF_MEMORY;
+        return dpre_defer(dpre_ordinal(d), addr);
     }
     cu_result code = dpre_wait(d);
     if (code != CU_SUCCESS) {
@@ -109,12 +109,16 @@ static cu_result free_done(const dpre_device *d, ductile_addr addr) {
     return status == DUCTILE_OK || status == DUCTILE_ERR_EXITING ? CU_SUCCESS : CU_INVALID_VALUE;
 }
 
+static bool is_refused(const ductile_block_info *block, ductile_addr addr) {
+    return block->address != addr || dpre_is_deferred(addr);
+}
+
 cu_result cuMemFree_v2(ductile_addr addr) {
     ductile_block_info block;
     dpre_device *d = dpre_enter_owner(addr, &block);
-    cu_result code = d == NULL               ? PASS
-                     : block.address != addr ? CU_INVALID_VALUE
-                                             : free_done(d, addr);
+    cu_result code = d == NULL                  ? PASS
+                     : is_refused(&block, addr) ? CU_INVALID_VALUE
+                                                : free_done(d, addr);
     dpre_leave(d);
     return code != PASS ? code : REAL(cuMemFree_v2, addr);
 }
@@ -183,19 +187,37 @@ cu_result cuMemAllocFromPoolAsync_ptsz(ductile_addr *out, size_t size, cu_mem_po
                                        CALLER, size);
 }
 
+/* A default stream is the current context's. Ductile takes its handle for its own GPU's, so where
+ * that is another one the free waits, also for what is on that stream. */
+static bool is_behind_another_default(const dpre_device *d, ductile_stream stream) {
+    return dpre_is_default_stream(stream) && !dpre_is_current(d);
+}
+
+static cu_result free_behind_current(const dpre_device *d, ductile_addr addr) {
+    cu_result code = dpre_is_capture_known() ? CU_SUCCESS : dpre_real()->cuCtxSynchronize();
+    return code == CU_SUCCESS ? free_done(d, addr) : code;
+}
+
+static cu_result free_behind(const dpre_device *d, ductile_addr addr, ductile_stream stream) {
+    if (is_behind_another_default(d, stream)) {
+        return free_behind_current(d, addr);
+    }
+    ductile_status status = ductile_free_on(dpre_allocator(d), addr, stream);
+    return status == DUCTILE_OK || status == DUCTILE_ERR_EXITING ? CU_SUCCESS
+           : code_of(status) == CU_OUT_OF_MEMORY                 ? CU_OUT_OF_MEMORY
+                                                                 : CU_INVALID_VALUE;
+}
+
 /* On a stream that is being captured it would be a node, which only memory of the graph can have:
  * the driver refuses ours. */
 static cu_result free_ordered(ductile_addr addr, ductile_stream stream) {
     ductile_block_info block;
     dpre_device *d = is_capturing(stream) ? NULL : dpre_enter_owner(addr, &block);
-    if (d == NULL) {
-        return PASS;
-    }
-    ductile_status status = ductile_free_on(dpre_allocator(d), addr, stream);
+    cu_result code = d == NULL                  ? PASS
+                     : is_refused(&block, addr) ? CU_INVALID_VALUE
+                                                : free_behind(d, addr, stream);
     dpre_leave(d);
-    return status == DUCTILE_OK || status == DUCTILE_ERR_EXITING ? CU_SUCCESS
-           : code_of(status) == CU_OUT_OF_MEMORY                 ? CU_OUT_OF_MEMORY
-                                                                 : CU_INVALID_VALUE;
+    return code;
 }
 
 cu_result cuMemFreeAsync(ductile_addr addr, ductile_stream stream) {

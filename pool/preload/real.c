@@ -73,6 +73,7 @@ static found_driver *find_driver(void) {
     for (size_t i = 0; f != NULL && i < N_ROWS; i++) {
         find_row(f, library, i);
     }
+    (void)dlerror(); /* of what this driver lacks: a program that has found its function asks */
     return f;
 }
 
@@ -105,25 +106,29 @@ static void *ours(const row *r) {
     return function;
 }
 
-int dpre_is_interposed(const char *symbol) {
+static const row *interposed_row(const char *symbol) {
     for (size_t i = 0; i < N_ROWS; i++) {
         if (rows[i].ours != NULL && strcmp(rows[i].symbol, symbol) == 0) {
-            return 1;
+            return &rows[i];
         }
     }
-    return 0;
+    return NULL;
 }
 
-/* By address: a library that has functions of such names without being the driver keeps them. */
+int dpre_is_interposed(const char *symbol) {
+    return interposed_row(symbol) != NULL;
+}
+
+/* By address: a library that has functions of such names without being the driver keeps them. A
+ * search through all libraries finds ours, also where there is no driver, or an older one. */
 void *dpre_replace(const char *symbol, void *there) {
-    const found_driver *f = there != NULL ? found() : NULL;
-    for (size_t i = 0; f != NULL && i < N_ROWS; i++) {
-        if (rows[i].ours != NULL && f->by_symbol[i] == there &&
-            strcmp(rows[i].symbol, symbol) == 0) {
-            return ours(&rows[i]);
-        }
+    const row *r = there != NULL ? interposed_row(symbol) : NULL;
+    const found_driver *f = r != NULL ? found() : NULL;
+    void *of_driver = f != NULL ? f->by_symbol[r - rows] : NULL;
+    if (r != NULL && there == ours(r)) {
+        return of_driver != NULL ? there : NULL;
     }
-    return there;
+    return of_driver != NULL && of_driver == there ? ours(r) : there;
 }
 
 /* By address too: a later version of the function, with other parameters, stays what it is. */

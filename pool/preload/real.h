@@ -17,7 +17,7 @@ typedef struct dpre_driver {
 const dpre_driver *dpre_real(void);
 
 /* What stands in for a function that the driver's search or dlsym found under a name: `found`
- * itself where that is no function of the table. */
+ * itself where that is no function of the table, NULL where it is ours and the driver has none. */
 void *dpre_replace(const char *symbol, void *found);
 void *dpre_replace_searched(const char *name, void *found);
 

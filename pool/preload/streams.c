@@ -77,7 +77,7 @@ static void forget(ductile_stream stream) {
 
 /* Does the call end a stream, which takes its capture with it? */
 static bool begin_destroying(ductile_stream stream) {
-    bool is_stream = stream != NULL && stream != CU_LEGACY_STREAM && stream != CU_PER_THREAD_STREAM;
+    bool is_stream = !dpre_is_default_stream(stream);
     bool was_capturing = is_stream && is_capturing(stream);
     if (is_stream) {
         forget(stream);
@@ -159,10 +159,10 @@ cu_result cuMemPoolSetAccess(cu_mem_pool pool, const cu_access *map, size_t n) {
 
 /* ---- Resets --------------------------------------------------------------------------------- */
 
-/* Of blocks that were kept none may outlive its allocator: the next one may reuse the addresses. */
 static void close_device(cu_device device) {
-    dpre_free_deferred();
-    dpre_close(device);
+    if (dpre_close(device)) {
+        dpre_forget_deferred(device);
+    }
 }
 
 cu_result cuDevicePrimaryCtxReset(cu_device device) {

@@ -8,6 +8,7 @@ import json
 import mmap
 import os
 import random
+import resource
 import signal
 import socket
 import subprocess
@@ -369,6 +370,81 @@ def test_one_owner_at_a_place_and_a_killed_one_leaves_it_free(owner: Owner) -> N
     owner.process.wait()
     owner.process = owner.start()
     assert owner.tags() == {}
+
+
+def test_a_file_that_is_no_socket_is_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "notes"
+    path.write_text("mine")
+    with pytest.raises(FileExistsError, match="no socket"):
+        _keep.Keeper(path)
+    assert path.read_text() == "mine"
+
+
+def test_of_many_owners_at_once_one_has_the_place_of_a_killed_one(tmp_path: Path) -> None:
+    path = tmp_path / "keep.sock"
+    for _ in range(50):
+        with socket.socket(socket.AF_UNIX) as left:
+            left.bind(str(path))
+        made: list[_keep.Keeper] = []
+        begin = threading.Barrier(8)
+
+        def start(made: list[_keep.Keeper] = made, begin: threading.Barrier = begin) -> None:
+            begin.wait()
+            with contextlib.suppress(ductile_gpu.Busy):
+                made.append(_keep.Keeper(path))
+
+        threads = [threading.Thread(target=start) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert len(made) == 1
+        made[0].close()
+
+
+def test_without_a_runtime_folder_both_sides_meet_in_another(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    own = f"ductile-{os.geteuid()}"
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    assert _keep.default_path() == tmp_path / own / "keep.sock"
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "gone"))
+    assert _keep.default_path().parent.parent.is_dir()
+
+
+def test_an_owner_without_descriptors_for_now_keeps_what_it_has(owner: Owner, side: Side) -> None:
+    with ductile_gpu.keep_tag("weights", allocator=side.allocator, path=owner.path):
+        few = owner.descriptors() + 4
+        resource.prlimit(owner.process.pid, resource.RLIMIT_NOFILE, (few, few))
+        silent = [socket.socket(socket.AF_UNIX) for _ in range(20)]
+        for connection in silent:
+            connection.connect(str(owner.path))
+        time.sleep(0.5)
+        for connection in silent:
+            connection.close()
+        assert list(owner.tags()) == ["weights"]
+
+
+def test_an_owner_of_many_tags_can_be_asked(tmp_path: Path) -> None:
+    keeper = _keep.Keeper(tmp_path / "keep.sock")
+    keeper._tags.update({f"{'long' * 10}{i}": _keep._Tag() for i in range(200)})
+    threading.Thread(target=keeper.serve, daemon=True).start()
+    assert len(_keep.ask(keeper.path, {"do": "status"})["tags"]) == 200
+    with pytest.raises(ductile_gpu.InvalidArgument, match="4096"):
+        _keep.ask(keeper.path, {"do": "drop", "tag": "x" * 5000})
+    keeper.close()
+
+
+def test_descriptors_that_nobody_asked_for_are_closed(owner: Owner) -> None:
+    before = owner.descriptors()
+    for _ in range(20):
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.connect(str(owner.path))
+            for part in (b'{"do":', b'"status"}\n'):
+                socket.send_fds(connection, [part], [connection.fileno()])
+            connection.recv(4096)
+    time.sleep(0.2)
+    assert owner.descriptors() <= before + 1
 
 
 def test_the_owner_opens_no_driver(owner: Owner, side: Side) -> None:

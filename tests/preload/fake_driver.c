@@ -2,6 +2,7 @@
 #include "tests/preload/fake_driver.h"
 
 #include <pthread.h>
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -23,7 +24,8 @@ enum {
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static ductile_addr next_reserved = 0x700000000000, next_native = 0x10000000000;
+#define FIRST_RESERVED 0x700000000000
+static ductile_addr next_reserved = FIRST_RESERVED, next_native = 0x10000000000;
 static ductile_addr native[N_NATIVE];
 static atomic_int n_capturing;
 static _Thread_local cu_context stack[8];
@@ -84,7 +86,11 @@ DO(cuCtxDisablePeerAccess, (cu_context peer), fake_driver.peers--)
 EXPORTED cu_result cuCtxSynchronize(void);
 cu_result cuCtxSynchronize(void) {
     fake_driver.waits++;
+    fake_driver.other_waits += current() != primary_of(0);
     fake_driver.broken_captures += n_capturing > 0;
+    while (fake_driver.is_held_up) {
+        (void)sched_yield();
+    }
     return fake_driver.fails_wait ? STREAM_CAPTURE_UNSUPPORTED : DVMM_SUCCESS;
 }
 
@@ -92,6 +98,9 @@ cu_result cuCtxSynchronize(void) {
 
 static ductile_addr take(ductile_addr *next, size_t size) {
     pthread_mutex_lock(&lock);
+    if (next == &next_reserved && atomic_exchange(&fake_driver.reuses_addresses, false)) {
+        next_reserved = FIRST_RESERVED;
+    }
     ductile_addr at = *next;
     *next += (size + ((size_t)2 << 20) - 1) >> 21 << 21;
     pthread_mutex_unlock(&lock);

@@ -18,12 +18,15 @@ typedef struct fake_counts {
     atomic_int pitched, managed, ipc;
     atomic_int creates, maps;
     atomic_int waits;                 /* cuCtxSynchronize                           */
+    atomic_int other_waits;           /* those of them that are not for device 0 */
     atomic_int stream_waits, markers; /* cuCtxRecordEvent */
     atomic_int broken_captures;       /* a marker, or a wait for all work, during one */
     atomic_int resets, trims, peers;
     atomic_bool fails_wait;       /* planned: cuCtxSynchronize fails            */
+    atomic_bool is_held_up;       /* planned: cuCtxSynchronize waits until it is not */
     atomic_bool is_out_of_memory; /* planned: cuMemCreate fails                 */
     atomic_bool has_own_pool;     /* planned: another pool is current           */
+    atomic_bool reuses_addresses; /* planned: reservations begin again where the first one was */
     atomic_bool is_wrong_thread;  /* planned: cuStreamEndCapture fails, and the capture goes on */
 } fake_counts;
 

@@ -11,9 +11,11 @@
 
 #include <dlfcn.h>
 #include <pthread.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -195,7 +197,21 @@ static void check_malloc_can_be_freed_in_order_of_a_stream(void) {
     CHECK(cu.free_async(at, new_stream()) == CU_INVALID_VALUE);
 }
 
-/* What is freed in the order of a stream may still be in use there. */
+/* Stream NULL is the current context's: here another GPU's, whose work uses the memory. */
+static void check_free_on_another_gpus_default_stream_waits(void) {
+    cu_context popped;
+    ductile_addr a = ordered(MIB, NULL), b = ordered(MIB, NULL), c = ordered(MIB, NULL);
+    int before = fake_driver.waits;
+    CHECK(cu.push_context((cu_context)0x1100) == 0);
+    CHECK(cu.free_async(a, NULL) == 0 && fake_driver.other_waits == 1);
+    CHECK(cu.free_async_ptsz(b, NULL) == 0 && fake_driver.other_waits == 2);
+    fake_driver.fails_wait = true;
+    CHECK(cu.free_async(c, NULL) == 900);
+    fake_driver.fails_wait = false;
+    CHECK(cu.pop_context(&popped) == 0 && fake_driver.waits > before);
+    CHECK(cu.free_async(c, NULL) == 0 && cu.free_async(a, NULL) == CU_INVALID_VALUE);
+}
+
 /* It may be used on every stream at once, and Ductile fills it on one. */
 static void check_malloc_waits_where_memory_is_filled(void) {
     CHECK(setenv("DUCTILE_CONF", "zero:on", 1) == 0);
@@ -248,6 +264,30 @@ static void check_free_beside_a_capture_happens_when_it_has_ended(void) {
     CHECK(cu.get_range(&base, NULL, at) == 0 && base == at);
     CHECK(cu.end_capture(captured, &graph) == 0 && fake_driver.waits == before + 1);
     CHECK(fake_driver.broken_captures == 0 && plain(MIB) == at);
+}
+
+/* The driver's answer to a second free, though the first one has only been noted. */
+static void check_a_free_beside_a_capture_is_the_only_one(void) {
+    ductile_stream captured = new_stream();
+    ductile_addr at = plain(MIB);
+    void *graph;
+    CHECK(cu.begin_capture(captured, 2) == 0);
+    CHECK(cu.mem_free(at) == 0 && cu.mem_free(at) == CU_INVALID_VALUE);
+    CHECK(cu.free_async(at, NULL) == CU_INVALID_VALUE);
+    CHECK(cu.end_capture(captured, &graph) == 0);
+    CHECK(cu.mem_free(at) == CU_INVALID_VALUE && plain(MIB) == at);
+}
+
+/* The next allocator may have the address again. */
+static void check_a_free_beside_a_capture_ends_with_its_device(void) {
+    ductile_stream captured = new_stream();
+    ductile_addr at = plain(MIB);
+    void *graph;
+    CHECK(cu.begin_capture(captured, 2) == 0);
+    CHECK(cu.mem_free(at) == 0 && cu.reset(0) == 0);
+    fake_driver.reuses_addresses = true;
+    CHECK(plain(MIB) == at && cu.end_capture(captured, &graph) == 0);
+    CHECK(cu.mem_free(at) == 0);
 }
 
 /* Memory moves between two streams that free and grow in turn: markers are recorded. */
@@ -461,6 +501,33 @@ static void check_forked_children_get_the_drivers_answers(void) {
     CHECK(cu.mem_free(at) == 0);
 }
 
+static void *free_it(void *addr) {
+    (void)cu.mem_free(*(ductile_addr *)addr);
+    return NULL;
+}
+
+/* A thread that the child does not have was in the middle of a call. */
+static void check_a_forked_child_waits_for_no_thread_of_its_parent(void) {
+    ductile_addr at = plain(MIB);
+    pthread_t thread;
+    int before = fake_driver.waits;
+    fake_driver.is_held_up = true;
+    CHECK(pthread_create(&thread, NULL, free_it, &at) == 0);
+    while (fake_driver.waits == before) {
+        (void)sched_yield();
+    }
+    pid_t child = fork();
+    if (child == 0) {
+        (void)alarm(20);
+        (void)cu.reset(0);
+        _exit(0);
+    }
+    int status = 1;
+    CHECK(child > 0 && waitpid(child, &status, 0) == child && status == 0);
+    fake_driver.is_held_up = false;
+    CHECK(pthread_join(thread, NULL) == 0 && plain(MIB) == at);
+}
+
 static ductile_addr until_exit;
 
 static void free_late(void) {
@@ -481,12 +548,40 @@ static void check_functions_of_other_libraries_stay(void) {
     CHECK(dlsym(driver(), "cuNoSuchFunction") == NULL && dlsym(RTLD_DEFAULT, "getpid") != NULL);
 }
 
+/* A program asks dlerror whether a lookup failed. The first one finds all that is interposed, of
+ * which this driver lacks some. */
+static void check_a_lookup_that_succeeds_leaves_no_error(void) {
+    (void)dlerror();
+    CHECK(dlsym(driver(), "cuMemAlloc_v2") != NULL && dlerror() == NULL);
+    CHECK(dlsym(driver(), "cuNoSuchFunction") == NULL && dlerror() != NULL);
+}
+
+/* Programs ask so for what the driver can do. */
+static void check_functions_that_the_driver_lacks_are_not_found(void) {
+    const char *lacking = "cuStreamBeginCaptureToGraph";
+    CHECK(dlsym(driver(), lacking) == NULL && dlerror() != NULL);
+    CHECK(dlsym(RTLD_DEFAULT, lacking) == NULL && dlerror() != NULL);
+    CHECK(dlsym(dlopen(NULL, RTLD_NOW), lacking) == NULL && dlerror() != NULL);
+    CHECK(dlsym(RTLD_DEFAULT, "cuMemAlloc_v2") != NULL && dlerror() == NULL);
+}
+
 /* ---- What is set in the environment ---------------------------------------------------------- */
 
 static void check_async_keeps_malloc_native(void) {
     ductile_addr at = plain(MIB);
     CHECK(!is_served(at) && fake_driver.mallocs == 1 && cu.mem_free(at) == 0);
     CHECK(fake_driver.frees == 1 && is_served(ordered(MIB, new_stream())));
+}
+
+/* A file that would be too large ends a process with a signal; one on a full disk when it is
+ * written to. Then nothing is counted. */
+static void check_counts_that_cannot_be_kept_end_nothing(void) {
+    char folder[] = "/tmp/preloaded-XXXXXX";
+    const struct rlimit little = {4096, 4096};
+    CHECK(mkdtemp(folder) != NULL && setenv("DUCTILE_PRELOAD_COUNTS", folder, 1) == 0);
+    CHECK(setrlimit(RLIMIT_FSIZE, &little) == 0);
+    CHECK(is_served(plain(MIB)));
+    CHECK(rmdir(folder) == 0);
 }
 
 static void check_off_serves_nothing(void) {
@@ -511,12 +606,15 @@ static const named_check checks[] = {
     NAMED(free_keeps_memory_that_could_not_be_waited_for),
     NAMED(ordered_calls_are_served),
     NAMED(malloc_can_be_freed_in_order_of_a_stream),
+    NAMED(free_on_another_gpus_default_stream_waits),
     NAMED(malloc_waits_where_memory_is_filled),
     NAMED(malloc_takes_nothing_of_a_stream),
     NAMED(other_pools_pass),
     NAMED(captured_calls_pass),
     NAMED(captures_are_announced),
     NAMED(free_beside_a_capture_happens_when_it_has_ended),
+    NAMED(a_free_beside_a_capture_is_the_only_one),
+    NAMED(a_free_beside_a_capture_ends_with_its_device),
     NAMED(what_is_not_ours_passes),
     NAMED(other_contexts_pass),
     NAMED(devices_have_allocators_of_their_own),
@@ -533,8 +631,12 @@ static const named_check checks[] = {
     NAMED(destroyed_streams_are_forgotten),
     NAMED(threads),
     NAMED(forked_children_get_the_drivers_answers),
+    NAMED(a_forked_child_waits_for_no_thread_of_its_parent),
     NAMED(frees_after_exit_has_begun),
     NAMED(functions_of_other_libraries_stay),
+    NAMED(a_lookup_that_succeeds_leaves_no_error),
+    NAMED(functions_that_the_driver_lacks_are_not_found),
+    NAMED(counts_that_cannot_be_kept_end_nothing),
     {"async_keeps_malloc_native", check_async_keeps_malloc_native, "async"},
     {"off_serves_nothing", check_off_serves_nothing, "off"},
     {"nonsense_serves_nothing", check_off_serves_nothing, "nonsense"},

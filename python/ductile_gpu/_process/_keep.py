@@ -18,10 +18,13 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
+import fcntl
 import json
 import os
 import resource
 import socket
+import stat
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -44,17 +47,20 @@ from ductile_gpu._process._handover import (
     export_tag,
     import_tag,
 )
-from ductile_gpu._process._live import is_private, socket_folders
+from ductile_gpu._process._live import is_private, socket_folder
 
 __all__ = ["Keeper", "KeptTag", "ask", "default_path", "keep_tag", "open_kept"]
 
-_LONGEST_LINE = 4096
+_LONGEST_REQUEST = 4096
+_LONGEST_ANSWER = 1 << 24  # a line of some hundred bytes for each tag
 _WORD_SECONDS = 60.0
+_START_SECONDS = 5.0
+_NAP_SECONDS = 0.1
 
 
 def default_path() -> Path:
     """Where the owner of this user listens: in a folder that only this user may enter."""
-    return socket_folders()[0] / "keep.sock"
+    return socket_folder() / "keep.sock"
 
 
 # ---- Lines -------------------------------------------------------------------------------------
@@ -64,25 +70,39 @@ def _send_line(
     connection: socket.socket, what: Mapping[str, Any], descriptor: Optional[int] = None
 ) -> None:
     line = json.dumps(what).encode() + b"\n"
-    socket.send_fds(connection, [line], [] if descriptor is None else [descriptor])
+    sent = socket.send_fds(connection, [line], [] if descriptor is None else [descriptor])
+    if sent < len(line):
+        connection.sendall(line[sent:])
 
 
-def _receive_line(connection: socket.socket) -> tuple[Optional[dict[str, Any]], Optional[int]]:
+def _receive_line(
+    connection: socket.socket, longest: int
+) -> tuple[Optional[dict[str, Any]], Optional[int]]:
     """A line and the descriptor beside it; None: the other side has closed. Never reads past it."""
-    line, found = b"", []
-    while not line.endswith(b"\n"):
-        byte, descriptors, _, _ = socket.recv_fds(connection, 1, 1)
-        found += descriptors
-        line += byte
-        if not byte or len(line) > _LONGEST_LINE:
-            for descriptor in found:
-                os.close(descriptor)
-            return None, None
+    line = bytearray()
+    found: list[int] = []
+    try:
+        while not line.endswith(b"\n"):
+            byte, descriptors, _, _ = socket.recv_fds(connection, 1, 1)
+            found += descriptors
+            line += byte
+            if not byte:
+                return None, None
+            if len(line) > longest:
+                raise invalid(f"a line has at most {longest} bytes")
+        return _read_line(line), found.pop(0) if found else None
+    finally:
+        for descriptor in found:
+            os.close(descriptor)
+
+
+def _read_line(line: bytearray) -> dict[str, Any]:
+    """Nothing where it is no request."""
     try:
         read = json.loads(line)
     except ValueError:
-        read = None
-    return (read if isinstance(read, dict) else {}), found[0] if found else None
+        return {}
+    return read if isinstance(read, dict) else {}
 
 
 # ---- The owner ---------------------------------------------------------------------------------
@@ -140,6 +160,7 @@ class Keeper:
 
     Raises:
         Busy: another keeper listens there.
+        FileExistsError: something else is there, which stays.
         OSError, PermissionError: no socket can be made there.
     """
 
@@ -156,29 +177,39 @@ class Keeper:
             raise PermissionError(f"{self.path.parent} is not this user's alone")
         opened = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            self._take_place(opened)
-            self.path.chmod(0o600)
-            opened.listen(64)
+            with _alone_in(self.path.parent):
+                self._take_place(opened)
+                self.path.chmod(0o600)
+                opened.listen(64)
+            self._inode = self.path.stat().st_ino
         except BaseException:
             opened.close()
             raise
         return opened
 
     def _take_place(self, opened: socket.socket) -> None:
-        """The place of a keeper that was killed is free; that of one at work is not."""
         try:
             opened.bind(str(self.path))
-        except OSError:
-            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-                try:
-                    probe.connect(str(self.path))
-                except ConnectionRefusedError:
-                    self.path.unlink()
-                else:
-                    raise Busy(
-                        _abi.Status.ERR_BUSY, f"another process keeps tags at {self.path}"
-                    ) from None
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                raise
+            self._remove_if_left()
             opened.bind(str(self.path))
+
+    def _remove_if_left(self) -> None:
+        """The place of a keeper that was killed is free; that of one at work is not."""
+        if not stat.S_ISSOCK(self.path.lstat().st_mode):
+            raise FileExistsError(f"{self.path} is there already, and is no socket")
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+            probe.setblocking(False)
+            try:
+                probe.connect(str(self.path))
+            except ConnectionRefusedError:
+                self.path.unlink()
+                return
+            except BlockingIOError:
+                pass  # it has a lot to do
+        raise Busy(_abi.Status.ERR_BUSY, f"another process keeps tags at {self.path}")
 
     def serve(self) -> None:
         """Until `close`, from another thread or a signal handler."""
@@ -186,18 +217,31 @@ class Keeper:
         if soft != hard:  # a descriptor for each handle
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
         while True:
-            try:
-                connection, _ = self._socket.accept()
-            except OSError:
+            connection = self._accept()
+            if connection is None:
                 return
-            threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
+            try:
+                threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
+            except RuntimeError:  # no thread for now: what is kept stays
+                connection.close()
+
+    def _accept(self) -> Optional[socket.socket]:
+        """The next client; None when it is over."""
+        while self._socket.fileno() >= 0:
+            try:
+                return self._socket.accept()[0]
+            except OSError:  # closed, or the process has no descriptor left for now
+                time.sleep(_NAP_SECONDS)
+        return None
 
     def close(self) -> None:
         """Listens no more; what it keeps goes when this process ends."""
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
-        self.path.unlink(missing_ok=True)
+        with contextlib.suppress(FileNotFoundError):
+            if self.path.lstat().st_ino == self._inode:  # it may be another keeper's by now
+                self.path.unlink()
 
     # ---- One connection ------------------------------------------------------------------------
 
@@ -205,7 +249,11 @@ class Keeper:
         with connection, contextlib.suppress(OSError):
             try:
                 check_peer(connection)
-                request, _ = _receive_line(connection)
+                connection.settimeout(_WORD_SECONDS)
+                request, unasked = _receive_line(connection, _LONGEST_REQUEST)
+                connection.settimeout(None)
+                if unasked is not None:
+                    os.close(unasked)
                 if request is not None:
                     self._answer(connection, request)
             except Exception as error:  # it ends this connection, and none of the others
@@ -248,7 +296,7 @@ class Keeper:
                 left = until - time.monotonic()
                 if left <= 0 or _has_ended(connection):
                     raise invalid(self._explain(what, name))
-                self._changed.wait(min(left, 0.1))
+                self._changed.wait(min(left, _NAP_SECONDS))
             tag = self._tags.setdefault(name, _Tag()) if what == "put" else self._tags[name]
             if what == "read":
                 tag.readers.append(process)
@@ -294,6 +342,27 @@ class Keeper:
             tag.held = held
             self._changed.notify_all()
         _send_line(connection, {"kept": held.info.layout})
+
+
+@contextlib.contextmanager
+def _alone_in(folder: Path) -> Iterator[None]:
+    """While a keeper starts no other one does: each would take the socket of the one before, which
+    does not listen yet, for one that was left."""
+    until = time.monotonic() + _START_SECONDS
+    opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        while True:
+            try:
+                fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() >= until:
+                    text = f"another process has locked {folder}"
+                    raise Busy(_abi.Status.ERR_BUSY, text) from None
+            time.sleep(_NAP_SECONDS)
+        yield
+    finally:
+        os.close(opened)
 
 
 def _process_of(connection: socket.socket) -> int:
@@ -348,7 +417,7 @@ def _request(
 
 
 def _read_answer(connection: socket.socket) -> tuple[dict[str, Any], Optional[int]]:
-    answer, descriptor = _receive_line(connection)
+    answer, descriptor = _receive_line(connection, _LONGEST_ANSWER)
     if answer is None:
         raise ConnectionError("the owner has ended")
     if "error" in answer:

@@ -69,6 +69,13 @@ def socket_folders() -> list[Path]:
     return [Path(base) / f"ductile-{os.geteuid()}" for base in dict.fromkeys(bases)]
 
 
+def socket_folder() -> Path:
+    """The first place that there is: a runtime folder may be named without being there."""
+    *others, last = socket_folders()
+    usable = (folder for folder in others if os.access(folder.parent, os.W_OK | os.X_OK))
+    return next(usable, last)
+
+
 def own_sockets() -> list[Path]:
     """The sockets in those folders that are this user's alone."""
     found: list[Path] = []
@@ -115,15 +122,6 @@ def _open_in(folder: Path) -> tuple[Path, socket.socket]:
         nameless.unlink(missing_ok=True)
         raise
     return path, opened
-
-
-def _open_socket() -> tuple[Path, socket.socket]:
-    """In the first place that there is: a runtime folder may be named without being there."""
-    *others, last = socket_folders()
-    for folder in others:
-        if os.access(folder.parent, os.W_OK | os.X_OK):
-            return _open_in(folder)
-    return _open_in(last)
 
 
 def peer_uid(connection: socket.socket) -> int:
@@ -188,7 +186,7 @@ class _Listener:
     """One thread with one socket. After a fork the child has neither."""
 
     def __init__(self) -> None:
-        self.path, self._socket = _open_socket()
+        self.path, self._socket = _open_in(socket_folder())
         self._answer = b""
         self._answered = 0.0
         self._thread = threading.Thread(target=self._serve, name="ductile-gpu top", daemon=True)
