@@ -72,8 +72,13 @@ API int fake_event_calls(void) {
     return runtime().event_calls;
 }
 
-/* PyTorch looks whether the driver has it. */
+/* PyTorch looks for these in the driver. */
 API int cuDevicePrimaryCtxGetState(void) {
+    return 0;
+}
+
+API int cuCtxGetCurrent(void **context) {
+    *context = &runtime();
     return 0;
 }
 
@@ -113,6 +118,7 @@ static cudaError_t fill_properties(cudaDeviceProp *out, int device) {
     out->maxThreadsPerMultiProcessor = 2048;
     out->regsPerBlock = 65536;
     out->sharedMemPerBlock = 49152;
+    out->sharedMemPerBlockOptin = 232448;
     out->maxGridSize[0] = 2147483647;
     out->maxGridSize[1] = out->maxGridSize[2] = 65535;
     out->maxThreadsDim[0] = out->maxThreadsDim[1] = 1024;
@@ -209,12 +215,17 @@ API cudaError_t cudaFree(void *ptr) {
     return cudaSuccess;
 }
 
-API cudaError_t cudaMemcpy(void *, const void *, size_t, cudaMemcpyKind) {
+/* There is nothing on the device: what comes from there is zeros. */
+API cudaError_t cudaMemcpy(void *to, const void *, size_t size, cudaMemcpyKind kind) {
+    if (kind == cudaMemcpyDeviceToHost) {
+        std::memset(to, 0, size);
+    }
     return cudaSuccess;
 }
 
-API cudaError_t cudaMemcpyAsync(void *, const void *, size_t, cudaMemcpyKind, cudaStream_t) {
-    return cudaSuccess;
+API cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t size, cudaMemcpyKind kind,
+                                cudaStream_t) {
+    return cudaMemcpy(to, from, size, kind);
 }
 
 API cudaError_t cudaMemsetAsync(void *, int, size_t, cudaStream_t) {
