@@ -447,6 +447,13 @@ def test_the_program_may_complete_what_the_environment_asked_for(place):
     assert "Busy: the allocators of this process have other options already" in answer.stderr
 
 
+def test_a_program_that_enables_before_it_imports_torch_goes_on(place):
+    """enable() imports torch then, and the hook enables within that import."""
+    code = "from ductile_gpu.torch import enable, mode; enable(limit_bytes='1G'); print(mode())"
+    assert mode_of(place.python("-c", code, DUCTILE_TORCH="1")) == "full"
+    assert place.options()[-1] == "limit_bytes:1G"
+
+
 def test_a_refused_option_leaves_nothing_behind(place):
     code = """
         import ductile_gpu.torch

@@ -21,7 +21,8 @@ def build_runtime(output: Path) -> None:
     command = [*_build._compiler(), "-std=c++17", "-O1", "-fPIC", "-shared", "-Wall", "-Wextra"]
     for folder in _build._cuda_includes(_build.describe_torch()):
         command += ["-isystem", str(folder)]
-    command += ["-Wl,-soname,libcuda.so.1", str(HERE / "fake_runtime.cpp"), "-o", str(output)]
+    command += ["-Wl,-soname,libcuda.so.1", "-o", str(output)]
+    command += [str(HERE / name) for name in ("fake_runtime.cpp", "fake_kernels.cpp")]
     subprocess.run(command, check=True)
 
 

@@ -83,16 +83,38 @@ def pip(*words: str) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
+def listed(*words: str) -> list[str]:
+    """The versions of PyTorch, the newest first."""
+    found = re.search(r"Available versions: (.*)", pip("index", "versions", *words, "torch"))
+    assert found is not None, "pip lists no versions of torch"
+    return found.group(1).split(", ")
+
+
 def available() -> dict[int, str]:
     """The newest version of each minor of PyTorch 2, by its number."""
-    listed = re.search(r"Available versions: (.*)", pip("index", "versions", "torch"))
-    assert listed is not None, "pip lists no versions of torch"
     newest: dict[int, str] = {}
-    for version in listed.group(1).split(", "):
-        major, minor = (int(part) for part in version.split(".")[:2])
-        if (major, minor) >= _build.OLDEST:
-            newest.setdefault(minor if major == 2 else 100 * major + minor, version)
+    for version in listed():
+        minor = _build.count_minor(version)
+        if minor >= _build.OLDEST[1]:
+            newest.setdefault(minor, version)
     return dict(sorted(newest.items()))
+
+
+def nightly(index: str, newest: str) -> str:
+    """The newest version of all, releases and others; pip asks `index` too from here on.
+
+    Raises:
+        LookupError: there is none that is newer than the newest release.
+    """
+    if index:
+        os.environ["PIP_EXTRA_INDEX_URL"] = index
+    try:
+        found = listed("--pre")[0]
+    except (subprocess.CalledProcessError, AssertionError):
+        raise LookupError("the package index cannot be asked") from None
+    if _build.count_minor(found) <= _build.count_minor(newest):
+        raise LookupError(f"the package index has none that is newer than {newest}")
+    return found
 
 
 def find_wheel(requirement: str) -> str:
@@ -154,7 +176,7 @@ class Finding(NamedTuple):
 def check(version: str, cache: Path) -> Finding:
     """Compiles the adapter against the headers, without making code."""
     folder = fetch(version, cache)
-    minor = int(version.split(".")[1])
+    minor = _build.count_minor(version)
     torch = _build.Torch(version, minor, read_cuda(folder), folder / "torch", True)
     flags = [flag for flag in _build._flags(torch) if flag != "-shared"]
     source = str(_build.SOURCES / "torch_adapter.cpp")
@@ -210,7 +232,7 @@ def compile_for_older(folder: Path) -> None:
 def make_adapter(version: str, cache: Path, to: Path) -> Path:
     """Compiles and links for all of a minor version."""
     folder = fetch(version, cache)
-    minor = int(version.split(".")[1])
+    minor = _build.count_minor(version)
     root = folder / "torch"
     # PyTorch's own wheels have C++11's strings since 2.7
     torch = _build.Torch(f"2.{minor}", minor, read_cuda(folder), root, minor >= 7)
@@ -264,6 +286,21 @@ def run_tests(versions: list[str], place: Path, wheel: Path) -> bool:
     return passed
 
 
+def try_nightly(given: argparse.Namespace, newest: str) -> bool:
+    """Its headers, and the tests where tests are asked for. That there is none is no failure."""
+    try:
+        version = nightly(given.nightly, newest)
+    except LookupError as reason:
+        print(f"no nightly PyTorch was tried: {reason}", flush=True)
+        return True
+    found = check(version, given.place / "headers")
+    print("\n".join(list(describe([found]))[2:]), flush=True)
+    passed = not found.complaints
+    if given.tests:
+        passed = run_tests([version], given.place, given.wheel) and passed
+    return passed
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python/tests/torch_versions", description=__doc__)
     parser.add_argument("--newest", type=int, metavar="N", help="only the newest N minor versions")
@@ -271,6 +308,13 @@ def main() -> int:
         "--tests",
         metavar="MINOR,...",
         help="also run the adapter's tests without a GPU on these, such as 2.11,newest (5 GB)",
+    )
+    parser.add_argument(
+        "--nightly",
+        nargs="?",
+        const="",
+        metavar="INDEX",
+        help="also a version that is newer than all releases, from this package index beside pip's",
     )
     parser.add_argument(
         "--carry", type=Path, metavar="FOLDER", help="also make the adapters, for a wheel to carry"
@@ -286,6 +330,8 @@ def main() -> int:
         findings = list(pool.map(lambda version: check(version, cache), wanted))
     print("\n".join(describe(findings)), flush=True)
     passed = not any(finding.complaints for finding in findings)
+    if given.nightly is not None:
+        passed = try_nightly(given, found[max(found)]) and passed
     if given.carry and passed:
         given.carry.mkdir(parents=True, exist_ok=True)
         for version in wanted:

@@ -118,6 +118,8 @@ def enable(mode: Mode = "auto", **options: Unpack[Options]) -> None:
 
     if mode not in ("auto", "full", "plain"):
         raise ValueError(f"mode is 'auto', 'full' or 'plain', not {mode!r}")
+    import torch  # noqa: F401 -- the start-up hook may call this while torch is imported
+
     _refuse_other_mode(mode)
     with _share.configured(options) as wanted:
         if not is_active():

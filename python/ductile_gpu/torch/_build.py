@@ -16,9 +16,9 @@ import shlex
 import shutil
 import stat
 import subprocess
-import sys
 import tempfile
 import time
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, NamedTuple, Optional
@@ -29,7 +29,8 @@ from ductile_gpu.torch import _surface
 __all__ = ["BuildError", "Torch", "adapter_path", "build", "describe_torch"]
 
 SOURCES = Path(__file__).parent / "adapter"
-# What the adapter was compiled against and tried with; see python/tests/torch_versions.
+# What the adapter was compiled against and tried with; see python/tests/torch_versions. A newer
+# PyTorch is tried where the program runs.
 OLDEST = (2, 6)
 NEWEST = (2, 15)
 # Adapters that were made before the package was, for who has no compiler.
@@ -62,6 +63,7 @@ class Torch(NamedTuple):
 
     version: str
     minor: int
+    """of 2; each major version after it counts as a hundred"""
     cuda: str
     root: Path
     cxx11_abi: bool
@@ -78,21 +80,23 @@ def describe_torch() -> Torch:
     version = torch.__version__
     if torch.version.cuda is None:
         raise BuildError(f"PyTorch {version} is built without CUDA")
-    major, minor = (int(part) for part in version.split(".")[:2])
-    _check_version(version, (major, minor))
+    minor = count_minor(version)
+    if minor < OLDEST[1]:
+        oldest = ".".join(map(str, OLDEST))
+        raise BuildError(f"PyTorch {version} is older than {oldest}, the oldest that is supported")
     root = Path(torch.__file__).parent
     abi = bool(torch._C._GLIBCXX_USE_CXX11_ABI)
     return Torch(version, minor, torch.version.cuda, root, abi)
 
 
-def _check_version(version: str, found: tuple[int, int]) -> None:
-    oldest, newest = (".".join(map(str, bound)) for bound in (OLDEST, NEWEST))
-    if found < OLDEST:
-        raise BuildError(f"PyTorch {version} is older than {oldest}, the oldest that is supported")
-    if found > NEWEST:
-        raise BuildError(
-            f"PyTorch {version} is newer than {newest}, the newest that this Ductile was tried with"
-        )
+def count_minor(version: str) -> int:
+    """The minor version as Torch has it; negative for PyTorch 1."""
+    major, minor = (int(part) for part in version.split(".")[:2])
+    return 100 * (major - 2) + minor
+
+
+def _is_untried(torch: Torch) -> bool:
+    return torch.minor > NEWEST[1]
 
 
 # ---- Where things are --------------------------------------------------------------------------
@@ -299,10 +303,26 @@ def _record_of_failure(target: Path) -> Path:
 
 
 def _describe_failure(torch: Torch, complaint: str, record: Path) -> str:
+    newer = ""
+    if _is_untried(torch):
+        newest = ".".join(map(str, NEWEST))
+        newer = f", which is newer than {newest}, the newest that this Ductile was tried with"
+        news = _list_unknown(torch)
+        newer += f", and declares {news}" if news else ""
     return (
-        f"the adapter does not compile against PyTorch {torch.version}: "
+        f"the adapter does not compile against PyTorch {torch.version}{newer}: "
         f"{_first_error(torch, complaint)}; all of it is in {record}"
     )
+
+
+def _list_unknown(torch: Torch) -> str:
+    """The functions of its allocator that the adapter does not have; "" where there are none."""
+    try:
+        return ", ".join(sorted(_surface.unknown(torch.include)))
+    except OSError:  # no headers: the adapter came ready-made
+        return ""
+    except ValueError:
+        return "what cannot be read"
 
 
 def _raise_remembered(torch: Torch, target: Path) -> None:
@@ -388,11 +408,17 @@ def compiled_path(torch: Torch) -> Path:
     """An adapter that was compiled here, now or before."""
     path = build(torch)
     check_trusted(path)
-    news = _surface.unknown(torch.include)
-    if news:
-        print(
-            f"ductile-gpu: PyTorch {torch.version} has allocator functions that this version of "
-            f"Ductile does not know ({', '.join(sorted(news))}): they do what PyTorch's default is",
-            file=sys.stderr,
-        )
     return path
+
+
+def tell_what_is_unknown(torch: Torch) -> None:
+    """A warning where this PyTorch asks an allocator for more than the adapter has. One rank says
+    it."""
+    news = _list_unknown(torch)
+    if news and os.environ.get("LOCAL_RANK", "0") == "0":
+        warnings.warn(
+            f"PyTorch {torch.version} has allocator functions that this version of Ductile does "
+            f"not know ({news}): they do what PyTorch's default is",
+            RuntimeWarning,
+            stacklevel=6,
+        )

@@ -225,6 +225,7 @@ def install(options: Mapping[str, Any]) -> None:
         loaded = _load_any(torch)
         _take_over(loaded, options)
         _adapter = loaded
+    _build.tell_what_is_unknown(torch)
     _tell_what_stays(loaded)
 
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A CUDA runtime without a GPU, to be preloaded, under the name of the driver's library: PyTorch's
- * own allocator, streams, events, pools and captures then work, on addresses without memory.
- * Kernels do nothing, and work is done the moment it is issued.
+ * own allocator, streams, events, pools and captures then work. Copies are made, kernels do nothing,
+ * and work is done the moment it is issued.
  */
 #include <cuda_runtime_api.h>
 
@@ -72,8 +72,13 @@ API int fake_event_calls(void) {
     return runtime().event_calls;
 }
 
-/* PyTorch looks whether the driver has it. */
+/* PyTorch looks for these in the driver. */
 API int cuDevicePrimaryCtxGetState(void) {
+    return 0;
+}
+
+API int cuCtxGetCurrent(void **context) {
+    *context = &runtime();
     return 0;
 }
 
@@ -113,6 +118,7 @@ static cudaError_t fill_properties(cudaDeviceProp *out, int device) {
     out->maxThreadsPerMultiProcessor = 2048;
     out->regsPerBlock = 65536;
     out->sharedMemPerBlock = 49152;
+    out->sharedMemPerBlockOptin = 232448;
     out->maxGridSize[0] = 2147483647;
     out->maxGridSize[1] = out->maxGridSize[2] = 65535;
     out->maxThreadsDim[0] = out->maxThreadsDim[1] = 1024;
@@ -185,7 +191,8 @@ API cudaError_t cudaMalloc(void **out, size_t size) {
     size_t rounded = (size + kGranule - 1) / kGranule * kGranule;
     void *ptr = MAP_FAILED;
     if (rounded <= r.total - r.used) {
-        ptr = mmap(nullptr, rounded, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        ptr = mmap(nullptr, rounded, PROT_READ | PROT_WRITE,
+                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     }
     if (ptr == MAP_FAILED) {
         return fail(cudaErrorMemoryAllocation);
@@ -209,15 +216,41 @@ API cudaError_t cudaFree(void *ptr) {
     return cudaSuccess;
 }
 
-API cudaError_t cudaMemcpy(void *, const void *, size_t, cudaMemcpyKind) {
+/* Where the bytes of an address are kept: those of Ductile's virtual GPU are no addresses of a
+ * process, so a range of zeros stands for them. */
+static char *bytes_of(const void *ptr) {
+    constexpr uintptr_t kVirtual = uintptr_t{1} << 48;
+    constexpr size_t kRoom = size_t{16} << 40;
+    static char *const room = static_cast<char *>(
+        mmap(nullptr, kRoom, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
+             -1, 0));
+    const auto at = reinterpret_cast<uintptr_t>(ptr);
+    return at < kVirtual ? reinterpret_cast<char *>(at) : room + (at - kVirtual) % kRoom;
+}
+
+API cudaError_t cudaMemcpy(void *to, const void *from, size_t size, cudaMemcpyKind) {
+    std::memmove(bytes_of(to), bytes_of(from), size);
     return cudaSuccess;
 }
 
-API cudaError_t cudaMemcpyAsync(void *, const void *, size_t, cudaMemcpyKind, cudaStream_t) {
-    return cudaSuccess;
+API cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t size, cudaMemcpyKind kind,
+                                cudaStream_t) {
+    return cudaMemcpy(to, from, size, kind);
 }
 
-API cudaError_t cudaMemsetAsync(void *, int, size_t, cudaStream_t) {
+/* Zeros cost no memory: whole pages of them are given back. */
+API cudaError_t cudaMemsetAsync(void *ptr, int value, size_t size, cudaStream_t) {
+    constexpr uintptr_t kPage = 4096;
+    char *const to = bytes_of(ptr);
+    const size_t before = -reinterpret_cast<uintptr_t>(to) % kPage;
+    if (value != 0 || size < before + kPage) {
+        std::memset(to, value, size);
+        return cudaSuccess;
+    }
+    const size_t whole = (size - before) / kPage * kPage;
+    std::memset(to, 0, before);
+    (void)madvise(to + before, whole, MADV_DONTNEED);
+    std::memset(to + before + whole, 0, size - before - whole);
     return cudaSuccess;
 }
 
