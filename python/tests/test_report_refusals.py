@@ -247,11 +247,15 @@ def test_a_snapshot_without_history_makes_a_page(tmp_path):
         assert "_record_memory_history" in refused.stderr
 
 
-def test_blocks_that_do_not_fill_their_segments_tell_nothing_of_holes(tmp_path):
+def test_blocks_that_do_not_fill_their_segments_tell_nothing_of_holes_and_of_the_device(tmp_path):
     held = {**segment(BASE, block(BASE, 30 * MIB)), "total_size": 90 * MIB}
-    history = [entry("alloc", 1 << 40, 2 * MIB)]
+    history = [entry("alloc", 1 << 40, 2 * MIB), refusal(50 * MIB, 8 * MIB)]
     path = dump(tmp_path / "gaps.pickle", {"device_traces": [history], "segments": [held]})
-    assert study(path, quick=True).recorded is None
+    recording = study(path, quick=True)
+    assert recording.recorded is None
+    found = _summary.refused(recording)
+    assert (found["held_bytes"], found["device_bytes"]) == (0, None)
+    assert found["needed_bytes"] == 82 * MIB
 
 
 # ---- Names --------------------------------------------------------------------------------------
