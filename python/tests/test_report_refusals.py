@@ -359,13 +359,11 @@ def test_of_a_folder_with_a_broken_rank_the_others_are_reported_and_it_is_named(
     assert answer.returncode == 1
     assert f"{broken}: " in answer.stderr
     assert "it is left out" in answer.stderr
-    assert answer.stdout.startswith(
-        "2 recordings: All 2 need the same, within 0 bytes. Not readable: "
-    )
+    assert answer.stdout.startswith("2 recordings: All 2 need the same. Missing: ")
     (folder / "run.rank0.pickle").unlink()
     answer = report("--quick", folder, folder=tmp_path)
     assert answer.returncode == 1
-    assert "run.rank2 alone is shown. Not readable: run.rank1.pickle." in answer.stdout
+    assert "run.rank2 alone is shown. Missing: run.rank1.pickle." in answer.stdout
     (folder / "run.rank2.pickle").unlink()
     answer = report("--quick", folder, folder=tmp_path)
     assert (answer.returncode, answer.stdout) == (1, "")
@@ -383,6 +381,19 @@ def test_a_snapshot_of_nothing_but_a_refusal_makes_a_page(tmp_path):
         assert "`late project/model.py:9`" in text
 
 
+def test_ranks_are_called_by_what_tells_them_apart(tmp_path):
+    def called(*named: str) -> list[str]:
+        history = [entry("alloc", 1, 10 * MIB, frame("f"))]
+        snapshot = {"device_traces": [[*history, refusal(MIB, 0)]], "segments": []}
+        paths = [dump(tmp_path / f"{name}.pickle", snapshot) for name in named]
+        ranks = _page.gather([study(path, quick=True) for path in paths])["ranks"]
+        assert ranks["note"] == "All 2 need the same. Out of memory: all 2."
+        return [row["name"] for row in ranks["rows"]]
+
+    assert called("rank0-node-4711", "rank1-node-4712") == ["rank0", "rank1"]
+    assert called("node-4711", "node-4712") == ["node-4711", "node-4712"]
+
+
 def test_ranks_that_are_alike_are_said_to_be(tmp_path):
     paths = []
     for rank in range(2):
@@ -390,7 +401,7 @@ def test_ranks_that_are_alike_are_said_to_be(tmp_path):
         path = tmp_path / f"run.rank{rank}.pickle"
         paths.append(dump(path, {"device_traces": [history], "segments": []}))
     data = _page.gather([study(path, quick=True) for path in paths])
-    assert data["ranks"]["note"] == "All 2 need the same, within 0 bytes."
+    assert data["ranks"]["note"] == "All 2 need the same."
 
 
 class _Torch:
