@@ -56,8 +56,9 @@ typedef struct snapshot_reader {
     hash_map streams; /* the driver's stream pointers to small numbers; 0 stays 0 */
     snapshot_steps steps;
     frames_reader frames;
-    bool has_gaps; /* some blocks of the segments are missing */
-    int64_t held;  /* by PyTorch's allocator; first walk: only what the history adds to it */
+    bool has_gaps;      /* some blocks of the segments are missing */
+    bool is_held_known; /* then `held` means something */
+    int64_t held;       /* by PyTorch's allocator; first walk: only what the history adds to it */
     trace_builder *builder;
     trace_error *error;
 } snapshot_reader;
@@ -118,8 +119,9 @@ static bool changes_held(snapshot_reader *r, const history_entry *e) {
     return false;
 }
 
+/* 0: it is not known. */
 static uint64_t held_now(const snapshot_reader *r) {
-    return r->held > 0 ? (uint64_t)r->held : 0;
+    return r->is_held_known && r->held > 0 ? (uint64_t)r->held : 0;
 }
 
 static bool note_held(snapshot_reader *r) {
@@ -132,6 +134,7 @@ static bool note_held(snapshot_reader *r) {
 static bool start_held(snapshot_reader *r) {
     recorded_memory *m = &r->builder->recorded;
     m->is_known = m->n_spans > 0 && m->held <= MOST_HELD && !r->has_gaps;
+    r->is_held_known = m->is_known || m->n_spans == 0;
     r->held = m->n_spans > 0 ? added((int64_t)m->held, -(uint64_t)r->held) : 0;
     return note_held(r);
 }

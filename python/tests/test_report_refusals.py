@@ -247,11 +247,15 @@ def test_a_snapshot_without_history_makes_a_page(tmp_path):
         assert "_record_memory_history" in refused.stderr
 
 
-def test_blocks_that_do_not_fill_their_segments_tell_nothing_of_holes(tmp_path):
+def test_blocks_that_do_not_fill_their_segments_tell_nothing_of_holes_and_of_the_device(tmp_path):
     held = {**segment(BASE, block(BASE, 30 * MIB)), "total_size": 90 * MIB}
-    history = [entry("alloc", 1 << 40, 2 * MIB)]
+    history = [entry("alloc", 1 << 40, 2 * MIB), refusal(50 * MIB, 8 * MIB)]
     path = dump(tmp_path / "gaps.pickle", {"device_traces": [history], "segments": [held]})
-    assert study(path, quick=True).recorded is None
+    recording = study(path, quick=True)
+    assert recording.recorded is None
+    found = _summary.refused(recording)
+    assert (found["held_bytes"], found["device_bytes"]) == (0, None)
+    assert found["needed_bytes"] == 82 * MIB
 
 
 # ---- Names --------------------------------------------------------------------------------------
@@ -355,13 +359,11 @@ def test_of_a_folder_with_a_broken_rank_the_others_are_reported_and_it_is_named(
     assert answer.returncode == 1
     assert f"{broken}: " in answer.stderr
     assert "it is left out" in answer.stderr
-    assert answer.stdout.startswith(
-        "2 recordings: All 2 need the same, within 0 bytes. Not readable: "
-    )
+    assert answer.stdout.startswith("2 recordings: All 2 need the same. Missing: ")
     (folder / "run.rank0.pickle").unlink()
     answer = report("--quick", folder, folder=tmp_path)
     assert answer.returncode == 1
-    assert "run.rank2 alone is shown. Not readable: run.rank1.pickle." in answer.stdout
+    assert "run.rank2 alone is shown. Missing: run.rank1.pickle." in answer.stdout
     (folder / "run.rank2.pickle").unlink()
     answer = report("--quick", folder, folder=tmp_path)
     assert (answer.returncode, answer.stdout) == (1, "")
@@ -379,6 +381,19 @@ def test_a_snapshot_of_nothing_but_a_refusal_makes_a_page(tmp_path):
         assert "`late project/model.py:9`" in text
 
 
+def test_ranks_are_called_by_what_tells_them_apart(tmp_path):
+    def called(*named: str) -> list[str]:
+        history = [entry("alloc", 1, 10 * MIB, frame("f"))]
+        snapshot = {"device_traces": [[*history, refusal(MIB, 0)]], "segments": []}
+        paths = [dump(tmp_path / f"{name}.pickle", snapshot) for name in named]
+        ranks = _page.gather([study(path, quick=True) for path in paths])["ranks"]
+        assert ranks["note"] == "All 2 need the same. Out of memory: all 2."
+        return [row["name"] for row in ranks["rows"]]
+
+    assert called("rank0-node-4711", "rank1-node-4712") == ["rank0", "rank1"]
+    assert called("node-4711", "node-4712") == ["node-4711", "node-4712"]
+
+
 def test_ranks_that_are_alike_are_said_to_be(tmp_path):
     paths = []
     for rank in range(2):
@@ -386,7 +401,7 @@ def test_ranks_that_are_alike_are_said_to_be(tmp_path):
         path = tmp_path / f"run.rank{rank}.pickle"
         paths.append(dump(path, {"device_traces": [history], "segments": []}))
     data = _page.gather([study(path, quick=True) for path in paths])
-    assert data["ranks"]["note"] == "All 2 need the same, within 0 bytes."
+    assert data["ranks"]["note"] == "All 2 need the same."
 
 
 class _Torch:

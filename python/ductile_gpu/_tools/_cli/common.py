@@ -55,7 +55,10 @@ def add_replay_options(parser: argparse.ArgumentParser) -> None:
         "--capacity", metavar="BYTES", help="the GPU's memory, such as 80G (an H200's 139 GiB)"
     )
     parser.add_argument(
-        "--gpu", metavar="N", type=int, help="of a snapshot: which GPU (the one with most events)"
+        "--gpu",
+        metavar="N",
+        type=int,
+        help="of a snapshot: which GPU (one that ran out of memory, else that of most events)",
     )
     add_settings(parser)
 

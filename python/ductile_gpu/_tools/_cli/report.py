@@ -4,10 +4,14 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
+import shutil
 import sys
+import tempfile
 import webbrowser
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Optional
 
@@ -21,7 +25,8 @@ DESCRIPTION = """\
 Says why a recorded run ran out of memory, or with what it would, on which devices it fits, and
 which code holds the memory; and writes one HTML file that needs no network, with memory over time
 and by address under Ductile and PyTorch's two allocators. FILE is a trace of `record`, a snapshot
-that torch.cuda.memory._dump_snapshot wrote, or a folder of them: one for each rank.
+that torch.cuda.memory._dump_snapshot wrote, a folder of them, one for each rank, or - for standard
+input.
 
   ductile-gpu record -o run.pickle train.py
   ductile-gpu report run.pickle -o report.html --open
@@ -43,7 +48,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--open", action="store_true", help="show the page in a browser")
     parser.add_argument(
-        "--json", action="store_true", help="all numbers as JSON, one object a recording"
+        "--json",
+        action="store_true",
+        help="all numbers as JSON, one object a recording, and one of what --compare finds",
     )
     parser.add_argument(
         "--compare",
@@ -70,11 +77,48 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 # ---- What is asked ------------------------------------------------------------------------------
 
 
+def _keep(pipe: str, copy: Path) -> None:
+    try:
+        given = 0 if pipe == "-" else pipe
+        with open(given, "rb", closefd=given != 0) as source, open(copy, "wb") as file:
+            shutil.copyfileobj(source, file)
+    except OSError as error:
+        raise Failure(f"{pipe}: {error.strerror}") from None
+
+
+@contextlib.contextmanager
+def _pipes_kept(words: list[str]) -> Iterator[dict[str, str]]:
+    """The files to read, and what each was called: what comes through a pipe is read more than
+    once, so that it is kept in a file meanwhile."""
+    pipes = [word for word in words if word == "-" or Path(word).is_fifo()]
+    if not pipes:
+        yield {word: word for word in words}
+        return
+    with tempfile.TemporaryDirectory(prefix="ductile-") as folder:
+        kept = {word: word for word in words}
+        for number, pipe in enumerate(pipes):
+            name = "standard input" if pipe == "-" else f"pipe {number + 1}"
+            kept[pipe] = str(Path(folder) / name)
+            _keep(pipe, Path(kept[pipe]))
+        try:
+            yield {file: word for word, file in kept.items()}
+        except RecordingError as error:
+            raise RecordingError(str(error).removeprefix(f"{folder}/")) from None
+
+
 def _in_folder(folder: Path) -> list[Path]:
     found = sorted(path for path in folder.iterdir() if path.name.endswith(SUFFIXES))
     if not found:
-        raise Failure(f"{folder}: no recording in it ({', '.join(SUFFIXES)})")
+        begun = "; ".join(["", *_unfinished([folder])])
+        raise Failure(f"{folder}: no recording in it ({', '.join(SUFFIXES)}){begun}")
     return found
+
+
+def _unfinished(folders: list[Path]) -> list[str]:
+    """What is said of processes that began to record and have not written it: a rank that the
+    system killed must not be missed."""
+    n = sum(len(list(folder.glob(".ductile-*"))) for folder in folders)
+    return [f"{n} not finished (the process is at work, or was killed)"] if n else []
 
 
 def _files(words: list[str]) -> list[Path]:
@@ -97,7 +141,7 @@ def _page_path(options: argparse.Namespace, files: list[Path]) -> Optional[Path]
     """Where the page goes; None: to standard output, or there is none."""
     if options.output == "-" or (options.json and options.output is None and not options.open):
         return None
-    output = Path(options.output or USUAL_PAGE)
+    output = Path(USUAL_PAGE if options.output is None else options.output)
     if not output.parent.is_dir():
         raise Failure(f"{output.parent}: no such folder for the report")
     if output.is_dir() or not os.access(output.parent, os.W_OK):
@@ -159,6 +203,21 @@ def _forecasts(
     return list(found)
 
 
+def _find(options: argparse.Namespace) -> tuple[dict[str, Any], bool]:
+    """All that a page says, and whether a recording of a folder is missing in it."""
+    choices = _choices(options)
+    with _pipes_kept(options.files) as names:
+        recordings, broken = _collect_all(_files(list(names)), choices, [Path(n) for n in names])
+        unfinished = _unfinished([Path(name) for name in names if os.path.isdir(name)])
+        for line in unfinished:
+            say(f"of the recordings {line}")
+        forecasts = _forecasts(recordings, options, choices)
+    for recording in recordings:
+        recording.path = Path(names.get(str(recording.path), recording.path))
+    missing = [*broken, *unfinished]
+    return _page.gather(recordings, forecasts, options.compare, missing), bool(missing)
+
+
 def _write(page: str, output: Path) -> None:
     try:
         _page.write_page(output, page)
@@ -166,42 +225,49 @@ def _write(page: str, output: Path) -> None:
         raise Failure(f"{output}: {error.strerror}") from None
 
 
-def _print_verdicts(found: dict[str, Any]) -> None:
-    all_data = found["recordings"]
+def _print_json(found: dict[str, Any]) -> None:
+    for recording in found["recordings"]:
+        print(json.dumps(_page.numbers(recording)))
+    if found["compare"] is not None:
+        print(json.dumps({"comparison": found["compare"]}))
+
+
+def _side_by_side(found: dict[str, Any]) -> list[str]:
+    """What is said of several recordings together."""
+    if found["compare"] is not None:
+        return [found["compare"]["note"]]
     if found["ranks"] is not None:
-        count = "1 recording" if len(all_data) == 1 else f"{len(all_data)} recordings"
-        print(f"{count}: {found['ranks']['note']}")
-    for position, data in enumerate(all_data):
-        if position or found["ranks"] is not None:
-            print()
-        print("\n".join(_words.spell(data["name"], data["headline"], data["lines"])))
+        n = len(found["recordings"])
+        return [f"{n} recording{'s' if n > 1 else ''}: {found['ranks']['note']}"]
+    return []
+
+
+def _print_verdicts(found: dict[str, Any]) -> None:
+    verdicts = [_words.spell(r["name"], r["headline"], r["lines"]) for r in found["recordings"]]
+    print("\n\n".join("\n".join(lines) for lines in [_side_by_side(found), *verdicts] if lines))
 
 
 def main(options: argparse.Namespace) -> int:
     """Writes the page, and says on standard output what it found. Returns the exit status: 1 when a
-    file of a folder had to be left out."""
+    recording of a folder is missing."""
     files = _files(options.files)
     _check(options, files)
     output = _page_path(options, files)
     _read_sizes(options.batch)
     try:
-        choices = _choices(options)
-        recordings, broken = _collect_all(files, choices, [Path(word) for word in options.files])
-        forecasts = _forecasts(recordings, options, choices)
-        data = _page.gather(recordings, forecasts, options.compare, broken)
+        data, is_partial = _find(options)
     except RecordingError as error:
         raise Failure(str(error)) from None
     if options.output == "-":
         sys.stdout.write(_page.page_of(data))
-        return int(bool(broken))
-    if options.json:
-        for recording in data["recordings"]:
-            print(json.dumps(_page.numbers(recording)))
-    else:
-        _print_verdicts(data)
+        return int(is_partial)
+    try:
+        if output is not None:  # first, since who reads what is printed may stop reading
+            _write(_page.page_of(data), output)
+    finally:
+        (_print_json if options.json else _print_verdicts)(data)
     if output is not None:
-        _write(_page.page_of(data), output)
         opened = options.open and webbrowser.open(output.absolute().as_uri())
         next_step = "" if opened else "; open it in a browser"
         say(f"written to {output} ({in_bytes(output.stat().st_size)}){next_step}")
-    return int(bool(broken))
+    return int(is_partial)

@@ -163,7 +163,7 @@ def _wanted_options(facts: dict[str, Any], choices: Choices) -> list[str]:
         setting
         for setting in OPTION_SETS
         if setting not in choices.settings
-        and (len(facts["streams"]) > 1 or not setting.startswith("cross_stream"))
+        and (len(facts["streams"]) > 1 or not setting.startswith("reuse"))
     ]
 
 

@@ -95,7 +95,7 @@ def _check(recording: Recording, sizes: list[int]) -> None:
         raise NoForecast(f"--batch: a size is at most {LARGEST_SIZE:,}")
     if len(sizes) > len(recording.facts["step_profiles"]):
         steps = recording.n_steps
-        marked = "" if recording.facts["marks_steps"] else "; `record --stacks` marks steps"
+        marked = "" if recording.facts["marks_steps"] else "; `record` marks steps"
         raise NoForecast(
             f"--batch names {len(sizes)} steps, and {recording.name} has {steps}{marked}"
         )

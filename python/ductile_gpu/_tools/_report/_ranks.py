@@ -12,10 +12,16 @@ from ductile_gpu._tools._sizes import in_bytes
 ALIKE = 0.02  # of the median: what is within it is no difference
 
 
-def _row(summary: dict[str, Any]) -> dict[str, Any]:
+def _short(names: Sequence[str]) -> list[str]:
+    """What tells them apart: of rank3-host-4711 the rank, where no other has it."""
+    heads = [name.partition("-")[0] for name in names]
+    return heads if len(set(heads)) == len(heads) > 1 else list(names)
+
+
+def _row(summary: dict[str, Any], name: str) -> dict[str, Any]:
     found, refused = summary["recorded"], summary["refused"]
     return {
-        "name": summary["name"],
+        "name": name,
         "live_peak_bytes": summary["live_peak_bytes"],
         "recorded_bytes": found["held_peak_bytes"] if found else None,
         "refused_bytes": refused["request_bytes"] if refused else None,
@@ -51,9 +57,11 @@ def _sentence(rows: Sequence[dict[str, Any]]) -> str:
     middle = ordered[len(ordered) // 2]["live_peak_bytes"]
     apart = most["live_peak_bytes"] - least["live_peak_bytes"]
     refused = [row["name"] for row in rows if row["refused_bytes"]]
-    ran_out = f" Out of memory: {', '.join(refused)}." if refused else ""
+    named = f"all {len(rows)}" if len(refused) == len(rows) else ", ".join(refused)
+    ran_out = f" Out of memory: {named}." if refused else ""
     if apart <= ALIKE * middle:
-        return f"All {len(rows)} need the same, within {in_bytes(apart)}.{ran_out}"
+        within = f", within {in_bytes(apart)}" if apart else ""
+        return f"All {len(rows)} need the same{within}.{ran_out}"
     return (
         f"{most['name']} needs most: {in_bytes(most['live_peak_bytes'])} at its peak, "
         f"{in_bytes(apart)} more than {least['name']}{_differences(most, least)}.{ran_out}"
@@ -62,6 +70,7 @@ def _sentence(rows: Sequence[dict[str, Any]]) -> str:
 
 def table(summaries: Sequence[dict[str, Any]], broken: Sequence[str] = ()) -> dict[str, Any]:
     """A row for each, and one sentence; one more where files could not be read."""
-    rows = [_row(summary) for summary in summaries]
-    note = _sentence(rows) + (f" Not readable: {', '.join(broken)}." if broken else "")
+    names = _short([summary["name"] for summary in summaries])
+    rows = [_row(summary, name) for summary, name in zip(summaries, names)]
+    note = _sentence(rows) + (f" Missing: {', '.join(broken)}." if broken else "")
     return {"note": note, "rows": rows, "allocators": NAMES}

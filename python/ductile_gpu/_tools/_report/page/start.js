@@ -13,8 +13,9 @@ function paintNav() {
   const nav = byId("recordings");
   nav.hidden = state.data.recordings.length < 2;
   if (nav.hidden) return;
+  const names = state.data.ranks.rows.map((row) => row.name);
   nav.replaceChildren(...state.data.recordings.map((recording) => element("button", { type: "button", "aria-current": String(recording === state.recording),
-    text: recording.name, on: { click: () => { choose(recording); nav.querySelector('[aria-current="true"]').focus(); } } })));
+    text: names[recording.index], on: { click: () => { choose(recording); nav.querySelector('[aria-current="true"]').focus(); } } })));
 }
 
 async function start() {

@@ -61,7 +61,7 @@ function paintWho() {
   const asked = recording.summary.refused ? " The request that was refused is counted, in rows of its own." : "";
   byId("who-note").textContent = `Live memory at the peak, ${inStep(recording, recording.peak_event)}, as the program asked for it: ${count(whole)} bytes, ` +
     "those allocated before the recording began included." + asked +
-    (recording.who.stack ? "" : " The recording has no stacks (record --stacks has): length of life, stream and size are all that tells.");
+    (recording.who.stack ? "" : " The recording has no stacks (ductile-gpu record writes them): length of life, stream and size are all that tells.");
   chooser("by", waysToGroup(recording), state.by, (chosen) => { state.by = chosen; state.flame = []; });
 }
 

@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""ductile-gpu report in a shell: pipes, several recordings, and processes that were killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from stub_torch import Place, adapter
+from test_report import MIB, entry, frame, report
+from test_report_refusals import BASE, block, dump, out_of_memory, refusal, segment, study
+
+from ductile_gpu._tools._report import _page
+
+__all__ = ["adapter"]
+
+
+def shell(line: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    program = f"{sys.executable} -m ductile_gpu report"
+    command = ["bash", "-o", "pipefail", "-c", line.replace("REPORT", program)]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300)
+
+
+# ---- Pipes --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("line", "file", "name"),
+    [
+        ("cat oom.pickle | REPORT --json -", "-", "standard input"),
+        ("REPORT --json - < oom.pickle", "-", "standard input"),
+        ("cat oom.pickle | REPORT --json /dev/stdin", "/dev/stdin", "pipe 1"),
+    ],
+)
+def test_a_recording_may_come_through_a_pipe(tmp_path, line, file, name):
+    of_file = study(out_of_memory(tmp_path))
+    answer = shell(line, tmp_path)
+    assert answer.returncode == 0, answer.stderr
+    found = json.loads(answer.stdout)
+    assert (found["file"], found["name"]) == (file, name)
+    expected = json.loads(json.dumps(_page.numbers(_page.gather([of_file])["recordings"][0])))
+    assert {**found, "file": "", "name": ""} == {**expected, "file": "", "name": ""}
+
+
+@pytest.mark.parametrize("line", ["REPORT - < /dev/null", "REPORT - <&-", "true | REPORT -"])
+def test_an_empty_pipe_is_one_line(tmp_path, line):
+    answer = shell(line, tmp_path)
+    assert answer.returncode == 1
+    assert len(answer.stderr.splitlines()) == 1
+    assert answer.stderr.startswith(("ductile-gpu: standard input: ", "ductile-gpu: -: "))
+
+
+def test_the_page_is_there_though_nobody_reads_what_is_printed(tmp_path):
+    out_of_memory(tmp_path)
+    shell("REPORT --quick oom.pickle | true", tmp_path)
+    assert (tmp_path / "report.html").read_text().startswith("<!DOCTYPE html>")
+
+
+def test_an_output_without_a_name_is_refused(tmp_path):
+    answer = report("-o", "", out_of_memory(tmp_path), folder=tmp_path)
+    assert (answer.returncode, len(answer.stderr.splitlines())) == (1, 1)
+
+
+# ---- Several recordings -------------------------------------------------------------------------
+
+
+def test_a_comparison_is_told_on_the_command_line_and_in_json_as_on_the_page(tmp_path):
+    paths = []
+    for name, size in (("before", 10), ("after", 30)):
+        history = [entry("alloc", 1, size * MIB, frame("f", "/a/b.py"))]
+        snapshot = {"device_traces": [history], "segments": []}
+        paths.append(dump(tmp_path / f"{name}.pickle", snapshot))
+    compare = _page.gather([study(path) for path in paths], compares=True)["compare"]
+    answer = report("--compare", *paths, folder=tmp_path)
+    assert answer.stdout.splitlines()[0] == compare["note"]
+    answer = report("--compare", "--json", *paths, folder=tmp_path)
+    *recordings, last = map(json.loads, answer.stdout.splitlines())
+    assert [of["name"] for of in recordings] == ["before", "after"]
+    assert last["comparison"] == json.loads(json.dumps(compare))
+
+
+def test_a_refusal_on_a_gpu_that_did_little_is_what_the_page_is_about(tmp_path):
+    busy = [entry("alloc", BASE + i * MIB, MIB) for i in range(50)]
+    quiet = [entry("alloc", BASE, 9 * MIB), refusal(30 * MIB, MIB)]
+    held = {**segment(BASE, block(BASE, 9 * MIB)), "device": 1}
+    path = dump(tmp_path / "two.pickle", {"device_traces": [busy, quiet], "segments": [held]})
+    found = json.loads(report("--json", path, folder=tmp_path).stdout)
+    assert (found["gpu"], found["refused"]["needed_bytes"]) == (1, 39 * MIB)
+
+
+# ---- Processes that were killed -----------------------------------------------------------------
+
+
+@pytest.fixture
+def place(tmp_path: Path, adapter: Any) -> Place:
+    found = Place(tmp_path, adapter)
+    (tmp_path / "runs").mkdir()
+    return found
+
+
+def test_a_rank_that_was_killed_is_missed(place):
+    runs = place.folder / "runs"
+    code = f"import os, torch; torch.cuda.use(); os.kill(os.getpid(), {int(signal.SIGKILL)})"
+    place.python("-c", code, DUCTILE_RECORD=runs)
+    answer = place.command("report", "--quick", runs)
+    assert answer.returncode == 1
+    assert "1 not finished (the process is at work, or was killed)" in answer.stderr
+    dump(runs / "rank0.pickle", {"device_traces": [[entry("alloc", 1, MIB)]], "segments": []})
+    answer = place.command("report", "--quick", runs)
+    assert answer.returncode == 1
+    assert answer.stdout.startswith(
+        "1 recording: rank0 alone is shown. "
+        "Missing: 1 not finished (the process is at work, or was killed)."
+    )
+
+
+def test_a_file_that_is_still_written_is_one_line_or_a_page(tmp_path):
+    """Whatever of it is there when it is read."""
+    whole = out_of_memory(tmp_path).read_bytes()
+    for length in range(0, len(whole), len(whole) // 9):
+        (tmp_path / "part.pickle").write_bytes(whole[:length])
+        answer = report("--quick", "part.pickle", folder=tmp_path)
+        assert (answer.returncode, len(answer.stderr.splitlines())) == (1, 1), answer.stderr
+    assert sorted(os.listdir(tmp_path)) == ["oom.pickle", "part.pickle"]
