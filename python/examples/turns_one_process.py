@@ -31,6 +31,7 @@ class OnGpu:
         self.torch, self.memory = torch, memory
         self.pause, self.resume = memory.pause, memory.resume
         n = int((self.cap * 0.7 / 3 / 4) ** 0.5) // 64 * 64
+        self.x = torch.randn(32, n, device="cuda")  # in no pool, since both sides read it
         with memory.pool("train"):
             self.layer = torch.nn.Linear(n, n, bias=False, device="cuda")
             self.optimizer = torch.optim.SGD(
@@ -38,7 +39,6 @@ class OnGpu:
             )
             # Backward's threads are outside of the pool: what they make would be, too.
             self.layer.weight.grad = torch.zeros_like(self.layer.weight)
-            self.x = torch.randn(32, n, device="cuda")
             self.train()  # makes the momentum, which is to sleep too
         memory.pause("train")
         with memory.pool("weights"):

@@ -129,6 +129,17 @@ API const char *probe_pool_create(unsigned long long first, unsigned long long s
     });
 }
 
+/* As the end of a torch.cuda.MemPool does. */
+API const char *probe_pool_empty(unsigned long long first, unsigned long long second) {
+    return guarded([&] {
+#if DUCTILE_TORCH_MINOR >= 8
+        caching::emptyCache({first, second});
+#else
+        TORCH_CHECK(false, "this PyTorch empties no single pool: ", first, " ", second);
+#endif
+    });
+}
+
 /* As torch.cuda.MemPool(allocator) does; whose allocator it is makes no difference here. */
 API const char *probe_pool_create_own(unsigned long long first, unsigned long long second) {
     return guarded([&] {

@@ -54,8 +54,9 @@ void Allocator::emptyCache(MempoolId_t pool) {
         ductile_status status = is_default_pool(pool)
                                     ? ductile_empty_cache(a)
                                     : ductile_pool_trim(a, to_pool_id(pool), nullptr);
-        /* a pool that is held no more and empty is gone already */
-        if (status != DUCTILE_OK && status != DUCTILE_ERR_INVALID_ARGUMENT) {
+        /* The destructor of a torch.cuda.MemPool empties the pool: what left it would end the
+         * process, also where the GPU is lost or the process is a forked child. */
+        if (status != DUCTILE_OK && is_default_pool(pool)) {
             raise_status(device, status, "emptying the cache");
         }
         if ((special & kWatched) != 0) {
