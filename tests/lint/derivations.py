@@ -330,24 +330,26 @@ PROGRAM_ORDER = ("training", "lora", "images", "streams", "serving", "growing", 
 ALLOCATORS = ("native", "expandable", "ductile")
 # As the page has them.
 SLOWER = (("streams", "ductile"), ("streams", "ductile+record_stream:wait"), ("serving", "ductile+sizes:tight"))
+FASTER = (("notebook", "ductile"), ("notebook", "expandable"), ("images", "ductile"), ("images", "expandable"))
 
 
 def gib(n_bytes):
     return f"{n_bytes / (1 << 30):.2f}"
 
 
-def settings_rows(rows, part):
-    """{(program, way): row} of settings.py, without those that failed."""
-    return {(row["program"], row["way"]): row for row in rows if row.get("part") == part and "error" not in row}
+def settings_rows(runs, part):
+    """{(program, way): row} of all runs of settings.py, without those that failed."""
+    return {(row["program"], row["way"]): row for rows in runs for row in rows
+            if row["part"] == part and "error" not in row}
 
 
 def of_native(row):
     return [f"{row['of_native']:.3f}", f"{row['of_native_noise']:.3f}"]
 
 
-def settings_speed(rows):
+def settings_speed(*runs):
     """Of each program: used, held, done in a second, and that of native's; then with an option."""
-    found = settings_rows(rows, "speed")
+    found = settings_rows(runs, "speed")
     for program in PROGRAM_ORDER:
         own = {way: row for (name, way), row in found.items() if name == program}
         for way in [*ALLOCATORS, *(way for way in own if "+" in way)] if own else ():
@@ -357,13 +359,22 @@ def settings_speed(rows):
             yield of_native(row) if way != "native" and "of_native" in row else []
 
 
-def settings_slower(rows):
+def settings_slower(*runs):
     """Percent, of those whose interval does not reach native."""
-    found = settings_rows(rows, "speed")
+    found = settings_rows(runs, "speed")
     slower = {key: row for key, row in found.items()
               if row.get("of_native", 1) + row.get("of_native_noise", 0) < 1}
     assert sorted(slower) == sorted(SLOWER), sorted(slower)
     return [f"{100 * (1 - slower[key]['of_native']):.1f}" for key in SLOWER]
+
+
+def settings_faster(*runs):
+    """The same of those that are faster."""
+    found = settings_rows(runs, "speed")
+    faster = {key: row for key, row in found.items()
+              if row.get("of_native", 1) - row.get("of_native_noise", 0) > 1}
+    assert sorted(faster) == sorted(FASTER), sorted(faster)
+    return [f"{100 * (faster[key]['of_native'] - 1):.1f}" for key in FASTER]
 
 
 def settings_fsdp(rows):
@@ -382,21 +393,21 @@ def ended(row):
     return [] if row.get("refused") else row["retries"]
 
 
-def settings_dying(rows):
-    found = settings_rows(rows, "dies")
+def settings_dying(*runs):
+    found = settings_rows(runs, "dies")
     for program in DYING:
         own = [found[program, way] for way in ALLOCATORS]
         yield gib(own[0]["needs"]), gib(own[0]["cap"]) if own[0]["cap"] else [], [ended(row) for row in own]
 
 
-def settings_costs(rows):
+def settings_costs(*runs):
     """Milliseconds of the two that end under both, expandable segments and Ductile."""
-    found = settings_rows(rows, "dies")
+    found = settings_rows(runs, "dies")
     return [[f"{found[program, way]['ms']:.0f}" for way in ALLOCATORS[1:]] for program in ("walk", "streams")]
 
 
-def settings_near(rows):
-    found = settings_rows(rows, "near")
+def settings_near(*runs):
+    found = settings_rows(runs, "near")
     for program in TORCH_NEAR:
         own = [found.get((program, way)) for way in ("expandable", "ductile")]
         if all(own):

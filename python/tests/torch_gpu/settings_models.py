@@ -262,7 +262,7 @@ class Serving(Program):
 
     def __init__(self, device: str, tiny: bool) -> None:
         words, layers, width, heads = (128, 2, 32, 2) if tiny else (32000, 16, 1024, 16)
-        self.device, self.tiny = device, tiny
+        self.device = device
         self.most, self.longest = (4, 64) if tiny else (32, 1024)
         self.n_new = 4 if tiny else 16
         self.prompts = range(8, 33, 8) if tiny else range(16, 961, 16)
