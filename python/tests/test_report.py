@@ -105,6 +105,15 @@ def test_one_granule_less_than_the_smallest_device_fails(path):
             assert stops[needed - granule] is False
 
 
+def test_an_option_for_several_streams_is_tried_where_there_are_several(tmp_path):
+    one = write_snapshot(tmp_path / "one.pickle.gz", [entry("alloc", 1, MIB)])
+    of_one = collect(one, Choices(), lambda line: None)
+    for recording, are_tried in ((of_one, False), (recording_of(TRACES[-1]), True)):
+        assert (len(recording.facts["streams"]) > 1) == are_tried
+        tried = {variant["setting"] for variant in recording.variants}
+        assert ("reuse=wait" in tried) == are_tried
+
+
 def test_another_option_of_ductile_gives_what_replay_gives_for_it():
     recording = recording_of(TRACES[0])
     variant = next(v for v in recording.variants if v["setting"] == "sizes=tight")
