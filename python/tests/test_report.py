@@ -18,7 +18,15 @@ from batches import training_run, transformer, vary
 from conftest import ROOT
 
 import ductile_gpu
-from ductile_gpu._tools._report import _forecast, _openings, _page, _scaling, _who, _words
+from ductile_gpu._tools._report import (
+    _forecast,
+    _openings,
+    _page,
+    _scaling,
+    _summary,
+    _who,
+    _words,
+)
 from ductile_gpu._tools._report._collect import (
     NAMES,
     Choices,
@@ -40,7 +48,9 @@ def names(paths: list[Path]) -> list[str]:
 
 def said(recording: Recording) -> str:
     """The verdict, as the command prints it."""
-    return "\n".join(_words.verdict(recording))
+    s = _summary.summary(recording)
+    found = _words.headline(recording, s), _words.lines(recording, s)
+    return "\n".join(_words.spell(recording.name, *found))
 
 
 _KNOWN: dict[Path, Recording] = {}
@@ -663,7 +673,7 @@ def test_a_process_reports_what_pytorch_has_recorded(tmp_path):
         cwd=tmp_path, env={**os.environ, **more}, check=True, timeout=120,
     )  # fmt: skip
     recording = recording_of(whole)
-    headline = _words.verdict(recording)[0].partition(": ")[2]
+    headline = said(recording).partition("\n")[0].partition(": ")[2]
     assert headline in (tmp_path / "r.html").read_text()
 
 
