@@ -158,17 +158,20 @@ typedef struct ductile_eviction {
  * (with find:overruns all are) make no such room.
  *
  * Arguments: size: bytes, not 0. stream: of the request. addresses: n_candidates live blocks, in
- * any order, each once. costs: what each costs, in a unit of the caller's, not more than UINT64_MAX
- * together. chosen: gets n_blocks of the addresses, ascending; room for n_candidates. All three may
- * be NULL when n_candidates is 0. out: not NULL; the caller sets struct_size. A smaller struct gets
- * the fields that fit. Returns:   DUCTILE_OK; ERR_OUT_OF_MEMORY: freeing all of them makes too
- * little room; ERR_FOREIGN_POINTER, ERR_INTERIOR_POINTER, ERR_NOT_LIVE; ERR_INVALID_ARGUMENT,
+ *            any order, each once. costs: what each costs, in a unit of the caller's, not more than
+ *            UINT64_MAX together. chosen: gets n_blocks of the addresses, ascending; room for
+ *            n_candidates. All three may be NULL when n_candidates is 0. out: not NULL; the caller
+ *            sets struct_size. A smaller struct gets the fields that fit.
+ * Returns:   DUCTILE_OK; ERR_OUT_OF_MEMORY: freeing all of them makes too little room;
+ *            ERR_FOREIGN_POINTER, ERR_INTERIOR_POINTER, ERR_NOT_LIVE; ERR_INVALID_ARGUMENT,
  *            ERR_OUT_OF_HOST_MEMORY, ERR_FORKED.
  * Owns:      nothing; the arrays are the caller's, and are not kept.
  * On error:  *chosen is unchanged. With ERR_OUT_OF_MEMORY out->size is the largest hole that there
  *            would be, with the pointer errors out->address is the candidate that is none; the
- * other fields are 0. Otherwise *out is unchanged. Threads:   safe; the answer holds until blocks
- * beside the hole change. Calls of other threads wait while it runs. Streams:   orders nothing.
+ *            other fields are 0. Otherwise *out is unchanged.
+ * Threads:   safe; the answer holds until blocks beside the hole change. Calls of other threads
+ *            wait while it runs.
+ * Streams:   orders nothing.
  * Cost:      no driver call; linear in the blocks of the stream, and n log n in the candidates, for
  *            which it takes host memory meanwhile.
  */

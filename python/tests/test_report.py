@@ -18,7 +18,15 @@ from batches import training_run, transformer, vary
 from conftest import ROOT
 
 import ductile_gpu
-from ductile_gpu._tools._report import _forecast, _openings, _page, _scaling, _who, _words
+from ductile_gpu._tools._report import (
+    _forecast,
+    _openings,
+    _page,
+    _scaling,
+    _summary,
+    _who,
+    _words,
+)
 from ductile_gpu._tools._report._collect import (
     NAMES,
     Choices,
@@ -40,7 +48,9 @@ def names(paths: list[Path]) -> list[str]:
 
 def said(recording: Recording) -> str:
     """The verdict, as the command prints it."""
-    return "\n".join(_words.verdict(recording))
+    s = _summary.summary(recording)
+    found = _words.headline(recording, s), _words.lines(recording, s)
+    return "\n".join(_words.spell(recording.name, *found))
 
 
 _KNOWN: dict[Path, Recording] = {}
@@ -103,6 +113,15 @@ def test_one_granule_less_than_the_smallest_device_fails(path):
         needed = run["min_capacity_bytes"]
         if needed - granule >= recording.live_peak:
             assert stops[needed - granule] is False
+
+
+def test_an_option_for_several_streams_is_tried_where_there_are_several(tmp_path):
+    one = write_snapshot(tmp_path / "one.pickle.gz", [entry("alloc", 1, MIB)])
+    of_one = collect(one, Choices(), lambda line: None)
+    for recording, are_tried in ((of_one, False), (recording_of(TRACES[-1]), True)):
+        assert (len(recording.facts["streams"]) > 1) == are_tried
+        tried = {variant["setting"] for variant in recording.variants}
+        assert ("reuse=wait" in tried) == are_tried
 
 
 def test_another_option_of_ductile_gives_what_replay_gives_for_it():
@@ -654,7 +673,7 @@ def test_a_process_reports_what_pytorch_has_recorded(tmp_path):
         cwd=tmp_path, env={**os.environ, **more}, check=True, timeout=120,
     )  # fmt: skip
     recording = recording_of(whole)
-    headline = _words.verdict(recording)[0].partition(": ")[2]
+    headline = said(recording).partition("\n")[0].partition(": ")[2]
     assert headline in (tmp_path / "r.html").read_text()
 
 

@@ -85,6 +85,22 @@ def test_a_comparison_is_told_on_the_command_line_and_in_json_as_on_the_page(tmp
     assert last["comparison"] == json.loads(json.dumps(compare))
 
 
+def test_a_recording_may_be_compared_with_itself_and_not_with_a_broken_one(tmp_path):
+    path = out_of_memory(tmp_path)
+    same = "Both runs have a live peak of 110.0 MiB."
+    answer = report("--compare", path, path, folder=tmp_path)
+    assert answer.stdout.splitlines()[0] == same, answer.stderr
+    answer = shell("cat oom.pickle | REPORT --quick --compare - -", tmp_path)
+    assert answer.stdout.splitlines()[0] == same, answer.stderr
+    folder = tmp_path / "both"
+    folder.mkdir()
+    path.rename(folder / "a.pickle")
+    (folder / "b.pickle").write_bytes(b"\x80\x04")
+    answer = report("--quick", "--compare", folder, folder=tmp_path)
+    assert answer.returncode == 1
+    assert answer.stderr.splitlines()[-1] == ("ductile-gpu: --compare: b.pickle cannot be compared")
+
+
 def test_a_refusal_on_a_gpu_that_did_little_is_what_the_page_is_about(tmp_path):
     busy = [entry("alloc", BASE + i * MIB, MIB) for i in range(50)]
     quiet = [entry("alloc", BASE, 9 * MIB), refusal(30 * MIB, MIB)]

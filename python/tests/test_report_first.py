@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import itertools
+import pickle
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from test_report_page import DRAWN, VIT, fits, open_page, text_of
 from test_report_refusals import BASE, block, dump, out_of_memory, segment, study
 
 from ductile_gpu._tools._report import _page
-from ductile_gpu._tools._report._collect import NAMES
+from ductile_gpu._tools._report._collect import NAMES, Recording
 
 pytestmark = pytest.mark.skipif(
     browser.why_missing() is not None, reason=str(browser.why_missing())
@@ -239,14 +240,38 @@ return [...document.querySelectorAll('.scroll')]
 """
 
 
-@pytest.mark.parametrize("width", [390, 768, 1400])
-def test_no_width_scrolls_sideways_and_targets_are_large(page, width):
-    page.resize(width, 850)
-    page.run("showSoon()")
-    page.wait_until_painted()
-    assert page.run("return document.documentElement.scrollWidth") <= width
-    assert page.run(SCROLLED) == []
-    assert page.run(SMALL) == []
+def eight_ranks(folder: Path) -> list[Recording]:
+    """As a job leaves them."""
+    snapshot = pickle.loads(out_of_memory(folder).read_bytes())
+    ranks = []
+    for rank in range(8):
+        snapshot["device_traces"][0][-1]["size"] = (50 + rank) * MIB
+        path = dump(folder / f"rank{rank}-gpu-node-0{rank}.cluster-4711{rank}.pickle", snapshot)
+        ranks.append(study(path))
+    return ranks
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+def test_every_width_holds_the_first_screen_and_nothing_scrolls_sideways(tmp_path, dark):
+    pages = {
+        "refused": [study(out_of_memory(tmp_path))],
+        "fits": [recording_of(VIT)],
+        "ranks": eight_ranks(tmp_path),
+    }
+    bottom = "return document.querySelector('#holders').getBoundingClientRect().bottom"
+    with browser.Browser(dark=dark) as window:
+        for name, recordings in pages.items():
+            open_page(window, tmp_path, _page.make_page(recordings))
+            for width, height in ((390, 844), (768, 1024), (1400, 900)):
+                window.resize(width, height)
+                window.run("showSoon()")
+                window.wait_until_painted()
+                seen = (name, width)
+                assert window.run("return document.documentElement.scrollWidth") <= width, seen
+                assert window.run(SCROLLED) == [], seen
+                assert window.run(SMALL) == [], seen
+                assert 0 < window.run(bottom) <= height, seen
+        assert window.complaints() == []
 
 
 HEIGHTS = """
@@ -292,7 +317,7 @@ axe.run({ runOnly: ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa', 'wcag22aa', 'bes
 
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
-@pytest.mark.parametrize("width", [390, 1400])
+@pytest.mark.parametrize("width", [390, 768, 1400])
 def test_the_rules_of_axe_find_nothing(tmp_path, dark, width):
     axe = pytest.importorskip("axe_core_python")
     rules = next(Path(axe.__file__).parent.rglob("axe.min.js")).read_text()

@@ -87,21 +87,21 @@ def _keep(pipe: str, copy: Path) -> None:
 
 
 @contextlib.contextmanager
-def _pipes_kept(words: list[str]) -> Iterator[dict[str, str]]:
-    """The files to read, and what each was called: what comes through a pipe is read more than
-    once, so that it is kept in a file meanwhile."""
-    pipes = [word for word in words if word == "-" or Path(word).is_fifo()]
+def _pipes_kept(words: list[str]) -> Iterator[list[str]]:
+    """The files to read: what comes through a pipe is read more than once, so that it is kept in a
+    file meanwhile."""
+    pipes = list(dict.fromkeys(word for word in words if word == "-" or Path(word).is_fifo()))
     if not pipes:
-        yield {word: word for word in words}
+        yield words
         return
     with tempfile.TemporaryDirectory(prefix="ductile-") as folder:
-        kept = {word: word for word in words}
+        kept = {}
         for number, pipe in enumerate(pipes):
             name = "standard input" if pipe == "-" else f"pipe {number + 1}"
             kept[pipe] = str(Path(folder) / name)
             _keep(pipe, Path(kept[pipe]))
         try:
-            yield {file: word for word, file in kept.items()}
+            yield [kept.get(word, word) for word in words]
         except RecordingError as error:
             raise RecordingError(str(error).removeprefix(f"{folder}/")) from None
 
@@ -206,14 +206,17 @@ def _forecasts(
 def _find(options: argparse.Namespace) -> tuple[dict[str, Any], bool]:
     """All that a page says, and whether a recording of a folder is missing in it."""
     choices = _choices(options)
-    with _pipes_kept(options.files) as names:
-        recordings, broken = _collect_all(_files(list(names)), choices, [Path(n) for n in names])
-        unfinished = _unfinished([Path(name) for name in names if os.path.isdir(name)])
+    with _pipes_kept(options.files) as read:
+        recordings, broken = _collect_all(_files(read), choices, [Path(word) for word in read])
+        if options.compare and len(recordings) != 2:
+            raise Failure(f"--compare: {broken[0]} cannot be compared")
+        unfinished = _unfinished([Path(word) for word in read if os.path.isdir(word)])
         for line in unfinished:
             say(f"of the recordings {line}")
         forecasts = _forecasts(recordings, options, choices)
+    called = dict(zip(read, options.files))
     for recording in recordings:
-        recording.path = Path(names.get(str(recording.path), recording.path))
+        recording.path = Path(called.get(str(recording.path), recording.path))
     missing = [*broken, *unfinished]
     return _page.gather(recordings, forecasts, options.compare, missing), bool(missing)
 

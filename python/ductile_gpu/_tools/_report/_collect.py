@@ -57,8 +57,8 @@ class Recording:
 
     @property
     def n_events(self) -> int:
-        """How many were recorded."""
-        return int(self.facts["events"]) - self.elders
+        """How many were recorded; as they are numbered."""
+        return self.number_of(int(self.facts["replay_events"]) - 1)
 
     @property
     def has_history(self) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any, Optional
 
-from ductile_gpu._tools._report import _frames, _who
+from ductile_gpu._tools._report import _frames, _summary, _who
 from ductile_gpu._tools._report._collect import Recording
 
 
@@ -67,10 +67,7 @@ def openings(recording: Recording, name: str) -> Optional[dict[str, Any]]:
     ]
     return {
         "event": moment["event"],
-        "place": {
-            "event": recording.number_of(moment["event"]),
-            "step": recording.step_of(moment["event"]) if recording.n_steps > 1 else None,
-        },
+        "place": _summary.place(recording, moment["event"]),
         "capacity": moment.get("capacity_bytes"),
         "request": moment.get("request_bytes"),
         "largest_hole": moment["largest_hole"],

@@ -26,7 +26,6 @@ def _row(summary: dict[str, Any], name: str) -> dict[str, Any]:
         "recorded_bytes": found["held_peak_bytes"] if found else None,
         "refused_bytes": refused["request_bytes"] if refused else None,
         "needs": {n: run["min_capacity_bytes"] for n, run in summary["allocators"].items()},
-        "held": {n: run["held_peak_bytes"] for n, run in summary["allocators"].items()},
         "holders": {row["name"]: row["bytes"] for row in summary["holders"]},
     }
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any, Optional
 
-from ductile_gpu._tools._report import _openings, _summary
+from ductile_gpu._tools._report import _openings
 from ductile_gpu._tools._report._collect import NAMES, Recording
 from ductile_gpu._tools._sizes import in_bytes
 
@@ -278,12 +278,6 @@ def spell(name: str, said: Sentence, found: list[Line]) -> list[str]:
         shown.append(f"  {'' if label == last else label:{width}}  {text}")
         last = label
     return shown
-
-
-def verdict(recording: Recording) -> list[str]:
-    """The same, of a recording."""
-    s = _summary.summary(recording)
-    return spell(recording.name, headline(recording, s), lines(recording, s))
 
 
 # ---- What stands in the way --------------------------------------------------------------------

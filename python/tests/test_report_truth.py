@@ -1,0 +1,381 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a report says of a snapshot is what the snapshot says, by a reader that shares no code with
+it: of programs made at random, of real ones, and of real ones with a refusal put in."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import random
+import subprocess
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple, Optional
+
+import pytest
+from snapshots import PENDING_STATES, read_snapshot
+from test_report import RECORDINGS, names, report
+
+import ductile_gpu
+
+MIB = 1 << 20
+GRANULE = 2 * MIB
+REAL = [path for path in RECORDINGS if path.name.endswith((".pickle", ".pickle.gz"))]
+
+
+# ---- The reader ---------------------------------------------------------------------------------
+
+
+class Refusal(NamedTuple):
+    size: int
+    live: int
+    device_free: int
+
+
+class Block(NamedTuple):
+    size: int
+    stack: str
+
+
+class Truth:
+    """Of one GPU, by a walk from the end of the history to its beginning and one back. A block that
+    was freed while another stream used it counts until that is over."""
+
+    def __init__(self, path: Path, gpu: int) -> None:
+        snapshot = read_snapshot(path)
+        self.segments = [of for of in snapshot["segments"] if of.get("device", 0) == gpu]
+        self.entries = snapshot["device_traces"][gpu]
+        self.late, self.ends = self._ends()
+        streams = {entry["stream"] for entry in self.entries if entry["action"] == "alloc"}
+        self.has_streams = len(streams | {segment["stream"] for segment in self.segments}) > 1
+        self.refusals: list[Refusal] = []
+        self.n_events = self.live_peak = self.peak_event = 0
+        self.at_peak: Counter[str] = Counter()  # bytes by stack
+        self._walk()
+
+    def _ends(self) -> tuple[set[int], set[int]]:
+        """Entries that free a block which is in use until later, and those with which one ends."""
+        late, ends, requested = set(), set(), {}
+        for at, entry in enumerate(self.entries):
+            if entry["action"] == "free_requested":
+                requested[entry["addr"]] = at
+            elif entry["action"] == "free_completed":
+                request = requested.pop(entry["addr"], at)
+                ends.add(request if request == at - 1 else at)
+                if request < at - 1:
+                    late.add(request)
+        late.update(requested.values())  # in use to the end
+        return late, ends
+
+    def blocks(self) -> Iterator[tuple[int, dict[str, Any]]]:
+        """All blocks of the segments, and where each lies."""
+        for segment in self.segments:
+            address = segment["address"]
+            for block in segment["blocks"]:
+                yield address, block
+                address += block["size"]
+
+    def _at_the_beginning(self) -> dict[int, Block]:
+        """What is live there, by address."""
+        live = {
+            address: Block(block.get("requested_size", block["size"]), stack_of(block))
+            for address, block in self.blocks()
+            if block["state"] in ("active_allocated", *PENDING_STATES)
+        }
+        for at, entry in reversed(list(enumerate(self.entries))):
+            if entry["action"] == "alloc":
+                live.pop(entry["addr"], None)
+            elif at in self.ends:
+                live[entry["addr"]] = Block(entry["size"], "")
+        return live
+
+    def _walk(self) -> None:
+        live = self._at_the_beginning()
+        total = sum(block.size for block in live.values())
+        self._note(total, live)
+        for at, entry in enumerate(self.entries):
+            size = entry.get("size", 0)
+            if entry["action"] == "alloc":
+                live[entry["addr"]] = Block(size, stack_of(entry))
+                total += size
+            elif at in self.ends:
+                total -= live.pop(entry["addr"]).size
+            elif at in self.late:
+                self.n_events += self.has_streams  # with one stream it is no event of its own
+                continue
+            elif entry["action"] != "oom" or not size:
+                continue
+            self.n_events += 1
+            if entry["action"] == "oom":
+                self.refusals.append(Refusal(size, total, entry["device_free"]))
+                self._note(total + size, {**live, -1: Block(size, stack_of(entry))})
+            else:
+                self._note(total, live)
+
+    def _note(self, total: int, live: dict[int, Block]) -> None:
+        if total > self.live_peak:
+            self.live_peak, self.peak_event = total, self.n_events
+            self.at_peak = Counter()
+            for block in live.values():
+                self.at_peak[block.stack] += block.size
+
+    def worst(self) -> Optional[Refusal]:
+        """The request that needed most."""
+        return max(self.refusals, key=lambda of: of.live + of.size, default=None)
+
+    @property
+    def ends_with_a_refusal(self) -> bool:
+        """What is held at the end is then what was held at the refusal."""
+        told = [entry["action"] for entry in self.entries if entry["action"] != "snapshot"]
+        return told[-1:] == ["oom"]
+
+    def held_peak(self) -> int:
+        """From what is held at the end."""
+        held = most = sum(segment["total_size"] for segment in self.segments)
+        signs = {"segment_alloc": -1, "segment_map": -1, "segment_free": 1, "segment_unmap": 1}
+        for entry in reversed(self.entries):
+            held += signs.get(entry["action"], 0) * entry.get("size", 0)
+            most = max(most, held)
+        return most
+
+    def by_state(self) -> dict[str, int]:
+        """What is held at the end, as the report calls it."""
+        found: Counter[str] = Counter()
+        holes = [0]
+        for _, block in self.blocks():
+            if block["state"] == "active_allocated":
+                found["live_bytes"] += block["size"]
+            elif block["state"] in PENDING_STATES:
+                found["pending_bytes"] += block["size"]
+            else:
+                found["free_bytes"] += block["size"]
+                holes.append(block["size"])
+        states = {name: found[name] for name in ("live_bytes", "pending_bytes", "free_bytes")}
+        return {**states, "holes": len(holes) - 1, "largest_hole": max(holes)}
+
+    @property
+    def tells_what_is_held(self) -> bool:
+        """A snapshot may leave out blocks."""
+        sums = [sum(block["size"] for block in of["blocks"]) for of in self.segments]
+        return bool(sums) and sums == [of["total_size"] for of in self.segments]
+
+
+def stack_of(entry: dict[str, Any]) -> str:
+    """As a report spells it."""
+    frames = entry.get("frames") or []
+    return "\n".join(f"{of['name']} {of['filename']}:{of['line']}" for of in frames)
+
+
+def check(found: dict[str, Any], truth: Truth) -> None:
+    """Every figure of --json that a snapshot itself tells."""
+    assert found["events"] == truth.n_events
+    assert found["live_peak_bytes"] == truth.live_peak
+    if found["steps"] is None:
+        assert found["peak"]["event"] == truth.peak_event
+    for by, rows in found["who"].items():
+        assert sum(row["bytes"] for row in rows) == truth.live_peak, by
+    if truth.tells_what_is_held:
+        held = sum(segment["total_size"] for segment in truth.segments)
+        expected = {**truth.by_state(), "held_bytes": held, "held_peak_bytes": truth.held_peak()}
+        assert {name: found["recorded"][name] for name in expected} == expected
+    check_refusal(found["refused"], truth)
+
+
+def check_refusal(found: Optional[dict[str, Any]], truth: Truth) -> None:
+    worst = truth.worst()
+    if found is None or worst is None:
+        assert found is worst
+        return
+    assert found["refusals"] == len(truth.refusals)
+    assert found["request_bytes"] == worst.size
+    assert found["device_free_bytes"] == worst.device_free
+    live, pending = found["live_bytes"], found["pending_bytes"]
+    if truth.tells_what_is_held and truth.ends_with_a_refusal and worst is truth.refusals[-1]:
+        states = truth.by_state()
+        assert {name: found[name] for name in states} == states
+    else:
+        assert (live, pending) == (worst.live, 0)
+    assert found["needed_bytes"] == live + pending + worst.size
+
+
+def told(path: Path, folder: Path) -> dict[str, Any]:
+    answer = report("--json", path, folder=folder)
+    assert answer.returncode == 0, answer.stderr
+    return dict(json.loads(answer.stdout))
+
+
+# ---- Programs at random -------------------------------------------------------------------------
+
+SEGMENT = 20 * MIB
+
+
+class Program:
+    """One that allocates and frees at random, on a GPU whose memory is held in segments: blocks are
+    taken from the first hole that is large enough, and pending for a while when they are freed."""
+
+    def __init__(self, seed: int) -> None:
+        self.dice = random.Random(seed)
+        self.n_streams = 1 + seed % 2
+        self.segments: list[dict[str, Any]] = []
+        self.history: list[dict[str, Any]] = []
+
+    def note(self, action: str, address: int, size: int, frames: list[dict[str, Any]]) -> None:
+        stream = next(
+            of["stream"] for of in self.segments if 0 <= address - of["address"] < 1 << 30
+        )
+        place = {"addr": address, "stream": stream, "frames": frames}
+        self.history.append({"action": action, "size": size, **place, "time_us": len(self.history)})
+
+    def _frames(self) -> list[dict[str, Any]]:
+        line = self.dice.randrange(1, 6)
+        names = ("kept", "made", "<lambda>")[: self.dice.randrange(1, 4)]
+        return [{"name": name, "filename": "/p/a/net.py", "line": line} for name in names]
+
+    def _hole(self, size: int) -> tuple[dict[str, Any], int]:
+        stream = self.dice.randrange(self.n_streams)
+        for segment in self.segments:
+            for at, block in enumerate(segment["blocks"]):
+                is_free = block["state"] == "inactive" and segment["stream"] == stream
+                if is_free and block["size"] >= size:
+                    return segment, at
+        address, total = (1 << 40) + (len(self.segments) << 30), max(SEGMENT, size)
+        made = {"device": 0, "stream": stream, "address": address, "total_size": total}
+        hole = {"address": address, "size": total, "state": "inactive", "frames": []}
+        self.segments.append({**made, "blocks": [hole]})
+        self.note("segment_alloc", address, total, [])
+        return self.segments[-1], 0
+
+    def allocate(self) -> None:
+        requested = self.dice.choice((1000, 70_000, 900_000, 5 * MIB + 7, 23 * MIB))
+        size, frames = -(-requested // 512) * 512, self._frames()
+        segment, at = self._hole(size)
+        hole = segment["blocks"].pop(at)
+        taken = {"address": hole["address"], "size": size, "requested_size": requested}
+        segment["blocks"].insert(at, {**taken, "state": "active_allocated", "frames": frames})
+        rest = {**hole, "address": hole["address"] + size, "size": hole["size"] - size}
+        if rest["size"]:
+            segment["blocks"].insert(at + 1, rest)
+        self.note("alloc", taken["address"], requested, frames)
+
+    def _all(self, state: str) -> list[dict[str, Any]]:
+        blocks = [block for segment in self.segments for block in segment["blocks"]]
+        return [block for block in blocks if block["state"] == state]
+
+    def free(self) -> None:
+        live = self._all("active_allocated")
+        if live:
+            block = self.dice.choice(live)
+            block["state"] = "active_pending_free"
+            self.note("free_requested", block["address"], block["requested_size"], [])
+
+    def complete(self) -> None:
+        for block in self._all("active_pending_free"):
+            block["state"] = "inactive"
+            self.note("free_completed", block["address"], block["requested_size"], [])
+        for segment in self.segments:
+            segment["blocks"] = self._joined(segment["blocks"])
+
+    def _joined(self, blocks: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        kept: list[dict[str, Any]] = []
+        for block in blocks:
+            if kept and kept[-1]["state"] == block["state"] == "inactive":
+                kept[-1]["size"] += block["size"]
+            else:
+                kept.append(block)
+        return kept
+
+    def refuse(self) -> None:
+        size, free = self.dice.randrange(1, 200 * MIB), self.dice.randrange(0, 90 * MIB)
+        entry = {"action": "oom", "size": size, "device_free": free, "stream": 0}
+        self.history.append({**entry, "frames": self._frames(), "time_us": len(self.history)})
+
+    def run(self, n: int) -> None:
+        do = (self.allocate, self.allocate, self.free, self.complete)
+        for _ in range(n):
+            self.dice.choice(do)()
+
+    def save(self, path: Path) -> Path:
+        traces: list[list[dict[str, Any]]] = [self.history]
+        snapshot = {"device_traces": traces, "segments": self.segments}
+        path.write_bytes(pickle.dumps(snapshot, protocol=4))
+        return path
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_of_a_program_at_random_every_figure_is_the_snapshots(tmp_path, seed):
+    program = Program(seed)
+    program.run(60)
+    if seed // 2 % 2:  # the recording begins here
+        program.history.clear()
+    program.run(120)
+    if seed % 3:
+        program.refuse()
+        program.run(seed % 4 * 20)
+        program.refuse()
+    if seed == 7:
+        program.run(30)
+    path = program.save(tmp_path / "run.pickle")
+    found, truth = told(path, tmp_path), Truth(path, 0)
+    check(found, truth)
+    kept = {row["key"]: 0 for row in found["who"]["stack"]}
+    for row in found["who"]["stack"]:
+        kept[row["key"]] += row["bytes"]
+    before = kept.pop("allocated before the recording began", 0)
+    assert before == truth.at_peak.pop("", 0)
+    assert kept == truth.at_peak
+
+
+# ---- Real ones ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", REAL, ids=names(REAL))
+def test_of_a_real_recording_every_figure_is_the_snapshots(tmp_path, path):
+    found = told(path, tmp_path)
+    check(found, Truth(path, found["gpu"]))
+
+
+def with_refusal(path: Path, part: float, size: int, folder: Path) -> Path:
+    """The recording with a request that was refused after that part of it."""
+    snapshot = read_snapshot(path)
+    entries = max(snapshot["device_traces"], key=len)
+    refused = {"action": "oom", "size": size, "device_free": 200 * MIB, "stream": 0, "frames": []}
+    entries.insert(round(part * len(entries)), refused)
+    made = folder / "refused.pickle"
+    made.write_bytes(pickle.dumps(snapshot, protocol=4))
+    return made
+
+
+def completes(path: Path, name: str, granules: int) -> bool:
+    """Whether a replay on so much memory does."""
+    command = [ductile_gpu.bench_path(), "replay", "--device", "virtual", "--json"]
+    command += ["--contender", name, "--capacity", str(granules * GRANULE), str(path)]
+    answer = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True)
+    return bool(json.loads(answer.stdout)["completed"])
+
+
+def smallest(path: Path, name: str, too_few: int, enough: int) -> int:
+    """In granules, by bisection."""
+    while enough - too_few > 1:
+        middle = (too_few + enough) // 2
+        if completes(path, name, middle):
+            enough = middle
+        else:
+            too_few = middle
+    return enough
+
+
+@pytest.mark.parametrize("part", [0.3, 1])
+@pytest.mark.parametrize("path", REAL, ids=names(REAL))
+def test_the_smallest_device_of_a_refused_request_is_a_replays_by_bisection(tmp_path, path, part):
+    made = with_refusal(path, part, 1536 * MIB, tmp_path)
+    found = told(made, tmp_path)
+    check(found, Truth(made, found["gpu"]))
+    too_few = (found["live_peak_bytes"] - 1) // GRANULE  # less than what is live
+    for name, run in found["allocators"].items():
+        needed = run["min_capacity_bytes"] // GRANULE
+        by_bisection = smallest(made, name, too_few, -(-run["held_peak_bytes"] // GRANULE))
+        assert completes(made, name, needed), name
+        # A device is enough when all larger ones are.
+        assert by_bisection == needed or not completes(made, name, needed - 1), name
+        assert too_few < by_bisection <= needed
