@@ -145,7 +145,7 @@ class Trainer(OnGpu):
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         self.history.add_(index)
-        return f"{index} {float(loss).hex()} {self.rest_is(self.history)}"
+        return f"{index} {float(loss.detach()).hex()} {self.rest_is(self.history)}"
 
     def share(self, step: int) -> None:
         states = [self.optimizer.state[p] for p in self.parameters]
