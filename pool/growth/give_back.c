@@ -180,7 +180,8 @@ ductile_status dpool_unmap_unused(ductile_allocator *a, dpool_unused which, uint
 }
 
 /* Where no graph can own it any more, what was freed in a sleeping pool needs no memory. */
-static bool has_freed_asleep_locked(const dpool_arena *arena) {
+static bool has_freed_asleep_locked(const ductile_allocator *a, const dpool_arena *arena) {
+    DTI_ASSERT_HELD(&a->index_lock);
     const dpool_private_pool *pool = arena->pool;
     return pool->phase == DPOOL_PAUSED_PHASE && dpool_is_released(pool) &&
            dpool_count_free(arena) > 0;
@@ -188,7 +189,7 @@ static bool has_freed_asleep_locked(const dpool_arena *arena) {
 
 static bool drop_asleep_locked(ductile_allocator *a, const dpool_arena *arena) {
     DTI_ASSERT_HELD(&a->index_lock);
-    bool is_done = !has_freed_asleep_locked(arena);
+    bool is_done = !has_freed_asleep_locked(a, arena);
     for (dpool_region *r = is_done ? NULL : arena->regions; r != NULL; r = r->next) {
         if (dpool_drop_any_granules_locked(a, r)) {
             return true;
@@ -199,7 +200,7 @@ static bool drop_asleep_locked(ductile_allocator *a, const dpool_arena *arena) {
 
 static void drop_asleep(ductile_allocator *a, const dpool_arena *arena) {
     dti_lock_acquire(&a->index_lock);
-    bool is_more = has_freed_asleep_locked(arena);
+    bool is_more = has_freed_asleep_locked(a, arena);
     dti_lock_release(&a->index_lock);
     while (is_more && dpool_reserve_room(a, ROOM) == DUCTILE_OK) {
         dti_lock_acquire(&a->index_lock);

@@ -55,7 +55,7 @@ class Turns:
         self.words[self.WHOSE] = self.other
 
     def _other_is_dead(self) -> bool:
-        """Then its turn is ours; nobody can begin in its place before that is so."""
+        """Then its turn is ours; no process begins in its place before that."""
         if not self.words[self.BEGUN + self.other]:
             return False
         try:

@@ -186,7 +186,7 @@ class Generator(OnGpu):
         return m.head(m.norm(x[:, -1:])).argmax(-1)
 
     def share(self, step: int) -> None:
-        """Nobody reads what is said but the test."""
+        """What it says is for the test alone."""
 
 
 # ---- With bytes --------------------------------------------------------------------------------
@@ -271,7 +271,7 @@ class VirtualGenerator(OnVirtualGpu):
         return f"{index_of(step)} {self.read('weights') * 3 + 1} {self.read('rest')}"
 
     def share(self, step: int) -> None:
-        """Nobody reads what is said but the test."""
+        """What it says is for the test alone."""
 
 
 # ---- A side ------------------------------------------------------------------------------------
