@@ -11,7 +11,7 @@
  *      span   span  . . . span . .
  *
  * A copy must not cross from one extent into the next: the driver knows them one by one. So a span
- * lies in one extent, and whoever gets its address may copy as he likes.
+ * lies in one extent, and a program that has its address may copy all of it at once.
  * Threads: safe. Two locks: one while memory is made or given back, which may take long and may
  * only be acquired by a thread that holds none, and a short one of rank LEAF.
  */

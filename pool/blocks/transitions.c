@@ -316,6 +316,17 @@ bool dpool_drop_granules_locked(ductile_allocator *a, dpool_block *b) {
     return true;
 }
 
+/* Dropping granules may unite gaps, so the walk starts over after each. */
+bool dpool_drop_any_granules_locked(ductile_allocator *a, dpool_region *region) {
+    DTI_ASSERT_HELD(&a->index_lock);
+    for (dpool_block *b = region->first; b != NULL; b = b->next) {
+        if (b->state == DPOOL_FREE && dpool_drop_granules_locked(a, b)) {
+            return true;
+        }
+    }
+    return false;
+}
+
 static void leave_paused_locked(ductile_allocator *a, const dpool_block *b) {
     DTI_ASSERT_HELD(&a->index_lock);
     a->counts.paused -= b->size;

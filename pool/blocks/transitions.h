@@ -76,4 +76,7 @@ dpool_use *dpool_free_paused_locked(ductile_allocator *a, dpool_block *b);
  * QUARANTINED when its granules are. False when there is no such run, or no spare node. */
 bool dpool_drop_granules_locked(ductile_allocator *a, dpool_block *b);
 
+/* The same for the first FREE block of the region that has such a run. */
+bool dpool_drop_any_granules_locked(ductile_allocator *a, dpool_region *region);
+
 #endif

@@ -179,9 +179,40 @@ ductile_status dpool_unmap_unused(ductile_allocator *a, dpool_unused which, uint
     return first;
 }
 
+/* Where no graph can own it any more, what was freed in a sleeping pool needs no memory. */
+static bool has_freed_asleep_locked(const ductile_allocator *a, const dpool_arena *arena) {
+    DTI_ASSERT_HELD(&a->index_lock);
+    const dpool_private_pool *pool = arena->pool;
+    return pool->phase == DPOOL_PAUSED_PHASE && dpool_is_released(pool) &&
+           dpool_count_free(arena) > 0;
+}
+
+static bool drop_asleep_locked(ductile_allocator *a, const dpool_arena *arena) {
+    DTI_ASSERT_HELD(&a->index_lock);
+    bool is_done = !has_freed_asleep_locked(a, arena);
+    for (dpool_region *r = is_done ? NULL : arena->regions; r != NULL; r = r->next) {
+        if (dpool_drop_any_granules_locked(a, r)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static void drop_asleep(ductile_allocator *a, const dpool_arena *arena) {
+    dti_lock_acquire(&a->index_lock);
+    bool is_more = has_freed_asleep_locked(a, arena);
+    dti_lock_release(&a->index_lock);
+    while (is_more && dpool_reserve_room(a, ROOM) == DUCTILE_OK) {
+        dti_lock_acquire(&a->index_lock);
+        is_more = drop_asleep_locked(a, arena);
+        dti_lock_release(&a->index_lock);
+    }
+}
+
 void dpool_drop_empty(ductile_allocator *a, bool all) {
     for (dpool_arena *arena = a->arenas, *next; arena != NULL; arena = next) {
         next = arena->next;
+        drop_asleep(a, arena);
         if (all || arena->mapped_bytes == 0) { /* changed under the grow lock too */
             dpool_regions_release_empty(a, arena);
             dpool_arena_drop_if_empty(a, arena);

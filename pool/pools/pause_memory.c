@@ -15,22 +15,11 @@ enum { GRANULES_PER_HOLD = 512 }; /* unmapped in one hold of the grow lock */
 
 /* ---- Giving up free granules --------------------------------------------------------------- */
 
-/* Dropping granules may unite gaps, so the walk starts over after each. */
-static bool drop_any_locked(ductile_allocator *a, dpool_region *region) {
-    DTI_ASSERT_HELD(&a->index_lock);
-    for (dpool_block *b = region->first; b != NULL; b = b->next) {
-        if (b->state == DPOOL_FREE && dpool_drop_granules_locked(a, b)) {
-            return true;
-        }
-    }
-    return false;
-}
-
 static void drop_free_granules_locked(ductile_allocator *a, const dpool_private_pool *pool) {
     DTI_ASSERT_HELD(&a->index_lock);
     for (dpool_region *r = dpool_next_region(a, pool, NULL); r != NULL;
          r = dpool_next_region(a, pool, r)) {
-        while (drop_any_locked(a, r)) {
+        while (dpool_drop_any_granules_locked(a, r)) {
         }
     }
 }

@@ -55,7 +55,7 @@ class Turns:
         self.words[self.WHOSE] = self.other
 
     def _other_is_dead(self) -> bool:
-        """Then its turn is ours; nobody can begin in its place before that is so."""
+        """Then its turn is ours; no process begins in its place before that."""
         if not self.words[self.BEGUN + self.other]:
             return False
         try:
@@ -158,7 +158,7 @@ class OnVirtualGpu:
     def read(self, step: int) -> None:
         given = bytes(self.shared[4 * (step % 2) :][:4])
         assert given == bytes([step % 256] * 4)
-        self.gpu.upload(self.block, given)
+        self.gpu.fill(self.block, given[0], 32 * MIB)
 
     def set_others(self, held: int) -> None:
         self.gpu.set_external(held)

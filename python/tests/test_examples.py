@@ -63,7 +63,7 @@ def test_turns_need_more_memory_than_there_is_at_once(name):
 @pytest.mark.parametrize("dies", ["trainer", "generator"])
 def test_who_takes_turns_goes_on_when_the_other_is_killed(dies):
     command = [sys.executable, "-u", str(ROOT / "python" / "examples" / TURNS[1]), "--virtual"]
-    process = subprocess.Popen([*command, "--turns", "2000"], stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen([*command, "--turns", "200"], stdout=subprocess.PIPE, text=True)
     other = {"trainer": "generator", "generator": "trainer"}[dies]
     lines = iter(process.stdout.readline, "")
     assert any(line.split()[1] == "generator" for line in lines)  # both are at work

@@ -145,7 +145,7 @@ class Trainer(OnGpu):
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         self.history.add_(index)
-        return f"{index} {float(loss).hex()} {self.rest_is(self.history)}"
+        return f"{index} {float(loss.detach()).hex()} {self.rest_is(self.history)}"
 
     def share(self, step: int) -> None:
         states = [self.optimizer.state[p] for p in self.parameters]
@@ -186,7 +186,7 @@ class Generator(OnGpu):
         return m.head(m.norm(x[:, -1:])).argmax(-1)
 
     def share(self, step: int) -> None:
-        """Nobody reads what is said but the test."""
+        """What it says is for the test alone."""
 
 
 # ---- With bytes --------------------------------------------------------------------------------
@@ -271,7 +271,7 @@ class VirtualGenerator(OnVirtualGpu):
         return f"{index_of(step)} {self.read('weights') * 3 + 1} {self.read('rest')}"
 
     def share(self, step: int) -> None:
-        """Nobody reads what is said but the test."""
+        """What it says is for the test alone."""
 
 
 # ---- A side ------------------------------------------------------------------------------------
