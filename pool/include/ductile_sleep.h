@@ -220,7 +220,8 @@ DUCTILE_API DUCTILE_CHECKED ductile_status ductile_sleep_refusal(ductile_allocat
  * Ownership: the memory is the allocator's. It is valid until the block is freed, or a resume of
  *            its pool without `retain` begins; for a block that is awake, or a pause begins.
  * Threads:   safe. The caller orders its accesses before those calls.
- * Cost:      no driver call; linear in the blocks of the segment.
+ * Cost:      no driver call; logarithmic in the blocks of the pool, and where the address is inside
+ *            of the block, linear in those of its segment.
  */
 DUCTILE_API DUCTILE_CHECKED ductile_status ductile_kept_contents(ductile_allocator *allocator,
                                                                  ductile_addr address, void **host,
