@@ -659,3 +659,60 @@ Test(sleep_set, retained_contents_stay_in_their_place_until_a_resume_does_not_re
     assert_status(ductile_kept_contents(a, parts[1].block, &host, &bytes), DUCTILE_ERR_AWAKE);
     assert_holds(1, byte_of(1));
 }
+
+/* ---- Copies whose end is not seen ---------------------------------------------------------- */
+
+enum { N_LARGE = 2 }; /* blocks, each of them a step of a save */
+
+/* Behind the last copy out nothing can be waited for. */
+static void fail_the_waits(void *user, dvmm_call call, int code, uint64_t address, uint64_t size) {
+    (void)code, (void)address, (void)size;
+    int *n_copies = user;
+    *n_copies += call == DVMM_CALL_download;
+    if (*n_copies == N_LARGE) {
+        const ductile_virtual_fault all = {
+            .struct_size = sizeof all, .nth = 1, .code = DVMM_UNKNOWN, .persistent = 1};
+        dvmm_set_trace(a->driver, NULL, NULL, false);
+        assert_ok(ductile_virtual_inject(f.gpu, &all));
+    }
+}
+
+static uint64_t open_events(void) {
+    return ductile_virtual_count(f.gpu, "event_create") -
+           ductile_virtual_count(f.gpu, "event_destroy");
+}
+
+static void sleep_and_wake(void) {
+    ductile_sleep_request r = tagged(&CACHE);
+    ductile_sleep_report report;
+    r.contents = DUCTILE_CONTENTS_KEEP;
+    r.retain = 1;
+    assert_ok(pause(&r, &report));
+    assert_ok(ductile_virtual_inject(f.gpu, NULL));
+    assert_ok(resume(&r, &report));
+}
+
+Test(sleep_alone, a_copy_whose_end_was_not_seen_leaves_no_event_behind) {
+    const fixture_setup setup = {.capacity_bytes = GIB, .n_streams = 1};
+    ductile_addr large[N_LARGE];
+    int n_copies = 0;
+    assert_fine(fixture_open(&f, &setup));
+    a = f.allocator;
+    assert_ok(ductile_pool_begin(a, BYPASS, NULL, NULL));
+    assert_ok(ductile_pool_set_tag(a, BYPASS, "cache", DUCTILE_CONTENTS_KEEP));
+    for (int i = 0; i < N_LARGE; i++) {
+        assert_ok(ductile_alloc(a, 128 * MIB, f.streams[0], &large[i]));
+    }
+    assert_ok(ductile_pool_end(a, BYPASS));
+    sleep_and_wake();
+    uint64_t before = open_events();
+    dvmm_set_trace(a->driver, fail_the_waits, &n_copies, true);
+    sleep_and_wake();
+    sleep_and_wake();
+    assert_u64(open_events(), before);
+    for (int i = 0; i < N_LARGE; i++) {
+        assert_ok(ductile_free(a, large[i]));
+    }
+    assert_ok(ductile_pool_release(a, BYPASS));
+    assert_fine(fixture_close(&f));
+}
