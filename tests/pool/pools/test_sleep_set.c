@@ -388,6 +388,26 @@ Test(sleep_set, the_bypass_serves_the_default_pool_while_that_sleeps) {
     assert_ok(ductile_free(a, meanwhile));
 }
 
+/* As of the default pool: nobody would keep it for the graph. */
+Test(sleep_set, a_stream_under_capture_gets_no_memory_of_the_bypass) {
+    ductile_sleep_request r = all_pools();
+    ductile_sleep_report report;
+    ductile_addr none = 1;
+    ductile_virtual_graph *graph = NULL;
+    assert_ok(ductile_virtual_capture_begin(f.gpu, f.streams[1], DUCTILE_CAPTURE_GLOBAL));
+    assert_status(ductile_alloc(a, 9 * MIB, f.streams[1], &none), DUCTILE_ERR_CAPTURING);
+    assert_ok(ductile_virtual_capture_end(f.gpu, f.streams[1], &graph));
+    ductile_virtual_graph_destroy(graph);
+    r.bypass = BYPASS;
+    assert_ok(pause(&r, &report));
+    assert_ok(ductile_virtual_capture_begin(f.gpu, f.streams[1], DUCTILE_CAPTURE_GLOBAL));
+    assert_status(ductile_alloc(a, 9 * MIB, f.streams[1], &none), DUCTILE_ERR_CAPTURING);
+    assert_ok(ductile_virtual_capture_end(f.gpu, f.streams[1], &graph));
+    ductile_virtual_graph_destroy(graph);
+    assert_u64(info_of(BYPASS).kind, DUCTILE_POOL_PLAIN);
+    assert_ok(resume(&r, &report));
+}
+
 static void *pause_default(void *unused) {
     (void)unused;
     assert_ok(ductile_pause(a, DEFAULT, DUCTILE_CONTENTS_DROP));
