@@ -21,9 +21,13 @@ void dvmm_host_arena_init(dvmm_host_arena *arena, dvmm_driver *driver) {
 
 /* ---- Memory -------------------------------------------------------------------------------- */
 
+/* Written once: copies under way read it without a lock. */
 static ductile_status reserve_addresses(dvmm_host_arena *arena) {
+    if (arena->base != NULL) {
+        return DUCTILE_OK;
+    }
     uint64_t size = dvmm_host_pages_total();
-    uint8_t *base = arena->base != NULL ? arena->base : dvmm_host_pages_reserve(size);
+    uint8_t *base = dvmm_host_pages_reserve(size);
     if (base == NULL) {
         return DUCTILE_ERR_OUT_OF_HOST_MEMORY;
     }
