@@ -615,6 +615,28 @@ static bool fail_nth(uint64_t nth, bool in_resume) {
     return fired;
 }
 
+static char logged[256];
+
+static void keep_line(void *user, ductile_log_level level, const char *line) {
+    (void)user, (void)level;
+    (void)strncpy(logged, line, sizeof logged - 1);
+}
+
+Test(sleep_set, a_call_that_the_driver_failed_is_named_in_the_report_and_in_the_log) {
+    ductile_sleep_request r = all_pools();
+    ductile_sleep_report report;
+    a->options.log = keep_line;
+    const ductile_virtual_fault fault = {
+        .struct_size = sizeof fault, .call = "download", .nth = 1, .code = DVMM_UNKNOWN};
+    assert_ok(ductile_virtual_inject(f.gpu, &fault));
+    assert_status(pause(&r, &report), DUCTILE_ERR_DRIVER);
+    assert_ok(ductile_virtual_inject(f.gpu, NULL));
+    cr_assert_not_null(strstr(report.message, "download"), "%s", report.message);
+    cr_assert_not_null(strstr(report.message, "999"), "%s", report.message);
+    assert_text(logged, report.message);
+    a->options.log = NULL;
+}
+
 Test(sleep_alone, each_call_on_the_way_there_may_fail_and_all_or_none_sleep) {
     uint64_t nth = 1;
     while (fail_nth(nth, false)) {
