@@ -19,6 +19,17 @@ static ductile_status blame_sender(ductile_status status) {
     return status != DUCTILE_OK && is_senders ? DUCTILE_ERR_BAD_MESSAGE : status;
 }
 
+/* A failed map call may have mapped the handle; with it the range could not be freed. */
+static ductile_status map(dvmm_handle_store *store, ductile_addr at, uint64_t bytes,
+                          dvmm_phys phys) {
+    ductile_status status = blame_sender(dvmm_map(store->driver, at, bytes, phys));
+    dvmm_access access;
+    if (status != DUCTILE_OK && dvmm_get_access(store->driver, at, &access) == DUCTILE_OK) {
+        (void)dvmm_unmap(store->driver, at, bytes);
+    }
+    return status;
+}
+
 /* The mapping keeps the memory, so the handle is released at once: no later step has to release it.
  */
 ductile_status dseg_foreign_add(dvmm_handle_store *store, dseg_foreign *f, uint64_t bytes,
@@ -29,7 +40,7 @@ ductile_status dseg_foreign_add(dvmm_handle_store *store, dseg_foreign *f, uint6
     if (status != DUCTILE_OK) {
         return status;
     }
-    status = blame_sender(dvmm_map(store->driver, at, bytes, phys));
+    status = map(store, at, bytes, phys);
     f->mapped_bytes += status == DUCTILE_OK ? bytes : 0;
     ductile_status released = dvmm_phys_release(store->driver, phys);
     return status == DUCTILE_OK ? released : status;

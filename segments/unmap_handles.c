@@ -171,6 +171,9 @@ uint32_t dseg_unmap_for_pause(dseg_segment *seg, uint32_t *at, uint32_t end, uin
 }
 
 ductile_status dseg_confirm(dseg_segment *seg, uint32_t granule) {
+    if (has_stayed(seg, granule)) {
+        return DUCTILE_OK; /* no unmap was tried */
+    }
     uint32_t first = granule - seg->slots[granule].offset;
     dseg_reading found = dseg_read_mapping(seg, first, seg->slots[granule].handle->n_granules);
     if (found == DSEG_READ_EMPTY) {

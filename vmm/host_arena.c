@@ -21,9 +21,13 @@ void dvmm_host_arena_init(dvmm_host_arena *arena, dvmm_driver *driver) {
 
 /* ---- Memory -------------------------------------------------------------------------------- */
 
+/* Written once: copies under way read it without a lock. */
 static ductile_status reserve_addresses(dvmm_host_arena *arena) {
+    if (arena->base != NULL) {
+        return DUCTILE_OK;
+    }
     uint64_t size = dvmm_host_pages_total();
-    uint8_t *base = arena->base != NULL ? arena->base : dvmm_host_pages_reserve(size);
+    uint8_t *base = dvmm_host_pages_reserve(size);
     if (base == NULL) {
         return DUCTILE_ERR_OUT_OF_HOST_MEMORY;
     }
@@ -42,9 +46,13 @@ static bool make_room_for_extent(dvmm_host_arena *arena) {
     return has_room;
 }
 
-/* What the driver lacks to lock pages is host memory, whatever its code says. */
+/* What the driver lacks to lock pages is host memory, whatever its code says. A failed call may
+ * have locked them. */
 static ductile_status lock_pages(dvmm_host_arena *arena, uint8_t *memory, uint64_t size) {
     ductile_status status = dvmm_host_register(arena->driver, memory, size);
+    if (status != DUCTILE_OK) {
+        (void)dvmm_host_unregister(arena->driver, memory);
+    }
     return status == DUCTILE_ERR_OUT_OF_MEMORY ? DUCTILE_ERR_OUT_OF_HOST_MEMORY : status;
 }
 

@@ -52,7 +52,8 @@ void dvmm_host_arena_init(dvmm_host_arena *arena, dvmm_driver *driver);
 ductile_status dvmm_host_arena_fini(dvmm_host_arena *arena);
 
 /* Makes memory until there are so many bytes in all. ERR_OUT_OF_HOST_MEMORY (more than the machine
- * has available), ERR_DRIVER, ...: then there is as much as before. No lock held. */
+ * or the process's control group has left), ERR_DRIVER, ...: then there is as much as before. No
+ * lock held. */
 ductile_status dvmm_host_arena_reserve(dvmm_host_arena *arena, uint64_t bytes);
 
 /* Gives back extents above the highest span that is taken, down to keep_bytes. Adds what went to

@@ -47,25 +47,27 @@ static ductile_status move_run(dvmm_host_copy *saved, dvmm_piece run, ductile_st
     return copy_bytes(saved, run, stream, copy);
 }
 
-/* Waits for the copies. A stream whose wait failed is kept: its copies may land at any time. */
-static ductile_status finish(dvmm_host_copy *saved) {
-    ductile_status status =
-        saved->busy != NULL ? dvmm_stream_sync(saved->driver, saved->busy) : DUCTILE_OK;
-    if (status == DUCTILE_OK && saved->busy != NULL) {
-        (void)dvmm_stream_destroy(saved->driver, saved->busy);
-        saved->busy = NULL;
-    }
-    return status;
-}
-
-/* ---- Steps of a save ----------------------------------------------------------------------- */
-
 static void drop_steps(dvmm_host_copy *saved) {
     while (saved->next_step < saved->n_steps) {
         (void)dvmm_event_destroy(saved->driver, saved->steps[saved->next_step++].event);
     }
     saved->n_steps = saved->next_step = 0;
 }
+
+/* Waits for the copies. A stream whose wait failed is kept: its copies may land at any time, and a
+ * later wait may see their end. */
+static ductile_status finish(dvmm_host_copy *saved) {
+    ductile_status status =
+        saved->busy != NULL ? dvmm_stream_sync(saved->driver, saved->busy) : DUCTILE_OK;
+    if (status == DUCTILE_OK && saved->busy != NULL) {
+        (void)dvmm_stream_destroy(saved->driver, saved->busy);
+        saved->busy = NULL;
+        drop_steps(saved);
+    }
+    return status;
+}
+
+/* ---- Steps of a save ----------------------------------------------------------------------- */
 
 /* Without an event the step is part of the next, or of the wait for all. */
 static void end_step(dvmm_host_copy *saved, uint64_t n_pieces) {
@@ -101,7 +103,6 @@ ductile_status dvmm_host_copy_wait_next(dvmm_host_copy *saved, ductile_addr *unt
     if (status == DUCTILE_OK) {
         saved->n_saved = saved->n_pieces;
         *until = UINT64_MAX;
-        drop_steps(saved);
     }
     return status;
 }

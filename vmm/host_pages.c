@@ -2,6 +2,7 @@
 #include "vmm/host_pages.h"
 
 #include "vmm/base/align.h"
+#include "vmm/control_group.h"
 
 #include <pthread.h>
 #include <sched.h>
@@ -21,7 +22,7 @@ uint64_t dvmm_host_pages_total(void) {
     return dti_round_up(pages * (uint64_t)sysconf(_SC_PAGESIZE), DVMM_HUGE_PAGE);
 }
 
-/* Where the kernel does not say, all of it: to touch more than there is ends the process. */
+/* Of the machine. Where the kernel does not say, all of it. */
 static uint64_t available_bytes(void) {
     uint64_t kib = 0;
     char line[128];
@@ -36,6 +37,12 @@ static uint64_t available_bytes(void) {
         (void)fclose(file);
     }
     return kib != 0 ? kib << 10 : dvmm_host_pages_total();
+}
+
+/* To touch more than there is, or than the process may have, ends it. */
+static bool may_take(uint64_t size) {
+    return size <= available_bytes() &&
+           size <= dvmm_control_group_rest("/proc/self/cgroup", "/sys/fs/cgroup");
 }
 
 /* ---- Addresses ----------------------------------------------------------------------------- */
@@ -124,7 +131,7 @@ static void touch_all(uint8_t *memory, uint64_t size) {
 /* ---- Memory -------------------------------------------------------------------------------- */
 
 bool dvmm_host_pages_make(uint8_t *memory, uint64_t size) {
-    if (size > available_bytes() || mprotect(memory, size, PROT_READ | PROT_WRITE) != 0) {
+    if (!may_take(size) || mprotect(memory, size, PROT_READ | PROT_WRITE) != 0) {
         return false;
     }
     (void)madvise(memory, size, MADV_HUGEPAGE);

@@ -18,8 +18,8 @@ void dvmm_host_pages_unreserve(uint8_t *base, uint64_t size);
 
 /* Puts memory behind reserved addresses, in huge pages where the kernel has them, and touches it
  * with several threads. A forked child does not get it: pages that a device writes must not be
- * shared. False when the machine has less memory available than that, or the kernel refuses: then
- * there is none. Pre: whole huge pages. */
+ * shared. False when the machine, or a control group of the process, has less memory left than
+ * that, or the kernel refuses: then there is none. Pre: whole huge pages. */
 bool dvmm_host_pages_make(uint8_t *memory, uint64_t size);
 
 /* Takes the memory away, and keeps the addresses. */

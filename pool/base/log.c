@@ -68,15 +68,18 @@ void dpool_log_losses(ductile_allocator *a) {
     }
 }
 
-void dpool_log_failure(const ductile_allocator *a, ductile_status status, uint64_t requested) {
+bool dpool_describe_failure(char *text, size_t size) {
     if (first_failure.happened) {
-        dpool_log(a, DUCTILE_LOG_ERROR,
-                  "allocation of %" PRIu64 " bytes refused: %s: driver call %s of %" PRIu64
-                  " bytes returned %s (%d)",
-                  requested, ductile_status_name(status), dvmm_call_name(first_failure.call),
-                  first_failure.size, dvmm_code_name(first_failure.code), first_failure.code);
-    } else {
-        dpool_log(a, DUCTILE_LOG_ERROR, "allocation of %" PRIu64 " bytes refused: %s", requested,
-                  ductile_status_name(status));
+        (void)snprintf(text, size, "driver call %s of %" PRIu64 " bytes returned %s (%d)",
+                       dvmm_call_name(first_failure.call), first_failure.size,
+                       dvmm_code_name(first_failure.code), first_failure.code);
     }
+    return first_failure.happened;
+}
+
+void dpool_log_failure(const ductile_allocator *a, ductile_status status, uint64_t requested) {
+    char why[DPOOL_FAILURE_BYTES] = "";
+    bool is_drivers = dpool_describe_failure(why, sizeof why);
+    dpool_log(a, DUCTILE_LOG_ERROR, "allocation of %" PRIu64 " bytes refused: %s%s%s", requested,
+              ductile_status_name(status), is_drivers ? ": " : "", why);
 }

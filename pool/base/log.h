@@ -13,6 +13,11 @@ void dpool_log(const ductile_allocator *a, ductile_log_level level, const char *
 void dpool_record_failure(void *user, dvmm_call call, int code, uint64_t address, uint64_t size);
 void dpool_forget_failure(void);
 
+enum { DPOOL_FAILURE_BYTES = 128 };
+
+/* Writes its name and code. False, and nothing is written, when none failed. */
+bool dpool_describe_failure(char *text, size_t size);
+
 /* Logs how much memory failed undos have newly lost, if any. */
 void dpool_log_losses(ductile_allocator *a);
 

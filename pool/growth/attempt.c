@@ -234,6 +234,15 @@ static ductile_status prepare(ductile_allocator *a, dpool_request *r, dpool_plan
     return *p != NULL ? dpool_reserve_room(a, 2) : DUCTILE_ERR_OUT_OF_HOST_MEMORY;
 }
 
+/* Memory that a graph uses must be kept for it, in a pool that the program has opened: not in the
+ * default pool, nor in what stands in for it while it sleeps. */
+static bool keeps_for_nobody(ductile_allocator *a, const dpool_private_pool *pool) {
+    dti_lock_acquire(&a->index_lock);
+    bool stands_in = pool == a->bypass && pool->n_routes == 0 && pool->kind == DUCTILE_POOL_PLAIN;
+    dti_lock_release(&a->index_lock);
+    return stands_in || dpool_is_default(pool);
+}
+
 ductile_status dpool_attempt(ductile_allocator *a, dpool_request *r) {
     DTI_ASSERT_HELD(&a->grow_lock);
     dpool_plan *p = NULL;
@@ -248,9 +257,8 @@ ductile_status dpool_attempt(ductile_allocator *a, dpool_request *r) {
     if (!r->is_dedicated && search_again(a, r)) {
         goto done;
     }
-    if (dpool_is_default(r->pool) && dvmm_is_surely_capturing(a->driver, r->stream)) {
-        status =
-            DUCTILE_ERR_CAPTURING; /* memory that a graph uses must be kept for it, in a pool */
+    if (keeps_for_nobody(a, r->pool) && dvmm_is_surely_capturing(a->driver, r->stream)) {
+        status = DUCTILE_ERR_CAPTURING;
         goto done;
     }
     if (r->is_dedicated) {

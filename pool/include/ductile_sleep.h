@@ -209,17 +209,19 @@ DUCTILE_API DUCTILE_CHECKED ductile_status ductile_sleep_refusal(ductile_allocat
  * Finds the kept contents behind an address of a sleeping block, to read (or change) them without a
  * resume: the next resume copies what is there. Also finds what a resume with `retain` has left.
  *
- * Arguments: address: in a block whose contents were kept, its start or inside. host:
- *            receives the host address of the byte; not NULL. bytes: receives how many bytes lie
- *            there in one piece, to the end of the block; NULL to ignore.
+ * Arguments: address: in a block whose contents were kept, its start or inside. host: receives the
+ *            host address of the byte; not NULL. bytes: receives how many bytes lie there in one
+ *            piece, to the end of the block; NULL to ignore.
  * Returns:   DUCTILE_OK; ERR_AWAKE (the block does not sleep, and none were retained);
- * ERR_NOT_READY (its pool is being paused or resumed); ERR_UNSUPPORTED (its contents were not kept:
- * of the pool, or of this block, since its memory stayed mapped); ERR_FOREIGN_POINTER,
- * ERR_NOT_LIVE, ERR_INVALID_ARGUMENT, ERR_FORKED. On error:  *host is NULL and *bytes 0. Ownership:
- * the memory is the allocator's. It is valid until the block is freed, or a resume of its pool
- * without `retain` begins; for a block that is awake, or a pause begins. Threads:   safe. The
- * caller orders its accesses before those calls. Cost:      no driver call; logarithmic in the
- * blocks of the pool.
+ *            ERR_NOT_READY (its pool is being paused or resumed); ERR_UNSUPPORTED (its contents
+ *            were not kept: of the pool, or of this block, since its memory stayed mapped);
+ *            ERR_FOREIGN_POINTER, ERR_NOT_LIVE, ERR_INVALID_ARGUMENT, ERR_FORKED.
+ * On error:  *host is NULL and *bytes 0.
+ * Ownership: the memory is the allocator's. It is valid until the block is freed, or a resume of
+ *            its pool without `retain` begins; for a block that is awake, or a pause begins.
+ * Threads:   safe. The caller orders its accesses before those calls.
+ * Cost:      no driver call; logarithmic in the blocks of the pool, and where the address is inside
+ *            of the block, linear in those of its segment.
  */
 DUCTILE_API DUCTILE_CHECKED ductile_status ductile_kept_contents(ductile_allocator *allocator,
                                                                  ductile_addr address, void **host,
@@ -234,9 +236,9 @@ DUCTILE_API DUCTILE_CHECKED ductile_status ductile_kept_contents(ductile_allocat
  *
  * Arguments: bytes: how much there shall be in all, contents kept now included. held: receives how
  *            much there is now; NULL to ignore.
- * Returns:   DUCTILE_OK, also when there was enough; ERR_OUT_OF_HOST_MEMORY, ERR_DRIVER,
- *            ERR_BUSY (called from a map callback), ERR_INVALID_ARGUMENT, ERR_DEVICE_LOST,
- *            ERR_EXITING, ERR_FORKED.
+ * Returns:   DUCTILE_OK, also when there was enough; ERR_OUT_OF_HOST_MEMORY (the machine, or a
+ *            control group of the process, has less left), ERR_DRIVER, ERR_BUSY (called from a map
+ *            callback), ERR_INVALID_ARGUMENT, ERR_DEVICE_LOST, ERR_EXITING, ERR_FORKED.
  * On error:  there is as much as before.
  * Threads:   safe; a pause or resume with contents in another thread waits. Touches the memory with
  *            several threads, which end before the call returns.

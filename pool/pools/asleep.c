@@ -2,6 +2,7 @@
 #include "pool/pools/asleep.h"
 
 #include "pool/base/guards.h"
+#include "pool/blocks/address_map.h"
 #include "pool/blocks/arena.h"
 
 #include <string.h>
@@ -85,10 +86,14 @@ static ductile_status find_kept_locked(const ductile_allocator *a, const dpool_b
     return *host != NULL ? DUCTILE_OK : DUCTILE_ERR_UNSUPPORTED;
 }
 
-/* The live or paused block that holds the address. */
+/* The live or paused block that holds the address; found at once where it begins there. */
 static ductile_status find_block_locked(const ductile_allocator *a, ductile_addr address,
                                         const dpool_block **out) {
     DTI_ASSERT_HELD(&a->index_lock);
+    *out = dpool_map_find(&a->map, address);
+    if (*out != NULL) {
+        return DUCTILE_OK;
+    }
     const dseg_segment *seg = dseg_set_find(&a->segments, address);
     if (seg == NULL) {
         return DUCTILE_ERR_FOREIGN_POINTER;

@@ -316,10 +316,10 @@ static dpool_private_pool *fallback_locked(const ductile_allocator *a) {
 ductile_status dpool_pool_of(ductile_allocator *a, uint64_t bytes, ductile_stream stream,
                              dpool_private_pool **out) {
     dti_lock_acquire(&a->index_lock);
-    dpool_private_pool *pool = find_route_locked(a, stream);
-    pool = pool != NULL ? pool : fallback_locked(a);
+    dpool_private_pool *routed = find_route_locked(a, stream);
+    dpool_private_pool *pool = routed != NULL ? routed : fallback_locked(a);
     bool is_paused = pool->phase != DPOOL_RUNNING;
-    bool is_plain = pool->kind == DUCTILE_POOL_PLAIN && !dpool_is_default(pool);
+    bool may_capture = routed != NULL && pool->kind == DUCTILE_POOL_PLAIN;
     pool->n_users += !is_paused;
     if (is_paused) {
         dpool_note_refusal_locked(a, pool, bytes);
@@ -328,7 +328,7 @@ ductile_status dpool_pool_of(ductile_allocator *a, uint64_t bytes, ductile_strea
     if (is_paused) {
         return DUCTILE_ERR_ASLEEP;
     }
-    if (is_plain) {
+    if (may_capture) {
         detect_capture(a, pool, stream);
     }
     *out = pool;

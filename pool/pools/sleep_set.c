@@ -294,14 +294,26 @@ static ductile_status claim(set_call *c) {
 
 /* ---- The calls ----------------------------------------------------------------------------- */
 
+/* Callers without a report read it in the log. */
+static void explain_failure(set_call *c, ductile_status status) {
+    char why[DPOOL_FAILURE_BYTES];
+    const char *what = c->pauses ? "the pause" : "the resume";
+    bool is_drivers = status == DUCTILE_ERR_DRIVER || status == DUCTILE_ERR_DEVICE_LOST;
+    if (is_drivers && dpool_describe_failure(why, sizeof why)) {
+        explain(c, "%s failed: %s", what, why);
+        dpool_log(c->a, DUCTILE_LOG_ERROR, "%s", c->report.message);
+    } else {
+        explain(c, "%s failed: %s", what, ductile_status_string(status));
+    }
+}
+
 static void report_failure(set_call *c, ductile_status status) {
     if (status == DUCTILE_ERR_OUT_OF_MEMORY && !c->pauses) {
         c->report.missing_bytes = dpool_missing_bytes(c->a, c->set);
         explain(c, "%llu more bytes must be free on the device, or under the limit",
                 (unsigned long long)c->report.missing_bytes);
     } else {
-        explain(c, "%s failed: %s", c->pauses ? "the pause" : "the resume",
-                ductile_status_string(status));
+        explain_failure(c, status);
     }
 }
 

@@ -161,6 +161,19 @@ Test(host_arena, a_registration_that_fails_leaves_what_was_there) {
     rig_close(&r);
 }
 
+Test(host_arena, a_registration_that_fails_may_have_been_made) {
+    const ductile_virtual_fault fault = {.struct_size = sizeof fault,
+                                         .call = "host_register",
+                                         .nth = 1,
+                                         .code = DVMM_UNKNOWN,
+                                         .effect = 1};
+    assert_ok(ductile_virtual_inject(r.gpu, &fault));
+    assert_status(dvmm_host_arena_reserve(&arena, HUGE), DUCTILE_ERR_DRIVER);
+    assert_ok(ductile_virtual_inject(r.gpu, NULL));
+    assert_u64(take(HUGE).at, 0);
+    close_arena();
+}
+
 Test(host_arena, memory_that_the_driver_does_not_let_go_of_stays) {
     uint64_t released = 0;
     assert_ok(dvmm_host_arena_reserve(&arena, HUGE));

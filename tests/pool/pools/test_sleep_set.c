@@ -414,6 +414,26 @@ Test(sleep_set, the_bypass_serves_the_default_pool_while_that_sleeps) {
     assert_ok(ductile_free(a, meanwhile));
 }
 
+/* As of the default pool: nobody would keep it for the graph. */
+Test(sleep_set, a_stream_under_capture_gets_no_memory_of_the_bypass) {
+    ductile_sleep_request r = all_pools();
+    ductile_sleep_report report;
+    ductile_addr none = 1;
+    ductile_virtual_graph *graph = NULL;
+    assert_ok(ductile_virtual_capture_begin(f.gpu, f.streams[1], DUCTILE_CAPTURE_GLOBAL));
+    assert_status(ductile_alloc(a, 9 * MIB, f.streams[1], &none), DUCTILE_ERR_CAPTURING);
+    assert_ok(ductile_virtual_capture_end(f.gpu, f.streams[1], &graph));
+    ductile_virtual_graph_destroy(graph);
+    r.bypass = BYPASS;
+    assert_ok(pause(&r, &report));
+    assert_ok(ductile_virtual_capture_begin(f.gpu, f.streams[1], DUCTILE_CAPTURE_GLOBAL));
+    assert_status(ductile_alloc(a, 9 * MIB, f.streams[1], &none), DUCTILE_ERR_CAPTURING);
+    assert_ok(ductile_virtual_capture_end(f.gpu, f.streams[1], &graph));
+    ductile_virtual_graph_destroy(graph);
+    assert_u64(info_of(BYPASS).kind, DUCTILE_POOL_PLAIN);
+    assert_ok(resume(&r, &report));
+}
+
 static void *pause_default(void *unused) {
     (void)unused;
     assert_ok(ductile_pause(a, DEFAULT, DUCTILE_CONTENTS_DROP));
@@ -621,6 +641,28 @@ static bool fail_nth(uint64_t nth, bool in_resume) {
     return fired;
 }
 
+static char logged[256];
+
+static void keep_line(void *user, ductile_log_level level, const char *line) {
+    (void)user, (void)level;
+    (void)strncpy(logged, line, sizeof logged - 1);
+}
+
+Test(sleep_set, a_call_that_the_driver_failed_is_named_in_the_report_and_in_the_log) {
+    ductile_sleep_request r = all_pools();
+    ductile_sleep_report report;
+    a->options.log = keep_line;
+    const ductile_virtual_fault fault = {
+        .struct_size = sizeof fault, .call = "download", .nth = 1, .code = DVMM_UNKNOWN};
+    assert_ok(ductile_virtual_inject(f.gpu, &fault));
+    assert_status(pause(&r, &report), DUCTILE_ERR_DRIVER);
+    assert_ok(ductile_virtual_inject(f.gpu, NULL));
+    cr_assert_not_null(strstr(report.message, "download"), "%s", report.message);
+    cr_assert_not_null(strstr(report.message, "999"), "%s", report.message);
+    assert_text(logged, report.message);
+    a->options.log = NULL;
+}
+
 Test(sleep_alone, each_call_on_the_way_there_may_fail_and_all_or_none_sleep) {
     uint64_t nth = 1;
     while (fail_nth(nth, false)) {
@@ -684,4 +726,61 @@ Test(sleep_set, retained_contents_stay_in_their_place_until_a_resume_does_not_re
     assert_ok(resume(&r, &report));
     assert_status(ductile_kept_contents(a, parts[1].block, &host, &bytes), DUCTILE_ERR_AWAKE);
     assert_holds(1, byte_of(1));
+}
+
+/* ---- Copies whose end is not seen ---------------------------------------------------------- */
+
+enum { N_LARGE = 2 }; /* blocks, each of them a step of a save */
+
+/* Behind the last copy out nothing can be waited for. */
+static void fail_the_waits(void *user, dvmm_call call, int code, uint64_t address, uint64_t size) {
+    (void)code, (void)address, (void)size;
+    int *n_copies = user;
+    *n_copies += call == DVMM_CALL_download;
+    if (*n_copies == N_LARGE) {
+        const ductile_virtual_fault all = {
+            .struct_size = sizeof all, .nth = 1, .code = DVMM_UNKNOWN, .persistent = 1};
+        dvmm_set_trace(a->driver, NULL, NULL, false);
+        assert_ok(ductile_virtual_inject(f.gpu, &all));
+    }
+}
+
+static uint64_t open_events(void) {
+    return ductile_virtual_count(f.gpu, "event_create") -
+           ductile_virtual_count(f.gpu, "event_destroy");
+}
+
+static void sleep_and_wake(void) {
+    ductile_sleep_request r = tagged(&CACHE);
+    ductile_sleep_report report;
+    r.contents = DUCTILE_CONTENTS_KEEP;
+    r.retain = 1;
+    assert_ok(pause(&r, &report));
+    assert_ok(ductile_virtual_inject(f.gpu, NULL));
+    assert_ok(resume(&r, &report));
+}
+
+Test(sleep_alone, a_copy_whose_end_was_not_seen_leaves_no_event_behind) {
+    const fixture_setup setup = {.capacity_bytes = GIB, .n_streams = 1};
+    ductile_addr large[N_LARGE];
+    int n_copies = 0;
+    assert_fine(fixture_open(&f, &setup));
+    a = f.allocator;
+    assert_ok(ductile_pool_begin(a, BYPASS, NULL, NULL));
+    assert_ok(ductile_pool_set_tag(a, BYPASS, "cache", DUCTILE_CONTENTS_KEEP));
+    for (int i = 0; i < N_LARGE; i++) {
+        assert_ok(ductile_alloc(a, 128 * MIB, f.streams[0], &large[i]));
+    }
+    assert_ok(ductile_pool_end(a, BYPASS));
+    sleep_and_wake();
+    uint64_t before = open_events();
+    dvmm_set_trace(a->driver, fail_the_waits, &n_copies, true);
+    sleep_and_wake();
+    sleep_and_wake();
+    assert_u64(open_events(), before);
+    for (int i = 0; i < N_LARGE; i++) {
+        assert_ok(ductile_free(a, large[i]));
+    }
+    assert_ok(ductile_pool_release(a, BYPASS));
+    assert_fine(fixture_close(&f));
 }
