@@ -27,9 +27,10 @@ def header_folders() -> list[Path]:
     return []
 
 
-@pytest.mark.parametrize(
-    "flags", [["-std=c++17"], ["-std=c++20"], ["-std=c++17", "-DCUDA_API_PER_THREAD_DEFAULT_STREAM"]]
-)
+_PER_THREAD = "-DCUDA_API_PER_THREAD_DEFAULT_STREAM"
+
+
+@pytest.mark.parametrize("flags", [["-std=c++17"], ["-std=c++20"], ["-std=c++17", _PER_THREAD]])
 def test_the_resource_serves_what_cccl_asks_for(tmp_path: Path, flags: list[str]):
     folders = header_folders()
     compiler = shutil.which(os.environ.get("CXX", "c++"))
