@@ -20,7 +20,8 @@ struct dpre_device {
     _Atomic(ductile_allocator *) allocator;
     _Atomic(cu_context) context;
     atomic_int n_users;
-    atomic_ullong peers; /* a bit for each device that has access */
+    unsigned long long given[DPRE_N_ACCESS]; /* a bit for each device */
+    atomic_ullong peers;                     /* those that have access */
     int ordinal;
     ductile_stream plain_stream;
     bool plain_works;
@@ -378,12 +379,21 @@ static cu_result set_peer_locked(dpre_device *d, int other, bool is_allowed) {
         dpre_note("access of another GPU to memory of Ductile could not be changed");
         return CU_NO_PEER_ACCESS;
     }
-    if (is_allowed) {
-        atomic_fetch_or(&d->peers, 1ull << other);
-    } else {
-        atomic_fetch_and(&d->peers, ~(1ull << other));
-    }
     return CU_SUCCESS;
+}
+
+static void follow_given(dpre_device *d) {
+    atomic_store(&d->peers, d->given[DPRE_OF_CONTEXT] | d->given[DPRE_OF_POOL]);
+}
+
+static cu_result give_locked(dpre_device *d, int other, dpre_access by, bool is_allowed) {
+    unsigned long long bit = 1ull << other, by_other_call = d->given[!by] & bit;
+    cu_result code = by_other_call == 0 ? set_peer_locked(d, other, is_allowed) : CU_SUCCESS;
+    if (code == CU_SUCCESS) {
+        d->given[by] = is_allowed ? d->given[by] | bit : d->given[by] & ~bit;
+        follow_given(d);
+    }
+    return code;
 }
 
 int dpre_primary_device(cu_context context) {
@@ -405,13 +415,13 @@ int dpre_pool_device(cu_mem_pool pool) {
     return -1;
 }
 
-cu_result dpre_set_peer(int owner, int device, bool is_allowed) {
+cu_result dpre_set_peer(int owner, int device, dpre_access by, bool is_allowed) {
     if (dpre_served() == DPRE_OFF || owner < 0 || device < 0 || device >= N_DEVICES ||
         owner == device) {
         return CU_SUCCESS;
     }
     pthread_mutex_lock(&lock);
-    cu_result code = set_peer_locked(&devices[owner], device, is_allowed);
+    cu_result code = give_locked(&devices[owner], device, by, is_allowed);
     pthread_mutex_unlock(&lock);
     return code;
 }
@@ -425,7 +435,8 @@ bool dpre_close(int device) {
     ductile_allocator *a = d->is_lent ? NULL : atomic_exchange(&d->allocator, NULL);
     if (a != NULL) {
         atomic_store(&d->context, NULL);
-        atomic_store(&d->peers, 0);
+        memset(d->given, 0, sizeof(d->given));
+        follow_given(d);
         while (atomic_load(&d->n_users) > 0) {
             (void)sched_yield();
         }

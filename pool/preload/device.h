@@ -73,9 +73,12 @@ cu_result dpre_wait(const dpre_device *device);
 int dpre_primary_device(cu_context context);
 int dpre_pool_device(cu_mem_pool pool);
 
+/* By which call a program gives access. It lasts until each of them has taken it back. */
+typedef enum dpre_access { DPRE_OF_CONTEXT, DPRE_OF_POOL, DPRE_N_ACCESS } dpre_access;
+
 /* Lets another device, or no longer, use the memory of a device, also before there is any; -1 does
  * nothing. Returns 0, or the driver's code for what cannot be. */
-cu_result dpre_set_peer(int owner, int device, bool is_allowed);
+cu_result dpre_set_peer(int owner, int device, dpre_access by, bool is_allowed);
 
 /* The ordinal of the current context; -1 where there is none. */
 int dpre_current_device(void);

@@ -104,11 +104,14 @@ cu_result cuStreamDestroy_v2(ductile_stream stream) {
 
 /* ---- Other GPUs ----------------------------------------------------------------------------- */
 
+static cu_result set_peer(cu_context peer, bool is_allowed) {
+    return dpre_set_peer(dpre_primary_device(peer), dpre_current_device(), DPRE_OF_CONTEXT,
+                         is_allowed);
+}
+
 cu_result cuCtxEnablePeerAccess(cu_context peer, unsigned int flags) {
     cu_result code = REAL(cuCtxEnablePeerAccess, peer, flags);
-    cu_result ours = code == CU_SUCCESS
-                         ? dpre_set_peer(dpre_primary_device(peer), dpre_current_device(), true)
-                         : code;
+    cu_result ours = code == CU_SUCCESS ? set_peer(peer, true) : code;
     if (code == CU_SUCCESS && ours != CU_SUCCESS) {
         (void)REAL(cuCtxDisablePeerAccess, peer);
     }
@@ -117,9 +120,7 @@ cu_result cuCtxEnablePeerAccess(cu_context peer, unsigned int flags) {
 
 cu_result cuCtxDisablePeerAccess(cu_context peer) {
     cu_result code = REAL(cuCtxDisablePeerAccess, peer);
-    return code == CU_SUCCESS
-               ? dpre_set_peer(dpre_primary_device(peer), dpre_current_device(), false)
-               : code;
+    return code == CU_SUCCESS ? set_peer(peer, false) : code;
 }
 
 /* ---- Default pools -------------------------------------------------------------------------- */
@@ -151,7 +152,7 @@ cu_result cuMemPoolSetAccess(cu_mem_pool pool, const cu_access *map, size_t n) {
     int owner = code == CU_SUCCESS ? dpre_pool_device(pool) : -1;
     for (size_t i = 0; i < n && code == CU_SUCCESS; i++) {
         if (map[i].location_type == CU_LOCATION_OF_DEVICE) {
-            code = dpre_set_peer(owner, map[i].location, map[i].flags != 0);
+            code = dpre_set_peer(owner, map[i].location, DPRE_OF_POOL, map[i].flags != 0);
         }
     }
     return code;

@@ -330,6 +330,7 @@ static const findable functions[] = {
     ROW("cuMemPoolSetAccess", cuMemPoolSetAccess, 11020, 0),
     ROW("cuMemPoolTrimTo", cuMemPoolTrimTo, 11020, 0),
     ROW("cuCtxEnablePeerAccess", cuCtxEnablePeerAccess, 4000, 0),
+    ROW("cuCtxDisablePeerAccess", cuCtxDisablePeerAccess, 4000, 0),
     ROW("cuDevicePrimaryCtxReset", cuDevicePrimaryCtxReset_v2, 11000, 0),
     ROW("cuStreamCreate", cuStreamCreate, 2000, 0),
     ROW("cuStreamDestroy", cuStreamDestroy_v2, 4000, 0),

@@ -66,6 +66,7 @@ enum { MIB = 1 << 20 };
       (cu_mem_pool pool, const cu_access *map, size_t n))                                          \
     X(enable_peer, cuCtxEnablePeerAccess, "cuCtxEnablePeerAccess", 4000, 1,                        \
       (cu_context peer, unsigned int flags))                                                       \
+    X(disable_peer, cuCtxDisablePeerAccess, "cuCtxDisablePeerAccess", 4000, 1, (cu_context peer))  \
     X(reset, cuDevicePrimaryCtxReset_v2, "cuDevicePrimaryCtxReset", 11000, 1, (cu_device device))  \
     X(stream_destroy, cuStreamDestroy_v2, "cuStreamDestroy", 4000, 1, (ductile_stream stream))     \
     X(begin_capture, cuStreamBeginCapture_v2, "cuStreamBeginCapture", 10010, 1,                    \
@@ -437,6 +438,25 @@ static void check_pools_give_access(void) {
     CHECK(cu.mem_free(at) == 0 && fake_driver.waits == before + 2);
 }
 
+/* Access that the program has given in two ways ends with the last of them. */
+static void check_access_given_twice_is_taken_twice(void) {
+    const cu_access on = {CU_LOCATION_OF_DEVICE, 1, 3}, off = {CU_LOCATION_OF_DEVICE, 1, 0};
+    cu_context popped;
+    CHECK(cu.push_context((cu_context)0x1100) == 0);
+    CHECK(cu.enable_peer((cu_context)0x1000, 0) == 0);
+    CHECK(cu.pool_access(FAKE_DEFAULT_POOL(0), &on, 1) == 0);
+    CHECK(cu.pool_access(FAKE_DEFAULT_POOL(0), &off, 1) == 0);
+    CHECK(cu.pop_context(&popped) == 0);
+    ductile_addr a = plain(MIB), b = plain(MIB);
+    int before = fake_driver.waits;
+    CHECK(cu.mem_free(a) == 0 && fake_driver.waits == before + 2);
+    CHECK(cu.push_context((cu_context)0x1100) == 0);
+    CHECK(cu.disable_peer((cu_context)0x1000) == 0);
+    CHECK(cu.pop_context(&popped) == 0);
+    before = fake_driver.waits;
+    CHECK(cu.mem_free(b) == 0 && fake_driver.waits == before + 1);
+}
+
 static void check_reset_takes_the_memory(void) {
     ductile_addr at = plain(MIB);
     CHECK(cu.reset(0) == 0 && fake_driver.resets == 1);
@@ -627,6 +647,7 @@ static const named_check checks[] = {
     NAMED(lack_of_memory_is_told),
     NAMED(peers_get_access),
     NAMED(pools_give_access),
+    NAMED(access_given_twice_is_taken_twice),
     NAMED(reset_takes_the_memory),
     NAMED(destroyed_streams_are_forgotten),
     NAMED(threads),
