@@ -42,6 +42,14 @@ typedef struct cu_access {
     int flags; /* 0: none */
 } cu_access;
 
+/* The beginning of CUmemAllocationProp. */
+typedef struct cu_phys_head {
+    int type;
+    int handle_types;
+    int location_type;
+    int location;
+} cu_phys_head;
+
 /*
  * What is interposed, and by which rule. X(exported, name, version, variant, parameters): `name`,
  * `version` and `variant` are what cuGetProcAddress is asked for.

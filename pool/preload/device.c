@@ -349,6 +349,20 @@ bool dpre_default_is_current(const dpre_device *device) {
            dpre_is_default_pool(device, current);
 }
 
+bool dpre_give_back(int device) {
+    uint64_t given = 0;
+    for (int i = 0; i < dpre_n_devices(); i++) {
+        dpre_device *d = device == i || device == DPRE_EVERY_DEVICE ? dpre_enter_open(i) : NULL;
+        uint64_t released = 0;
+        if (d != NULL) {
+            (void)!ductile_trim(d->allocator, 0, &released);
+        }
+        given += released;
+        dpre_leave(d);
+    }
+    return given > 0;
+}
+
 static cu_result wait_for(cu_context context) {
     cu_result code = dpre_real()->cuCtxPushCurrent_v2(context);
     if (code == CU_SUCCESS) {

@@ -67,6 +67,11 @@ bool dpre_default_is_current(const dpre_device *device);
 /* Waits for all work of the device, and of those that have access. Returns the driver's code. */
 cu_result dpre_wait(const dpre_device *device);
 
+/* Gives the driver what the allocator of a device, by ordinal, holds free. False: it was nothing.
+ */
+enum { DPRE_EVERY_DEVICE = -2 };
+bool dpre_give_back(int device);
+
 /* ---- Peers and resets ---------------------------------------------------------------------- */
 
 /* The device of a primary context, and of a default pool; -1: it is none. */

@@ -115,7 +115,7 @@ DO(cuMemAddressReserve,
    (ductile_addr * out, size_t size, size_t alignment, ductile_addr hint, unsigned long long flags),
    *out = take(&next_reserved, size))
 DO(cuMemAddressFree, (ductile_addr addr, size_t size), )
-DO(cuMemRelease, (dvmm_phys phys), )
+DO(cuMemRelease, (dvmm_phys phys), fake_driver.is_full = false)
 DO(cuMemMap,
    (ductile_addr addr, size_t size, size_t offset, dvmm_phys phys, unsigned long long flags),
    fake_driver.maps++)
@@ -128,7 +128,7 @@ EXPORTED cu_result cuMemCreate(dvmm_phys *out, size_t size, const cu_phys_props 
                                unsigned long long flags);
 cu_result cuMemCreate(dvmm_phys *out, size_t size, const cu_phys_props *props,
                       unsigned long long flags) {
-    if (fake_driver.is_out_of_memory) {
+    if (fake_driver.is_out_of_memory || fake_driver.is_full) {
         return DVMM_OUT_OF_MEMORY;
     }
     *out = (dvmm_phys)(0x100 + fake_driver.creates++);
@@ -151,6 +151,9 @@ cu_result cuMemImportFromShareableHandle(dvmm_phys *out, void *shared, cu_handle
 /* ---- Memory of its own ---------------------------------------------------------------------- */
 
 static cu_result hand_out(ductile_addr *out, size_t size, atomic_int *count) {
+    if (fake_driver.is_full) {
+        return DVMM_OUT_OF_MEMORY;
+    }
     ductile_addr at = take(&next_native, size);
     (*count)++;
     pthread_mutex_lock(&lock);
@@ -323,6 +326,7 @@ static const findable functions[] = {
     ROW("cuMemFreeAsync", cuMemFreeAsync, 11020, 0),
     ROW("cuMemFreeAsync", cuMemFreeAsync_ptsz, 11020, 2),
     ROW("cuMemGetInfo", cuMemGetInfo_v2, 3020, 0),
+    ROW("cuMemCreate", cuMemCreate, 10020, 0),
     ROW("cuMemGetAddressRange", cuMemGetAddressRange_v2, 3020, 0),
     ROW("cuPointerGetAttribute", cuPointerGetAttribute, 4000, 0),
     ROW("cuPointerGetAttributes", cuPointerGetAttributes, 7000, 0),

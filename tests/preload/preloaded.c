@@ -51,6 +51,8 @@ enum { MIB = 1 << 20 };
       (ductile_addr addr, ductile_stream stream))                                                  \
     X(alloc_managed, cuMemAllocManaged, "cuMemAllocManaged", 6000, 1,                              \
       (ductile_addr * out, size_t size, unsigned int flags))                                       \
+    X(create, cuMemCreate, "cuMemCreate", 10020, 1,                                                \
+      (unsigned long long *out, size_t size, const void *props, unsigned long long flags))         \
     X(get_info, cuMemGetInfo_v2, "cuMemGetInfo", 3020, 1,                                          \
       (size_t * free_bytes, size_t * total_bytes))                                                 \
     X(get_range, cuMemGetAddressRange_v2, "cuMemGetAddressRange", 3020, 1,                         \
@@ -392,6 +394,29 @@ static void check_free_memory_ends_at_the_limit(void) {
     CHECK(cu.mem_alloc(&at, 56 * (size_t)MIB) == CU_OUT_OF_MEMORY);
 }
 
+/* The device is full of what Ductile holds free. */
+static void fill_device(void) {
+    CHECK(cu.mem_free(plain(512 * (size_t)MIB)) == 0);
+    fake_driver.is_full = true;
+}
+
+static void check_what_passes_gets_what_is_held_free(void) {
+    const cu_phys_head here = {1, 0, CU_LOCATION_OF_DEVICE, 0};
+    const cu_phys_head there = {1, 0, CU_LOCATION_OF_DEVICE, 1};
+    unsigned long long handle = 0;
+    ductile_addr at = 0;
+    fill_device();
+    CHECK(cu.create(&handle, 256 * (size_t)MIB, &there, 0) == CU_OUT_OF_MEMORY);
+    CHECK(cu.create(&handle, 256 * (size_t)MIB, NULL, 0) == CU_OUT_OF_MEMORY);
+    CHECK(cu.create(&handle, 256 * (size_t)MIB, &here, 0) == 0);
+    fill_device();
+    CHECK(cu.alloc_managed(&at, MIB, 1) == 0);
+    fill_device();
+    CHECK(cu.alloc_from_pool(&at, MIB, FAKE_OWN_POOL, new_stream()) == 0 && !is_served(at));
+    fake_driver.is_full = true; /* nothing more to be had */
+    CHECK(cu.alloc_managed(&at, MIB, 1) == CU_OUT_OF_MEMORY);
+}
+
 static void check_ipc_is_refused(void) {
     char handle[64];
     ductile_addr managed = 0, at = plain(MIB);
@@ -642,6 +667,7 @@ static const named_check checks[] = {
     NAMED(addresses_are_described),
     NAMED(free_memory_counts_what_is_held),
     NAMED(free_memory_ends_at_the_limit),
+    NAMED(what_passes_gets_what_is_held_free),
     NAMED(ipc_is_refused),
     NAMED(trim_of_the_default_pool_gives_back),
     NAMED(lack_of_memory_is_told),
