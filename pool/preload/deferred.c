@@ -40,7 +40,8 @@ void dpre_capture_ended(void) {
 
 /* ---- Keeping ------------------------------------------------------------------------------- */
 
-static bool has_locked(ductile_addr address) {
+/* Pre: the lock. */
+static bool has(ductile_addr address) {
     const kept *k = all;
     while (k != NULL && k->address != address) {
         k = k->next;
@@ -53,13 +54,14 @@ bool dpre_is_deferred(ductile_addr address) {
         return false;
     }
     pthread_mutex_lock(&lock);
-    bool is_kept = has_locked(address);
+    bool is_kept = has(address);
     pthread_mutex_unlock(&lock);
     return is_kept;
 }
 
-static cu_result keep_locked(int device, ductile_addr address) {
-    if (has_locked(address)) {
+/* Pre: the lock. */
+static cu_result keep(int device, ductile_addr address) {
+    if (has(address)) {
         return CU_INVALID_VALUE;
     }
     kept *k = malloc(sizeof(*k));
@@ -74,7 +76,7 @@ static cu_result keep_locked(int device, ductile_addr address) {
 
 cu_result dpre_defer(int device, ductile_addr address) {
     pthread_mutex_lock(&lock);
-    cu_result code = keep_locked(device, address);
+    cu_result code = keep(device, address);
     pthread_mutex_unlock(&lock);
     return code;
 }

@@ -413,7 +413,7 @@ static void check_what_passes_gets_what_is_held_free(void) {
     CHECK(cu.alloc_managed(&at, MIB, 1) == 0);
     fill_device();
     CHECK(cu.alloc_from_pool(&at, MIB, FAKE_OWN_POOL, new_stream()) == 0 && !is_served(at));
-    fake_driver.is_full = true; /* nothing more to be had */
+    fake_driver.is_full = true; /* nothing is held any more */
     CHECK(cu.alloc_managed(&at, MIB, 1) == CU_OUT_OF_MEMORY);
 }
 
@@ -621,7 +621,7 @@ static void check_async_keeps_malloc_native(void) {
 /* A file that would be too large ends a process with a signal; one on a full disk when it is
  * written to. Then nothing is counted. */
 static void check_counts_that_cannot_be_kept_end_nothing(void) {
-    char folder[] = "/tmp/preloaded-XXXXXX";
+    char folder[] = "preloaded-XXXXXX"; /* of the build */
     const struct rlimit little = {4096, 4096};
     CHECK(mkdtemp(folder) != NULL && setenv("DUCTILE_PRELOAD_COUNTS", folder, 1) == 0);
     CHECK(setrlimit(RLIMIT_FSIZE, &little) == 0);
