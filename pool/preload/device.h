@@ -13,6 +13,8 @@
 
 typedef struct dpre_device dpre_device;
 
+enum { DPRE_N_DEVICES = 64 };
+
 /* DUCTILE_PRELOAD: what is served. */
 typedef enum dpre_mode {
     DPRE_ALL,            /* unset, empty, "all"                                                */
@@ -74,8 +76,9 @@ bool dpre_give_back(int device);
 
 /* ---- Peers and resets ---------------------------------------------------------------------- */
 
-/* The device of a primary context, and of a default pool; -1: it is none. */
+/* The device of a primary context, of a stream of one, and of a default pool; -1: it is none. */
 int dpre_primary_device(cu_context context);
+int dpre_stream_device(ductile_stream stream);
 int dpre_pool_device(cu_mem_pool pool);
 
 /* By which call a program gives access. It lasts until each of them has taken it back. */

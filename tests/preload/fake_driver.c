@@ -46,6 +46,15 @@ static cu_context primary_of(cu_device device) {
     return (cu_context)(uintptr_t)(0x1000 + 0x100 * device);
 }
 
+/* Their captures go with them. */
+static void drop_streams_of(cu_context context) {
+    for (int i = 0; i < N_STREAMS; i++) {
+        if (streams[i].context == context) {
+            n_capturing -= atomic_exchange(&streams[i].is_capturing, false);
+        }
+    }
+}
+
 static cu_device device_of(cu_context context) {
     return context == primary_of(1) ? 1 : 0;
 }
@@ -73,7 +82,8 @@ DO(cuDevicePrimaryCtxGetState, (cu_device device, unsigned int *flags, int *is_a
    *is_active = 1)
 DO(cuDevicePrimaryCtxRetain, (cu_context * out, cu_device device), *out = primary_of(device))
 DO(cuDevicePrimaryCtxRelease_v2, (cu_device device), )
-DO(cuDevicePrimaryCtxReset_v2, (cu_device device), fake_driver.resets++)
+DO(cuDevicePrimaryCtxReset_v2, (cu_device device), fake_driver.resets++;
+   drop_streams_of(primary_of(device)))
 DO(cuCtxGetCurrent, (cu_context * out), *out = current())
 DO(cuCtxPushCurrent_v2, (cu_context context), stack[0] = stack[0] ? stack[0] : primary_of(0);
    stack[depth++] = context)

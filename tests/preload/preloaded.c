@@ -289,8 +289,21 @@ static void check_a_free_beside_a_capture_ends_with_its_device(void) {
     CHECK(cu.begin_capture(captured, 2) == 0);
     CHECK(cu.mem_free(at) == 0 && cu.reset(0) == 0);
     fake_driver.reuses_addresses = true;
-    CHECK(plain(MIB) == at && cu.end_capture(captured, &graph) == 0);
-    CHECK(cu.mem_free(at) == 0);
+    captured = new_stream();
+    CHECK(plain(MIB) == at && cu.begin_capture(captured, 2) == 0);
+    CHECK(cu.end_capture(captured, &graph) == 0 && cu.mem_free(at) == 0);
+}
+
+/* Its stream is gone: nothing else will tell of its end. */
+static void check_a_capture_ends_with_its_device(void) {
+    ductile_stream captured = new_stream();
+    void *graph;
+    CHECK(cu.begin_capture(captured, 2) == 0 && cu.reset(1) == 0);
+    ductile_addr at = plain(MIB);
+    CHECK(cu.mem_free(at) == 0 && plain(MIB) != at); /* another GPU's reset does not concern it */
+    CHECK(cu.reset(0) == 0 && cu.end_capture(captured, &graph) != 0);
+    at = plain(MIB);
+    CHECK(cu.mem_free(at) == 0 && plain(MIB) == at);
 }
 
 /* Memory moves between two streams that free and grow in turn: markers are recorded. */
@@ -660,6 +673,7 @@ static const named_check checks[] = {
     NAMED(free_beside_a_capture_happens_when_it_has_ended),
     NAMED(a_free_beside_a_capture_is_the_only_one),
     NAMED(a_free_beside_a_capture_ends_with_its_device),
+    NAMED(a_capture_ends_with_its_device),
     NAMED(what_is_not_ours_passes),
     NAMED(other_contexts_pass),
     NAMED(devices_have_allocators_of_their_own),
