@@ -107,14 +107,15 @@ class resource {
     }
 
     /**
-     * Allocates memory that every stream may use at once. Waits for the legacy default stream,
-     * whose memory it is; not to be called while a stream is captured in global mode.
+     * Allocates memory that every stream may use at once. Waits for the legacy default stream of
+     * the allocator's device, whose memory it is; not to be called while a stream is captured in
+     * global mode.
      *
      * Throws: as allocate; error(DUCTILE_ERR_DRIVER) if the wait fails: then nothing is allocated.
      */
     void *allocate_sync(std::size_t bytes, std::size_t alignment = default_alignment) {
         void *pointer = allocate(default_stream(), bytes, alignment);
-        if (pointer != nullptr && cudaStreamSynchronize(nullptr) != cudaSuccess) {
+        if (pointer != nullptr && wait_for_default() != cudaSuccess) {
             deallocate(default_stream(), pointer, bytes, alignment);
             throw error(DUCTILE_ERR_DRIVER);
         }
@@ -173,9 +174,31 @@ class resource {
         return cuda::stream_ref{static_cast<cudaStream_t>(cudaStreamLegacy)};
     }
 
-    /** cudaStreamLegacy is another name of stream NULL; one stream must have one name. */
+    /** The handle means the stream of the current device. */
+    cudaError_t wait_for_default() const {
+        ductile_options options;
+        ductile_options_init(&options);
+        ductile_get_options(get(), &options);
+        int before = 0;
+        cudaError_t code = cudaGetDevice(&before);
+        if (code != cudaSuccess || before == options.device) {
+            return code != cudaSuccess ? code : cudaStreamSynchronize(cudaStreamLegacy);
+        }
+        code = cudaSetDevice(options.device);
+        if (code == cudaSuccess) {
+            code = cudaStreamSynchronize(cudaStreamLegacy);
+            (void)cudaSetDevice(before);
+        }
+        return code;
+    }
+
+    /** One stream must have one name. Stream NULL is what the runtime takes it for in this program:
+     * the legacy default stream, or the thread's own. */
     static ductile_stream name_of(cuda::stream_ref stream) noexcept {
         cudaStream_t found = stream.get();
+#ifdef CUDA_API_PER_THREAD_DEFAULT_STREAM
+        found = found == nullptr ? cudaStreamPerThread : found;
+#endif
         return found == cudaStreamLegacy ? nullptr : found;
     }
 

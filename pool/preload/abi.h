@@ -19,7 +19,6 @@ enum {
     CU_OUT_OF_MEMORY = 2,
     CU_NOT_INITIALIZED = 3,
     CU_NO_PEER_ACCESS = 217,
-    CU_PEER_ACCESS_THERE = 704,
     CU_NOT_SUPPORTED = 801,
 
     CU_LOCATION_OF_DEVICE = 1,
@@ -42,6 +41,14 @@ typedef struct cu_access {
     int location;
     int flags; /* 0: none */
 } cu_access;
+
+/* The beginning of CUmemAllocationProp. */
+typedef struct cu_phys_head {
+    int type;
+    int handle_types;
+    int location_type;
+    int location;
+} cu_phys_head;
 
 /*
  * What is interposed, and by which rule. X(exported, name, version, variant, parameters): `name`,

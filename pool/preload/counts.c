@@ -51,8 +51,8 @@ static void fill_head(counts_file *file) {
     }
 }
 
-/* A file beyond the limit would end the process with SIGXFSZ, and one without blocks of the disk
- * with SIGBUS, when they cannot be had at the first count. */
+/* A file beyond the limit would end the process with SIGXFSZ, and a file for which the disk has no
+ * blocks with SIGBUS at the first count. */
 static bool make_room(int file) {
     struct rlimit limit;
     return getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur >= sizeof(counts_file) &&

@@ -19,6 +19,7 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static kept *all;
 static atomic_int n_kept;
 static atomic_int n_captures;
+static atomic_int n_on_device[DPRE_N_DEVICES]; /* of those */
 
 /* ---- Captures ------------------------------------------------------------------------------ */
 
@@ -26,21 +27,41 @@ bool dpre_is_capture_known(void) {
     return atomic_load(&n_captures) > 0;
 }
 
-void dpre_capture_begins(void) {
+void dpre_capture_begins(int device) {
     atomic_fetch_add(&n_captures, 1);
+    if (device >= 0) {
+        atomic_fetch_add(&n_on_device[device], 1);
+    }
     ductile_capture_begin();
 }
 
-void dpre_capture_ended(void) {
+static void end_one(void) {
     ductile_capture_end();
     if (atomic_fetch_sub(&n_captures, 1) == 1) {
         dpre_free_deferred();
     }
 }
 
+void dpre_capture_ended(int device) {
+    if (device >= 0) {
+        atomic_fetch_sub(&n_on_device[device], 1);
+    }
+    end_one();
+}
+
+void dpre_captures_gone(int device) {
+    if (device < 0 || device >= DPRE_N_DEVICES) {
+        return;
+    }
+    for (int n = atomic_exchange(&n_on_device[device], 0); n > 0; n--) {
+        end_one();
+    }
+}
+
 /* ---- Keeping ------------------------------------------------------------------------------- */
 
-static bool has_locked(ductile_addr address) {
+/* Pre: the lock. */
+static bool has(ductile_addr address) {
     const kept *k = all;
     while (k != NULL && k->address != address) {
         k = k->next;
@@ -53,13 +74,14 @@ bool dpre_is_deferred(ductile_addr address) {
         return false;
     }
     pthread_mutex_lock(&lock);
-    bool is_kept = has_locked(address);
+    bool is_kept = has(address);
     pthread_mutex_unlock(&lock);
     return is_kept;
 }
 
-static cu_result keep_locked(int device, ductile_addr address) {
-    if (has_locked(address)) {
+/* Pre: the lock. */
+static cu_result keep(int device, ductile_addr address) {
+    if (has(address)) {
         return CU_INVALID_VALUE;
     }
     kept *k = malloc(sizeof(*k));
@@ -74,7 +96,7 @@ static cu_result keep_locked(int device, ductile_addr address) {
 
 cu_result dpre_defer(int device, ductile_addr address) {
     pthread_mutex_lock(&lock);
-    cu_result code = keep_locked(device, address);
+    cu_result code = keep(device, address);
     pthread_mutex_unlock(&lock);
     return code;
 }

@@ -11,9 +11,11 @@
 
 #include <stdbool.h>
 
-/* The captures that programs have begun. */
-void dpre_capture_begins(void);
-void dpre_capture_ended(void);
+/* The captures that programs have begun, on a stream of a device's primary context; -1: of another
+ * one. Those of a device that is reset end with it. */
+void dpre_capture_begins(int device);
+void dpre_capture_ended(int device);
+void dpre_captures_gone(int device);
 bool dpre_is_capture_known(void);
 
 /* Keeps a block of a device for later. Returns the driver's code of a free: CU_INVALID_VALUE where

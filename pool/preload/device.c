@@ -13,14 +13,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { N_DEVICES = 64, TEXT_BYTES = 512 };
+enum { TEXT_BYTES = 512 };
 
 /* What is not atomic is guarded by the lock, or constant while the allocator is there. */
 struct dpre_device {
     _Atomic(ductile_allocator *) allocator;
     _Atomic(cu_context) context;
     atomic_int n_users;
-    atomic_ullong peers; /* a bit for each device that has access */
+    unsigned long long given[DPRE_N_ACCESS]; /* a bit for each device */
+    atomic_ullong peers;                     /* those that have access */
     int ordinal;
     ductile_stream plain_stream;
     bool plain_works;
@@ -32,7 +33,7 @@ struct dpre_device {
     char last_error[TEXT_BYTES]; /* of the thread that opens      */
 };
 
-static dpre_device devices[N_DEVICES];
+static dpre_device devices[DPRE_N_DEVICES];
 static atomic_int n_devices;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
@@ -93,12 +94,13 @@ static int device_of(cu_context context) {
         }
         pop();
     }
-    return device < N_DEVICES ? device : -1;
+    return device < DPRE_N_DEVICES ? device : -1;
 }
 
 int dpre_current_device(void) {
     cu_device device = -1;
-    return dpre_real()->cuCtxGetDevice(&device) == CU_SUCCESS && device < N_DEVICES ? device : -1;
+    return dpre_real()->cuCtxGetDevice(&device) == CU_SUCCESS && device < DPRE_N_DEVICES ? device
+                                                                                         : -1;
 }
 
 /* The primary context of a device that has one; a device without one gets none. */
@@ -180,7 +182,7 @@ static void find_default_pool(dpre_device *d) {
 }
 
 static void allow_peers(dpre_device *d, ductile_allocator *a) {
-    for (int other = 0; other < N_DEVICES; other++) {
+    for (int other = 0; other < DPRE_N_DEVICES; other++) {
         if ((d->peers >> other & 1) != 0 && ductile_enable_peer(a, other) != DUCTILE_OK) {
             dpre_note("another GPU was to have access to memory of Ductile, and could not get it");
         }
@@ -287,12 +289,20 @@ bool dpre_is_default_stream(ductile_stream stream) {
     return stream == NULL || stream == CU_LEGACY_STREAM || stream == CU_PER_THREAD_STREAM;
 }
 
-dpre_device *dpre_enter_stream(ductile_stream stream) {
+static cu_context context_of(ductile_stream stream) {
     cu_context context = NULL;
     if (dpre_is_default_stream(stream)) {
-        return dpre_enter_current();
+        return current_context();
     }
-    return dpre_real()->cuStreamGetCtx(stream, &context) == CU_SUCCESS ? dpre_enter(context) : NULL;
+    return dpre_real()->cuStreamGetCtx(stream, &context) == CU_SUCCESS ? context : NULL;
+}
+
+dpre_device *dpre_enter_stream(ductile_stream stream) {
+    return dpre_enter(context_of(stream));
+}
+
+int dpre_stream_device(ductile_stream stream) {
+    return dpre_real() != NULL ? dpre_primary_device(context_of(stream)) : -1;
 }
 
 dpre_device *dpre_enter_owner(ductile_addr address, ductile_block_info *block) {
@@ -348,6 +358,20 @@ bool dpre_default_is_current(const dpre_device *device) {
            dpre_is_default_pool(device, current);
 }
 
+bool dpre_give_back(int device) {
+    uint64_t given = 0;
+    for (int i = 0; i < dpre_n_devices(); i++) {
+        dpre_device *d = device == i || device == DPRE_EVERY_DEVICE ? dpre_enter_open(i) : NULL;
+        uint64_t released = 0;
+        if (d != NULL) {
+            (void)!ductile_trim(d->allocator, 0, &released);
+        }
+        given += released;
+        dpre_leave(d);
+    }
+    return given > 0;
+}
+
 static cu_result wait_for(cu_context context) {
     cu_result code = dpre_real()->cuCtxPushCurrent_v2(context);
     if (code == CU_SUCCESS) {
@@ -378,12 +402,21 @@ static cu_result set_peer_locked(dpre_device *d, int other, bool is_allowed) {
         dpre_note("access of another GPU to memory of Ductile could not be changed");
         return CU_NO_PEER_ACCESS;
     }
-    if (is_allowed) {
-        atomic_fetch_or(&d->peers, 1ull << other);
-    } else {
-        atomic_fetch_and(&d->peers, ~(1ull << other));
-    }
     return CU_SUCCESS;
+}
+
+static void follow_given(dpre_device *d) {
+    atomic_store(&d->peers, d->given[DPRE_OF_CONTEXT] | d->given[DPRE_OF_POOL]);
+}
+
+static cu_result give_locked(dpre_device *d, int other, dpre_access by, bool is_allowed) {
+    unsigned long long bit = 1ull << other, by_other_call = d->given[!by] & bit;
+    cu_result code = by_other_call == 0 ? set_peer_locked(d, other, is_allowed) : CU_SUCCESS;
+    if (code == CU_SUCCESS) {
+        d->given[by] = is_allowed ? d->given[by] | bit : d->given[by] & ~bit;
+        follow_given(d);
+    }
+    return code;
 }
 
 int dpre_primary_device(cu_context context) {
@@ -394,7 +427,7 @@ int dpre_primary_device(cu_context context) {
 int dpre_pool_device(cu_mem_pool pool) {
     const dpre_driver *real = dpre_real();
     cu_mem_pool found = NULL;
-    for (int i = 0; i < N_DEVICES; i++) {
+    for (int i = 0; i < DPRE_N_DEVICES; i++) {
         if (real->cuDeviceGetDefaultMemPool(&found, i) != CU_SUCCESS) {
             return -1;
         }
@@ -405,13 +438,13 @@ int dpre_pool_device(cu_mem_pool pool) {
     return -1;
 }
 
-cu_result dpre_set_peer(int owner, int device, bool is_allowed) {
-    if (dpre_served() == DPRE_OFF || owner < 0 || device < 0 || device >= N_DEVICES ||
+cu_result dpre_set_peer(int owner, int device, dpre_access by, bool is_allowed) {
+    if (dpre_served() == DPRE_OFF || owner < 0 || device < 0 || device >= DPRE_N_DEVICES ||
         owner == device) {
         return CU_SUCCESS;
     }
     pthread_mutex_lock(&lock);
-    cu_result code = set_peer_locked(&devices[owner], device, is_allowed);
+    cu_result code = give_locked(&devices[owner], device, by, is_allowed);
     pthread_mutex_unlock(&lock);
     return code;
 }
@@ -425,7 +458,8 @@ bool dpre_close(int device) {
     ductile_allocator *a = d->is_lent ? NULL : atomic_exchange(&d->allocator, NULL);
     if (a != NULL) {
         atomic_store(&d->context, NULL);
-        atomic_store(&d->peers, 0);
+        memset(d->given, 0, sizeof(d->given));
+        follow_given(d);
         while (atomic_load(&d->n_users) > 0) {
             (void)sched_yield();
         }
@@ -467,7 +501,7 @@ static ductile_allocator *lend(dpre_device *d, cu_context context, const ductile
 ductile_allocator *ductile_preload_open(const void *create_of_caller, int device,
                                         const ductile_options *options) {
     cu_context context = NULL;
-    if (device < 0 || device >= N_DEVICES || dpre_served() == DPRE_OFF ||
+    if (device < 0 || device >= DPRE_N_DEVICES || dpre_served() == DPRE_OFF ||
         !is_our_library(create_of_caller) || !start_driver() ||
         dpre_real()->cuDevicePrimaryCtxRetain(&context, device) != CU_SUCCESS) {
         return NULL;
@@ -482,7 +516,7 @@ ductile_allocator *ductile_preload_open(const void *create_of_caller, int device
 /* Of the parent's threads the child has the one that forked, which is inside of no device. */
 static void start_over(void) {
     pthread_mutex_init(&lock, NULL);
-    for (int i = 0; i < N_DEVICES; i++) {
+    for (int i = 0; i < DPRE_N_DEVICES; i++) {
         atomic_store(&devices[i].n_users, 0);
     }
 }

@@ -13,6 +13,8 @@
 
 typedef struct dpre_device dpre_device;
 
+enum { DPRE_N_DEVICES = 64 };
+
 /* DUCTILE_PRELOAD: what is served. */
 typedef enum dpre_mode {
     DPRE_ALL,            /* unset, empty, "all"                                                */
@@ -67,15 +69,24 @@ bool dpre_default_is_current(const dpre_device *device);
 /* Waits for all work of the device, and of those that have access. Returns the driver's code. */
 cu_result dpre_wait(const dpre_device *device);
 
+/* Gives the driver what the allocator of a device, by ordinal, holds free. False: it was nothing.
+ */
+enum { DPRE_EVERY_DEVICE = -2 };
+bool dpre_give_back(int device);
+
 /* ---- Peers and resets ---------------------------------------------------------------------- */
 
-/* The device of a primary context, and of a default pool; -1: it is none. */
+/* The device of a primary context, of a stream of one, and of a default pool; -1: it is none. */
 int dpre_primary_device(cu_context context);
+int dpre_stream_device(ductile_stream stream);
 int dpre_pool_device(cu_mem_pool pool);
+
+/* By which call a program gives access. It lasts until each of them has taken it back. */
+typedef enum dpre_access { DPRE_OF_CONTEXT, DPRE_OF_POOL, DPRE_N_ACCESS } dpre_access;
 
 /* Lets another device, or no longer, use the memory of a device, also before there is any; -1 does
  * nothing. Returns 0, or the driver's code for what cannot be. */
-cu_result dpre_set_peer(int owner, int device, bool is_allowed);
+cu_result dpre_set_peer(int owner, int device, dpre_access by, bool is_allowed);
 
 /* The ordinal of the current context; -1 where there is none. */
 int dpre_current_device(void);

@@ -38,6 +38,18 @@ static cu_result count_native(cu_result code, const void *caller, size_t size) {
     (dpre_real() != NULL && dpre_real()->function != NULL ? dpre_real()->function(__VA_ARGS__)     \
                                                           : CU_NOT_INITIALIZED)
 
+/* Is there more now that Ductile has given back what it holds free? cuMemGetInfo tells of it as
+ * free, and to the driver it is not. */
+static bool made_room(cu_result code, int device) {
+    return code == CU_OUT_OF_MEMORY && dpre_give_back(device);
+}
+
+/* The driver's answer to a request, counted; `code` is a variable of the caller's. */
+#define NATIVE(code, device, size, function, ...)                                                  \
+    ((code) = REAL(function, __VA_ARGS__),                                                         \
+     (code) = made_room(code, device) ? REAL(function, __VA_ARGS__) : (code),                      \
+     count_native(code, CALLER, size))
+
 /* ---- Memory of no stream ------------------------------------------------------------------- */
 
 /* Work on the plain stream, if the options put any there, ends before the memory is handed out. */
@@ -68,7 +80,7 @@ static cu_result serve_plain(ductile_addr *out, size_t size, const void *caller)
 
 cu_result cuMemAlloc_v2(ductile_addr *out, size_t size) {
     cu_result code = serve_plain(out, size, CALLER);
-    return code != PASS ? code : count_native(REAL(cuMemAlloc_v2, out, size), CALLER, size);
+    return code != PASS ? code : NATIVE(code, DPRE_EVERY_DEVICE, size, cuMemAlloc_v2, out, size);
 }
 
 static bool is_element(unsigned int bytes) {
@@ -91,8 +103,8 @@ cu_result cuMemAllocPitch_v2(ductile_addr *out, size_t *pitch, size_t width, siz
                              unsigned int element) {
     cu_result code = is_element(element) ? serve_pitched(out, pitch, width, height, CALLER) : PASS;
     return code != PASS ? code
-                        : count_native(REAL(cuMemAllocPitch_v2, out, pitch, width, height, element),
-                                       CALLER, width * height);
+                        : NATIVE(code, DPRE_EVERY_DEVICE, width * height, cuMemAllocPitch_v2, out,
+                                 pitch, width, height, element);
 }
 
 /* Programs rely on the wait: by the time the call returns no kernel uses the memory, on any stream.
@@ -161,21 +173,22 @@ static ductile_stream per_thread(ductile_stream stream) {
 cu_result cuMemAllocAsync(ductile_addr *out, size_t size, ductile_stream stream) {
     cu_result code = serve_ordered(out, size, NULL, stream, CALLER);
     return code != PASS ? code
-                        : count_native(REAL(cuMemAllocAsync, out, size, stream), CALLER, size);
+                        : NATIVE(code, DPRE_EVERY_DEVICE, size, cuMemAllocAsync, out, size, stream);
 }
 
 cu_result cuMemAllocAsync_ptsz(ductile_addr *out, size_t size, ductile_stream stream) {
     cu_result code = serve_ordered(out, size, NULL, per_thread(stream), CALLER);
-    return code != PASS ? code
-                        : count_native(REAL(cuMemAllocAsync_ptsz, out, size, stream), CALLER, size);
+    return code != PASS
+               ? code
+               : NATIVE(code, DPRE_EVERY_DEVICE, size, cuMemAllocAsync_ptsz, out, size, stream);
 }
 
 cu_result cuMemAllocFromPoolAsync(ductile_addr *out, size_t size, cu_mem_pool pool,
                                   ductile_stream stream) {
     cu_result code = pool != NULL ? serve_ordered(out, size, pool, stream, CALLER) : PASS;
-    return code != PASS
-               ? code
-               : count_native(REAL(cuMemAllocFromPoolAsync, out, size, pool, stream), CALLER, size);
+    return code != PASS ? code
+                        : NATIVE(code, DPRE_EVERY_DEVICE, size, cuMemAllocFromPoolAsync, out, size,
+                                 pool, stream);
 }
 
 cu_result cuMemAllocFromPoolAsync_ptsz(ductile_addr *out, size_t size, cu_mem_pool pool,
@@ -183,8 +196,8 @@ cu_result cuMemAllocFromPoolAsync_ptsz(ductile_addr *out, size_t size, cu_mem_po
     cu_result code =
         pool != NULL ? serve_ordered(out, size, pool, per_thread(stream), CALLER) : PASS;
     return code != PASS ? code
-                        : count_native(REAL(cuMemAllocFromPoolAsync_ptsz, out, size, pool, stream),
-                                       CALLER, size);
+                        : NATIVE(code, DPRE_EVERY_DEVICE, size, cuMemAllocFromPoolAsync_ptsz, out,
+                                 size, pool, stream);
 }
 
 /* A default stream is the current context's. Ductile takes its handle for its own GPU's, so where
@@ -233,10 +246,18 @@ cu_result cuMemFreeAsync_ptsz(ductile_addr addr, ductile_stream stream) {
 /* ---- Counted only -------------------------------------------------------------------------- */
 
 cu_result cuMemAllocManaged(ductile_addr *out, size_t size, unsigned int flags) {
-    return count_native(REAL(cuMemAllocManaged, out, size, flags), CALLER, size);
+    cu_result code;
+    return NATIVE(code, DPRE_EVERY_DEVICE, size, cuMemAllocManaged, out, size, flags);
+}
+
+/* No device: memory of the host. */
+static int device_of(const cu_phys_head *props) {
+    bool is_of_device = props != NULL && props->location_type == CU_LOCATION_OF_DEVICE;
+    return is_of_device ? props->location : -1;
 }
 
 cu_result cuMemCreate(unsigned long long *out, size_t size, const void *props,
                       unsigned long long flags) {
-    return count_native(REAL(cuMemCreate, out, size, props, flags), CALLER, size);
+    cu_result code;
+    return NATIVE(code, device_of(props), size, cuMemCreate, out, size, props, flags);
 }

@@ -16,17 +16,18 @@ static bool is_capturing(ductile_stream stream) {
            status != 0;
 }
 
-static cu_result begun(cu_result code) {
+static cu_result begun(cu_result code, int device) {
     if (code != CU_SUCCESS) {
-        dpre_capture_ended();
+        dpre_capture_ended(device);
     }
     return code;
 }
 
 #define DEFINE_BEGIN(function, parameters, ...)                                                    \
     cu_result function parameters {                                                                \
-        dpre_capture_begins();                                                                     \
-        return begun(REAL(function, __VA_ARGS__));                                                 \
+        int device = dpre_stream_device(stream);                                                   \
+        dpre_capture_begins(device);                                                               \
+        return begun(REAL(function, __VA_ARGS__), device);                                         \
     }
 
 DEFINE_BEGIN(cuStreamBeginCapture, (ductile_stream stream), stream)
@@ -46,7 +47,7 @@ DEFINE_BEGIN(cuStreamBeginCaptureToGraph_ptsz,
  * came from the wrong thread. */
 static cu_result ended(cu_result code, bool was_capturing, ductile_stream stream) {
     if (was_capturing && !is_capturing(stream)) {
-        dpre_capture_ended();
+        dpre_capture_ended(dpre_stream_device(stream));
     }
     return code;
 }
@@ -75,40 +76,49 @@ static void forget(ductile_stream stream) {
     }
 }
 
-/* Does the call end a stream, which takes its capture with it? */
-static bool begin_destroying(ductile_stream stream) {
-    bool is_stream = !dpre_is_default_stream(stream);
-    bool was_capturing = is_stream && is_capturing(stream);
-    if (is_stream) {
+/* A stream that ends takes its capture with it. */
+typedef struct ending {
+    bool was_capturing;
+    int device;
+} ending;
+
+static ending begin_destroying(ductile_stream stream) {
+    ending e = {false, -1};
+    if (!dpre_is_default_stream(stream)) {
+        e.was_capturing = is_capturing(stream);
+        e.device = e.was_capturing ? dpre_stream_device(stream) : -1;
         forget(stream);
     }
-    return was_capturing;
+    return e;
 }
 
-static cu_result destroyed(cu_result code, bool was_capturing) {
-    if (code == CU_SUCCESS && was_capturing) {
-        dpre_capture_ended();
+static cu_result destroyed(cu_result code, ending e) {
+    if (code == CU_SUCCESS && e.was_capturing) {
+        dpre_capture_ended(e.device);
     }
     return code;
 }
 
 cu_result cuStreamDestroy(ductile_stream stream) {
-    bool was_capturing = begin_destroying(stream);
-    return destroyed(REAL(cuStreamDestroy, stream), was_capturing);
+    ending e = begin_destroying(stream);
+    return destroyed(REAL(cuStreamDestroy, stream), e);
 }
 
 cu_result cuStreamDestroy_v2(ductile_stream stream) {
-    bool was_capturing = begin_destroying(stream);
-    return destroyed(REAL(cuStreamDestroy_v2, stream), was_capturing);
+    ending e = begin_destroying(stream);
+    return destroyed(REAL(cuStreamDestroy_v2, stream), e);
 }
 
 /* ---- Other GPUs ----------------------------------------------------------------------------- */
 
+static cu_result set_peer(cu_context peer, bool is_allowed) {
+    return dpre_set_peer(dpre_primary_device(peer), dpre_current_device(), DPRE_OF_CONTEXT,
+                         is_allowed);
+}
+
 cu_result cuCtxEnablePeerAccess(cu_context peer, unsigned int flags) {
     cu_result code = REAL(cuCtxEnablePeerAccess, peer, flags);
-    cu_result ours = code == CU_SUCCESS
-                         ? dpre_set_peer(dpre_primary_device(peer), dpre_current_device(), true)
-                         : code;
+    cu_result ours = code == CU_SUCCESS ? set_peer(peer, true) : code;
     if (code == CU_SUCCESS && ours != CU_SUCCESS) {
         (void)REAL(cuCtxDisablePeerAccess, peer);
     }
@@ -117,9 +127,7 @@ cu_result cuCtxEnablePeerAccess(cu_context peer, unsigned int flags) {
 
 cu_result cuCtxDisablePeerAccess(cu_context peer) {
     cu_result code = REAL(cuCtxDisablePeerAccess, peer);
-    return code == CU_SUCCESS
-               ? dpre_set_peer(dpre_primary_device(peer), dpre_current_device(), false)
-               : code;
+    return code == CU_SUCCESS ? set_peer(peer, false) : code;
 }
 
 /* ---- Default pools -------------------------------------------------------------------------- */
@@ -151,7 +159,7 @@ cu_result cuMemPoolSetAccess(cu_mem_pool pool, const cu_access *map, size_t n) {
     int owner = code == CU_SUCCESS ? dpre_pool_device(pool) : -1;
     for (size_t i = 0; i < n && code == CU_SUCCESS; i++) {
         if (map[i].location_type == CU_LOCATION_OF_DEVICE) {
-            code = dpre_set_peer(owner, map[i].location, map[i].flags != 0);
+            code = dpre_set_peer(owner, map[i].location, DPRE_OF_POOL, map[i].flags != 0);
         }
     }
     return code;
@@ -165,12 +173,19 @@ static void close_device(cu_device device) {
     }
 }
 
+static cu_result reset(cu_result code, cu_device device) {
+    if (code == CU_SUCCESS) {
+        dpre_captures_gone(device);
+    }
+    return code;
+}
+
 cu_result cuDevicePrimaryCtxReset(cu_device device) {
     close_device(device);
-    return REAL(cuDevicePrimaryCtxReset, device);
+    return reset(REAL(cuDevicePrimaryCtxReset, device), device);
 }
 
 cu_result cuDevicePrimaryCtxReset_v2(cu_device device) {
     close_device(device);
-    return REAL(cuDevicePrimaryCtxReset_v2, device);
+    return reset(REAL(cuDevicePrimaryCtxReset_v2, device), device);
 }

@@ -372,6 +372,28 @@ def test_one_owner_at_a_place_and_a_killed_one_leaves_it_free(owner: Owner) -> N
     assert owner.tags() == {}
 
 
+@pytest.mark.parametrize("wrong", [5, None, "x" * 64, "nul\0"])
+def test_what_cannot_be_a_tag_is_refused_in_clear_words(
+    side: Side, owner: Owner, wrong: Any
+) -> None:
+    given: dict[str, Any] = {"allocator": side.allocator, "path": owner.path}
+    with ends() as (a, _):
+        for call in (
+            lambda: ductile_gpu.keep_tag(wrong, **given),
+            lambda: ductile_gpu.open_kept(wrong, **given),
+            lambda: ductile_gpu.export_tag(wrong, a, allocator=side.allocator),
+        ):
+            with pytest.raises(ductile_gpu.InvalidArgument, match="a tag "):
+                call()
+
+
+def test_a_path_that_cannot_be_is_said_to_be_so(tmp_path: Path) -> None:
+    path = tmp_path / ("long" * 40)
+    for call in (lambda: _keep.Keeper(path), lambda: _keep.ask(path, {"do": "status"})):
+        with pytest.raises(OSError, match="path too long"):
+            call()
+
+
 def test_a_file_that_is_no_socket_is_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "notes"
     path.write_text("mine")

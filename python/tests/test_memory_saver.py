@@ -260,6 +260,14 @@ def test_a_margin_stays_free_on_the_device(saver, torch):
         assert torch.tensor(MIB) is not None
 
 
+@pytest.mark.parametrize("wrong", ["much", -1, None])
+def test_a_margin_that_is_none_changes_nothing(saver, torch, wrong):
+    with pytest.raises((TypeError, ValueError), match=str(wrong)):
+        saver.memory_margin_bytes = wrong
+    with saver.region(tag="cache"):
+        assert torch.tensor(MIB) is not None
+
+
 def test_a_backend_needs_a_backup(saver, torch):
     with pytest.raises(ValueError, match="requires enable_cpu_backup"):
         saver.region(cpu_backup_backend="mmap").__enter__()
@@ -351,6 +359,21 @@ def test_a_region_by_c_names_is_one(saver, torch):
     assert (held("by_name"), held("other")) == (2 * MIB, 4 * MIB)
     assert torch.native_bytes == 8 * MIB
     del inside, other, outside
+
+
+def test_a_region_by_c_names_that_failed_can_be_entered_again(saver, torch, caplog, monkeypatch):
+    cdll = started(saver)
+    with monkeypatch.context() as failing:
+        failing.setattr(_saver, "_Region", lambda key: 1 // 0)
+        cdll.tms_set_current_tag(b"by_name")
+        cdll.tms_set_interesting_region(True)
+    assert "by zero" in caplog.text
+    cdll.tms_set_current_tag(b"by_name")
+    inside = torch.tensor(2 * MIB)
+    cdll.tms_set_interesting_region(False)
+    cdll.tms_set_current_tag(b"default")
+    assert held("by_name") == 2 * MIB
+    del inside
 
 
 def test_the_region_is_a_threads_own(saver, torch):

@@ -27,8 +27,11 @@ def header_folders() -> list[Path]:
     return []
 
 
-@pytest.mark.parametrize("standard", ["c++17", "c++20"])
-def test_the_resource_serves_what_cccl_asks_for(tmp_path: Path, standard: str):
+_PER_THREAD = "-DCUDA_API_PER_THREAD_DEFAULT_STREAM"
+
+
+@pytest.mark.parametrize("flags", [["-std=c++17"], ["-std=c++20"], ["-std=c++17", _PER_THREAD]])
+def test_the_resource_serves_what_cccl_asks_for(tmp_path: Path, flags: list[str]):
     folders = header_folders()
     compiler = shutil.which(os.environ.get("CXX", "c++"))
     if not folders or compiler is None:
@@ -37,7 +40,7 @@ def test_the_resource_serves_what_cccl_asks_for(tmp_path: Path, standard: str):
     libraries = [*sorted((PACKAGE / "lib").glob("libductile_virtual.so.*"))]
     libraries.append(PACKAGE / "lib" / "libductile.so")
     headers = [f"-I{PACKAGE / 'include'}", *(f"-isystem{folder}" for folder in folders)]
-    command = [compiler, f"-std={standard}", "-Wall", "-Wextra", "-Werror", *headers]
+    command = [compiler, *flags, "-Wall", "-Wextra", "-Werror", *headers]
     command += [str(HERE / "resource" / "check.cpp"), "-o", str(program), *map(str, libraries)]
     command += [f"-Wl,-rpath,{PACKAGE / 'lib'}"]
     compiled = subprocess.run(command, capture_output=True, text=True)

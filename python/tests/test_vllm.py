@@ -10,7 +10,9 @@ import fake_torch
 import fake_vllm
 import pytest
 
+import ductile_gpu
 import ductile_gpu.vllm as plugin
+from ductile_gpu._binding import _abi
 from ductile_gpu.torch import _plain, _tags
 from ductile_gpu.vllm._allocator import SleepAllocator
 
@@ -195,6 +197,30 @@ def test_those_who_hold_addresses_are_told_before_and_after(vllm, torch):
     engine.worker.sleep(1)
     engine.worker.wake_up()
     assert told == ["leaves", "back"]
+
+
+def test_those_who_were_told_of_a_sleep_that_failed_are_told_that_it_is_back(
+    vllm, torch, monkeypatch
+):
+    engine = Engine(vllm, torch)
+    told = []
+    hook = vllm.allocator.instance.register_tag_hooks
+    hook("kv_cache", lambda: told.append("leaves"), lambda: told.append("back"))
+
+    def fail(*_, **__):
+        raise ductile_gpu.OutOfHostMemory(_abi.Status.ERR_OUT_OF_HOST_MEMORY, "no room")
+
+    with monkeypatch.context() as failing:
+        failing.setattr(ductile_gpu.Allocator, "pause", fail)
+        with pytest.raises(RuntimeError, match="no room"):
+            engine.worker.sleep(1)
+    assert told == ["leaves", "back"]
+    end = hook("weights", lambda: 1 // 0, lambda: told.append("never left"))
+    with pytest.raises(ZeroDivisionError):
+        engine.worker.sleep(1)
+    assert told == ["leaves", "back"] * 2
+    end()
+    assert engine.held() == ALL
 
 
 def test_default_tag_is_kept_where_nothing_is_named(vllm, torch):

@@ -46,6 +46,15 @@ static cu_context primary_of(cu_device device) {
     return (cu_context)(uintptr_t)(0x1000 + 0x100 * device);
 }
 
+/* Their captures go with them. */
+static void drop_streams_of(cu_context context) {
+    for (int i = 0; i < N_STREAMS; i++) {
+        if (streams[i].context == context) {
+            n_capturing -= atomic_exchange(&streams[i].is_capturing, false);
+        }
+    }
+}
+
 static cu_device device_of(cu_context context) {
     return context == primary_of(1) ? 1 : 0;
 }
@@ -73,7 +82,8 @@ DO(cuDevicePrimaryCtxGetState, (cu_device device, unsigned int *flags, int *is_a
    *is_active = 1)
 DO(cuDevicePrimaryCtxRetain, (cu_context * out, cu_device device), *out = primary_of(device))
 DO(cuDevicePrimaryCtxRelease_v2, (cu_device device), )
-DO(cuDevicePrimaryCtxReset_v2, (cu_device device), fake_driver.resets++)
+DO(cuDevicePrimaryCtxReset_v2, (cu_device device), fake_driver.resets++;
+   drop_streams_of(primary_of(device)))
 DO(cuCtxGetCurrent, (cu_context * out), *out = current())
 DO(cuCtxPushCurrent_v2, (cu_context context), stack[0] = stack[0] ? stack[0] : primary_of(0);
    stack[depth++] = context)
@@ -115,7 +125,7 @@ DO(cuMemAddressReserve,
    (ductile_addr * out, size_t size, size_t alignment, ductile_addr hint, unsigned long long flags),
    *out = take(&next_reserved, size))
 DO(cuMemAddressFree, (ductile_addr addr, size_t size), )
-DO(cuMemRelease, (dvmm_phys phys), )
+DO(cuMemRelease, (dvmm_phys phys), fake_driver.is_full = false)
 DO(cuMemMap,
    (ductile_addr addr, size_t size, size_t offset, dvmm_phys phys, unsigned long long flags),
    fake_driver.maps++)
@@ -128,7 +138,7 @@ EXPORTED cu_result cuMemCreate(dvmm_phys *out, size_t size, const cu_phys_props 
                                unsigned long long flags);
 cu_result cuMemCreate(dvmm_phys *out, size_t size, const cu_phys_props *props,
                       unsigned long long flags) {
-    if (fake_driver.is_out_of_memory) {
+    if (fake_driver.is_out_of_memory || fake_driver.is_full) {
         return DVMM_OUT_OF_MEMORY;
     }
     *out = (dvmm_phys)(0x100 + fake_driver.creates++);
@@ -151,6 +161,9 @@ cu_result cuMemImportFromShareableHandle(dvmm_phys *out, void *shared, cu_handle
 /* ---- Memory of its own ---------------------------------------------------------------------- */
 
 static cu_result hand_out(ductile_addr *out, size_t size, atomic_int *count) {
+    if (fake_driver.is_full) {
+        return DVMM_OUT_OF_MEMORY;
+    }
     ductile_addr at = take(&next_native, size);
     (*count)++;
     pthread_mutex_lock(&lock);
@@ -323,6 +336,7 @@ static const findable functions[] = {
     ROW("cuMemFreeAsync", cuMemFreeAsync, 11020, 0),
     ROW("cuMemFreeAsync", cuMemFreeAsync_ptsz, 11020, 2),
     ROW("cuMemGetInfo", cuMemGetInfo_v2, 3020, 0),
+    ROW("cuMemCreate", cuMemCreate, 10020, 0),
     ROW("cuMemGetAddressRange", cuMemGetAddressRange_v2, 3020, 0),
     ROW("cuPointerGetAttribute", cuPointerGetAttribute, 4000, 0),
     ROW("cuPointerGetAttributes", cuPointerGetAttributes, 7000, 0),
@@ -330,6 +344,7 @@ static const findable functions[] = {
     ROW("cuMemPoolSetAccess", cuMemPoolSetAccess, 11020, 0),
     ROW("cuMemPoolTrimTo", cuMemPoolTrimTo, 11020, 0),
     ROW("cuCtxEnablePeerAccess", cuCtxEnablePeerAccess, 4000, 0),
+    ROW("cuCtxDisablePeerAccess", cuCtxDisablePeerAccess, 4000, 0),
     ROW("cuDevicePrimaryCtxReset", cuDevicePrimaryCtxReset_v2, 11000, 0),
     ROW("cuStreamCreate", cuStreamCreate, 2000, 0),
     ROW("cuStreamDestroy", cuStreamDestroy_v2, 4000, 0),

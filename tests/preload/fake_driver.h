@@ -25,6 +25,7 @@ typedef struct fake_counts {
     atomic_bool fails_wait;       /* planned: cuCtxSynchronize fails            */
     atomic_bool is_held_up;       /* planned: cuCtxSynchronize waits until it is not */
     atomic_bool is_out_of_memory; /* planned: cuMemCreate fails                 */
+    atomic_bool is_full;          /* planned: no memory until cuMemRelease is called */
     atomic_bool has_own_pool;     /* planned: another pool is current           */
     atomic_bool reuses_addresses; /* planned: reservations begin again where the first one was */
     atomic_bool is_wrong_thread;  /* planned: cuStreamEndCapture fails, and the capture goes on */

@@ -51,6 +51,8 @@ enum { MIB = 1 << 20 };
       (ductile_addr addr, ductile_stream stream))                                                  \
     X(alloc_managed, cuMemAllocManaged, "cuMemAllocManaged", 6000, 1,                              \
       (ductile_addr * out, size_t size, unsigned int flags))                                       \
+    X(create, cuMemCreate, "cuMemCreate", 10020, 1,                                                \
+      (unsigned long long *out, size_t size, const void *props, unsigned long long flags))         \
     X(get_info, cuMemGetInfo_v2, "cuMemGetInfo", 3020, 1,                                          \
       (size_t * free_bytes, size_t * total_bytes))                                                 \
     X(get_range, cuMemGetAddressRange_v2, "cuMemGetAddressRange", 3020, 1,                         \
@@ -66,6 +68,7 @@ enum { MIB = 1 << 20 };
       (cu_mem_pool pool, const cu_access *map, size_t n))                                          \
     X(enable_peer, cuCtxEnablePeerAccess, "cuCtxEnablePeerAccess", 4000, 1,                        \
       (cu_context peer, unsigned int flags))                                                       \
+    X(disable_peer, cuCtxDisablePeerAccess, "cuCtxDisablePeerAccess", 4000, 1, (cu_context peer))  \
     X(reset, cuDevicePrimaryCtxReset_v2, "cuDevicePrimaryCtxReset", 11000, 1, (cu_device device))  \
     X(stream_destroy, cuStreamDestroy_v2, "cuStreamDestroy", 4000, 1, (ductile_stream stream))     \
     X(begin_capture, cuStreamBeginCapture_v2, "cuStreamBeginCapture", 10010, 1,                    \
@@ -286,8 +289,21 @@ static void check_a_free_beside_a_capture_ends_with_its_device(void) {
     CHECK(cu.begin_capture(captured, 2) == 0);
     CHECK(cu.mem_free(at) == 0 && cu.reset(0) == 0);
     fake_driver.reuses_addresses = true;
-    CHECK(plain(MIB) == at && cu.end_capture(captured, &graph) == 0);
-    CHECK(cu.mem_free(at) == 0);
+    captured = new_stream();
+    CHECK(plain(MIB) == at && cu.begin_capture(captured, 2) == 0);
+    CHECK(cu.end_capture(captured, &graph) == 0 && cu.mem_free(at) == 0);
+}
+
+/* Its stream is gone: nothing else will tell of its end. */
+static void check_a_capture_ends_with_its_device(void) {
+    ductile_stream captured = new_stream();
+    void *graph;
+    CHECK(cu.begin_capture(captured, 2) == 0 && cu.reset(1) == 0);
+    ductile_addr at = plain(MIB);
+    CHECK(cu.mem_free(at) == 0 && plain(MIB) != at); /* another GPU's reset does not concern it */
+    CHECK(cu.reset(0) == 0 && cu.end_capture(captured, &graph) != 0);
+    at = plain(MIB);
+    CHECK(cu.mem_free(at) == 0 && plain(MIB) == at);
 }
 
 /* Memory moves between two streams that free and grow in turn: markers are recorded. */
@@ -391,6 +407,29 @@ static void check_free_memory_ends_at_the_limit(void) {
     CHECK(cu.mem_alloc(&at, 56 * (size_t)MIB) == CU_OUT_OF_MEMORY);
 }
 
+/* The device is full of what Ductile holds free. */
+static void fill_device(void) {
+    CHECK(cu.mem_free(plain(512 * (size_t)MIB)) == 0);
+    fake_driver.is_full = true;
+}
+
+static void check_what_passes_gets_what_is_held_free(void) {
+    const cu_phys_head here = {1, 0, CU_LOCATION_OF_DEVICE, 0};
+    const cu_phys_head there = {1, 0, CU_LOCATION_OF_DEVICE, 1};
+    unsigned long long handle = 0;
+    ductile_addr at = 0;
+    fill_device();
+    CHECK(cu.create(&handle, 256 * (size_t)MIB, &there, 0) == CU_OUT_OF_MEMORY);
+    CHECK(cu.create(&handle, 256 * (size_t)MIB, NULL, 0) == CU_OUT_OF_MEMORY);
+    CHECK(cu.create(&handle, 256 * (size_t)MIB, &here, 0) == 0);
+    fill_device();
+    CHECK(cu.alloc_managed(&at, MIB, 1) == 0);
+    fill_device();
+    CHECK(cu.alloc_from_pool(&at, MIB, FAKE_OWN_POOL, new_stream()) == 0 && !is_served(at));
+    fake_driver.is_full = true; /* nothing is held any more */
+    CHECK(cu.alloc_managed(&at, MIB, 1) == CU_OUT_OF_MEMORY);
+}
+
 static void check_ipc_is_refused(void) {
     char handle[64];
     ductile_addr managed = 0, at = plain(MIB);
@@ -435,6 +474,25 @@ static void check_pools_give_access(void) {
     ductile_addr at = plain(MIB);
     int before = fake_driver.waits;
     CHECK(cu.mem_free(at) == 0 && fake_driver.waits == before + 2);
+}
+
+/* Access that the program has given in two ways ends with the last of them. */
+static void check_access_given_twice_is_taken_twice(void) {
+    const cu_access on = {CU_LOCATION_OF_DEVICE, 1, 3}, off = {CU_LOCATION_OF_DEVICE, 1, 0};
+    cu_context popped;
+    CHECK(cu.push_context((cu_context)0x1100) == 0);
+    CHECK(cu.enable_peer((cu_context)0x1000, 0) == 0);
+    CHECK(cu.pool_access(FAKE_DEFAULT_POOL(0), &on, 1) == 0);
+    CHECK(cu.pool_access(FAKE_DEFAULT_POOL(0), &off, 1) == 0);
+    CHECK(cu.pop_context(&popped) == 0);
+    ductile_addr a = plain(MIB), b = plain(MIB);
+    int before = fake_driver.waits;
+    CHECK(cu.mem_free(a) == 0 && fake_driver.waits == before + 2);
+    CHECK(cu.push_context((cu_context)0x1100) == 0);
+    CHECK(cu.disable_peer((cu_context)0x1000) == 0);
+    CHECK(cu.pop_context(&popped) == 0);
+    before = fake_driver.waits;
+    CHECK(cu.mem_free(b) == 0 && fake_driver.waits == before + 1);
 }
 
 static void check_reset_takes_the_memory(void) {
@@ -576,7 +634,7 @@ static void check_async_keeps_malloc_native(void) {
 /* A file that would be too large ends a process with a signal; one on a full disk when it is
  * written to. Then nothing is counted. */
 static void check_counts_that_cannot_be_kept_end_nothing(void) {
-    char folder[] = "/tmp/preloaded-XXXXXX";
+    char folder[] = "preloaded-XXXXXX"; /* of the build */
     const struct rlimit little = {4096, 4096};
     CHECK(mkdtemp(folder) != NULL && setenv("DUCTILE_PRELOAD_COUNTS", folder, 1) == 0);
     CHECK(setrlimit(RLIMIT_FSIZE, &little) == 0);
@@ -615,6 +673,7 @@ static const named_check checks[] = {
     NAMED(free_beside_a_capture_happens_when_it_has_ended),
     NAMED(a_free_beside_a_capture_is_the_only_one),
     NAMED(a_free_beside_a_capture_ends_with_its_device),
+    NAMED(a_capture_ends_with_its_device),
     NAMED(what_is_not_ours_passes),
     NAMED(other_contexts_pass),
     NAMED(devices_have_allocators_of_their_own),
@@ -622,11 +681,13 @@ static const named_check checks[] = {
     NAMED(addresses_are_described),
     NAMED(free_memory_counts_what_is_held),
     NAMED(free_memory_ends_at_the_limit),
+    NAMED(what_passes_gets_what_is_held_free),
     NAMED(ipc_is_refused),
     NAMED(trim_of_the_default_pool_gives_back),
     NAMED(lack_of_memory_is_told),
     NAMED(peers_get_access),
     NAMED(pools_give_access),
+    NAMED(access_given_twice_is_taken_twice),
     NAMED(reset_takes_the_memory),
     NAMED(destroyed_streams_are_forgotten),
     NAMED(threads),

@@ -26,6 +26,7 @@ from ductile_gpu._binding._core import Allocator
 from ductile_gpu._binding._errors import ProcessGone, error_from_status, invalid
 from ductile_gpu._binding._native import lib
 from ductile_gpu._binding._objects import Unique, close_behind
+from ductile_gpu._binding._sleep import tag_bytes
 from ductile_gpu._binding._streams import StreamLike, stream_handle
 from ductile_gpu._process._live import peer_uid
 from ductile_gpu._process._share import shared
@@ -178,6 +179,7 @@ def export_tag(
         PermissionError: it is of another user.
         Busy, NoDescriptors, DriverError, DeviceLost, ProcessGone.
     """
+    named = tag_bytes(tag)
     check_peer(connection)
     found = allocator if allocator is not None else shared(device)
     listed = _list_names(names or {})
@@ -185,7 +187,7 @@ def export_tag(
     with blocking(connection, timeout) as descriptor:
         status = lib.ductile_export_tag(
             found.pointer,
-            tag.encode(),
+            named,
             listed,
             len(listed),
             descriptor,

@@ -37,6 +37,7 @@ from ductile_gpu._binding._core import Allocator
 from ductile_gpu._binding._errors import Busy, NotLive, error_from_status, invalid
 from ductile_gpu._binding._native import lib
 from ductile_gpu._binding._objects import Unique
+from ductile_gpu._binding._sleep import tag_bytes
 from ductile_gpu._binding._streams import StreamLike
 from ductile_gpu._process._epoch import Epoch
 from ductile_gpu._process._handover import (
@@ -403,7 +404,7 @@ def _connect(path: Union[str, os.PathLike[str], None]) -> socket.socket:
         check_peer(connection)
     except OSError as error:
         connection.close()
-        if isinstance(error, PermissionError):
+        if isinstance(error, PermissionError) or error.errno is None:  # no path of a socket
             raise
         raise ConnectionError(f"no owner listens at {place}: start `ductile-gpu keep`") from error
     return connection
@@ -511,6 +512,7 @@ def keep_tag(
         ConnectionError: no owner listens, or it ended.
         As `export_tag`.
     """
+    tag_bytes(tag)
     connection = _connect(path)
     with _close_on_error(connection):
         _, descriptor = _request(connection, {"do": "put", "tag": tag, "wait": wait})
@@ -545,6 +547,7 @@ def open_kept(
         ConnectionError: no owner listens, or it ended.
         As `import_tag`.
     """
+    tag_bytes(tag)
     connection = _connect(path)
     with _close_on_error(connection):
         do = "write" if write else "read"

@@ -87,6 +87,11 @@ def status_of(action: Callable[[], object]) -> int:
     return CUDA_SUCCESS
 
 
+def told(action: Callable[[], object]) -> None:
+    """A call without a status. The reason goes to the same log."""
+    status_of(action)
+
+
 class Handlers:
     """What the C names lead to."""
 
@@ -126,8 +131,8 @@ class BinaryWrapper:
         self._connected = _Handlers(
             _PAUSE(lambda tag: status_of(lambda: handlers.pause(_text(tag)))),
             _PAUSE(lambda tag: status_of(lambda: handlers.resume(_text(tag)))),
-            _MARGIN(handlers.set_margin),
+            _MARGIN(lambda size: told(lambda: handlers.set_margin(size))),
             _FIND(lambda address, size: handlers.find_backup(address or 0, size) or None),
-            _CHANGED(handlers.follow_region),
+            _CHANGED(lambda: told(handlers.follow_region)),
         )
         self.cdll.ductile_memory_saver_connect(ctypes.byref(self._connected))

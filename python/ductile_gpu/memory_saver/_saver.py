@@ -450,15 +450,17 @@ class _Impl(Handlers):
         wanted = self._wanted()
         if wanted == own.wanted:
             return
-        if own.opened is not None:
-            own.opened.close()
-        own.opened, own.wanted = contextlib.ExitStack(), wanted
-        if isinstance(wanted, _Key):
-            own.opened.enter_context(self._opened(wanted))
-        elif wanted == "outside":
-            from ductile_gpu.torch._tags import outside
+        opened, own.opened, own.wanted = own.opened, None, None
+        if opened is not None:
+            opened.close()
+        with contextlib.ExitStack() as stack:
+            if isinstance(wanted, _Key):
+                stack.enter_context(self._opened(wanted))
+            elif wanted == "outside":
+                from ductile_gpu.torch._tags import outside
 
-            own.opened.enter_context(outside())
+                stack.enter_context(outside())
+            own.opened, own.wanted = stack.pop_all(), wanted
 
     def _wanted(self) -> Any:
         """The pool's key; "outside" of the process's; None for nothing special."""
@@ -521,9 +523,9 @@ class _Impl(Handlers):
     def set_margin(self, size: int) -> None:
         from ductile_gpu.torch import _tag_pools
 
-        self._margin = size
         for device in {_tag_pools.current_device(), *_tag_pools.allocators()}:
             _tag_pools.allocator_of(device).set_margin(size)
+        self._margin = size
 
     def find_backup(self, address: int, size: int) -> int:
         from ductile_gpu.torch._tags import kept_memory

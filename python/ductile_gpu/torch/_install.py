@@ -33,6 +33,15 @@ _lock = threading.Lock()
 _adapter: Optional[ctypes.CDLL] = None
 
 
+def _renew_lock() -> None:
+    """In a forked child, where the thread that held it may not be."""
+    global _lock
+    _lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_renew_lock)
+
+
 class TooLate(RuntimeError):
     """PyTorch's allocator cannot be exchanged now; the message says why, and what to do."""
 
@@ -171,7 +180,14 @@ def _record_on() -> None:
     those of Python it is."""
     import torch
 
-    torch.cuda.memory._record_memory_history("all", context="all", stacks="python")
+    try:
+        torch.cuda.memory._record_memory_history("all", context="all", stacks="python")
+    except Exception as error:
+        warnings.warn(
+            f"the memory history ends where Ductile was enabled: {error}",
+            RuntimeWarning,
+            stacklevel=5,
+        )
 
 
 def _tell_what_stays(loaded: ctypes.CDLL) -> None:
@@ -196,7 +212,6 @@ def _tell_what_stays(loaded: ctypes.CDLL) -> None:
 
 
 def _take_over(loaded: ctypes.CDLL, options: Mapping[str, Any]) -> None:
-    goes_on = _records_history() and not loaded.ductile_torch_is_gathering()
     call(loaded.ductile_torch_set_options, options_text(options).encode())
     _share.provide(_open_device, _list_used, {"captures": "announced"})
     try:
@@ -204,9 +219,6 @@ def _take_over(loaded: ctypes.CDLL, options: Mapping[str, Any]) -> None:
     except RuntimeError:
         _share.withdraw()
         raise
-    _follow_settings(loaded)
-    if goes_on:
-        _record_on()
 
 
 def install(options: Mapping[str, Any]) -> None:
@@ -223,8 +235,12 @@ def install(options: Mapping[str, Any]) -> None:
         torch = _build.describe_torch()
         _conf.check(_conf.environment())
         loaded = _load_any(torch)
+        goes_on = _records_history() and not loaded.ductile_torch_is_gathering()
         _take_over(loaded, options)
-        _adapter = loaded
+        _adapter = loaded  # from here on it serves, whatever fails
+        _follow_settings(loaded)
+    if goes_on:
+        _record_on()
     _build.tell_what_is_unknown(torch)
     _tell_what_stays(loaded)
 

@@ -8,6 +8,7 @@ interface has no hook for is made up for here as far as Python can.
 from __future__ import annotations
 
 import ctypes
+import os
 import threading
 from collections import OrderedDict
 from collections.abc import Mapping
@@ -34,6 +35,15 @@ _library: Optional[ctypes.CDLL] = None
 _pluggable: Any = None  # kept for the process's life: blocks name it
 _installed = False
 
+
+def _renew_lock() -> None:
+    """In a forked child, where the thread that held it may not be."""
+    global _lock
+    _lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_renew_lock)
+
 # std::c10::Error is thrown by this function of libc10: checks in C++ headers call it.
 _THROWS = "_ZN3c106detail14torchCheckFailEPKcS2_jS2_"
 
@@ -53,12 +63,13 @@ def library() -> ctypes.CDLL:
     if _library is None:
         path = library_path().with_name("libductile_torch.so")
         try:
-            _library = ctypes.CDLL(str(path))
+            loaded = ctypes.CDLL(str(path))
         except OSError as error:
             raise _build.BuildError(f"{path} cannot be loaded: {error}") from None
-        _library.ductile_torch_plain_open.restype = ctypes.c_void_p
-        _library.ductile_torch_beside_first.restype = ctypes.c_uint64
-        _let_it_throw(_library)
+        loaded.ductile_torch_plain_open.restype = ctypes.c_void_p
+        loaded.ductile_torch_beside_first.restype = ctypes.c_uint64
+        _let_it_throw(loaded)
+        _library = loaded
     return _library
 
 

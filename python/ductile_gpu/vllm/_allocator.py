@@ -167,8 +167,6 @@ class SleepAllocator:
         self, found: list[tuple[Allocator, Pool]], contents: Callable[[str], Contents]
     ) -> Slept:
         awake = [(a, p) for a, p in found if p.state == "awake"]
-        for hook in self._hooks_of(awake):
-            hook.before_unmap()
 
         def pause(allocator: Allocator, pools: list[Pool]) -> Slept:
             by_tag: dict[Optional[str], Contents] = {p.tag: contents(p.tag) for p in pools}
@@ -176,7 +174,8 @@ class SleepAllocator:
                 list(dict.fromkeys(p.tag for p in pools)), contents=by_tag, lenient=True
             )
 
-        return _call(awake, pause)
+        with self._told(awake):
+            return _call(awake, pause)
 
     def _pools(self) -> list[tuple[Allocator, Pool]]:
         """The pools of vLLM's tags: where Ductile is the allocator, others may have tags, too."""
@@ -211,6 +210,23 @@ class SleepAllocator:
                 self._hooks.remove(hooks)
 
         return unregister
+
+    @contextlib.contextmanager
+    def _told(self, found: list[tuple[Allocator, Pool]]) -> Iterator[None]:
+        """Those who hold addresses know that the memory leaves, and that it has not left when it
+        could not."""
+        told: list[_Hooks] = []
+        try:
+            for hook in self._hooks_of(found):
+                hook.before_unmap()
+                told.append(hook)
+            yield
+        except BaseException:
+            asleep = {p.tag for _, p in self._pools() if p.state != "awake"}
+            for hook in told:
+                if hook.tag not in asleep:
+                    hook.after_map()
+            raise
 
     def _hooks_of(self, found: list[tuple[Allocator, Pool]]) -> list[_Hooks]:
         tags = {p.tag for _, p in found}

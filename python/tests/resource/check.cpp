@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Uses ductile_resource.hpp as CCCL's containers do, on the virtual GPU: through any_resource, on
- * two streams, without memory, with wrong arguments. Prints one line for what is wrong.
+ * two streams, without memory, with wrong arguments. Prints one line for what is wrong. Compiled
+ * with CUDA_API_PER_THREAD_DEFAULT_STREAM, too.
  */
 #include <ductile_resource.hpp>
 #include <ductile_virtual.h>
@@ -15,7 +16,8 @@ constexpr std::size_t MiB = 1 << 20;
 using any_device_resource = cuda::mr::any_resource<cuda::mr::device_accessible>;
 
 ductile_virtual_gpu *gpu;
-int n_wrong, n_waits;
+int n_wrong, n_waits, current_device, waited_device;
+cudaStream_t waited_stream;
 bool does_waiting_fail;
 
 void expect(bool is_true, const char *claim) {
@@ -123,11 +125,36 @@ void what_is_wrong_is_thrown() {
     expect(stats_of(memory).live_blocks == 0, "nothing is left");
 }
 
+ductile_stream stream_of(ductile::resource &memory, cudaStream_t asked) {
+    void *block = memory.allocate(cuda::stream_ref{asked}, MiB);
+    ductile_block_info info;
+    info.struct_size = sizeof info;
+    auto address = static_cast<ductile_addr>(reinterpret_cast<std::uintptr_t>(block));
+    expect(ductile_query_block(memory.get(), address, &info) == DUCTILE_OK, "the block is known");
+    memory.deallocate(cuda::stream_ref{asked}, block, MiB);
+    return info.stream;
+}
+
+/* As the runtime takes it, where the program is compiled so. */
+void stream_null_is_what_it_is_for_the_program() {
+    ductile::resource memory = make();
+#ifdef CUDA_API_PER_THREAD_DEFAULT_STREAM
+    expect(stream_of(memory, nullptr) == cudaStreamPerThread, "it is the thread's own");
+#else
+    expect(stream_of(memory, nullptr) == nullptr, "it is the legacy default stream");
+#endif
+    expect(stream_of(memory, cudaStreamLegacy) == nullptr, "the legacy one has one name");
+    expect(stream_of(memory, cudaStreamPerThread) == cudaStreamPerThread, "the other one too");
+}
+
 void memory_of_no_stream_waits_first() {
     ductile::resource memory = make();
     n_waits = 0;
+    current_device = 3;
     void *block = memory.allocate_sync(MiB);
     expect(block != nullptr && n_waits == 1, "the default stream is waited for");
+    expect(waited_stream == cudaStreamLegacy, "the legacy one, whatever the program has");
+    expect(waited_device == 0 && current_device == 3, "on the device whose memory it is");
     memory.deallocate_sync(block, MiB);
     does_waiting_fail = true;
     expect(throws<ductile::error>([&] { (void)memory.allocate_sync(MiB); }), "a wait may fail");
@@ -137,9 +164,21 @@ void memory_of_no_stream_waits_first() {
 
 } // namespace
 
-/* The runtime's call, for the virtual GPU. */
+/* The runtime's calls, for the virtual GPU. */
+extern "C" cudaError_t cudaGetDevice(int *device) {
+    *device = current_device;
+    return cudaSuccess;
+}
+
+extern "C" cudaError_t cudaSetDevice(int device) {
+    current_device = device;
+    return cudaSuccess;
+}
+
 extern "C" cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
     n_waits++;
+    waited_stream = stream;
+    waited_device = current_device;
     if (does_waiting_fail) {
         return cudaErrorIllegalAddress;
     }
@@ -155,6 +194,7 @@ int main() {
     a_free_on_another_stream_waits_for_its_work();
     any_resource_shares_the_allocator();
     what_is_wrong_is_thrown();
+    stream_null_is_what_it_is_for_the_program();
     memory_of_no_stream_waits_first();
     ductile_virtual_destroy(gpu);
     (void)std::printf("%d wrong\n", n_wrong);
