@@ -52,6 +52,9 @@ SPAWNED = """if __name__ == "__main__":
     strategy = DDPStrategy(start_method="spawn", process_group_backend=group)
     lightning.Trainer(strategy=strategy, """
 
+HOOK = '"worker_process_setup_hook": "ductile_gpu.torch.enable"'
+VARIABLE = '"env_vars": {"DUCTILE_TORCH": "1"}'
+
 # Drawn again until it fits, which never happens where nothing is computed.
 UNCOMPUTED = """
 import runpy, torch
@@ -75,6 +78,7 @@ def rows(ranks: int) -> list[Row]:
         Row("accelerate launch", "accelerate", accelerate, SERVED, 1, on),
         Row(f"torchrun, {ranks} ranks", "torch", torchrun, SERVED, ranks, on),
         Row("Ray, hook", "ray", ray, SERVED, 2),
+        Row("Ray, variable", "ray", (python, "variable.py"), SERVED, 2),
         Row("Ray, hook and variable", "ray", ray, SERVED, 2, on),
         Row("deepspeed", "deepspeed", ("deepspeed", f"{here}/deepspeed_steps.py"), SERVED, 1, on),
         Row("torchtitan", "torchtitan", titan, STEPS, 3),
@@ -117,6 +121,9 @@ def make_files(row: Row, folder: Path) -> None:
     if "spawned.py" in row.command:
         text = (EXAMPLES / "lightning_fit.py").read_text()
         (folder / "spawned.py").write_text(text.replace("\nlightning.Trainer(", f"\n{SPAWNED}"))
+    if "variable.py" in row.command:
+        text = (EXAMPLES / "ray_actors.py").read_text()
+        (folder / "variable.py").write_text(text.replace(HOOK, VARIABLE))
 
 
 def environment_of(row: Row, folder: Path, runtime: Optional[Path]) -> dict[str, str]:
@@ -168,7 +175,7 @@ def judge(row: Row, status: int, said: str) -> str:
     if found != row.times:
         wrong.append(f"{found} times instead of {row.times}: {row.says}")
     if row.environment and not re.search(ANNOUNCED, said):
-        wrong.append("nobody said that Ductile serves")
+        wrong.append("no rank said that Ductile serves")
     return "; ".join(wrong)
 
 
