@@ -14,6 +14,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -68,7 +69,8 @@ def rows(ranks: int) -> list[Row]:
     python, here = sys.executable, str(EXAMPLES)
     on = (("DUCTILE_TORCH", "1"),)
     accelerate = (python, "-m", "accelerate.commands.launch", f"{here}/accelerate_loop.py")
-    torchrun = ("torchrun", f"--nproc-per-node={ranks}", f"{here}/torchrun_ddp.py")
+    torchrun = ("torchrun", "--standalone", f"--nproc-per-node={ranks}", f"{here}/torchrun_ddp.py")
+    deepspeed = ("deepspeed", f"--master_port={free_port()}", f"{here}/deepspeed_steps.py")
     ray = (python, f"{here}/ray_actors.py")
     titan = (f"{here}/torchtitan_debug.sh", *SMALL, "--comm.mode", "fake_backend")
     return [
@@ -80,9 +82,16 @@ def rows(ranks: int) -> list[Row]:
         Row("Ray, hook", "ray", ray, SERVED, 2),
         Row("Ray, variable", "ray", (python, "variable.py"), SERVED, 2),
         Row("Ray, hook and variable", "ray", ray, SERVED, 2, on),
-        Row("deepspeed", "deepspeed", ("deepspeed", f"{here}/deepspeed_steps.py"), SERVED, 1, on),
+        Row("deepspeed", "deepspeed", deepspeed, SERVED, 1, on),
         Row("torchtitan", "torchtitan", titan, STEPS, 3),
     ]
+
+
+def free_port() -> int:
+    """Other jobs of this machine may have the usual one."""
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
 
 
 def version_of(package: str) -> Optional[str]:
@@ -130,7 +139,7 @@ def environment_of(row: Row, folder: Path, runtime: Optional[Path]) -> dict[str,
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("DUCTILE_TORCH", "PYTORCH_"))}
     kept["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{kept.get('PATH', '')}"
     kept.update(HF_HUB_OFFLINE="1", WANDB_MODE="disabled", NO_COLOR="1")
-    kept.update(RAY_AUTH_MODE="disabled", RAY_USAGE_STATS_ENABLED="0")
+    kept.update(RAY_AUTH_MODE="disabled", RAY_USAGE_STATS_ENABLED="0", PYTHONFAULTHANDLER="1")
     if runtime is not None:
         kept.update(LD_PRELOAD=str(runtime), DUCTILE_CONF="driver:virtual", BACKEND="gloo")
         # the small library of BLAS that stands in has no cublasLt; Triton asks for a real driver
@@ -196,7 +205,7 @@ def show(row: Row, runtime: Optional[Path]) -> bool:
     verdict = f"FAILS: {wrong}" if wrong else f"ok  {row.times} x {first and first[0].strip()}"
     print(f"{title} {time.monotonic() - began:5.1f} s  {verdict}", flush=True)
     if wrong:
-        print("\n".join(f"    {line[:200]}" for line in said.splitlines()[-40:]), flush=True)
+        print("\n".join(f"    {line[:200]}" for line in said.splitlines()[-100:]), flush=True)
     return not wrong
 
 
