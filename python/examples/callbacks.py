@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Memory beside the loss: TensorBoard, Weights & Biases, Lightning, transformers' Trainer.
+"""Memory beside the loss: TensorBoard, Weights & Biases. Callbacks of transformers' Trainer and of
+Lightning are in launchers/.
 
 python callbacks.py FOLDER          # writes ten steps for TensorBoard; needs a GPU
 """
@@ -38,34 +39,6 @@ def to_tensorboard(writer: Any, step: int) -> None:
 def to_wandb(run: Any, step: int) -> None:
     """`run` is what wandb.init() returned; its next log of the step joins them."""
     run.log(scalars(), step=step, commit=False)
-
-
-try:
-    from lightning import Callback as LightningCallback
-except ImportError:
-    LightningCallback = object  # type: ignore[assignment,misc]
-
-
-class LightningMemory(LightningCallback):
-    """Trainer(callbacks=[LightningMemory()]): to whatever logger the trainer has."""
-
-    def on_train_batch_end(self, trainer: Any, *_: Any) -> None:
-        for logger in trainer.loggers:
-            logger.log_metrics(scalars(), step=trainer.global_step)
-
-
-try:
-    from transformers import TrainerCallback
-except ImportError:
-    TrainerCallback = object  # type: ignore[assignment,misc]
-
-
-class TrainerMemory(TrainerCallback):
-    """Trainer(callbacks=[TrainerMemory()]): into each line that the Trainer prints."""
-
-    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
-        if logs is not None:
-            logs.update(scalars())
 
 
 def main() -> int:

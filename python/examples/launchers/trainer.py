@@ -11,8 +11,7 @@ ductile_gpu.torch.enable()
 
 class Held(TrainerCallback):
     def on_log(self, args, state, control, logs, **_):
-        for device, allocator in ductile_gpu.allocators().items():
-            logs[f"gpu{device}/held_mib"] = allocator.stats().reserved_bytes >> 20
+        logs["held_mib"] = ductile_gpu.shared(args.device.index).stats().reserved_bytes >> 20
 
 
 model = GPT2LMHeadModel(GPT2Config(vocab_size=256, n_embd=64, n_layer=2, n_head=2))

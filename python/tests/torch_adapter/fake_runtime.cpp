@@ -220,7 +220,7 @@ API cudaError_t cudaFree(void *ptr) {
  * process, so a range of zeros stands for them. */
 static char *bytes_of(const void *ptr) {
     constexpr uintptr_t kVirtual = uintptr_t{1} << 48;
-    constexpr size_t kRoom = size_t{16} << 40;
+    constexpr size_t kRoom = size_t{1} << 40;
     static char *const room = static_cast<char *>(
         mmap(nullptr, kRoom, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
              -1, 0));
