@@ -171,6 +171,13 @@ static const char *peer(player *p, const words *w) {
     return answers(p, w, status);
 }
 
+/* "host_memory 40M": room for contents of pools that sleep. */
+static const char *host_memory(player *p, const words *w) {
+    uint64_t bytes = 0;
+    TRY(number_at(w, 1, &bytes));
+    return answers(p, w, ductile_sleep_reserve(p->s.f.allocator, bytes, NULL));
+}
+
 static const char *reset_peaks(player *p, const words *w) {
     (void)w;
     ductile_reset_peaks(p->s.f.allocator);
@@ -301,10 +308,12 @@ player_verb player_find_memory_verb(const char *name) {
         {"captures", captures},
         {"peer", peer},
         {"reset_peaks", reset_peaks},
+        {"host_memory", host_memory},
         {"pin", pin},
         {"unpin", unpin},
         {"free_pinned", free_pinned},
         {"fault", fault},
+        {"may_fail", play_may_fail},
         {"no_fault", no_fault},
         {"destroy", destroy},
     };

@@ -371,7 +371,7 @@ static void orphan_blocks(subject *s, size_t slot) {
 /* "end 1": destroyed, with or without "done" before. */
 static const char *end_stream(player *p, const words *w) {
     SLOT(slot, 1);
-    TRY(p->how.fault > 0 ? sync_slot(&p->s, slot) : NULL); /* as in leave() */
+    TRY(p->how.fault.nth > 0 ? sync_slot(&p->s, slot) : NULL); /* as in leave() */
     NEED_OK(ductile_virtual_stream_destroy(p->s.f.gpu, p->s.slots[slot].stream));
     p->s.slots[slot].is_gone = true;
     orphan_blocks(&p->s, slot);
@@ -399,7 +399,8 @@ static const char *new_stream(player *p, const words *w) {
 static const char *leave(player *p, const words *w) {
     SLOT(slot, 1);
     orphan_blocks(&p->s, slot);
-    TRY(p->how.fault > 0 ? sync_slot(&p->s, slot) : NULL); /* what follows may not wait for it */
+    TRY(p->how.fault.nth > 0 ? sync_slot(&p->s, slot)
+                             : NULL); /* what follows may not wait for it */
     return make_stream(&p->s, slot, p->s.slots[slot].kind);
 }
 

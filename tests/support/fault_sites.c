@@ -108,6 +108,8 @@ void __wrap_dvmm_vgpu_log(ductile_virtual_gpu *gpu, dvmm_call call, uint64_t add
     }
     if (code != DVMM_SUCCESS) {
         add_failed(call, size);
+    } else if (call == DVMM_CALL_phys_create && size > failed.largest_handle) {
+        failed.largest_handle = size;
     }
     __real_dvmm_vgpu_log(gpu, call, address, size, code);
 }
