@@ -8,7 +8,6 @@
 #include "tests/support/complain.h"
 #include "tests/support/expect.h"
 #include "tests/support/rng.h"
-#include "tests/support/world.h"
 
 #include <stdlib.h>
 
