@@ -114,7 +114,7 @@ Test(virtual_work, later_work_of_a_stream_wins, .fini = close_fixture) {
     cr_assert_eq(byte_at(address + 150, 0), 1);
 }
 
-/* Lazily nothing happens until somebody waits: another stream sees the old contents, which is
+/* Lazily nothing happens until a thread waits: another stream sees the old contents, which is
  * how a missing wait shows. */
 Test(virtual_work, lazy_work_waits_for_a_wait, .fini = close_fixture) {
     ductile_addr address = open_with_block(DUCTILE_SCHEDULE_LAZY, 0, 512);

@@ -125,7 +125,7 @@ static const char *trim(player *p, const words *w) {
     return gives(p, w, keeps ? 3 : 1, released);
 }
 
-/* All work ends, and a trim leaves nothing that nobody uses. */
+/* All work ends, and a trim leaves nothing unused. */
 static const char *rest(player *p, const words *w) {
     (void)w;
     p->s.is_scripted = false;

@@ -24,7 +24,7 @@ static void set_paused(subject *s, unsigned pool, bool is_paused) {
     }
 }
 
-/* A pool that nobody holds goes with its memory, paused or not. */
+/* A pool without a reference goes with its memory, paused or not. */
 void note_if_gone(subject *s, unsigned pool) {
     if (pool != 0 && !pool_exists(s, pool)) {
         s->pools[pool].may_be_paused |= s->pools[pool].is_paused;
@@ -172,7 +172,7 @@ static int count_live(void *user, const ductile_block_info *block) {
     return 0;
 }
 
-/* What nobody holds exists until its memory has gone. */
+/* A pool without a reference exists until its memory has gone. */
 static bool may_answer(const subject *s, unsigned pool, ductile_status status) {
     return status == DUCTILE_OK ||
            (status == DUCTILE_ERR_INVALID_ARGUMENT && !pool_exists(s, pool));

@@ -19,9 +19,9 @@ typedef struct one_play {
     play_setup how;
 } one_play;
 
-typedef struct tally {
+typedef struct counts {
     uint64_t scenarios, plays, operations, findings;
-} tally;
+} counts;
 
 static const char *play(void *user, bool trace, uint64_t *n_operations) {
     one_play *it = user;
@@ -41,7 +41,7 @@ static void print_finding(const one_play *it, const outcome *o) {
     (void)printf(": %s\n", o->why);
 }
 
-static uint64_t play_once(one_play *it, const scenarios_setup *setup, tally *t) {
+static uint64_t play_once(one_play *it, const scenarios_setup *setup, counts *t) {
     outcome o = child_run(play, it, setup->is_listed);
     t->plays++;
     t->operations += o.n_operations;
@@ -53,7 +53,7 @@ static uint64_t play_once(one_play *it, const scenarios_setup *setup, tally *t) 
 }
 
 /* Until no call is left that could fail: then as much is done as without a fault. */
-static void play_with_faults(one_play *it, const scenarios_setup *setup, tally *t) {
+static void play_with_faults(one_play *it, const scenarios_setup *setup, counts *t) {
     enum { MOST = 4000 };
     it->how.fault = (play_fault){.nth = 1, .code = 1};
     for (; it->how.fault.nth < MOST; it->how.fault.nth += setup->fault_step) {
@@ -137,7 +137,7 @@ static const char *play_site(void *user, bool trace, uint64_t *n_operations) {
     return NULL;
 }
 
-static void play_all_sites(sweep_state *s, const scenarios_setup *setup, tally *t) {
+static void play_all_sites(sweep_state *s, const scenarios_setup *setup, counts *t) {
     for (s->now = 0; s->now < s->sites.n; s->now++) {
         outcome o = child_run(play_site, s, setup->is_listed);
         t->operations += o.n_operations;
@@ -150,7 +150,7 @@ static void play_all_sites(sweep_state *s, const scenarios_setup *setup, tally *
     t->plays += s->n_plays;
 }
 
-static void sweep(one_play *it, const scenarios_setup *setup, tally *t) {
+static void sweep(one_play *it, const scenarios_setup *setup, counts *t) {
     sweep_state *s =
         mmap(NULL, sizeof *s, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (s == MAP_FAILED) {
@@ -164,7 +164,7 @@ static void sweep(one_play *it, const scenarios_setup *setup, tally *t) {
     (void)munmap(s, sizeof *s);
 }
 
-static void play_all(const scenario *of, const scenarios_setup *setup, tally *t) {
+static void play_all(const scenario *of, const scenarios_setup *setup, counts *t) {
     t->scenarios++;
     for (int i = 0; i < 4; i++) {
         bool is_asked = setup->schedule == NULL
@@ -201,7 +201,7 @@ static bool is_chosen(const char *name, const char *only, bool is_name) {
 
 bool scenarios_run(const scenarios_setup *setup) {
     script all;
-    tally t = {0};
+    counts t = {0};
     const char *why = script_read(&all, setup->path);
     if (why != NULL) {
         command_refuse(why);

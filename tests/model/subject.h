@@ -186,7 +186,7 @@ typedef struct subject {
     bool is_armed;     /* a fault is planned */
     bool is_faulty;    /* one was planned before */
     bool is_over;      /* the device is lost */
-    bool is_scripted;  /* whoever calls looks at `status` */
+    bool is_scripted;  /* the caller looks at `status` */
     const char *wrong; /* in a callback */
     uint8_t next_pattern;
     ductile_addr last_freed;
@@ -344,7 +344,7 @@ uint64_t limit_of(const subject *s);
 /* Granules that nothing can give back or give to others before a block of the model is freed. */
 uint64_t held_by_live(subject *s);
 
-/* When all work is done and nothing is captured, a trim leaves nothing that nobody uses, and then
+/* When all work is done and nothing is captured, a trim leaves nothing unused, and then
  * what fits is not refused. Waits for all work. */
 const char *nothing_is_stuck(subject *s, size_t slot);
 const char *do_rest(subject *s, const record *r);

@@ -65,7 +65,7 @@ static void step(rng *r, uint64_t target) {
     *b = live[--n_live];
 }
 
-/* Live memory swings, so that handles move and healing is due. The larger device gets large
+/* Live memory swings, so that handles move and compaction is due. The larger device gets large
  * handles. */
 static void run(const struct completion *c, uint64_t seed, history *h) {
     const fixture_setup setup = {.capacity_bytes = seed % 2 == 0 ? 4 * GIB : 64 * GIB,

@@ -158,16 +158,16 @@ static const char *release_all(stage *s) {
     return NULL;
 }
 
-/* Nothing is left anywhere, and the whole device can be had. */
+/* Nothing is left anywhere, and the whole device can be allocated. */
 static const char *nothing_is_left(stage *s) {
     ductile_addr all = 0;
     ductile_stats stats = fixture_stats(allocator_of(s));
-    NEED(stats.live_blocks == 0, "a block is live that nobody holds");
+    NEED(stats.live_blocks == 0, "a block is live that no thread holds");
     NEED(stats.reserved_bytes == 0, "memory is held with no block alive");
     if (s->plan.share) {
         return NULL; /* the importer may still have some, until its end */
     }
-    NEED(fixture_state(&s->t.f).used_bytes == 0, "memory is held that nobody has");
+    NEED(fixture_state(&s->t.f).used_bytes == 0, "memory is held for no block");
     NEED(fixture_state(&s->t.f).poisoned == 0, "the device is poisoned");
     NEED_OK(ductile_alloc(allocator_of(s), s->plan.capacity_mib * MIB, s->t.f.streams[0], &all));
     NEED_OK(ductile_free(allocator_of(s), all));
@@ -189,7 +189,7 @@ static const char *close_stage(stage *s) {
 /* Was there anything to see? */
 static const char *has_played(const stage *s) {
     const plan *p = &s->plan;
-    NEED(s->n_blocks > 0 && s->n_lives > 0 && s->n_audits > 0, "nobody has played");
+    NEED(s->n_blocks > 0 && s->n_lives > 0 && s->n_audits > 0, "no thread has played");
     NEED(!p->pools || (s->n_pauses > 0 && s->n_graphs > 0 && s->n_streams > 0),
          "%llu pauses, %llu graphs, %llu streams", (unsigned long long)s->n_pauses,
          (unsigned long long)s->n_graphs, (unsigned long long)s->n_streams);

@@ -11,7 +11,7 @@
 
 enum { N_FRAMES_MAX = 64 };
 
-static fault_sites *recording; /* NULL: nobody asks */
+static fault_sites *recording; /* NULL: no test asks */
 
 static uint64_t way_here(void) {
     void *frames[N_FRAMES_MAX];
@@ -25,7 +25,7 @@ static uint64_t way_here(void) {
 
 static void write_down(dvmm_call call) {
     if (recording->n == N_FAULT_SITES_MAX) {
-        return; /* whoever asked sees a full list */
+        return; /* the test sees a full list */
     }
     fault_site site = {
         .call = call, .nth = 1, .way = way_here(), .is_new = true, .in_end = recording->in_end};

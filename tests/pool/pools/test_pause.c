@@ -149,7 +149,7 @@ Test(pause, host_memory_made_ahead_is_what_the_pause_takes) {
 
 /* ---- Beside others ------------------------------------------------------------------------- */
 
-/* Whoever takes the grow lock calls this first. The linker sends calls of X to __wrap_X. */
+/* A function that locks the grow lock calls this first. The linker sends calls of X to __wrap_X. */
 dvmm_capture_mode __real_dvmm_capture_relax(dvmm_driver *d);
 dvmm_capture_mode __wrap_dvmm_capture_relax(dvmm_driver *d);
 
