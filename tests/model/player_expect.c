@@ -59,7 +59,9 @@ static bool of_device(const player *p, const char *name, uint64_t *out) {
     } known[] = {{"used", state.used_bytes},
                  {"mappings", state.mappings},
                  {"poisoned", (uint64_t)state.poisoned},
-                 {"faults", ductile_virtual_faults_fired(p->s.f.gpu)}};
+                 {"faults", ductile_virtual_faults_fired(p->s.f.gpu)},
+                 {"told_mapped", p->s.listener.n_mapped},
+                 {"told_leaving", p->s.listener.n_left}};
     for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
         if (strcmp(known[i].name, name) == 0) {
             *out = known[i].value;
