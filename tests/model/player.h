@@ -68,6 +68,7 @@ typedef struct player {
     size_t n_names;
     ductile_stats noted;
     uint64_t noted_calls[DVMM_N_CALLS];
+    ductile_sleep_report report; /* of the latest set that slept or woke */
     awaited awaited[MOST_AWAITED];
     size_t n_awaited;
     bool is_over;    /* the allocator was destroyed */
@@ -98,6 +99,14 @@ const char *answers(const player *p, const words *w, ductile_status got);
 const char *play_may_fail(player *p, const words *w);
 /* The device is as it was, or what is missing is what the failed calls were about. */
 const char *play_end_after_fault(player *p);
+
+/* ---- player_sleep.c ---- */
+
+const char *play_tag(player *p, const words *w);
+const char *play_margin(player *p, const words *w);
+const char *play_sleep(player *p, const words *w);
+const char *play_wake(player *p, const words *w);
+bool figure_of_sleep(const player *p, const char *name, uint64_t *out);
 
 const char *play_note(player *p, const words *w);
 const char *play_expect(player *p, const words *w);

@@ -159,9 +159,9 @@ static const char *figure(const player *p, const char *name, uint64_t *out, bool
     bool is_call = strncmp(name, "calls:", 6) == 0;
     *is_since = is_call || strcmp(name, "host_waits") == 0;
     bool is_known = *is_since ? count_calls(p, is_call ? name + 6 : name, out)
-                              : statistic(&stats, name, out) || of_device(p, name, out) ||
-                                    of_pool(p, name, out) || of_block(p, name, out) ||
-                                    of_stream(p, name, out);
+                              : statistic(&stats, name, out) || figure_of_sleep(p, name, out) ||
+                                    of_device(p, name, out) || of_pool(p, name, out) ||
+                                    of_block(p, name, out) || of_stream(p, name, out);
     NEED(is_known, "no figure is called %s", name);
     return NULL;
 }

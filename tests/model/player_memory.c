@@ -314,6 +314,10 @@ player_verb player_find_memory_verb(const char *name) {
         {"free_pinned", free_pinned},
         {"fault", fault},
         {"may_fail", play_may_fail},
+        {"tag", play_tag},
+        {"sleep", play_sleep},
+        {"wake", play_wake},
+        {"margin", play_margin},
         {"no_fault", no_fault},
         {"destroy", destroy},
     };

@@ -95,6 +95,7 @@ static const char *admit(player *p, const words *w, const request *q) {
                      .stream = q->slot,
                      .pool = pool_for(s, q->slot),
                      .is_dedicated = q->is_dedicated || s->is_guarded};
+    b.pool = b.pool == 0 && s->pools[0].is_paused ? s->bypass : b.pool;
     TRY(name_address(p, w->target, q->address));
     be_late(p, w);
     const char *why = has_word(w, "blank") ? admit_blank(s, &b) : admit_block(s, &b);
