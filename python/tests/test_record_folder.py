@@ -160,7 +160,12 @@ ENDS = {
     "an exception": ("raise ValueError('mine')", 1),
     "a status": ("import sys; sys.exit(7)", 7),
     "SIGTERM": ("import os; os.kill(os.getpid(), 15); import time; time.sleep(60)", -15),
-    "SIGINT": ("import os; os.kill(os.getpid(), 2); import time; time.sleep(60)", -2),
+    # Where the tests run in the background, their children would ignore it.
+    "SIGINT": (
+        "import os, signal, time; signal.signal(2, signal.default_int_handler); "
+        "os.kill(os.getpid(), 2); time.sleep(60)",
+        -2,
+    ),
 }
 
 

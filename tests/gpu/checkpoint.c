@@ -262,7 +262,7 @@ static const char *run_one(const checkpoint_calls *calls, const kin *k, const ch
 static const char *run(const request *r) {
     static const char *const what[] = {"some", "all"};
     kin children[2];
-    checkpoint_calls calls;
+    checkpoint_calls calls = {0};
     for (size_t i = 0; i < 2; i++) {
         TRY(start_child(r, what[i], &children[i]));
     }

@@ -61,12 +61,29 @@ static size_t cast(const stage *s, const char *(**acts)(actor *)) {
     return n;
 }
 
+/* Was there anything to see? */
+static const char *has_played(const stage *s) {
+    const plan *p = &s->plan;
+    NEED(s->n_blocks > 0 && s->n_lives > 0 && s->n_audits > 0, "no thread has played");
+    NEED(!p->pools || (s->n_pauses > 0 && s->n_graphs > 0 && s->n_streams > 0),
+         "%llu pauses, %llu graphs, %llu streams", (unsigned long long)s->n_pauses,
+         (unsigned long long)s->n_graphs, (unsigned long long)s->n_streams);
+    NEED(!p->crunch || (s->n_refused > 0 && s->n_asked > 0), "memory was never short");
+    NEED(!p->callbacks || s->n_refused_inside > 0, "nobody asked inside a callback");
+    NEED(!p->share || s->n_passed > 0, "nothing was passed");
+    return NULL;
+}
+
+/* A machine that is loaded plays for longer: until there was something to see. */
 static bool is_time_up(const stage *s, const struct timespec *start) {
+    enum { PATIENCE = 20 };
     struct timespec now;
     (void)clock_gettime(CLOCK_MONOTONIC, &now);
-    bool is_late = (uint64_t)(now.tv_sec - start->tv_sec) >= s->plan.seconds;
+    uint64_t seconds = (uint64_t)(now.tv_sec - start->tv_sec);
+    bool is_late = seconds >= s->plan.seconds;
     bool has_done = s->plan.ops != 0 && atomic_load(&s->n_ops) >= s->plan.ops;
-    return is_late || has_done || ending_is_over(&s->the_end);
+    bool has_seen = has_played(s) == NULL || seconds >= PATIENCE * s->plan.seconds;
+    return ((is_late || has_done) && has_seen) || ending_is_over(&s->the_end);
 }
 
 static const char *play(stage *s) {
@@ -180,23 +197,10 @@ static const char *close_stage(stage *s) {
     TRY(nothing_is_left(s));
     TRY(s->plan.share ? two_ends_close(&s->t) : fixture_close(&s->t.f));
     if (s->plan.callbacks) {
+        NEED(s->listener.n_left > 100, "hardly anything moved");
         TRY(shadow_complaint(&s->listener));
         NEED(s->listener.n == 0, "%zu mappings were never said to leave", s->listener.n);
     }
-    return NULL;
-}
-
-/* Was there anything to see? */
-static const char *has_played(const stage *s) {
-    const plan *p = &s->plan;
-    NEED(s->n_blocks > 0 && s->n_lives > 0 && s->n_audits > 0, "no thread has played");
-    NEED(!p->pools || (s->n_pauses > 0 && s->n_graphs > 0 && s->n_streams > 0),
-         "%llu pauses, %llu graphs, %llu streams", (unsigned long long)s->n_pauses,
-         (unsigned long long)s->n_graphs, (unsigned long long)s->n_streams);
-    NEED(!p->crunch || (s->n_refused > 0 && s->n_asked > 0), "memory was never short");
-    NEED(!p->callbacks || (s->listener.n_left > 100 && s->n_refused_inside > 0),
-         "hardly anything moved");
-    NEED(!p->share || s->n_passed > 0, "nothing was passed");
     return NULL;
 }
 

@@ -42,7 +42,7 @@ def run_numba():
 
 
 def run_both():
-    """A loop of PyTorch and one of JAX in turns, and whose the memory is."""
+    """PyTorch works on less and less while JAX keeps more and more: who had what, step by step."""
     import jax
     import jax.numpy as jnp
     import torch
@@ -56,20 +56,31 @@ def run_both():
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     step = jax.jit(jax.grad(lambda w, x: jnp.tanh(x @ w).sum()))
     weights = jax.random.normal(jax.random.PRNGKey(0), (2048, 2048))
+    shared = ductile_gpu.shared(0)
+    kept, moments = [], []
     for i in range(40):
-        x = torch.randn(256 * (1 + i % 5), 2048, device="cuda")
-        model(x).square().mean().backward()
+        x = torch.randn(512 * (40 - i), 2048, device="cuda")
+        loss = model(x).square().mean()
+        weights = weights - 1e-4 * step(weights, jnp.ones((256, 2048)))
+        kept.append(jnp.full((8 << 20,), i, dtype=jnp.float32).block_until_ready())
+        stats = shared.stats()
+        of_jax = sum(array.nbytes for array in jax.live_arrays())
+        moments.append((stats.allocated_bytes - of_jax, of_jax, stats.reserved_bytes))
+        loss.backward()
         optimizer.step()
         optimizer.zero_grad()
-        weights = weights - 1e-4 * step(weights, jnp.ones((256 * (1 + i % 7), 2048)))
-    weights.block_until_ready()
+        del loss, x
+    assert [int(array[0]) for array in kept] == list(range(40))
     torch.cuda.synchronize()
-    shared = ductile_gpu.shared(0)
     shared.query(weights.unsafe_buffer_pointer())
     shared.query(next(model.parameters()).untyped_storage().data_ptr())
     shared.check()
     stats = shared.stats()
-    return {"held": stats.reserved_peak_bytes, "live": stats.allocated_peak_bytes}
+    return {
+        "held": stats.reserved_peak_bytes,
+        "live": stats.allocated_peak_bytes,
+        "moments": moments,  # live bytes of PyTorch and of JAX, bytes held
+    }
 
 
 if __name__ == "__main__":
