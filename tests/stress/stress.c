@@ -69,7 +69,7 @@ static const char *has_played(const stage *s) {
          "%llu pauses, %llu graphs, %llu streams", (unsigned long long)s->n_pauses,
          (unsigned long long)s->n_graphs, (unsigned long long)s->n_streams);
     NEED(!p->crunch || (s->n_refused > 0 && s->n_asked > 0), "memory was never short");
-    NEED(!p->callbacks || s->n_refused_inside > 0, "nobody asked inside a callback");
+    NEED(!p->callbacks || s->n_refused_inside > 0, "no callback asked for memory");
     NEED(!p->share || s->n_passed > 0, "nothing was passed");
     return NULL;
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What memory that goes home is: as young as where it was, not pinned, and told to nobody. That it
- * comes back to addresses where it has served is tests/scenarios/homes.txt; random programs are
- * tests/model. */
+/* What memory that goes home is: as young as where it was, not pinned, and no callback hears of it.
+ * That it comes back to addresses where it has served is tests/scenarios/homes.txt; random programs
+ * are tests/model. */
 #include "tests/support/inside.h"
 
 #include "pool/growth/homes.h"
