@@ -79,12 +79,13 @@ static int count_effects(const char *call) {
     return n;
 }
 
+static const int codes[] = {DVMM_INVALID_VALUE, DVMM_OUT_OF_MEMORY, DVMM_UNKNOWN};
+
 enum { N_WHOLE_WAYS = 3, N_WAYS = 12 /* of one effect */ };
 
 /* The first ways are of the whole driver: the context is lost; no call works from then on. The
  * others are of calls of the site's kind: with each code, once or from then on. */
 static play_fault way_to_fail(const fault_site *site, uint64_t order, int way) {
-    static const int codes[] = {DVMM_INVALID_VALUE, DVMM_OUT_OF_MEMORY, DVMM_UNKNOWN};
     if (way < N_WHOLE_WAYS) {
         return (play_fault){.nth = order,
                             .code = way == 0 ? DVMM_ILLEGAL_ADDRESS : DVMM_UNKNOWN,
@@ -101,11 +102,15 @@ static play_fault way_to_fail(const fault_site *site, uint64_t order, int way) {
 }
 
 /* A call from a new place fails in every way. Another fails with each code, and all after it, which
- * leads through every place that the whole sweep comes to; that one is for DUCTILE_TEST_ALL=1. */
+ * leads through every place that the whole sweep comes to; that one is for DUCTILE_TEST_ALL=1.
+ * Sanitized runs do less of the same. */
 static bool is_tried(const fault_site *site, const play_fault *f) {
     rng r = rng_seeded(site->nth + (uint64_t)site->call);
     bool is_drawn = f->persistent && f->effect == 0 && f->stays == rng_percent(&r, 50);
     bool is_lost = f->code == DVMM_ILLEGAL_ADDRESS;
+    if (IS_SANITIZED && (!site->is_new || (f->call != NULL && f->code != codes[site->nth % 3]))) {
+        return false;
+    }
     return (f->stays || !site->in_end) &&
            (site->is_new || is_drawn || is_lost || getenv("DUCTILE_TEST_ALL") != NULL);
 }
