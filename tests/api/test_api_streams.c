@@ -3,33 +3,23 @@
  * What needs no work to be seen: arguments, the default stream, many streams, two allocators that
  * share a device. Blocks that other streams use are in tests/scenarios/users.txt.
  */
-#include "tests/support/audit.h"
-#include "tests/support/complain.h"
-#include "tests/support/expect.h"
-#include "tests/support/world.h"
-
-static world w;
-
-static void close_world(void) {
-    assert_fine(world_close(&w));
-}
+#include "tests/support/one_fixture.h"
 
 static void open_lazy(void) {
-    fixture_setup setup = {.schedule = DUCTILE_SCHEDULE_LAZY, .n_streams = 3};
-    assert_fine(world_open(&w, &setup, true));
+    open_fixture(&(fixture_setup){.schedule = DUCTILE_SCHEDULE_LAZY, .n_streams = 3});
 }
 
-TestSuite(streams, .init = open_lazy, .fini = close_world);
+TestSuite(streams, .init = open_lazy, .fini = close_audited);
 
 static int free_reporting(ductile_addr address) {
     int is_pending = -1;
-    assert_ok(ductile_free_reporting(w.f.allocator, address, &is_pending));
+    assert_ok(ductile_free_reporting(f.allocator, address, &is_pending));
     return is_pending;
 }
 
 Test(streams, a_free_that_is_refused_reports_nothing) {
     int is_pending = 7;
-    cr_assert_eq(ductile_free_reporting(w.f.allocator, 512, &is_pending),
+    cr_assert_eq(ductile_free_reporting(f.allocator, 512, &is_pending),
                  DUCTILE_ERR_FOREIGN_POINTER);
     cr_assert_eq(is_pending, 0);
     cr_assert_eq(free_reporting(0), 0);
@@ -37,74 +27,65 @@ Test(streams, a_free_that_is_refused_reports_nothing) {
     cr_assert_eq(ductile_free_reporting(NULL, 0, &is_pending), DUCTILE_ERR_INVALID_ARGUMENT);
     cr_assert_eq(is_pending, 0);
     ductile_addr address = 0;
-    assert_ok(ductile_alloc(w.f.allocator, 8192, w.f.streams[0], &address));
-    cr_assert_eq(ductile_free_reporting(w.f.allocator, address, NULL),
-                 DUCTILE_ERR_INVALID_ARGUMENT);
-    assert_ok(ductile_free(w.f.allocator, address)); /* it is live still */
+    assert_ok(ductile_alloc(f.allocator, 8192, f.streams[0], &address));
+    cr_assert_eq(ductile_free_reporting(f.allocator, address, NULL), DUCTILE_ERR_INVALID_ARGUMENT);
+    assert_ok(ductile_free(f.allocator, address)); /* it is live still */
 }
 
 Test(streams, record_stream_makes_no_driver_call) {
-    assert_fine(world_must_alloc(&w, 8192, 0));
-    uint64_t calls = fixture_state(&w.f).calls;
-    assert_ok(ductile_record_stream(w.f.allocator, w.m.blocks[0].address, w.f.streams[1]));
-    assert_ok(ductile_record_stream(w.f.allocator, w.m.blocks[0].address, w.f.streams[2]));
-    assert_u64(fixture_state(&w.f).calls, calls);
+    ductile_addr block = take(8192, 0);
+    uint64_t calls = fixture_state(&f).calls;
+    assert_ok(ductile_record_stream(f.allocator, block, f.streams[1]));
+    assert_ok(ductile_record_stream(f.allocator, block, f.streams[2]));
+    assert_u64(fixture_state(&f).calls, calls);
 }
 
 /* The default stream is a stream like any other, and needs no handle. */
 Test(streams, null_is_the_default_stream) {
     ductile_addr address = 0;
-    assert_ok(ductile_alloc(w.f.allocator, 1 << 20, NULL, &address));
-    assert_ok(ductile_virtual_fill(w.f.gpu, address, 9, 1 << 20, NULL));
-    assert_ok(ductile_record_stream(w.f.allocator, address, w.f.streams[0]));
-    assert_ok(ductile_free(w.f.allocator, address));
-    assert_fine(world_audit(&w));
+    assert_ok(ductile_alloc(f.allocator, 1 << 20, NULL, &address));
+    assert_ok(ductile_virtual_fill(f.gpu, address, 9, 1 << 20, NULL));
+    assert_ok(ductile_record_stream(f.allocator, address, f.streams[0]));
+    give(address);
 }
 
-Test(many_streams, sixty_four_share_a_device, .fini = close_world) {
-    fixture_setup setup = {.capacity_bytes = 256 * MIB,
-                           .schedule = DUCTILE_SCHEDULE_RANDOM,
-                           .seed = 4,
-                           .n_streams = 64};
-    assert_fine(world_open(&w, &setup, true));
-    for (size_t i = 0; i < 64; i++) {
-        assert_fine(world_must_alloc(&w, 1000 + i, i));
-    }
-    assert_u64(fixture_stats(w.f.allocator).arenas, 64);
-    assert_fine(world_free_all(&w));
+Test(many_streams, sixty_four_share_a_device) {
+    enum { N = 64 };
+    ductile_addr small[N];
+    ductile_addr large[N];
+    open_fixture(&(fixture_setup){.schedule = DUCTILE_SCHEDULE_RANDOM, .seed = 4, .n_streams = N});
     for (size_t round = 0; round < 3; round++) {
-        for (size_t i = 0; i < 64; i++) {
-            assert_fine(world_must_alloc(&w, 2 * MIB + i * 512, i));
-            assert_fine(world_must_alloc(&w, 1000 + i, i));
-            if (w.m.n > 64) {
-                assert_fine(world_free(&w, i));
-            }
+        for (size_t i = 0; i < N; i++) {
+            small[i] = take(1000 + i, i);
+            large[i] = take(2 * MIB + i * 512, i);
+            fill(large[i], (uint8_t)i, 2 * MIB + i * 512, i);
+            give(i % 2 == 0 ? small[i] : large[i]);
         }
-        assert_fine(world_verify_all(&w));
-        assert_fine(world_free_all(&w));
-        assert_fine(world_audit(&w));
+        assert_u64(fixture_stats(f.allocator).arenas, N);
+        for (size_t i = 0; i < N; i++) {
+            cr_assert(i % 2 != 0 || byte_at(large[i], i) == i);
+            give(i % 2 == 0 ? large[i] : small[i]);
+        }
+        assert_fine(audit_fixture(&f, NULL));
     }
+    close_audited();
 }
 
-Test(two_allocators, share_a_device_and_give_way, .fini = close_world) {
-    fixture_setup setup = {.capacity_bytes = 64 * MIB, .n_streams = 2};
-    assert_fine(world_open(&w, &setup, true));
+Test(two_allocators, share_a_device_and_give_way) {
     ductile_allocator *other = NULL;
     ductile_addr theirs = 0;
-    assert_fine(fixture_add_allocator(&w.f, NULL, &other));
-    assert_ok(ductile_alloc(other, 40 * MIB, w.f.streams[1], &theirs));
-    w.limit_bytes = 24 * MIB;
-    assert_fine(world_must_alloc(&w, 24 * MIB, 0));
-    ductile_addr refused = 0;
-    assert_status(ductile_alloc(w.f.allocator, 2 * MIB, w.f.streams[0], &refused),
-                  DUCTILE_ERR_OUT_OF_MEMORY);
+    open_fixture(&(fixture_setup){.capacity_bytes = 64 * MIB, .n_streams = 2});
+    assert_fine(fixture_add_allocator(&f, NULL, &other));
+    assert_ok(ductile_alloc(other, 40 * MIB, f.streams[1], &theirs));
+    ductile_addr ours = take(24 * MIB, 0);
+    fill(ours, 7, 24 * MIB, 0);
+    assert_refused(2 * MIB, 0);
     assert_ok(ductile_free(other, theirs));
     assert_ok(ductile_empty_cache(other));
-    assert_u64(fixture_state(&w.f).used_bytes, 24 * MIB);
+    assert_u64(fixture_state(&f).used_bytes, 24 * MIB);
     assert_fine(audit_allocator(other, NULL));
     assert_ok(ductile_destroy(other));
-    w.limit_bytes = 64 * MIB;
-    assert_fine(world_must_alloc(&w, 40 * MIB, 0));
-    assert_fine(world_verify_all(&w));
-    assert_fine(world_audit(&w));
+    (void)take(40 * MIB, 0);
+    cr_assert_eq(byte_at(ours, 0), 7);
+    close_audited();
 }

@@ -6,7 +6,7 @@
 #include "tests/support/audit.h"
 #include "tests/support/complain.h"
 #include "tests/support/expect.h"
-#include "tests/support/world.h"
+#include "tests/support/fixture_virtual.h"
 
 #include <stdio.h>
 #include <string.h>

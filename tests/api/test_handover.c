@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The idea: a whole tag passes as one message, with every block at a known offset; a changed layout
- * is refused; what is read only cannot be written; whoever goes first leaves the other whole. */
+ * is refused; what is read only cannot be written; the end that goes first leaves the other whole.
+ */
 #include "tests/support/expect.h"
 #include "tests/support/two_ends.h"
 

@@ -4,45 +4,43 @@
  * free bytes beside it, a walk that tiles each range, a snapshot that is JSON.
  */
 #include "pool/base/allocator.h"
-#include "tests/support/audit.h"
-#include "tests/support/complain.h"
-#include "tests/support/expect.h"
 #include "tests/support/json_check.h"
-#include "tests/support/world.h"
+#include "tests/support/one_fixture.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-static world w;
-
-static void open_world(void) {
-    fixture_setup setup = {.schedule = DUCTILE_SCHEDULE_LAZY, .n_streams = 2};
-    assert_fine(world_open(&w, &setup, false));
+static void open_two_streams(void) {
+    open_fixture(&(fixture_setup){.schedule = DUCTILE_SCHEDULE_LAZY, .n_streams = 2});
 }
 
-static void close_world(void) {
-    assert_fine(world_close(&w));
+/* Live blocks on both streams; the first of each is of an even place. */
+enum { N_MADE = 16 };
+static ductile_addr made[N_MADE];
+
+static uint64_t size_of(size_t i) {
+    return 100000 + i * 300000;
 }
 
 /* Live, free and pending blocks on both streams, and a gap where trimming bit. */
 static void make_variety(void) {
-    for (size_t i = 0; i < 16; i++) {
-        assert_fine(world_must_alloc(&w, 100000 + i * 300000, i % 2));
+    for (size_t i = 0; i < N_MADE; i++) {
+        made[i] = take(size_of(i), i % 2);
     }
-    assert_fine(world_use_on(&w, 3, 1 - w.m.blocks[3].stream));
-    for (size_t i = 15; i > 1; i -= 2) {
-        assert_fine(world_free(&w, i));
+    launch(made[3], size_of(3), 0);
+    assert_ok(ductile_record_stream(f.allocator, made[3], f.streams[0]));
+    for (size_t i = N_MADE - 1; i > 1; i -= 2) {
+        give(made[i]);
     }
-    assert_fine(world_trim(&w, 24 * MIB));
-    assert_fine(world_audit(&w));
+    assert_ok(ductile_trim(f.allocator, 24 * MIB, NULL));
 }
 
 /* ---- Statistics ---------------------------------------------------------------------------- */
 
-TestSuite(stats, .init = open_world, .fini = close_world);
+TestSuite(stats, .init = open_two_streams, .fini = close_audited);
 
 Test(stats, a_new_allocator_has_nothing_but_bookkeeping) {
-    ductile_stats s = fixture_stats(w.f.allocator);
+    ductile_stats s = fixture_stats(f.allocator);
     assert_u64(s.reserved_bytes, 0);
     assert_u64(s.reserved_peak_bytes, 0);
     assert_u64(s.handles, 0);
@@ -52,8 +50,8 @@ Test(stats, a_new_allocator_has_nothing_but_bookkeeping) {
 }
 
 Test(stats, one_block_counts_once) {
-    assert_fine(world_must_alloc(&w, 1000, 0));
-    ductile_stats s = fixture_stats(w.f.allocator);
+    (void)take(1000, 0);
+    ductile_stats s = fixture_stats(f.allocator);
     assert_u64(s.requested_bytes, 1000);
     assert_u64(s.allocated_bytes, 1024);
     assert_u64(s.reserved_bytes, FIXTURE_GRANULE);
@@ -65,23 +63,22 @@ Test(stats, one_block_counts_once) {
     assert_u64(s.allocs, 1);
     assert_u64(s.slow_allocs, 1);
     assert_u64(s.creates, 1);
-    assert_fine(world_must_alloc(&w, 1000, 0));
-    s = fixture_stats(w.f.allocator);
+    (void)take(1000, 0);
+    s = fixture_stats(f.allocator);
     assert_u64(s.slow_allocs, 1);
     assert_u64(s.allocs, 2);
 }
 
 Test(stats, peaks_stay_until_they_are_reset) {
-    assert_fine(world_must_alloc(&w, 20 * MIB, 0));
-    assert_fine(world_free(&w, 0));
-    assert_fine(world_trim(&w, 0));
-    ductile_stats s = fixture_stats(w.f.allocator);
+    give(take(20 * MIB, 0));
+    assert_ok(ductile_empty_cache(f.allocator));
+    ductile_stats s = fixture_stats(f.allocator);
     assert_u64(s.reserved_bytes, 0);
     assert_u64(s.reserved_peak_bytes, 20 * MIB);
     assert_u64(s.requested_peak_bytes, 20 * MIB);
     assert_u64(s.allocated_peak_bytes, 20 * MIB);
-    ductile_reset_peaks(w.f.allocator);
-    s = fixture_stats(w.f.allocator);
+    ductile_reset_peaks(f.allocator);
+    s = fixture_stats(f.allocator);
     assert_u64(s.reserved_peak_bytes, 0);
     assert_u64(s.requested_peak_bytes, 0);
     assert_u64(s.allocated_peak_bytes, 0);
@@ -89,26 +86,26 @@ Test(stats, peaks_stay_until_they_are_reset) {
 
 Test(stats, identities_hold_in_a_varied_state) {
     make_variety();
-    assert_fine(world_audit(&w));
+    assert_fine(audit_fixture(&f, NULL));
 }
 
 Test(stats, reading_makes_no_driver_call) {
     make_variety();
-    uint64_t calls = fixture_state(&w.f).calls;
-    (void)fixture_stats(w.f.allocator);
-    assert_u64(fixture_state(&w.f).calls, calls);
+    uint64_t calls = fixture_state(&f).calls;
+    (void)fixture_stats(f.allocator);
+    assert_u64(fixture_state(&f).calls, calls);
 }
 
 Test(stats, driver_calls_are_those_the_device_saw) {
     make_variety();
-    ductile_stats before = fixture_stats(w.f.allocator);
-    uint64_t seen = fixture_state(&w.f).calls;
+    ductile_stats before = fixture_stats(f.allocator);
+    uint64_t seen = fixture_state(&f).calls;
     ductile_addr address = 0;
-    assert_ok(ductile_alloc(w.f.allocator, 50 * MIB, w.f.streams[0], &address));
-    assert_ok(ductile_free(w.f.allocator, address));
-    ductile_stats after = fixture_stats(w.f.allocator);
+    assert_ok(ductile_alloc(f.allocator, 50 * MIB, f.streams[0], &address));
+    assert_ok(ductile_free(f.allocator, address));
+    ductile_stats after = fixture_stats(f.allocator);
     cr_assert_gt(after.driver_calls, before.driver_calls);
-    assert_u64(after.driver_calls - before.driver_calls, fixture_state(&w.f).calls - seen);
+    assert_u64(after.driver_calls - before.driver_calls, fixture_state(&f).calls - seen);
     assert_u64(after.driver_time_ns + after.driver_host_ns, 0);
 }
 
@@ -131,20 +128,20 @@ Test(stats, driver_calls_are_timed_from_the_call_that_asks) {
 
 /* A caller built against an older header has a shorter struct. */
 Test(stats, a_shorter_struct_gets_the_fields_that_fit) {
-    assert_fine(world_must_alloc(&w, 1000, 0));
+    (void)take(1000, 0);
     ductile_stats s;
     memset(&s, 0xEE, sizeof s);
     s.struct_size = offsetof(ductile_stats, allocated_peak_bytes);
-    assert_ok(ductile_get_stats(w.f.allocator, &s));
+    assert_ok(ductile_get_stats(f.allocator, &s));
     assert_u64(s.allocated_bytes, 1024);
     assert_u64(s.allocated_peak_bytes, 0xEEEEEEEEEEEEEEEE);
     s.struct_size = 0;
-    assert_status(ductile_get_stats(w.f.allocator, &s), DUCTILE_ERR_INVALID_ARGUMENT);
+    assert_status(ductile_get_stats(f.allocator, &s), DUCTILE_ERR_INVALID_ARGUMENT);
 }
 
 /* ---- Blocks -------------------------------------------------------------------------------- */
 
-TestSuite(inspection, .init = open_world, .fini = close_world);
+TestSuite(inspection, .init = open_two_streams, .fini = close_audited);
 
 /* Free bytes on both sides of a live block, by walking. */
 typedef struct beside {
@@ -168,44 +165,43 @@ static int look_beside(void *user, const ductile_block_info *b) {
     return 0;
 }
 
-static void query_agrees_with_walk(const model_block *b) {
+static void query_agrees_with_walk(size_t i) {
     ductile_block_info info = {.struct_size = sizeof info};
-    beside s = {.address = b->address};
-    assert_ok(ductile_query_block(w.f.allocator, b->address, &info));
-    assert_ok(ductile_walk(w.f.allocator, look_beside, &s));
-    assert_u64(info.requested_size, b->requested);
-    assert_u64(info.size, b->size);
+    beside s = {.address = made[i]};
+    assert_ok(ductile_query_block(f.allocator, made[i], &info));
+    assert_ok(ductile_walk(f.allocator, look_beside, &s));
+    assert_u64(info.requested_size, size_of(i));
+    assert_u64(info.size, model_rounded(size_of(i)));
     assert_u64(info.free_before_bytes, s.before);
     assert_u64(info.free_after_bytes, s.after);
-    cr_assert_eq(info.stream, w.f.streams[b->stream]);
+    cr_assert_eq(info.stream, f.streams[i % 2]);
     cr_assert_eq(info.state, DUCTILE_BLOCK_LIVE);
 }
 
 Test(inspection, a_block_knows_the_free_bytes_beside_it) {
-    for (size_t i = 0; i < 3; i++) {
-        assert_fine(world_must_alloc(&w, 50000, 0));
-    }
-    assert_fine(world_free(&w, 2));
-    assert_fine(world_free(&w, 0));
+    const ductile_addr three[3] = {take(50000, 0), take(50000, 0), take(50000, 0)};
+    give(three[2]);
+    give(three[0]);
     ductile_block_info info = {.struct_size = sizeof info};
-    assert_ok(ductile_query_block(w.f.allocator, w.m.blocks[0].address, &info));
+    assert_ok(ductile_query_block(f.allocator, three[1], &info));
     assert_u64(info.free_before_bytes, model_rounded(50000));
     assert_u64(info.free_after_bytes, FIXTURE_GRANULE - 2 * model_rounded(50000));
 }
 
 Test(inspection, the_query_agrees_with_the_walk) {
     make_variety();
-    for (size_t i = 0; i < w.m.n; i++) {
-        query_agrees_with_walk(&w.m.blocks[i]);
+    for (size_t i = 0; i < N_MADE; i += 2) {
+        query_agrees_with_walk(i);
     }
+    query_agrees_with_walk(1);
 }
 
 Test(inspection, a_query_makes_no_driver_call) {
     make_variety();
-    uint64_t calls = fixture_state(&w.f).calls;
+    uint64_t calls = fixture_state(&f).calls;
     ductile_block_info info = {.struct_size = sizeof info};
-    assert_ok(ductile_query_block(w.f.allocator, w.m.blocks[0].address, &info));
-    assert_u64(fixture_state(&w.f).calls, calls);
+    assert_ok(ductile_query_block(f.allocator, made[0], &info));
+    assert_u64(fixture_state(&f).calls, calls);
 }
 
 static int count_visits(void *user, const ductile_block_info *b) {
@@ -216,20 +212,20 @@ static int count_visits(void *user, const ductile_block_info *b) {
 Test(inspection, a_walk_ends_when_its_callback_says_so) {
     make_variety();
     int visits = 0;
-    assert_ok(ductile_walk(w.f.allocator, count_visits, &visits));
+    assert_ok(ductile_walk(f.allocator, count_visits, &visits));
     cr_assert_eq(visits, 2);
 }
 
 Test(inspection, check_takes_no_buffer_too) {
     make_variety();
-    assert_ok(ductile_check(w.f.allocator, NULL, 0));
+    assert_ok(ductile_check(f.allocator, NULL, 0));
 }
 
 /* ---- Snapshot ------------------------------------------------------------------------------ */
 
 static char *snapshot(void) {
     text_sink sink = {.text = NULL};
-    assert_ok(ductile_snapshot_json(w.f.allocator, text_sink_write, &sink));
+    assert_ok(ductile_snapshot_json(f.allocator, text_sink_write, &sink));
     cr_assert_not_null(sink.text);
     return sink.text;
 }
@@ -265,27 +261,27 @@ static int refuse_text(void *user, const char *text, size_t length) {
 Test(inspection, a_snapshot_ends_when_its_reader_says_so) {
     make_variety();
     int pieces = 0;
-    (void)!ductile_snapshot_json(w.f.allocator, refuse_text, &pieces);
+    (void)!ductile_snapshot_json(f.allocator, refuse_text, &pieces);
     cr_assert_eq(pieces, 1);
-    assert_fine(world_audit(&w));
+    assert_fine(audit_fixture(&f, NULL));
 }
 
 /* The callback runs without any lock: it may use the allocator. */
 static int allocate_meanwhile(void *user, const char *text, size_t length) {
     (void)text;
     (void)length;
-    const world *its = user;
+    const fixture *its = user;
     ductile_addr address = 0;
-    if (ductile_alloc(its->f.allocator, 100000, its->f.streams[0], &address) != DUCTILE_OK) {
+    if (ductile_alloc(its->allocator, 100000, its->streams[0], &address) != DUCTILE_OK) {
         return 1;
     }
-    return ductile_free(its->f.allocator, address) != DUCTILE_OK;
+    return ductile_free(its->allocator, address) != DUCTILE_OK;
 }
 
 Test(inspection, a_snapshot_lets_its_reader_allocate) {
     make_variety();
-    assert_ok(ductile_snapshot_json(w.f.allocator, allocate_meanwhile, &w));
-    assert_fine(world_audit(&w));
+    assert_ok(ductile_snapshot_json(f.allocator, allocate_meanwhile, &f));
+    assert_fine(audit_fixture(&f, NULL));
 }
 
 /* The checker is no rubber stamp. */
@@ -310,19 +306,18 @@ static uint64_t bookkeeping(const ductile_allocator *a) {
 }
 
 Test(host_memory, it_grows_by_what_the_blocks_need) {
-    open_world();
-    assert_fine(world_must_alloc(&w, 512, 0)); /* range and arena are there */
-    ductile_stats before = fixture_stats(w.f.allocator);
-    uint64_t known = bookkeeping(w.f.allocator);
+    open_two_streams();
+    (void)take(512, 0); /* range and arena are there */
+    ductile_stats before = fixture_stats(f.allocator);
+    uint64_t known = bookkeeping(f.allocator);
     for (int i = 0; i < 3000; i++) {
         ductile_addr block = 0;
-        assert_ok(ductile_alloc(w.f.allocator, 512, w.f.streams[0], &block));
+        assert_ok(ductile_alloc(f.allocator, 512, f.streams[0], &block));
     }
-    ductile_stats after = fixture_stats(w.f.allocator);
+    ductile_stats after = fixture_stats(f.allocator);
     assert_u64(after.segments, before.segments);
-    assert_u64(after.host_bytes - before.host_bytes, bookkeeping(w.f.allocator) - known);
+    assert_u64(after.host_bytes - before.host_bytes, bookkeeping(f.allocator) - known);
     cr_assert_gt(after.host_bytes - before.host_bytes, 3000 * 64);
-    (void)ductile_destroy(w.f.allocator);
-    model_fini(&w.m);
-    fixture_abandon(&w.f);
+    (void)ductile_destroy(f.allocator);
+    fixture_abandon(&f);
 }

@@ -5,8 +5,6 @@
  * of what is tested elsewhere; most is in tests/scenarios/known_failures.txt.
  */
 #include "tests/support/one_fixture.h"
-#include "tests/support/rng.h"
-#include "tests/support/world.h"
 #include "vmm/driver/driver.h"
 
 /* #185240: asking for the device's use failed, and hid the out of memory it was to describe. */
@@ -23,32 +21,6 @@ Test(known_failures, a_refusal_is_told_when_nobody_says_what_the_device_has) {
     assert_u64(r.device_bytes, 256 * MIB);
     assert_u64(r.device_free_bytes, 0);
     close_audited();
-}
-
-/* #119452, #134338: with these options an allocator near its limit asserted. */
-Test(known_failures, options_that_bound_the_cache_go_together_near_the_limit) {
-    const fixture_setup setup = {.capacity_bytes = 48 * MIB,
-                                 .schedule = DUCTILE_SCHEDULE_RANDOM,
-                                 .seed = 9,
-                                 .n_streams = 3,
-                                 .conf = "soft_limit_bytes:60%,limit_bytes:100%,"
-                                         "roundup_power2_divisions:4"};
-    world w;
-    rng r = rng_seeded(4711);
-    uint64_t n_refused = 0;
-    assert_fine(world_open(&w, &setup, true));
-    w.may_refuse = true; /* rounding up is not the model's */
-    for (int i = 0; i < 1500; i++) {
-        if (w.m.n > 0 && rng_percent(&r, 45)) {
-            assert_fine(world_free(&w, rng_below(&r, w.m.n)));
-        } else {
-            assert_fine(world_alloc(&w, rng_between(&r, 1, 8 * MIB), rng_below(&r, 3)));
-            n_refused += w.status != DUCTILE_OK;
-        }
-        assert_fine(world_audit(&w));
-    }
-    cr_assert(n_refused > 20, "only %llu refusals", (unsigned long long)n_refused);
-    assert_fine(world_close(&w));
 }
 
 /* #159564: with expandable segments nothing told how fragmented memory was. */

@@ -75,7 +75,7 @@ static int stay_inside(void *user, const ductile_block_info *block) {
 }
 
 /* A walk's callback runs with the index lock held. */
-static void *hold_hot_lock(void *user) {
+static void *hold_index_lock(void *user) {
     ductile_status *status = user;
     *status = ductile_walk(f.allocator, stay_inside, NULL);
     return NULL;
@@ -127,7 +127,7 @@ Test(process, a_child_forked_while_a_lock_was_held_does_not_hang, .fini = close_
     ductile_status walked = DUCTILE_ERR_BUSY;
     cr_assert_eq(sem_init(&is_inside, 0, 0), 0);
     cr_assert_eq(sem_init(&may_leave, 0, 0), 0);
-    cr_assert_eq(pthread_create(&thread, NULL, hold_hot_lock, &walked), 0);
+    cr_assert_eq(pthread_create(&thread, NULL, hold_index_lock, &walked), 0);
     cr_assert_eq(sem_wait(&is_inside), 0);
     int answer = in_child(inspect_parents_allocator);
     (void)sem_post(&may_leave);

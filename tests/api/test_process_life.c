@@ -2,7 +2,7 @@
 /*
  * The ends of threads, processes and devices at bad moments: an exit while threads allocate, forks
  * while they do, threads that leave blocks behind, and a device that is lost in the middle of each
- * thing the allocator does. Nobody hangs, nobody crashes, and after the end no driver call is made.
+ * thing the allocator does. No thread hangs or crashes, and after the end no driver call is made.
  */
 #include "tests/support/in_child.h"
 #include "tests/support/limits.h"
@@ -218,7 +218,7 @@ static ductile_addr left[N_THREADS];
 
 #define PER_THREAD_STREAM ((ductile_stream)(uintptr_t)2)
 
-/* On the thread's own default stream, which nobody else may name, and on a shared one. */
+/* On the thread's own default stream, which no other thread may name, and on a shared one. */
 static void *leave_blocks(void *user) {
     size_t i = (size_t)(uintptr_t)user;
     ductile_stream stream = i % 2 == 0 ? PER_THREAD_STREAM : f.streams[0];

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The idea: a block passed to another process is the same memory there, stays where it is here, and
- * outlives whoever goes first; nothing is left over of it in the end. */
+ * outlives the process that goes first; nothing is left over of it in the end. */
 #include "tests/support/expect.h"
 #include "tests/support/two_ends.h"
 

@@ -8,7 +8,6 @@
 #include "tests/support/complain.h"
 #include "tests/support/expect.h"
 #include "tests/support/fixture_virtual.h"
-#include "tests/support/json_check.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -23,8 +22,7 @@ static void close_fixture(void) {
 }
 
 static ductile_addr open_with_block(ductile_schedule schedule, uint64_t lag, uint64_t size) {
-    fixture_setup setup = {
-        .schedule = schedule, .lag = lag, .seed = 3, .n_streams = 2, .log_calls = 100};
+    fixture_setup setup = {.schedule = schedule, .lag = lag, .seed = 3, .n_streams = 2};
     assert_fine(fixture_open(&f, &setup));
     assert_ok(ductile_alloc(f.allocator, size, f.streams[0], &block));
     ductile_virtual_block_begin(f.gpu, block, size); /* streams race for it here, on purpose */
@@ -114,7 +112,7 @@ Test(virtual_work, later_work_of_a_stream_wins, .fini = close_fixture) {
     cr_assert_eq(byte_at(address + 150, 0), 1);
 }
 
-/* Lazily nothing happens until somebody waits: another stream sees the old contents, which is
+/* Lazily nothing happens until a thread waits: another stream sees the old contents, which is
  * how a missing wait shows. */
 Test(virtual_work, lazy_work_waits_for_a_wait, .fini = close_fixture) {
     ductile_addr address = open_with_block(DUCTILE_SCHEDULE_LAZY, 0, 512);
@@ -162,77 +160,6 @@ Test(virtual_work, a_span_that_is_not_mapped_is_refused, .fini = close_fixture) 
     cr_assert_eq(fixture_state(&f).poisoned, 0);
 }
 
-/* A kernel that touches what is not mapped ends the device, as on hardware: there mapping goes on
- * working, but the request first asks whether its stream is under capture. */
-Test(virtual_work, a_kernel_on_nothing_poisons_the_device) {
-    ductile_addr address = open_with_block(DUCTILE_SCHEDULE_LAZY, 0, FIXTURE_GRANULE);
-    ductile_virtual_use use = {.address = address + 100 * FIXTURE_GRANULE, .size = 512};
-    assert_ok(ductile_virtual_launch(f.gpu, f.streams[0], &use, 1));
-    cr_assert_eq(fixture_state(&f).poisoned, 0, "lazy work ran by itself");
-    cr_assert_neq(ductile_virtual_stream_sync(f.gpu, f.streams[0]), DUCTILE_OK);
-    cr_assert_eq(fixture_state(&f).poisoned, 700);
-    ductile_addr other = 0;
-    assert_status(ductile_alloc(f.allocator, 64 * MIB, f.streams[1], &other),
-                  DUCTILE_ERR_DEVICE_LOST);
-    assert_status(ductile_empty_cache(f.allocator), DUCTILE_ERR_DEVICE_LOST);
-    ductile_addr none = 1;
-    assert_status(ductile_alloc(f.allocator, 64 * MIB, f.streams[0], &none),
-                  DUCTILE_ERR_DEVICE_LOST);
-    assert_status(ductile_destroy(f.allocator), DUCTILE_ERR_DEVICE_LOST);
-    fixture_abandon(&f);
-}
-
-/* ---- Faults and counts --------------------------------------------------------------------- */
-
-Test(virtual_faults, the_nth_call_fails_once, .fini = close_fixture) {
-    (void)open_with_block(DUCTILE_SCHEDULE_EAGER, 0, 1000);
-    ductile_virtual_fault fault = {
-        .struct_size = sizeof fault, .call = "phys_create", .nth = 3, .code = 1};
-    assert_ok(ductile_virtual_inject(f.gpu, &fault));
-    ductile_addr address = 0;
-    assert_ok(ductile_alloc(f.allocator, 2 * FIXTURE_GRANULE, f.streams[1], &address));
-    assert_u64(ductile_virtual_faults_fired(f.gpu), 0);
-    assert_status(ductile_alloc(f.allocator, 2 * FIXTURE_GRANULE, f.streams[1], &address),
-                  DUCTILE_ERR_DRIVER);
-    assert_u64(ductile_virtual_faults_fired(f.gpu), 1);
-    assert_ok(ductile_alloc(f.allocator, 2 * FIXTURE_GRANULE, f.streams[1], &address));
-    assert_u64(ductile_virtual_faults_fired(f.gpu), 1);
-}
-
-Test(virtual_faults, unknown_calls_are_refused, .fini = close_fixture) {
-    (void)open_with_block(DUCTILE_SCHEDULE_EAGER, 0, 1000);
-    ductile_virtual_fault fault = {.struct_size = sizeof fault, .call = "mapp", .nth = 1};
-    assert_status(ductile_virtual_inject(f.gpu, &fault), DUCTILE_ERR_INVALID_ARGUMENT);
-    assert_u64(ductile_virtual_count(f.gpu, "mapp"), UINT64_MAX);
-}
-
-Test(virtual_counts, calls_are_counted_by_name, .fini = close_fixture) {
-    ductile_addr address = open_with_block(DUCTILE_SCHEDULE_EAGER, 0, 1000);
-    uint64_t maps = ductile_virtual_count(f.gpu, "map");
-    uint64_t calls = fixture_state(&f).calls;
-    uint64_t time = fixture_state(&f).time_ns;
-    cr_assert_gt(maps, 0);
-    assert_ok(ductile_free(f.allocator, address));
-    assert_ok(ductile_alloc(f.allocator, 4 * FIXTURE_GRANULE, f.streams[0], &address));
-    cr_assert_geq(ductile_virtual_count(f.gpu, "map"), maps + 3);
-    cr_assert_gt(fixture_state(&f).calls, calls);
-    cr_assert_gt(fixture_state(&f).time_ns, time);
-}
-
-Test(virtual_counts, the_log_keeps_the_latest_calls, .fini = close_fixture) {
-    (void)open_with_block(DUCTILE_SCHEDULE_EAGER, 0, 100 * MIB);
-    text_sink sink = {.text = NULL};
-    assert_ok(ductile_virtual_write_log(f.gpu, text_sink_write, &sink));
-    cr_assert_not_null(sink.text);
-    size_t lines = 0;
-    for (const char *at = sink.text; (at = strchr(at, '\n')) != NULL; at++) {
-        lines++;
-    }
-    assert_u64(lines, 100);
-    cr_assert_not_null(strstr(sink.text, "map"));
-    free(sink.text);
-}
-
 Test(virtual_counts, external_memory_is_another_processes, .fini = close_fixture) {
     (void)open_with_block(DUCTILE_SCHEDULE_EAGER, 0, 10 * MIB);
     assert_ok(ductile_virtual_set_external_bytes(f.gpu, 200 * MIB));
@@ -242,12 +169,4 @@ Test(virtual_counts, external_memory_is_another_processes, .fini = close_fixture
                   DUCTILE_ERR_OUT_OF_MEMORY);
     assert_ok(ductile_virtual_set_external_bytes(f.gpu, 0));
     assert_ok(ductile_alloc(f.allocator, 60 * MIB, f.streams[0], &address));
-}
-
-Test(virtual_counts, no_mistake_leaves_no_violation, .fini = close_fixture) {
-    (void)open_with_block(DUCTILE_SCHEDULE_EAGER, 0, 10 * MIB);
-    char text[100] = "x";
-    ductile_virtual_last_violation(f.gpu, text, sizeof text);
-    cr_assert_str_empty(text);
-    assert_u64(fixture_state(&f).violations, 0);
 }

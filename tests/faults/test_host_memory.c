@@ -7,12 +7,12 @@
  * This program's own malloc family stands before the C library's and can be told to fail. The
  * sanitizers have theirs in the same place, so under them there is nothing to run.
  */
+#include "tests/support/audit.h"
 #include "tests/support/complain.h"
 #include "tests/support/expect.h"
 #include "tests/support/failing_malloc.h"
 #include "tests/support/shadow.h"
 #include "tests/support/two_ends.h"
-#include "tests/support/world.h"
 #include "vmm/driver/driver.h"
 
 #include <pthread.h>
@@ -26,7 +26,8 @@
 
 /* Calls of the allocator alone are armed: the device and the model keep their memory. */
 typedef struct run {
-    world w;
+    fixture f;
+    model m;
     uint64_t left; /* requests until the one that fails; 0: it has */
     bool has_failed;
 } run;
@@ -53,25 +54,23 @@ static const char *take(run *r, uint64_t size, size_t stream) {
     model_block b = {
         .address = 1, .requested = size, .size = model_rounded(size), .stream = stream};
     begin(r);
-    ductile_status status =
-        ductile_alloc(r->w.f.allocator, size, r->w.f.streams[stream], &b.address);
+    ductile_status status = ductile_alloc(r->f.allocator, size, r->f.streams[stream], &b.address);
     bool failed = end(r);
     TRY(host_status("alloc", status, failed));
     if (status != DUCTILE_OK) {
         NEED(b.address == 0, "a failed alloc wrote an address");
-        return world_audit(&r->w);
+        return audit_fixture(&r->f, &r->m);
     }
-    TRY(model_add(&r->w.m, &b));
+    TRY(model_add(&r->m, &b));
     ductile_virtual_use use = {.address = b.address, .size = b.size, .writes = 1};
-    NEED_OK(ductile_virtual_launch(r->w.f.gpu, r->w.f.streams[stream], &use, 1));
-    return world_audit(&r->w);
+    NEED_OK(ductile_virtual_launch(r->f.gpu, r->f.streams[stream], &use, 1));
+    return audit_fixture(&r->f, &r->m);
 }
 
 static const char *share(run *r, size_t i, size_t stream) {
-    ductile_stream other = r->w.f.streams[stream];
+    ductile_stream other = r->f.streams[stream];
     begin(r);
-    ductile_status status =
-        ductile_record_stream(r->w.f.allocator, r->w.m.blocks[i].address, other);
+    ductile_status status = ductile_record_stream(r->f.allocator, r->m.blocks[i].address, other);
     bool failed = end(r);
     return host_status("record_stream", status, failed);
 }
@@ -79,16 +78,16 @@ static const char *share(run *r, size_t i, size_t stream) {
 /* The contract gives free no status for a lack of host memory: it cannot fail. */
 static const char *give(run *r, size_t i) {
     begin(r);
-    ductile_status status = ductile_free(r->w.f.allocator, r->w.m.blocks[i].address);
+    ductile_status status = ductile_free(r->f.allocator, r->m.blocks[i].address);
     (void)end(r);
     NEED(status == DUCTILE_OK, "free: %s", ductile_status_name(status));
-    (void)model_remove(&r->w.m, i);
-    return world_audit(&r->w);
+    (void)model_remove(&r->m, i);
+    return audit_fixture(&r->f, &r->m);
 }
 
 static const char *give_back(run *r) {
     begin(r);
-    ductile_status status = ductile_trim(r->w.f.allocator, 4 * FIXTURE_GRANULE, NULL);
+    ductile_status status = ductile_trim(r->f.allocator, 4 * FIXTURE_GRANULE, NULL);
     bool failed = end(r);
     return host_status("trim", status, failed);
 }
@@ -97,12 +96,12 @@ static const char *give_back(run *r) {
 static const char *live(run *r) {
     for (size_t i = 0; i < N_BLOCKS; i++) {
         TRY(take(r, (i % 5 + 1) * 300000 + i * 512, i % 3));
-        if (r->w.m.n > 0 && i % 2 == 0) {
-            size_t at = i % r->w.m.n;
-            TRY(share(r, at, (r->w.m.blocks[at].stream + 1) % 3));
+        if (r->m.n > 0 && i % 2 == 0) {
+            size_t at = i % r->m.n;
+            TRY(share(r, at, (r->m.blocks[at].stream + 1) % 3));
         }
-        if (r->w.m.n > 8) {
-            TRY(give(r, (i * 7) % r->w.m.n));
+        if (r->m.n > 8) {
+            TRY(give(r, (i * 7) % r->m.n));
         }
         if (i % 16 == 15) {
             TRY(give_back(r));
@@ -112,10 +111,14 @@ static const char *live(run *r) {
 }
 
 static const char *recovers(run *r) {
-    TRY(fixture_sync_all(&r->w.f));
-    TRY(world_free_all(&r->w));
-    TRY(world_must_alloc(&r->w, CAPACITY, 0));
-    return world_audit(&r->w);
+    TRY(fixture_sync_all(&r->f));
+    while (r->m.n > 0) {
+        NEED_OK(ductile_free(r->f.allocator, model_remove(&r->m, 0).address));
+    }
+    ductile_addr all = 0;
+    NEED_OK(ductile_alloc(r->f.allocator, CAPACITY, r->f.streams[0], &all));
+    NEED_OK(ductile_free(r->f.allocator, all));
+    return audit_fixture(&r->f, &r->m);
 }
 
 static const char *is_given_back(int64_t before) {
@@ -129,11 +132,13 @@ static const char *run_with_failure(uint64_t nth, bool *failed) {
         .capacity_bytes = CAPACITY, .schedule = DUCTILE_SCHEDULE_LAZY, .n_streams = 3};
     int64_t before = pieces_held();
     run r = {.left = nth};
-    TRY(world_open(&r.w, &setup, false));
+    model_init(&r.m);
+    TRY(fixture_open(&r.f, &setup));
     const char *why = live(&r);
     *failed = r.has_failed;
     why = why != NULL ? why : recovers(&r);
-    const char *left = world_close(&r.w);
+    model_fini(&r.m);
+    const char *left = fixture_close(&r.f);
     why = why != NULL ? why : left;
     return why != NULL ? why : is_given_back(before);
 }

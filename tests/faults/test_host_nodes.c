@@ -117,7 +117,7 @@ Test(host_nodes, without_any_each_call_is_done_or_refused_and_changes_nothing) {
         why = why != NULL ? why : is_whole_again(&h);
         cr_assert(why == NULL, "%u nodes left: %s", n_spare, why);
     }
-    cr_assert(any_failed, "nobody asks for host memory");
+    cr_assert(any_failed, "no call asks for host memory");
 }
 
 /* Its lists come from one request for memory, the nodes of the blocks that it splits from others.
@@ -251,7 +251,7 @@ static void hit_when_compaction_is_due(held *h) {
     assert_ok(ductile_alloc(h->f.allocator, 512, h->f.streams[0], &small));
 }
 
-/* The request that finds it due is served, and the next one heals. */
+/* The request that finds it due is served, and the next one compacts. */
 Test(host_nodes, compaction_without_any_is_put_off) {
     if (!CAN_FAIL) {
         cr_skip_test("no malloc of our own beside a sanitizer's or another C library's");

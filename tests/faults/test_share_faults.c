@@ -112,7 +112,7 @@ static const char *const calls[] = {"address_reserve", "phys_import",  "map",
                                     "event_record",    "event_query",  "capture_status"};
 #define N_CALLS (sizeof calls / sizeof calls[0])
 
-/* "Done, then the error" only where what was done is not a name that nobody learns. */
+/* "Done, then the error" only where what was done is not a name that is never learned. */
 static int last_effect(const char *call) {
     return may_leave_something(call) || strcmp(call, "set_access_for") == 0 ? 1 : 0;
 }

@@ -9,6 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define SWEPT_ADDRESSES (512 * GIB) /* many devices are made: their tables are small */
+
 /* ---- Words --------------------------------------------------------------------------------- */
 
 bool has_word(const words *w, const char *word) {
@@ -132,6 +134,10 @@ const char *player_do(player *p, const char *operation) {
     return NULL;
 }
 
+static bool is_swept(const player *p) {
+    return p->how.sites != NULL || p->how.fault.nth > 0;
+}
+
 static const char *do_here(subject *s, void *argument) {
     return player_do((player *)s, argument);
 }
@@ -142,7 +148,8 @@ static const char *step(player *p, char *operation) {
     const char *why = on_thread(s, s->crew.next, do_here, operation);
     const char *seen = no_violation(s); /* the device is told of a block before the model */
     NEED(seen == NULL, "%s: %s", operation, seen);
-    TRY(why);
+    s->is_over |= is_swept(p) && fixture_state(&s->f).poisoned != 0;
+    TRY(s->is_over ? NULL : why);
     if (p->is_over) {
         return NULL;
     }
@@ -221,6 +228,8 @@ static void choose(player *p) {
     subject *s = &p->s;
     const scenario *of = p->of;
     s->families = POOLS | CAPTURES | PINS | PEERS | PRESSURE | FOREIGN;
+    s->families |= of->has_giver ? CALLBACKS : 0;
+    s->is_listening = of->has_listener;
     s->granule = FIXTURE_GRANULE;
     s->setup = (fixture_setup){.capacity_bytes = of->capacity_bytes,
                                .granule_bytes = FIXTURE_GRANULE,
@@ -228,6 +237,7 @@ static void choose(player *p) {
                                .lag = of->lag,
                                .seed = 1,
                                .n_devices = 2,
+                               .address_bytes = is_swept(p) ? SWEPT_ADDRESSES : 0,
                                .no_context_events = of->has_old_driver,
                                .conf = s->conf};
     (void)snprintf(s->conf, sizeof s->conf, "%s%s%s", of->conf,
@@ -235,7 +245,7 @@ static void choose(player *p) {
                    p->how.conf != NULL ? p->how.conf : "");
     s->crew.n = of->n_threads;
     s->is_scripted = true;
-    s->is_faulty = p->how.fault > 0;
+    s->is_faulty = is_swept(p);
     s->has_context_events = !of->has_old_driver;
     s->audit_period = 1;
     p->schedule = p->how.schedule;
@@ -267,18 +277,23 @@ static const char *make_plain_streams(subject *s) {
     return make_stream(s, 4, ORDINARY_STREAM);
 }
 
+static bool says_may_fail(const scenario *of) {
+    bool says = false;
+    for (size_t i = 0; i < of->n_lines; i++) {
+        says |= strstr(of->lines[i], "may_fail") != NULL;
+    }
+    return says;
+}
+
 static const char *begin(player *p) {
     subject *s = &p->s;
     choose(p);
+    failed_calls_reset();
     TRY(subject_begin(s));
     TRY(read_options(s));
     TRY(make_plain_streams(s));
     dvmm_set_trace(s->f.allocator->driver, come_between, p, true);
-    const ductile_virtual_fault fault = {
-        .struct_size = sizeof fault, .nth = p->how.fault, .code = 1};
-    if (p->how.fault > 0) {
-        NEED_OK(ductile_virtual_inject(s->f.gpu, &fault));
-    }
+    TRY(says_may_fail(p->of) ? NULL : play_may_fail(p, NULL));
     return play_note(p, NULL);
 }
 
@@ -292,8 +307,10 @@ static const char *end(player *p) {
         return NULL;
     }
     dvmm_set_trace(s->f.allocator->driver, NULL, NULL, false);
+    if (is_swept(p)) {
+        return play_end_after_fault(p);
+    }
     s->is_scripted = false;
-    s->is_faulty |= p->how.fault > 0;
     TRY(sync_all(s));
     return subject_close(s);
 }
@@ -318,6 +335,11 @@ const char *player_run(const scenario *of, const play_setup *how, uint64_t *n_op
     p->of = of;
     p->how = *how;
     const char *why = play(p);
-    *n_operations += p->how.fault == 0 || p->has_failed || why != NULL ? p->n_operations : 0;
+    bool counts = p->how.fault.nth == 0 || p->has_failed || why != NULL;
+    *n_operations += counts ? p->n_operations : 0;
+    fault_sites_record(NULL);
+    if (why == NULL) {
+        free(p);
+    }
     return why;
 }

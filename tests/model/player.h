@@ -6,9 +6,19 @@
 #include "tests/model/script.h"
 #include "tests/model/subject.h"
 
-#include "vmm/driver/driver.h"
+#include "tests/support/fault_sites.h"
 
 enum { MOST_WORDS = 12, MOST_NAMES = 6000, MOST_AWAITED = 8, WORD_BYTES = 32 };
+
+/* A driver call that fails. */
+typedef struct play_fault {
+    const char *call; /* NULL: of any kind */
+    uint64_t nth;     /* of its kind; 0: none fails */
+    int code;
+    int effect;      /* as in ductile_virtual_fault */
+    bool persistent; /* all later ones fail, too */
+    bool stays;      /* through the end, with live blocks; else the driver works again before it */
+} play_fault;
 
 /* How a scenario is played. */
 typedef struct play_setup {
@@ -18,8 +28,9 @@ typedef struct play_setup {
      * of statuses and figures need not hold, and steps that cannot be made are left out. */
     bool is_lenient;
     bool detects_only; /* what the device sees is all that counts */
-    uint64_t fault;    /* the number of the driver call that fails; 0: none */
-    bool is_listed;    /* each operation is printed */
+    play_fault fault;
+    fault_sites *sites; /* the driver calls that could fail are written down there; or NULL */
+    bool is_listed;     /* each operation is printed */
 } play_setup;
 
 /* NULL, or what is wrong; then everything is left as it is, and the process had better end. */
@@ -57,6 +68,7 @@ typedef struct player {
     size_t n_names;
     ductile_stats noted;
     uint64_t noted_calls[DVMM_N_CALLS];
+    ductile_sleep_report report; /* of the latest set that slept or woke */
     awaited awaited[MOST_AWAITED];
     size_t n_awaited;
     bool is_over;    /* the allocator was destroyed */
@@ -80,6 +92,21 @@ player_verb player_find_verb(const char *name);
 player_verb player_find_memory_verb(const char *name);
 /* Is it the status that the operation is said to have? */
 const char *answers(const player *p, const words *w, ductile_status got);
+
+/* ---- player_faults.c ---- */
+
+/* From here on the planned call may fail: at the beginning, or where the scenario says so. */
+const char *play_may_fail(player *p, const words *w);
+/* The device is as it was, or what is missing is what the failed calls were about. */
+const char *play_end_after_fault(player *p);
+
+/* ---- player_sleep.c ---- */
+
+const char *play_tag(player *p, const words *w);
+const char *play_margin(player *p, const words *w);
+const char *play_sleep(player *p, const words *w);
+const char *play_wake(player *p, const words *w);
+bool figure_of_sleep(const player *p, const char *name, uint64_t *out);
 
 const char *play_note(player *p, const words *w);
 const char *play_expect(player *p, const words *w);

@@ -59,7 +59,9 @@ static bool of_device(const player *p, const char *name, uint64_t *out) {
     } known[] = {{"used", state.used_bytes},
                  {"mappings", state.mappings},
                  {"poisoned", (uint64_t)state.poisoned},
-                 {"faults", ductile_virtual_faults_fired(p->s.f.gpu)}};
+                 {"faults", ductile_virtual_faults_fired(p->s.f.gpu)},
+                 {"told_mapped", p->s.listener.n_mapped},
+                 {"told_leaving", p->s.listener.n_left}};
     for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
         if (strcmp(known[i].name, name) == 0) {
             *out = known[i].value;
@@ -157,9 +159,9 @@ static const char *figure(const player *p, const char *name, uint64_t *out, bool
     bool is_call = strncmp(name, "calls:", 6) == 0;
     *is_since = is_call || strcmp(name, "host_waits") == 0;
     bool is_known = *is_since ? count_calls(p, is_call ? name + 6 : name, out)
-                              : statistic(&stats, name, out) || of_device(p, name, out) ||
-                                    of_pool(p, name, out) || of_block(p, name, out) ||
-                                    of_stream(p, name, out);
+                              : statistic(&stats, name, out) || figure_of_sleep(p, name, out) ||
+                                    of_device(p, name, out) || of_pool(p, name, out) ||
+                                    of_block(p, name, out) || of_stream(p, name, out);
     NEED(is_known, "no figure is called %s", name);
     return NULL;
 }

@@ -125,7 +125,7 @@ static const char *trim(player *p, const words *w) {
     return gives(p, w, keeps ? 3 : 1, released);
 }
 
-/* All work ends, and a trim leaves nothing that nobody uses. */
+/* All work ends, and a trim leaves nothing unused. */
 static const char *rest(player *p, const words *w) {
     (void)w;
     p->s.is_scripted = false;
@@ -169,6 +169,13 @@ static const char *peer(player *p, const words *w) {
         on ? ductile_enable_peer(p->s.f.allocator, 1) : ductile_disable_peer(p->s.f.allocator, 1);
     p->s.has_peer = status == DUCTILE_OK ? on : p->s.has_peer;
     return answers(p, w, status);
+}
+
+/* "host_memory 40M": room for contents of pools that sleep. */
+static const char *host_memory(player *p, const words *w) {
+    uint64_t bytes = 0;
+    TRY(number_at(w, 1, &bytes));
+    return answers(p, w, ductile_sleep_reserve(p->s.f.allocator, bytes, NULL));
 }
 
 static const char *reset_peaks(player *p, const words *w) {
@@ -301,10 +308,16 @@ player_verb player_find_memory_verb(const char *name) {
         {"captures", captures},
         {"peer", peer},
         {"reset_peaks", reset_peaks},
+        {"host_memory", host_memory},
         {"pin", pin},
         {"unpin", unpin},
         {"free_pinned", free_pinned},
         {"fault", fault},
+        {"may_fail", play_may_fail},
+        {"tag", play_tag},
+        {"sleep", play_sleep},
+        {"wake", play_wake},
+        {"margin", play_margin},
         {"no_fault", no_fault},
         {"destroy", destroy},
     };

@@ -37,7 +37,7 @@ static model_block *block_at(player *p, const words *w, size_t i) {
     return at < p->s.m.n ? &p->s.m.blocks[at] : NULL;
 }
 
-/* A step with a block that could not be had is left out. */
+/* A step with a block that could not be allocated is left out. */
 #define BLOCK(variable, i)                                                                         \
     model_block *variable = block_at(p, w, i);                                                     \
     if (variable == NULL) {                                                                        \
@@ -57,7 +57,7 @@ static const char *name_address(player *p, const char *name, ductile_addr addres
     return NULL;
 }
 
-/* Work that does not come to an end until somebody waits for it. */
+/* Work that does not come to an end until a thread waits for it. */
 static void be_late(player *p, const words *w) {
     if (has_word(w, "late")) {
         ductile_virtual_set_schedule(p->s.f.gpu, DUCTILE_SCHEDULE_LAZY, 0);
@@ -95,6 +95,7 @@ static const char *admit(player *p, const words *w, const request *q) {
                      .stream = q->slot,
                      .pool = pool_for(s, q->slot),
                      .is_dedicated = q->is_dedicated || s->is_guarded};
+    b.pool = b.pool == 0 && s->pools[0].is_paused ? s->bypass : b.pool;
     TRY(name_address(p, w->target, q->address));
     be_late(p, w);
     const char *why = has_word(w, "blank") ? admit_blank(s, &b) : admit_block(s, &b);
@@ -215,8 +216,9 @@ static const char *alloc_at(player *p, const words *w) {
 static const char *verify(player *p, const words *w) {
     BLOCK(b, 1);
     for (size_t i = 0; p->how.is_lenient && i < p->s.n_slots && !is_capturing(&p->s); i++) {
-        TRY(p->s.slots[i].is_gone ? NULL
-                                  : sync_slot(&p->s, i)); /* whoever was to wait may not have */
+        TRY(p->s.slots[i].is_gone
+                ? NULL
+                : sync_slot(&p->s, i)); /* the one that was to wait may not have */
     }
     return verify_block(&p->s, b);
 }
@@ -257,7 +259,7 @@ static const char *read_it(player *p, const words *w) {
     return work(p, w, false);
 }
 
-/* "write_pinned a 8M 1": as whoever pinned the memory that was a's, and is freed. */
+/* "write_pinned a 8M 1": as the owner of a pin on the memory that was a's, and is freed. */
 static const char *write_pinned(player *p, const words *w) {
     uint64_t address = 0;
     uint64_t size = 0;
@@ -371,7 +373,7 @@ static void orphan_blocks(subject *s, size_t slot) {
 /* "end 1": destroyed, with or without "done" before. */
 static const char *end_stream(player *p, const words *w) {
     SLOT(slot, 1);
-    TRY(p->how.fault > 0 ? sync_slot(&p->s, slot) : NULL); /* as in leave() */
+    TRY(p->how.fault.nth > 0 ? sync_slot(&p->s, slot) : NULL); /* as in leave() */
     NEED_OK(ductile_virtual_stream_destroy(p->s.f.gpu, p->s.slots[slot].stream));
     p->s.slots[slot].is_gone = true;
     orphan_blocks(&p->s, slot);
@@ -399,7 +401,8 @@ static const char *new_stream(player *p, const words *w) {
 static const char *leave(player *p, const words *w) {
     SLOT(slot, 1);
     orphan_blocks(&p->s, slot);
-    TRY(p->how.fault > 0 ? sync_slot(&p->s, slot) : NULL); /* what follows may not wait for it */
+    TRY(p->how.fault.nth > 0 ? sync_slot(&p->s, slot)
+                             : NULL); /* what follows may not wait for it */
     return make_stream(&p->s, slot, p->s.slots[slot].kind);
 }
 
@@ -421,7 +424,7 @@ static ductile_capture_mode mode_of(const words *w) {
                                    : DUCTILE_CAPTURE_RELAXED;
 }
 
-/* "capture 1 global": by this thread, and nobody tells the allocator. */
+/* "capture 1 global": by this thread, and the allocator is not told. */
 static const char *capture(player *p, const words *w) {
     SLOT(slot, 1);
     subject *s = &p->s;

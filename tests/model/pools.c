@@ -19,12 +19,12 @@ bool pool_exists(const subject *s, unsigned pool) {
 static void set_paused(subject *s, unsigned pool, bool is_paused) {
     s->pools[pool].is_paused = is_paused;
     s->m.has_paused_pool = s->has_left_paused;
-    for (unsigned i = 1; i <= N_POOLS; i++) {
+    for (unsigned i = 0; i <= N_POOLS; i++) {
         s->m.has_paused_pool |= s->pools[i].is_paused || s->pools[i].may_be_paused;
     }
 }
 
-/* A pool that nobody holds goes with its memory, paused or not. */
+/* A pool without a reference goes with its memory, paused or not. */
 void note_if_gone(subject *s, unsigned pool) {
     if (pool != 0 && !pool_exists(s, pool)) {
         s->pools[pool].may_be_paused |= s->pools[pool].is_paused;
@@ -172,7 +172,7 @@ static int count_live(void *user, const ductile_block_info *block) {
     return 0;
 }
 
-/* What nobody holds exists until its memory has gone. */
+/* A pool without a reference exists until its memory has gone. */
 static bool may_answer(const subject *s, unsigned pool, ductile_status status) {
     return status == DUCTILE_OK ||
            (status == DUCTILE_ERR_INVALID_ARGUMENT && !pool_exists(s, pool));
@@ -308,6 +308,19 @@ const char *resume_pool(subject *s, unsigned pool) {
     return refill(s, pool);
 }
 
+void pool_may_sleep(subject *s, unsigned pool) {
+    tell_device(s, pool, false);
+}
+
+const char *pool_sleeps(subject *s, unsigned pool, bool sleeps) {
+    bool slept = s->pools[pool].is_paused;
+    mark_paused(s, pool, sleeps);
+    if (!sleeps) {
+        tell_device(s, pool, true);
+    }
+    return slept && !sleeps ? refill(s, pool) : NULL;
+}
+
 const char *do_pause(subject *s, const record *r) {
     unsigned pool = 1 + r->a % N_POOLS;
     if (!has(s, POOLS) || name_pool(s, pool)->id.first == 0 ||
@@ -349,7 +362,7 @@ const char *end_pools(subject *s) {
             break; /* the device is lost */
         }
     }
-    for (unsigned pool = 1; pool <= N_POOLS && !s->is_over; pool++) {
+    for (unsigned pool = 0; pool <= N_POOLS && !s->is_over; pool++) {
         if (s->pools[pool].is_paused) {
             TRY(resume_pool(s, pool));
         }

@@ -225,6 +225,7 @@ int main(int argc, char **argv) {
         {"--conf", .text = &a.scenarios.conf, .placeholder = "OPTIONS"},
         {"--detect-only", .flag = &a.scenarios.detects_only},
         {"--faults", .number = &a.scenarios.fault_step},
+        {"--sweep", .flag = &a.scenarios.sweeps},
         {"--list", .flag = &a.list},
         {"--no-shrink", .flag = &a.no_shrink},
         {"--progress", .flag = &a.progress},

@@ -15,6 +15,7 @@ typedef struct scenarios_setup {
     bool detects_only;    /* nothing but what the device sees is a finding */
     bool is_listed;
     uint64_t fault_step; /* each so-manieth driver call fails, in a play of its own */
+    bool sweeps;         /* each driver call fails in all ways there are */
 } scenarios_setup;
 
 /* False: a scenario has found something. Prints what. */

@@ -71,6 +71,11 @@ static const char *read_setting(scenario *s, const char *line, bool *is_read) {
         s->has_old_driver = true;
         return strcmp(rest, "old") == 0 ? NULL : complain("the driver can only be old");
     }
+    if ((rest = after(line, "callback")) != NULL) {
+        s->has_listener |= strcmp(rest, "maps") == 0;
+        s->has_giver |= strcmp(rest, "memory") == 0;
+        return s->has_listener || s->has_giver ? NULL : complain("no callback is called %s", rest);
+    }
     const struct {
         const char *word;
         uint64_t *value;

@@ -9,10 +9,11 @@
  *         b = alloc 1M 0; expect address:b = a; expect event_waits = 1
  *
  * `scenario` begins one and says what it claims. `with` gives options, `device` the memory, `lag`
- * the lag, `threads` how many there are, `driver old` one without context events; `schedules` those
- * under which it holds (all). What stands before the first scenario holds for all of the file.
- * Every other line is operations, which docs/testing.md lists. A line that begins with # is a
- * comment.
+ * the lag, `threads` how many there are, `driver old` one without context events,
+ * `callback maps` one that keeps a table of all mappings, `callback memory` one that frees blocks
+ * when memory is short; `schedules` those under which it holds (all). What stands before the first
+ * scenario holds for all of the file. Every other line is operations, which docs/testing.md lists.
+ * A line that begins with # is a comment.
  */
 #ifndef TESTS_MODEL_SCRIPT_H
 #define TESTS_MODEL_SCRIPT_H
@@ -29,6 +30,7 @@ typedef struct scenario {
     uint64_t capacity_bytes, lag, n_threads;
     unsigned schedules; /* bit i: ductile_schedule i */
     bool has_old_driver;
+    bool has_listener, has_giver; /* a map callback; one for memory that is short */
     const char *lines[SCRIPT_LINES];
     unsigned numbers[SCRIPT_LINES]; /* of these lines in the file */
     size_t n_lines;

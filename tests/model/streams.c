@@ -92,7 +92,7 @@ bool has_graph(const subject *s) {
     return false;
 }
 
-/* Nobody can wait for a stream that is under capture or gone; the launch of a graph has to come
+/* No thread can wait for a stream that is under capture or gone; the launch of a graph has to come
  * after what it did before. */
 const char *join_all_with(subject *s, size_t slot) {
     for (size_t i = 0; i < s->n_slots; i++) {
@@ -259,7 +259,7 @@ const char *do_capture_end(subject *s, const record *r) {
     return end_capture(s, i);
 }
 
-/* Blocks whose stream has ended, so that nobody waits for it. */
+/* Blocks whose stream has ended, so that no thread waits for it. */
 static bool has_orphans(const subject *s, unsigned pool) {
     for (size_t i = 0; i < s->m.n; i++) {
         if (s->m.blocks[i].pool == pool && s->m.blocks[i].stream == GONE) {

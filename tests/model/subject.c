@@ -295,7 +295,8 @@ static void look_for_live(subject *s, const ductile_map_event *e) {
     for (size_t i = 0; i < s->m.n; i++) {
         const model_block *b = &s->m.blocks[i];
         bool meets = b->address < e->address + e->size && e->address < b->address + b->size;
-        if (meets && !b->is_paused && (s->moving_pool == 0 || b->pool != s->moving_pool)) {
+        if (meets && !b->is_paused && s->moving_pool != ANY_POOL &&
+            (s->moving_pool == 0 || b->pool != s->moving_pool)) {
             s->wrong = "memory leaves under a live block";
         }
     }
@@ -400,7 +401,7 @@ static const char *listener_is_right(subject *s) {
                          : shadow_matches_segments(&s->listener, s->f.allocator);
 }
 
-/* The program keeps the contract, so nobody writes to freed memory. */
+/* The program keeps the contract, so freed memory is not written to. */
 static const char *nothing_is_overwritten(const subject *s) {
     ductile_stats t = fixture_stats(s->f.allocator);
     NEED(t.fill_mismatches == 0, "freed memory is said to have been written");
@@ -439,13 +440,13 @@ static const char *free_all(subject *s) {
     return NULL;
 }
 
-/* With everything freed the whole device can be had; and given back. */
+/* With everything freed the whole device can be allocated; and given back. */
 static const char *the_whole_device(subject *s) {
     ductile_addr address = 0;
     if (is_simple(s)) {
         uint64_t all = limit_of(s) / s->granule * s->granule;
         ductile_status status = ductile_alloc(s->f.allocator, all, s->slots[0].stream, &address);
-        NEED(status == DUCTILE_OK, "the whole device of %llu bytes cannot be had: %s",
+        NEED(status == DUCTILE_OK, "the whole device of %llu bytes cannot be allocated: %s",
              (unsigned long long)all, ductile_status_name(status));
         NEED_OK(ductile_free(s->f.allocator, address));
     }
@@ -462,7 +463,7 @@ static const char *empty(subject *s) {
          "%llu bytes are held with nothing alive, %llu of them quarantined, %llu free, %llu cached",
          (unsigned long long)left.reserved_bytes, (unsigned long long)left.quarantined_bytes,
          (unsigned long long)left.free_bytes, (unsigned long long)left.cached_bytes);
-    NEED(left.pinned_bytes == 0 || s->is_faulty, "memory is pinned by nobody");
+    NEED(left.pinned_bytes == 0 || s->is_faulty, "memory is pinned without a pin");
     return NULL;
 }
 
@@ -515,7 +516,8 @@ void subject_abandon(subject *s) {
     model_fini(&s->m);
 }
 
-/* Whoever destroys an allocator with live blocks has waited for streams of other contexts. */
+/* A program that destroys an allocator with live blocks has waited for streams of other contexts.
+ */
 static const char *end_blocks(subject *s) {
     while (s->m.n > 0) {
         if (!s->m.blocks[s->m.n - 1].is_paused) {

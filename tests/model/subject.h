@@ -30,6 +30,7 @@ enum {
     N_PLAIN_POOLS = 3,
     N_GRAPHS = 2,
     N_POOLS = N_PLAIN_POOLS + N_GRAPHS, /* numbers of pools count from 1 */
+    ANY_POOL = N_POOLS + 1,
     MOST_ROUTES = 12,
     MOST_BLOCKS = 128,
     MOST_SMALL_BLOCKS = 1200, /* where they are small and many */
@@ -164,7 +165,8 @@ typedef struct subject {
     route routes[MOST_ROUTES];
     size_t n_routes;
     bool has_left_paused; /* memory that the driver did not unmap, in a pool whose name is gone */
-    unsigned moving_pool; /* is being paused or resumed; 0: none */
+    unsigned moving_pool; /* is being paused or resumed; 0: none; ANY_POOL: a set is */
+    unsigned bypass;      /* serves for the default pool while that sleeps; 0: none does */
     graph_state graphs[N_GRAPHS];
     uint64_t n_captures;
     debt debts[MOST_DEBTS];
@@ -186,7 +188,7 @@ typedef struct subject {
     bool is_armed;     /* a fault is planned */
     bool is_faulty;    /* one was planned before */
     bool is_over;      /* the device is lost */
-    bool is_scripted;  /* whoever calls looks at `status` */
+    bool is_scripted;  /* the caller looks at `status` */
     const char *wrong; /* in a callback */
     uint8_t next_pattern;
     ductile_addr last_freed;
@@ -328,6 +330,10 @@ const char *release_pool(subject *s, unsigned pool);
 const char *pause_pool(subject *s, unsigned pool, ductile_contents contents);
 const char *resume_pool(subject *s, unsigned pool);
 const char *end_pools(subject *s);
+/* Before a set of pools is paused, for each of it: to the device its blocks are not live. */
+void pool_may_sleep(subject *s, unsigned pool);
+/* Whether it does now; for pools of a set that was paused or resumed. */
+const char *pool_sleeps(subject *s, unsigned pool, bool sleeps);
 
 const char *do_pool_open(subject *s, const record *r);
 const char *do_pool_close(subject *s, const record *r);
@@ -344,7 +350,7 @@ uint64_t limit_of(const subject *s);
 /* Granules that nothing can give back or give to others before a block of the model is freed. */
 uint64_t held_by_live(subject *s);
 
-/* When all work is done and nothing is captured, a trim leaves nothing that nobody uses, and then
+/* When all work is done and nothing is captured, a trim leaves nothing unused, and then
  * what fits is not refused. Waits for all work. */
 const char *nothing_is_stuck(subject *s, size_t slot);
 const char *do_rest(subject *s, const record *r);

@@ -99,7 +99,8 @@ static const char *use_elsewhere(actor *self) {
     return give(self, &self->large);
 }
 
-/* Everybody's large block is recorded on it; whoever frees one later does not name it again. */
+/* Everybody's large block is recorded on it; a thread that frees one later does not name it again.
+ */
 static const char *end_stream(actor *self) {
     held h;
     TRY(make(self, SMALL, self->own, &h));
@@ -110,7 +111,7 @@ static const char *end_stream(actor *self) {
     return NULL;
 }
 
-/* Only together with itself: nobody may allocate between two frees of one address. */
+/* Only together with itself: no thread may allocate between two frees of one address. */
 static const char *free_twice(actor *self) {
     stage *s = self->s;
     scheduler_mute();
@@ -215,7 +216,7 @@ static const char *announce(actor *self) {
 const char *resume_pool(stage *s) {
     ductile_status status = ductile_resume(s->f.allocator, PLAIN_POOL);
     if (status == DUCTILE_ERR_OUT_OF_MEMORY && has_mark(s, STARVES)) {
-        s->is_paused = true; /* nobody else can resume it, or pause it again */
+        s->is_paused = true; /* no other thread can resume it, or pause it again */
         return NULL;
     }
     NEED(status == DUCTILE_OK, "resume: %s", ductile_status_name(status));

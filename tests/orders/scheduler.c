@@ -124,7 +124,7 @@ static unsigned wake_resting(void) {
         scheduler_found("deadlock", "every thread waits for another one");
     }
     if (++n_idle_rounds == MOST_IDLE_ROUNDS) {
-        scheduler_found("livelock", "threads ask again and again for what nobody does");
+        scheduler_found("livelock", "threads ask again and again for what no thread does");
     }
     return all_enabled();
 }
@@ -375,7 +375,7 @@ int __wrap_pthread_mutex_unlock(pthread_mutex_t *mutex) {
     return 0;
 }
 
-/* Nobody else can run between the two waits: there is no point in between. */
+/* No other thread can run between the two waits: there is no point in between. */
 int __wrap_pthread_cond_wait(pthread_cond_t *signal, pthread_mutex_t *mutex) {
     if (me == NULL) {
         return __real_pthread_cond_wait(signal, mutex);

@@ -93,7 +93,7 @@ const char *stage_close(stage *s);
 
 /* ---- For acts ------------------------------------------------------------------------------ */
 
-/* Allocates, enters the block in the model and writes to it. Refused where somebody starves the
+/* Allocates, enters the block in the model and writes to it. Refused where a thread starves the
  * others: *out is none. */
 const char *make(actor *self, uint64_t size, ductile_stream stream, held *out);
 /* The same with a block that a call of the act has made. */
@@ -105,7 +105,7 @@ const char *let_go(stage *s, const held *h);
 const char *keep(actor *self, const held *h);
 /* Work of another stream, in order, before and behind that of the block's own. */
 const char *use_on(stage *s, const held *h, ductile_stream stream);
-/* The plain pool; refused where somebody starves the others. */
+/* The plain pool; refused where a thread starves the others. */
 const char *resume_pool(stage *s);
 bool has_mark(const stage *s, unsigned mark);
 

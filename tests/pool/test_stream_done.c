@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * ductile_stream_done beside threads that are about to name the stream, which nobody told them to:
+ * ductile_stream_done beside threads that are about to name the stream, untold:
  * at a free, in a trim, in a pause, before a wait for the whole device, at the close of an import.
  * A thread stops just before it names the stream; once ductile_stream_done has returned and the
  * stream is destroyed, it must not. The linker puts the stops in: see __wrap_.
@@ -182,7 +182,7 @@ static void open_unannounced(void) {
     open_with("captures:unannounced");
 }
 
-/* The first stream does not exist any more: whoever names it from now on makes a violation. */
+/* The first stream does not exist any more: a call that names it from now on makes a violation. */
 static void end_stream(void) {
     assert_ok(ductile_virtual_stream_destroy(f.gpu, f.streams[f.n_streams - 1]));
     f.n_streams--;
@@ -282,7 +282,7 @@ Test(stream_done_beside_unannounced, a_wait_for_the_whole_device) {
     close_audited();
 }
 
-/* A context marker stands behind the work of the stream, and nobody names it. */
+/* A context marker stands behind the work of the stream, and no call names it. */
 static void names_no_stream(void *(*body)(void *)) {
     assert_ok(ductile_free(f.allocator, take_on(f.n_streams - 1)));
     errand e = with_last_stream(0, AT_A_LOOK);
@@ -331,7 +331,7 @@ Test(stream_done_beside_import, that_is_being_closed) {
     assert_fine(two_ends_close(&t));
 }
 
-/* The import is there all the while: nobody is told that it is not. */
+/* The import is there all the while: no thread is told that it is not. */
 Test(stream_done_beside_import, that_somebody_wants_to_close) {
     errand done = import_one(AT_A_RECORD);
     errand e = {.allocator = done.allocator, .address = done.address, .stream = done.stream};
@@ -349,7 +349,7 @@ Test(stream_done_beside_import, that_somebody_wants_to_close) {
     assert_fine(two_ends_close(&t));
 }
 
-/* Whoever is told that the import goes may end its stream. */
+/* A thread that is told that the import goes may end its stream. */
 static void end_its_stream(void *user, ductile_allocator *allocator,
                            const ductile_map_event *event) {
     errand *e = user;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A map that failed: what is known to be empty is used again, what is known to be mapped is undone,
- * and what nobody can tell is never touched again.
+ * and what cannot be told is never touched again.
  */
 #include "tests/support/segment_rig.h"
 
@@ -62,12 +62,12 @@ Test(failed_map, that_nobody_can_tell_for_lack_of_memory_is_quarantined) {
     nobody_can_tell(DVMM_OUT_OF_MEMORY);
 }
 
-/* Somebody else's memory at one end: neither nothing nor ours, and not ours to unmap. */
+/* Another owner's memory at one end: neither nothing nor ours, and not ours to unmap. */
 static void stands_in_the_way(uint32_t granule) {
     rig_back(&r, dseg_addr(seg, granule), 1);
     uint64_t mappings = rig_state(&r).mappings;
     dvmm_handle *h = new_handle(3);
-    cr_assert(map_fails(2, h), "the ends differ and nobody noticed");
+    cr_assert(map_fails(2, h), "the ends differ and that was not noticed");
     assert_quarantined(2, h);
     assert_u64(rig_state(&r).mappings, mappings);
     assert_u64(rig_state(&r).violations, 0);
@@ -321,7 +321,7 @@ Test(refill, fills_what_is_empty_and_keeps_what_stayed) {
     dvmm_handle *stayed = back(2, 1);
     assert_ok(dseg_refill(seg, 0, 6, 1));
     assert_u64(seg->n_mapped, 6);
-    cr_assert(seg->slots[2].handle == stayed, "what stayed was mapped anew");
+    cr_assert(seg->slots[2].handle == stayed, "what stayed was mapped again");
     end_growth();
 }
 
@@ -368,7 +368,7 @@ Test(refill, stops_where_an_address_is_lost) {
     segment_rig_abandon();
 }
 
-/* A mapping that was kept and that nobody can read any more: what it is cannot be told. */
+/* A mapping that was kept and that cannot be read any more: what it is cannot be told. */
 Test(refill, stops_where_nobody_can_tell_what_stayed) {
     (void)back(1, 1);
     break_calls("get_access", 1, DVMM_UNKNOWN, 0);
@@ -387,11 +387,11 @@ Test(refill, with_one_handle_stops_where_nobody_can_tell_what_stayed) {
     assert_status(dseg_fill_with_one(seg, UINT64_MAX), DUCTILE_ERR_DRIVER);
     mend_calls();
     assert_ok(dseg_fill_with_one(seg, UINT64_MAX));
-    cr_assert(seg->slots[0].handle == stayed, "what stayed was mapped anew");
+    cr_assert(seg->slots[0].handle == stayed, "what stayed was mapped again");
     end_growth();
 }
 
-/* Somebody else unmapped it: it comes back at the same place. */
+/* Another caller unmapped it: it comes back at the same place. */
 Test(refill, with_one_handle_maps_again_what_is_gone) {
     (void)back(0, N_GRANULES);
     assert_code(RAW(&r, unmap, dseg_addr(seg, 0), N_GRANULES * r.granule), DVMM_SUCCESS);

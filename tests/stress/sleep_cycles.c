@@ -312,12 +312,12 @@ static const uint64_t most_arena_bytes = 2 * (N_KEPT * 4 + (uint64_t)N_EXTRA * 6
 
 /* Memory and what the device knows are the same to the byte. Host memory and events are kept for
  * reuse, as many as one cycle ever needed at once, which is a matter of chance. */
-static const char *compare(const residue *now, const residue *settled) {
+static const char *compare(const residue *now, const residue *early) {
     residue same = *now;
-    same.host = settled->host;
-    same.events = settled->events;
-    same.arena_bytes = settled->arena_bytes;
-    NEED(memcmp(&same, settled, sizeof same) == 0,
+    same.host = early->host;
+    same.events = early->events;
+    same.arena_bytes = early->arena_bytes;
+    NEED(memcmp(&same, early, sizeof same) == 0,
          "used %llu handles %llu mappings %llu reservations %llu addresses %llu streams %llu "
          "reserved %llu segments %llu arenas %llu live %llu: not as before",
          (unsigned long long)now->used, (unsigned long long)now->handles,
@@ -325,7 +325,7 @@ static const char *compare(const residue *now, const residue *settled) {
          (unsigned long long)now->addresses, (unsigned long long)now->streams,
          (unsigned long long)now->reserved, (unsigned long long)now->segments,
          (unsigned long long)now->arenas, (unsigned long long)now->live);
-    NO_MORE(host, now, settled->host + settled->host / 4);
+    NO_MORE(host, now, early->host + early->host / 4);
     NO_MORE(events, now, (uint64_t)MOST_EVENTS);
     NO_MORE(arena_bytes, now, most_arena_bytes);
     return NULL;
@@ -378,8 +378,8 @@ static const char *close_all(void) {
 
 /* Driver calls stand for time, which on the virtual GPU is not that of a device. */
 static const char *run_rounds(uint64_t cycles) {
-    residue settled = {0};
-    uint64_t calls_settled = 0;
+    residue early = {0};
+    uint64_t calls_early = 0;
     for (uint64_t round = 0; round * CYCLES_PER_ROUND < cycles; round++) {
         residue now = {0};
         uint64_t calls = fixture_state(&p.f).calls;
@@ -389,12 +389,12 @@ static const char *run_rounds(uint64_t cycles) {
         calls = fixture_state(&p.f).calls - calls;
         TRY(read_residue(&now));
         if (round >= 3) {
-            TRY(compare(&now, &settled));
-            NEED(calls < 2 * calls_settled, "%llu driver calls in a round, and once %llu",
-                 (unsigned long long)calls, (unsigned long long)calls_settled);
+            TRY(compare(&now, &early));
+            NEED(calls < 2 * calls_early, "%llu driver calls in a round, and once %llu",
+                 (unsigned long long)calls, (unsigned long long)calls_early);
         } else {
-            settled = now;
-            calls_settled = calls;
+            early = now;
+            calls_early = calls;
         }
     }
     return NULL;

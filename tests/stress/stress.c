@@ -64,12 +64,12 @@ static size_t cast(const stage *s, const char *(**acts)(actor *)) {
 /* Was there anything to see? */
 static const char *has_played(const stage *s) {
     const plan *p = &s->plan;
-    NEED(s->n_blocks > 0 && s->n_lives > 0 && s->n_audits > 0, "nobody has played");
+    NEED(s->n_blocks > 0 && s->n_lives > 0 && s->n_audits > 0, "no thread has played");
     NEED(!p->pools || (s->n_pauses > 0 && s->n_graphs > 0 && s->n_streams > 0),
          "%llu pauses, %llu graphs, %llu streams", (unsigned long long)s->n_pauses,
          (unsigned long long)s->n_graphs, (unsigned long long)s->n_streams);
     NEED(!p->crunch || (s->n_refused > 0 && s->n_asked > 0), "memory was never short");
-    NEED(!p->callbacks || s->n_refused_inside > 0, "nobody asked inside a callback");
+    NEED(!p->callbacks || s->n_refused_inside > 0, "no callback asked for memory");
     NEED(!p->share || s->n_passed > 0, "nothing was passed");
     return NULL;
 }
@@ -175,16 +175,16 @@ static const char *release_all(stage *s) {
     return NULL;
 }
 
-/* Nothing is left anywhere, and the whole device can be had. */
+/* Nothing is left anywhere, and the whole device can be allocated. */
 static const char *nothing_is_left(stage *s) {
     ductile_addr all = 0;
     ductile_stats stats = fixture_stats(allocator_of(s));
-    NEED(stats.live_blocks == 0, "a block is live that nobody holds");
+    NEED(stats.live_blocks == 0, "a block is live that no thread holds");
     NEED(stats.reserved_bytes == 0, "memory is held with no block alive");
     if (s->plan.share) {
         return NULL; /* the importer may still have some, until its end */
     }
-    NEED(fixture_state(&s->t.f).used_bytes == 0, "memory is held that nobody has");
+    NEED(fixture_state(&s->t.f).used_bytes == 0, "memory is held for no block");
     NEED(fixture_state(&s->t.f).poisoned == 0, "the device is poisoned");
     NEED_OK(ductile_alloc(allocator_of(s), s->plan.capacity_mib * MIB, s->t.f.streams[0], &all));
     NEED_OK(ductile_free(allocator_of(s), all));

@@ -49,8 +49,8 @@ static uint64_t bits(uint64_t first, uint64_t last) {
 
 static const char *change_word(_Atomic uint64_t *word, uint64_t mask, bool takes) {
     uint64_t before = takes ? atomic_fetch_or(word, mask) : atomic_fetch_and(word, ~mask);
-    NEED(!takes || (before & mask) == 0, "bytes were handed out that somebody else has");
-    NEED(takes || (before & mask) == mask, "bytes were given back that nobody had");
+    NEED(!takes || (before & mask) == 0, "bytes were handed out that have an owner");
+    NEED(takes || (before & mask) == mask, "bytes were given back that had no owner");
     return NULL;
 }
 

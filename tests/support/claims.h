@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Who owns which device bytes, for many threads at once and without a lock: a bit per 512 bytes,
- * set by whoever was handed them. A bit that is set already belongs to two.
+ * set by the thread that was handed them. A bit that is set already belongs to two.
  */
 #ifndef TESTS_SUPPORT_CLAIMS_H
 #define TESTS_SUPPORT_CLAIMS_H

@@ -22,7 +22,7 @@ static _Thread_local uint64_t fails_at; /* the request, counted from 1, that fai
 static _Thread_local uint64_t requests;
 static _Thread_local bool fails_all; /* from here on */
 static _Thread_local bool has_failed;
-static _Thread_local uint64_t n_empty; /* somebody will write behind them */
+static _Thread_local uint64_t n_empty; /* a caller will write behind them */
 static void (*instead)(
     void); /* happens before the request that would have failed, which succeeds */
 

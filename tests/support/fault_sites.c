@@ -11,7 +11,7 @@
 
 enum { N_FRAMES_MAX = 64 };
 
-static fault_sites *recording; /* NULL: nobody asks */
+static fault_sites *recording; /* NULL: no test asks */
 
 static uint64_t way_here(void) {
     void *frames[N_FRAMES_MAX];
@@ -25,7 +25,7 @@ static uint64_t way_here(void) {
 
 static void write_down(dvmm_call call) {
     if (recording->n == N_FAULT_SITES_MAX) {
-        return; /* whoever asked sees a full list */
+        return; /* the test sees a full list */
     }
     fault_site site = {
         .call = call, .nth = 1, .way = way_here(), .is_new = true, .in_end = recording->in_end};
@@ -108,6 +108,8 @@ void __wrap_dvmm_vgpu_log(ductile_virtual_gpu *gpu, dvmm_call call, uint64_t add
     }
     if (code != DVMM_SUCCESS) {
         add_failed(call, size);
+    } else if (call == DVMM_CALL_phys_create && size > failed.largest_handle) {
+        failed.largest_handle = size;
     }
     __real_dvmm_vgpu_log(gpu, call, address, size, code);
 }

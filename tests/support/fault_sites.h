@@ -31,9 +31,10 @@ typedef struct fault_sites {
 void fault_sites_record(fault_sites *sites);
 void fault_sites_mark_end(void);
 
-/* Sums over calls that failed. */
+/* Sums over calls that failed, and the largest handle that was made. */
 typedef struct failed_calls {
     uint64_t unmap_bytes, releases, address_frees, event_destroys, syncs, marks;
+    uint64_t largest_handle;
 } failed_calls;
 
 /* Since the last reset. */

@@ -56,7 +56,7 @@ typedef struct faulty_driver {
 /* From now on the driver's calls go through f. */
 void faulty_install(faulty_driver *f, dvmm_driver *d);
 
-/* Starts to count calls anew. NULL: no call fails. */
+/* Starts to count calls again. NULL: no call fails. */
 void faulty_plan_fault(faulty_driver *f, const faulty_plan *plan);
 
 size_t faulty_count(const faulty_driver *f, faulty_kind kind);

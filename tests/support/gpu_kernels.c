@@ -96,7 +96,7 @@ SAME((int)DEVICE_CAPABILITY_MAJOR == (int)CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY
 
 /* ---- Opening ------------------------------------------------------------------------------- */
 
-/* Owned by whoever opened it; constant after that. */
+/* Owned by the caller that opened it; constant after that. */
 struct gpu_kernels {
     gpu_functions call;
     int device;
@@ -134,7 +134,7 @@ static const char *find_device(gpu_kernels *gpu, int ordinal) {
     (void)gpu->call.device_attribute(&gpu->multiprocessors, DEVICE_MULTIPROCESSORS, gpu->device);
     (void)gpu->call.device_attribute(&gpu->capability_major, DEVICE_CAPABILITY_MAJOR, gpu->device);
     code = gpu->call.context_retain(&gpu->context, gpu->device);
-    NEED(code == 0, "the device's context cannot be had (%d)", code);
+    NEED(code == 0, "there is no context of the device (%d)", code);
     return NULL;
 }
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Seeded random numbers for tests: the same seed gives the same run on every machine, so that a
- * failure that prints its seed can be had again. One counter, mixed; no state beyond 64 bits, so
+ * failure that prints its seed can be repeated. One counter, mixed; no state beyond 64 bits, so
  * a run can be forked by copying the struct. Not for anything but tests.
  */
 #ifndef TESTS_SUPPORT_RNG_H

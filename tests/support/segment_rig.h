@@ -15,7 +15,7 @@ static dvmm_handle_store store;
 static dvmm_marker_pool markers;
 static dseg_segment *seg;
 
-/* Work completes when somebody waits for it. */
+/* Work completes when a thread waits for it. */
 static inline void segment_rig_open(void) {
     rig_open_scheduled(&r, DUCTILE_SCHEDULE_LAZY, 0, 0);
     dvmm_phys_props props = {0};
@@ -32,7 +32,7 @@ static inline void segment_rig_close(void) {
     rig_close(&r);
 }
 
-/* Of a test that leaves a spot behind whose state nobody knows. */
+/* Of a test that leaves a spot behind whose state is not known. */
 static inline void segment_rig_abandon(void) {
     assert_status(dseg_destroy(seg), DUCTILE_ERR_DRIVER);
     dvmm_store_fini(&store);

@@ -112,12 +112,12 @@ const char *shadow_covers(shadow *s, ductile_addr address, uint64_t size) {
 
 /* ---- Comparing with what is there ---------------------------------------------------------- */
 
-typedef struct tally {
+typedef struct counts {
     uint64_t mapped;
     uint64_t retiring; /* handles at old addresses */
-} tally;
+} counts;
 
-static const char *compare_segment(shadow *s, const dseg_segment *seg, tally *t) {
+static const char *compare_segment(shadow *s, const dseg_segment *seg, counts *t) {
     for (uint32_t g = seg->low; g < seg->high; g++) {
         const dseg_slot *slot = &seg->slots[g];
         ductile_addr address = dseg_addr(seg, g);
@@ -133,7 +133,7 @@ static const char *compare_segment(shadow *s, const dseg_segment *seg, tally *t)
     return NULL;
 }
 
-static const char *compare_segments(shadow *s, ductile_allocator *a, tally *t) {
+static const char *compare_segments(shadow *s, ductile_allocator *a, counts *t) {
     for (uint32_t i = 0; i < a->segments.count; i++) {
         TRY(compare_segment(s, a->segments.items[i], t));
     }
@@ -143,7 +143,7 @@ static const char *compare_segments(shadow *s, ductile_allocator *a, tally *t) {
 }
 
 static const char *compare_all(shadow *s, ductile_allocator *a) {
-    tally t = {0, 0};
+    counts t = {0, 0};
     ductile_virtual_state state = {.struct_size = sizeof state};
     TRY(compare_segments(s, a, &t));
     NEED_OK(ductile_virtual_get_state(s->gpu, &state));
@@ -155,7 +155,7 @@ static const char *compare_all(shadow *s, ductile_allocator *a) {
 }
 
 const char *shadow_matches_segments(shadow *s, ductile_allocator *a) {
-    tally t = {0, 0};
+    counts t = {0, 0};
     TRY(shadow_complaint(s));
     (void)pthread_mutex_lock(&s->lock);
     const char *why = compare_segments(s, a, &t);

@@ -44,7 +44,7 @@ const char *shadow_covers(shadow *s, ductile_addr address, uint64_t size);
 /* No call is under way: the table is what the allocator's segments and the device hold. */
 const char *shadow_is_true(shadow *s, ductile_allocator *a);
 
-/* The same of the segments alone: after failures the device may hold what nobody uses. */
+/* The same of the segments alone: after failures the device may hold what is not used. */
 const char *shadow_matches_segments(shadow *s, ductile_allocator *a);
 
 /* What was complained of so far. */

@@ -83,7 +83,7 @@ typedef struct sending {
     ductile_status status;
 } sending;
 
-/* Whoever fails closes: so the header says, and the other side must not wait for more. */
+/* The side that fails closes: so the header says, and the other side must not wait for more. */
 static void *send_block(void *argument) {
     sending *s = argument;
     s->status = ductile_export(s->t->f.allocator, s->addr, s->t->out);

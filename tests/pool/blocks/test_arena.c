@@ -83,7 +83,7 @@ Test(arena, a_wish_for_compaction_is_for_the_next_allocation) {
     close_audited();
 }
 
-/* The arena of stream 0 in a pool that somebody holds. */
+/* The arena of stream 0 in a pool that is held. */
 static dpool_arena *make_pool_arena(ductile_pool_kind kind) {
     ductile_allocator *a = f.allocator;
     assert_ok(ductile_pool_retain(a, GRAPH));

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Map callbacks: what is told, in which order, and what other threads can do meanwhile. That a
- * table kept by them is always true is tests/model.
+ * Map callbacks: who is told in which order, and what other threads can do meanwhile. What is told
+ * is in tests/scenarios/callbacks.txt; that a table kept by them is always true is tests/model.
  */
 #include "tests/support/expect.h"
 #include "tests/support/fixture_virtual.h"
@@ -50,64 +50,6 @@ static void give(ductile_addr addr) {
 }
 
 /* ---- What is told -------------------------------------------------------------------------- */
-
-Test(announce, a_mapping_is_told_handle_by_handle_before_the_address_is_returned) {
-    ductile_addr addr = take(3, 0);
-    cr_assert_eq(s.n_mapped, 3);
-    assert_fine(shadow_covers(&s, addr, 3 * GRANULE));
-    give(addr);
-}
-
-Test(announce, hits_and_frees_tell_nothing) {
-    give(take(3, 0));
-    uint64_t before = s.n_mapped;
-    for (int i = 0; i < 10; i++) {
-        give(take(2, 0));
-    }
-    cr_assert(s.n_mapped == before && s.n_left == 0);
-}
-
-Test(announce, memory_that_moves_leaves_first) {
-    ductile_addr blocks[16];
-    for (size_t i = 0; i < 16; i++) {
-        blocks[i] = take(1, 0);
-    }
-    for (size_t i = 0; i < 16; i += 2) {
-        give(blocks[i]);
-    }
-    ductile_addr large = take(8, 0); /* nothing leaves the device: every handle is moved */
-    cr_assert_eq(fixture_stats(f.allocator).recycled_handles, s.n_left);
-    cr_assert_gt(s.n_left, 0);
-    assert_fine(shadow_covers(&s, large, 8 * GRANULE));
-    assert_fine(shadow_is_true(&s, f.allocator));
-}
-
-Test(announce, a_trim_tells_what_it_unmaps) {
-    give(take(5, 0));
-    assert_ok(ductile_empty_cache(f.allocator));
-    cr_assert_eq(s.n_left, 5);
-    cr_assert_eq(s.n, 0);
-}
-
-Test(announce, a_plan_that_fails_half_way_is_told_back) {
-    ductile_addr blocks[16];
-    for (size_t i = 0; i < 16; i++) {
-        blocks[i] = take(1, 0);
-    }
-    for (size_t i = 0; i < 16; i += 2) {
-        give(blocks[i]);
-    }
-    uint64_t mapped = s.n_mapped;
-    ductile_addr addr = 1;
-    ductile_virtual_fault third = {
-        .struct_size = sizeof third, .call = "map", .nth = 3, .code = 999};
-    assert_ok(ductile_virtual_inject(f.gpu, &third));
-    assert_status(ductile_alloc(f.allocator, 8 * GRANULE, f.streams[0], &addr), DUCTILE_ERR_DRIVER);
-    assert_ok(ductile_virtual_inject(f.gpu, NULL));
-    cr_assert_gt(s.n_left, 0, "nothing was said to leave: nothing was undone");
-    cr_assert_eq(s.n_mapped - mapped, s.n_left);
-    assert_fine(shadow_is_true(&s, f.allocator));
-}
 
 Test(announce, an_import_comes_and_leaves_as_one) {
     static shadow of_importer;
@@ -292,21 +234,6 @@ Test(announce, an_event_says_whose_memory_it_is) {
     give(take(1, 1));
     cr_assert_eq(latest.stream, f.streams[1]);
     cr_assert(latest.pool.first == 0 && latest.pool.second == 0);
-}
-
-Test(announce, a_pause_tells_what_leaves_and_a_resume_what_comes_but_for_what_is_pinned) {
-    make_pool();
-    ductile_addr block = take_in_pool(3);
-    ductile_addr pinned = take_in_pool(2);
-    assert_ok(ductile_pin(f.allocator, pinned));
-    assert_ok(ductile_pause(f.allocator, POOL, DUCTILE_CONTENTS_DROP));
-    cr_assert_eq(s.n_left, 3);
-    assert_fine(shadow_covers(&s, pinned, 2 * GRANULE));
-    assert_ok(ductile_resume(f.allocator, POOL));
-    cr_assert_eq(s.n_mapped, 5 + 3);
-    assert_fine(shadow_covers(&s, block, 3 * GRANULE));
-    assert_fine(shadow_is_true(&s, f.allocator));
-    assert_ok(ductile_unpin(f.allocator, pinned));
 }
 
 static void unpin_once(void *user, ductile_allocator *a, const ductile_map_event *e) {

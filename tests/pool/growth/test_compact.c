@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What may come between the moment when healing is due and the plan. The linker puts it in. */
+/* What may come between the moment when compaction is due and the plan. The linker puts it in. */
 #include "pool/blocks/arena.h"
 #include "tests/support/one_fixture.h"
 #include "vmm/base/check.h"
@@ -37,7 +37,7 @@ static void open_pool(void) {
     assert_ok(ductile_pool_begin(f.allocator, POOL, all_of_them, NULL));
 }
 
-/* [free][gap][free][gap][free][live], and a dip that has ended: the next request heals. */
+/* [free][gap][free][gap][free][live], and a dip that has ended: the next request compacts. */
 static void make_compaction_due(void) {
     ductile_addr blocks[5];
     for (int i = 0; i < 5; i++) {
@@ -56,7 +56,7 @@ static void make_compaction_due(void) {
     (void)take(512, 0);
 }
 
-static uint64_t healed(void) {
+static uint64_t compacted(void) {
     return fixture_stats(f.allocator).compacted_handles;
 }
 
@@ -70,7 +70,7 @@ Test(heal, moves_memory_of_a_plain_pool) {
     open_pool();
     make_compaction_due();
     (void)take(512, 0);
-    cr_assert_gt(healed(), 0);
+    cr_assert_gt(compacted(), 0);
     assert_ok(ductile_pool_end(f.allocator, POOL));
     assert_fine(audit_fixture(&f, NULL));
     assert_fine(fixture_close(&f));
@@ -106,7 +106,7 @@ Test(heal, records_no_mark_where_no_gap_can_be_filled) {
 Test(heal, leaves_a_pool_alone_that_a_capture_came_into) {
     if (DUCTILE_CHECK >= 3) {
         cr_skip_test(
-            "every call checks the whole heap, which waits for the lock that healing holds");
+            "every call checks the whole heap, which waits for the lock that compaction holds");
     }
     open_pool();
     (void)take(512, 1);
@@ -114,8 +114,8 @@ Test(heal, leaves_a_pool_alone_that_a_capture_came_into) {
     give(take(512, 1));
     meanwhile = capture_and_ask;
     (void)take(512, 0);
-    cr_assert_null(meanwhile, "healing has not begun");
-    cr_assert_eq(healed(), 0);
+    cr_assert_null(meanwhile, "compaction has not begun");
+    cr_assert_eq(compacted(), 0);
     assert_ok(ductile_virtual_capture_end(f.gpu, f.streams[1], NULL));
     assert_ok(ductile_pool_end(f.allocator, POOL));
     assert_fine(audit_fixture(&f, NULL));

@@ -1,19 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A run of weeks is the same step again and again, never quite the same. What is lost a little in
- * each pass is lost for good in the end: forty passes of a step whose sizes vary must stay as tight
+ * each pass is lost in the end: forty passes of a step whose sizes vary must stay as tight
  * as the first, in memory, in addresses and in bookkeeping.
  */
 #include "tests/support/audit.h"
 #include "tests/support/complain.h"
 #include "tests/support/expect.h"
 #include "tests/support/rng.h"
-#include "tests/support/world.h"
 
 #include <stdlib.h>
 
 #define N_PASSES 40
-#define SETTLED 4 /* after a tenth of the passes nothing may grow any more */
+#define WARMED_UP 4 /* after a tenth of the passes nothing may grow any more */
 #define N_LAYERS 24
 #define N_KEPT 72 /* weights: three a layer */
 #define N_SAVED (4 * N_LAYERS)
@@ -146,7 +145,7 @@ static void forty_passes(const fixture_setup *setup, uint64_t seed, double least
         pass(t);
         assert_fine(t->why);
         assert_fine(audit_fixture(&t->f, NULL));
-        if (i + 1 == SETTLED) {
+        if (i + 1 == WARMED_UP) {
             early = fixture_stats(t->f.allocator);
             early_peak = t->live_peak_bytes;
         }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The idea: under find:overruns the byte behind a block, rounded up to 512, is one that nobody
- * maps, from the block's first moment to its last, and what was freed is unmapped once the GPU is
- * done with it. So a kernel that writes too far, or too late, ends the device at once. How such
- * memory serves again is in tests/scenarios/dedicated.txt. */
+/* The idea: under find:overruns the byte behind a block, rounded up to 512, is never mapped, from
+ * the block's first moment to its last, and what was freed is unmapped once the GPU is done with
+ * it. So a kernel that writes too far, or too late, ends the device at once. How such memory serves
+ * again is in tests/scenarios/dedicated.txt. */
 #include "pool/blocks/address_map.h"
 #include "pool/blocks/arena.h"
 #include "tests/support/one_fixture.h"

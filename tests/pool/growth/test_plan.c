@@ -113,7 +113,7 @@ Test(plan, takes_from_nobody_who_was_not_asked) {
     close_audited();
 }
 
-/* A handle that somebody has pinned stays where it is. */
+/* A pinned handle stays where it is. */
 Test(plan, takes_no_handle_that_is_pinned) {
     ductile_addr four = take_granules(4, 0); /* the free ones again */
     assert_ok(ductile_pin(a, four));

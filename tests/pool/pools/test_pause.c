@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Pause and resume: whatever fails, the pool is either as it was or paused; and who holds locks
- * meanwhile. What pauses are for is in tests/scenarios/pauses.txt.
+ * Pause and resume: host memory, and who holds locks meanwhile. What pauses are for is in
+ * tests/scenarios/pauses.txt, and what becomes of one that fails in tests/scenarios/faults.txt.
  */
 #include "pool/base/allocator.h"
 #include "tests/support/audit.h"
@@ -28,11 +28,9 @@ static ductile_addr blocks[N_BLOCKS];
 static const uint64_t sizes[N_BLOCKS] = {512,         G - 512, G,     3 * G + 4096, 100000, 1,
                                          5 * G - 512, 70000,   G / 2, 2 * G,        4096,   G / 2};
 
-static void open_pool_with(ductile_pool_kind kind, bool with_holes, const char *conf) {
-    fixture_setup setup = {.capacity_bytes = 64 * MIB,
-                           .schedule = DUCTILE_SCHEDULE_LAZY,
-                           .n_streams = 3,
-                           .conf = conf};
+static void open_pool(ductile_pool_kind kind, bool with_holes) {
+    fixture_setup setup = {
+        .capacity_bytes = 64 * MIB, .schedule = DUCTILE_SCHEDULE_LAZY, .n_streams = 3};
     assert_fine(fixture_open(&f, &setup));
     a = f.allocator;
     assert_ok(ductile_pool_retain(a, WEIGHTS));
@@ -48,10 +46,6 @@ static void open_pool_with(ductile_pool_kind kind, bool with_holes, const char *
         assert_ok(ductile_free(a, blocks[i]));
         blocks[i] = 0;
     }
-}
-
-static void open_pool(ductile_pool_kind kind, bool with_holes) {
-    open_pool_with(kind, with_holes, NULL);
 }
 
 static void assert_contents(void) {
@@ -82,12 +76,6 @@ static void close_pool(void) {
     ductile_pool_info info = {.struct_size = sizeof info};
     assert_status(ductile_pool_query(a, WEIGHTS, &info), DUCTILE_ERR_INVALID_ARGUMENT);
     assert_fine(fixture_close(&f));
-}
-
-static ductile_pool_info info_now(void) {
-    ductile_pool_info info = {.struct_size = sizeof info};
-    assert_ok(ductile_pool_query(a, WEIGHTS, &info));
-    return info;
 }
 
 TestSuite(pause);
@@ -149,7 +137,7 @@ Test(pause, host_memory_made_ahead_is_what_the_pause_takes) {
 
 /* ---- Beside others ------------------------------------------------------------------------- */
 
-/* Whoever takes the grow lock calls this first. The linker sends calls of X to __wrap_X. */
+/* A function that locks the grow lock calls this first. The linker sends calls of X to __wrap_X. */
 dvmm_capture_mode __real_dvmm_capture_relax(dvmm_driver *d);
 dvmm_capture_mode __wrap_dvmm_capture_relax(dvmm_driver *d);
 
@@ -184,44 +172,6 @@ Test(pause, a_large_pool_is_unmapped_in_parts) {
     assert_ok(ductile_pool_release(a, WEIGHTS));
     assert_fine(audit_allocator(a, NULL));
     assert_fine(fixture_close(&f));
-}
-
-/* ---- Failures ------------------------------------------------------------------------------ */
-
-/* One kind of call fails from then on, until it works again. */
-static void fail_all(const char *call, int effect) {
-    open_pool(DUCTILE_POOL_PLAIN, true);
-    ductile_virtual_fault fault = {.struct_size = sizeof fault,
-                                   .call = call,
-                                   .nth = 2,
-                                   .code = DVMM_UNKNOWN,
-                                   .persistent = 1,
-                                   .effect = effect};
-    assert_ok(ductile_virtual_inject(f.gpu, &fault));
-    ductile_status status = ductile_pause(a, WEIGHTS, DUCTILE_CONTENTS_KEEP);
-    assert_fine(audit_allocator(a, NULL));
-    if (status == DUCTILE_OK) {
-        status = ductile_resume(a, WEIGHTS);
-        assert_fine(audit_allocator(a, NULL));
-    }
-    assert_ok(ductile_virtual_inject(f.gpu, NULL));
-    if (info_now().paused != 0) {
-        assert_ok(ductile_resume(a, WEIGHTS));
-    }
-    assert_contents();
-    assert_fine(audit_allocator(a, NULL));
-    (void)ductile_destroy(a);
-    fixture_abandon(&f);
-}
-
-Test(pause, each_kind_of_call_may_fail_for_a_while) {
-    static const char *const calls[] = {
-        "unmap",     "phys_create", "phys_release", "map",        "set_access",   "host_alloc",
-        "read_back", "upload",      "stream_sync",  "get_access", "context_sync", "stream_create"};
-    for (size_t i = 0; i < sizeof calls / sizeof calls[0]; i++) {
-        fail_all(calls[i], 0);
-    }
-    fail_all("unmap", 1); /* done, and then an error */
 }
 
 /* ---- Who looks meanwhile ------------------------------------------------------------------- */

@@ -19,7 +19,7 @@ TestSuite(pools, .init = open_small, .fini = close_audited);
 
 static ductile_addr asked_for;
 
-/* A filter that is slow to answer: the end waits for it, and nobody asks it afterwards. */
+/* A filter that is slow to answer: the end waits for it, and it is not asked afterwards. */
 typedef struct slow_filter {
     _Atomic int is_inside;
     _Atomic int may_leave;

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Sets of pools that sleep and wake together: which pools are in one, all or none of them, what
- * becomes of contents, where requests go meanwhile, and what a refusal says.
+ * Sets of pools that sleep and wake together: what a refusal says, kept contents on the host, and
+ * what map callbacks are told. Which pools are in one and what becomes of them is
+ * tests/scenarios/sleep.txt.
  */
 #include "pool/base/allocator.h"
 #include "tests/support/audit.h"
@@ -63,21 +64,15 @@ static void make_part(size_t i) {
     fill(i);
 }
 
-static void open_with(const char *conf) {
-    const fixture_setup setup = {.capacity_bytes = 64 * MIB,
-                                 .schedule = DUCTILE_SCHEDULE_LAZY,
-                                 .n_streams = 2,
-                                 .conf = conf};
+static void open_all(void) {
+    const fixture_setup setup = {
+        .capacity_bytes = 64 * MIB, .schedule = DUCTILE_SCHEDULE_LAZY, .n_streams = 2};
     memcpy(parts, fresh_parts, sizeof parts);
     assert_fine(fixture_open(&f, &setup));
     a = f.allocator;
     for (size_t i = 0; i < N_PARTS; i++) {
         make_part(i);
     }
-}
-
-static void open_all(void) {
-    open_with(NULL);
 }
 
 static void close_all(void) {
@@ -92,7 +87,6 @@ static void close_all(void) {
 }
 
 TestSuite(sleep_set, .init = open_all, .fini = close_all);
-TestSuite(sleep_alone);
 
 static ductile_pool_info info_of(ductile_pool_id id) {
     ductile_pool_info info = {.struct_size = sizeof info};
@@ -138,70 +132,6 @@ static ductile_status pause(const ductile_sleep_request *r, ductile_sleep_report
 static ductile_status resume(const ductile_sleep_request *r, ductile_sleep_report *report) {
     *report = (ductile_sleep_report){.struct_size = sizeof *report};
     return ductile_resume_set(a, r, report);
-}
-
-/* ---- Which pools --------------------------------------------------------------------------- */
-
-Test(sleep_set, everything_sleeps_and_nothing_is_left_on_the_device) {
-    ductile_sleep_request r = all_pools();
-    ductile_sleep_report report;
-    uint64_t held = fixture_state(&f).used_bytes;
-    assert_ok(pause(&r, &report));
-    assert_u64(asleep(), 0xF);
-    assert_u64(report.pools, N_PARTS);
-    assert_u64(report.bytes, held);
-    assert_u64(report.copied_bytes, 2 * BLOCK_BYTES);
-    assert_u64(report.stayed_bytes, 0);
-    assert_u64(fixture_state(&f).used_bytes, 0);
-    assert_fine(audit_allocator(a, NULL));
-    assert_ok(resume(&r, &report));
-    assert_u64(asleep(), 0);
-    assert_u64(report.bytes, held);
-    assert_u64(report.copied_bytes, 2 * BLOCK_BYTES);
-    assert_holds(0, byte_of(0)); /* the default pool's are kept unless told otherwise */
-    assert_holds(1, byte_of(1));
-    assert_holds(2, 0);
-}
-
-Test(sleep_set, a_tag_is_all_pools_that_carry_it) {
-    ductile_sleep_request r = tagged(&WEIGHTS);
-    ductile_sleep_report report;
-    assert_ok(pause(&r, &report));
-    assert_u64(asleep(), 0x6);
-    assert_u64(report.pools, 2);
-    assert_ok(resume(&r, &report));
-    assert_u64(asleep(), 0);
-}
-
-Test(sleep_set, exceptions_stay_awake) {
-    const char *except = "cache";
-    ductile_sleep_request r = all_pools();
-    ductile_sleep_report report;
-    r.except_tags = &except;
-    r.n_except_tags = 1;
-    r.except_pools = &DEFAULT;
-    r.n_except_pools = 1;
-    assert_ok(pause(&r, &report));
-    assert_u64(asleep(), 0x6);
-    r = all_pools();
-    assert_ok(resume(&r, &report)); /* all that sleep; the others are no error */
-    assert_u64(report.pools, 2);
-    assert_u64(report.passed_over, 2);
-}
-
-Test(sleep_set, tags_wake_one_by_one_in_any_order) {
-    ductile_sleep_request all = all_pools();
-    ductile_sleep_request cache = tagged(&CACHE);
-    ductile_sleep_request weights = tagged(&WEIGHTS);
-    ductile_sleep_report report;
-    assert_ok(pause(&all, &report));
-    assert_ok(resume(&cache, &report));
-    assert_u64(asleep(), 0x7);
-    assert_ok(resume(&weights, &report));
-    assert_u64(asleep(), 0x1);
-    assert_ok(ductile_resume(a, DEFAULT));
-    assert_holds(0, byte_of(0));
-    assert_holds(1, byte_of(1));
 }
 
 /* ---- Repeats and mistakes ------------------------------------------------------------------ */
@@ -290,24 +220,6 @@ Test(sleep_set, a_tag_is_set_while_its_pool_is_awake) {
 
 /* ---- Contents ------------------------------------------------------------------------------ */
 
-Test(sleep_set, the_pause_may_say_what_becomes_of_contents_and_each_tag_has_its_own) {
-    const ductile_sleep_tag tags[] = {{"weights", DUCTILE_CONTENTS_POISON},
-                                      {"cache", DUCTILE_CONTENTS_KEEP}};
-    ductile_sleep_request r = all_pools();
-    ductile_sleep_report report;
-    r.tags = tags;
-    r.n_tags = 2;
-    r.contents = DUCTILE_CONTENTS_ZERO;
-    assert_ok(pause(&r, &report));
-    assert_u64(info_of(parts[1].id).contents, DUCTILE_CONTENTS_POISON);
-    assert_ok(resume(&r, &report));
-    assert_u64(info_of(parts[1].id).contents, DUCTILE_CONTENTS_POLICY);
-    assert_holds(0, 0);
-    assert_holds(1, 0xFF);
-    assert_holds(2, 0xFF);
-    assert_holds(3, byte_of(3));
-}
-
 Test(sleep_set, kept_contents_can_be_read_and_changed_without_waking) {
     uint8_t *host = NULL;
     uint64_t bytes = 0;
@@ -391,28 +303,7 @@ Test(sleep_set, a_request_to_sleeping_memory_is_refused_with_the_tag) {
     assert_ok(ductile_resume(a, parts[1].id));
 }
 
-Test(sleep_set, the_bypass_serves_the_default_pool_while_that_sleeps) {
-    ductile_sleep_request r = all_pools();
-    ductile_sleep_report report;
-    ductile_addr meanwhile = 0;
-    ductile_block_info info = {.struct_size = sizeof info};
-    r.bypass = BYPASS;
-    assert_ok(pause(&r, &report));
-    assert_ok(ductile_alloc(a, 5 * MIB, f.streams[0], &meanwhile));
-    assert_ok(ductile_query_block(a, meanwhile, &info));
-    assert_u64(info.pool.first, BYPASS.first);
-    assert_u64(info_of(BYPASS).kind, DUCTILE_POOL_PLAIN);
-    assert_ok(ductile_virtual_fill(f.gpu, meanwhile, 0x77, 5 * MIB, f.streams[0]));
-    assert_ok(resume(&r, &report)); /* the bypass itself never slept */
-    assert_holds(0, byte_of(0));
-    assert_u64(info_of(BYPASS).references, 0);
-    ductile_addr after = 0;
-    assert_ok(ductile_alloc(a, 512, f.streams[0], &after));
-    assert_ok(ductile_query_block(a, after, &info));
-    assert_u64(info.pool.first, 0);
-    assert_ok(ductile_free(a, after));
-    assert_ok(ductile_free(a, meanwhile));
-}
+/* ---- Map callbacks ------------------------------------------------------------------------- */
 
 /* As of the default pool: nobody would keep it for the graph. */
 Test(sleep_set, a_stream_under_capture_gets_no_memory_of_the_bypass) {
@@ -472,88 +363,6 @@ Test(sleep_set, a_hit_that_began_before_the_pause_gets_nothing_that_sleeps) {
     }
 }
 
-Test(sleep_set, a_bypass_in_the_set_is_refused) {
-    ductile_sleep_request r = tagged(&CACHE);
-    ductile_sleep_report report;
-    r.bypass = parts[3].id;
-    assert_status(pause(&r, &report), DUCTILE_ERR_INVALID_ARGUMENT);
-    assert_u64(report.pool.first, 3);
-    assert_u64(asleep(), 0);
-}
-
-Test(sleep_set, frees_of_sleeping_blocks_of_the_default_pool_return_nothing_twice) {
-    ductile_addr more[8];
-    for (size_t i = 0; i < 8; i++) {
-        assert_ok(ductile_alloc(a, 1 + i * 700000, f.streams[i % 2], &more[i]));
-    }
-    assert_ok(ductile_pause(a, DEFAULT, DUCTILE_CONTENTS_POLICY));
-    for (size_t i = 0; i < 8; i++) {
-        assert_ok(ductile_free(a, more[i]));
-    }
-    assert_status(ductile_free(a, more[3]), DUCTILE_ERR_NOT_LIVE);
-    assert_fine(audit_allocator(a, NULL));
-    assert_ok(ductile_empty_cache(a));
-    assert_ok(ductile_resume(a, DEFAULT));
-    assert_holds(0, byte_of(0));
-}
-
-/* ---- Room ---------------------------------------------------------------------------------- */
-
-Test(sleep_set, a_resume_without_room_changes_nothing_and_says_how_much_is_missing) {
-    ductile_sleep_request r = all_pools();
-    ductile_sleep_report report;
-    assert_ok(pause(&r, &report));
-    uint64_t need = report.bytes;
-    uint64_t free_bytes = need - 3 * G;
-    assert_ok(ductile_virtual_set_external_bytes(f.gpu, 64 * MIB - free_bytes));
-    assert_status(resume(&r, &report), DUCTILE_ERR_OUT_OF_MEMORY);
-    assert_u64(report.missing_bytes, 3 * G);
-    assert_u64(asleep(), 0xF);
-    assert_u64(fixture_state(&f).used_bytes, 0);
-    assert_fine(audit_allocator(a, NULL));
-    assert_ok(ductile_virtual_set_external_bytes(f.gpu, 64 * MIB - free_bytes - 3 * G));
-    assert_ok(resume(&r, &report));
-    assert_u64(report.missing_bytes, 0);
-    assert_ok(ductile_virtual_set_external_bytes(f.gpu, 0));
-    assert_holds(0, byte_of(0));
-    assert_holds(1, byte_of(1));
-}
-
-Test(sleep_set, a_margin_of_the_device_stays_free) {
-    ductile_sleep_request r = all_pools();
-    ductile_sleep_report report;
-    ductile_limits limits = {.struct_size = sizeof limits};
-    ductile_addr block = 0;
-    uint64_t free_bytes = 64 * MIB - fixture_state(&f).used_bytes;
-    assert_ok(ductile_set_margin(a, 10 * MIB));
-    assert_ok(ductile_get_limits(a, &limits));
-    assert_u64(limits.margin_bytes, 10 * MIB);
-    assert_status(ductile_alloc_dedicated(a, free_bytes - 8 * MIB, f.streams[0], &block),
-                  DUCTILE_ERR_OUT_OF_MEMORY);
-    assert_ok(ductile_alloc_dedicated(a, free_bytes - 10 * MIB, f.streams[0], &block));
-    assert_ok(ductile_free(a, block));
-    assert_ok(ductile_empty_cache(a));
-    assert_ok(pause(&r, &report));
-    assert_ok(ductile_virtual_set_external_bytes(f.gpu, 64 * MIB - report.bytes - 8 * MIB));
-    assert_status(resume(&r, &report), DUCTILE_ERR_OUT_OF_MEMORY);
-    assert_u64(report.missing_bytes, 2 * MIB);
-    assert_ok(ductile_set_margin(a, 0));
-    assert_ok(resume(&r, &report));
-    assert_ok(ductile_virtual_set_external_bytes(f.gpu, 0));
-}
-
-Test(sleep_alone, an_allocator_that_sleeps_whole_can_be_destroyed) {
-    open_all();
-    ductile_sleep_request r = all_pools();
-    r.bypass = BYPASS;
-    assert_ok(ductile_pause_set(a, &r, NULL));
-    assert_ok(ductile_destroy(a));
-    f.allocator = NULL;
-    fixture_abandon(&f);
-}
-
-/* ---- Map callbacks ------------------------------------------------------------------------- */
-
 static uint64_t heard[2][N_PARTS + 1]; /* by change and pool: bytes */
 static bool tags_are_right;
 
@@ -611,36 +420,6 @@ Test(sleep_set, the_tag_of_an_event_stays_while_a_callback_sees_it) {
     assert_ok(ductile_free(a, block));
 }
 
-/* ---- Faults -------------------------------------------------------------------------------- */
-
-/* Returns whether the fault came: all sleep, or none. */
-static bool fail_nth(uint64_t nth, bool in_resume) {
-    open_all();
-    ductile_sleep_request r = all_pools();
-    ductile_sleep_report report;
-    r.bypass = BYPASS;
-    if (in_resume) {
-        assert_ok(pause(&r, &report));
-    }
-    ductile_virtual_fault fault = {
-        .struct_size = sizeof fault, .nth = nth, .code = DVMM_OUT_OF_MEMORY};
-    assert_ok(ductile_virtual_inject(f.gpu, &fault));
-    ductile_status status = in_resume ? resume(&r, &report) : pause(&r, &report);
-    bool fired = ductile_virtual_faults_fired(f.gpu) > 0;
-    assert_ok(ductile_virtual_inject(f.gpu, NULL));
-    assert_fine(audit_allocator(a, NULL));
-    bool sleeps = in_resume == (status != DUCTILE_OK);
-    assert_u64(asleep(), sleeps ? 0xF : 0);
-    if (sleeps) {
-        assert_ok(resume(&r, &report));
-    }
-    assert_holds(0, byte_of(0));
-    assert_holds(1, byte_of(1));
-    assert_ok(ductile_destroy(a));
-    fixture_abandon(&f);
-    return fired;
-}
-
 static char logged[256];
 
 static void keep_line(void *user, ductile_log_level level, const char *line) {
@@ -661,44 +440,6 @@ Test(sleep_set, a_call_that_the_driver_failed_is_named_in_the_report_and_in_the_
     cr_assert_not_null(strstr(report.message, "999"), "%s", report.message);
     assert_text(logged, report.message);
     a->options.log = NULL;
-}
-
-Test(sleep_alone, each_call_on_the_way_there_may_fail_and_all_or_none_sleep) {
-    uint64_t nth = 1;
-    while (fail_nth(nth, false)) {
-        nth++;
-    }
-    cr_assert_gt(nth, 10);
-}
-
-Test(sleep_alone, each_call_on_the_way_back_may_fail_and_all_or_none_sleep) {
-    uint64_t nth = 1;
-    while (fail_nth(nth, true)) {
-        nth++;
-    }
-    cr_assert_gt(nth, 10);
-}
-
-/* ---- The bypass again and again ------------------------------------------------------------ */
-
-/* Its memory may outlive the reference: the next sleep must not take it for a graph's. */
-Test(sleep_set, a_bypass_that_still_has_memory_stays_plain) {
-    ductile_sleep_request r = all_pools();
-    ductile_sleep_report report;
-    ductile_addr meanwhile = 0;
-    r.bypass = BYPASS;
-    for (int i = 0; i < 3; i++) {
-        assert_ok(pause(&r, &report));
-        assert_u64(info_of(BYPASS).kind, DUCTILE_POOL_PLAIN);
-        assert_ok(ductile_alloc(a, 5 * MIB, f.streams[0], &meanwhile));
-        assert_ok(ductile_free(a, meanwhile));
-        assert_ok(ductile_pool_trim(a, BYPASS, NULL));
-        assert_ok(ductile_trim(a, 0, NULL));
-        assert_u64(fixture_state(&f).used_bytes, 0);
-        assert_ok(ductile_alloc(a, 5 * MIB, f.streams[0], &meanwhile));
-        assert_ok(ductile_free(a, meanwhile));
-        assert_ok(resume(&r, &report));
-    }
 }
 
 /* ---- Copies that stay ---------------------------------------------------------------------- */

@@ -50,7 +50,7 @@ Test(pressure, climbs_again_when_memory_came_back_on_the_way) {
     close_audited();
 }
 
-/* Work that ends the device while somebody waits for it: no memory was missing, the device was. */
+/* Work that ends the device while a thread waits for it: no memory was missing, the device was. */
 Test(pressure, a_device_lost_on_the_way_is_called_lost) {
     fixture_setup setup = {.schedule = DUCTILE_SCHEDULE_LAZY, .n_streams = 2};
     open_fixture(&setup);

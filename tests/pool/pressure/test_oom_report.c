@@ -118,7 +118,7 @@ Test(oom_report, names_those_who_hold_most_largest_first) {
     close_audited();
 }
 
-/* What was created in vain is not reported as held. */
+/* What was created without success is not reported as held. */
 Test(oom_report, is_taken_after_the_attempts_were_cleared_away) {
     open_fixture(NULL);
     (void)take(100 * MIB, 0);
@@ -204,7 +204,7 @@ Test(oom_report, tells_of_others_when_they_hold_what_is_missing) {
     close_audited();
 }
 
-/* While a stream is captured nobody may wait for all work: what is free there stays unproven. */
+/* While a stream is captured no thread may wait for all work: what is free there stays unproven. */
 Test(oom_report, tells_of_streams_not_proven_done_and_of_the_capture) {
     fixture_setup setup = {
         .n_streams = 3, .schedule = DUCTILE_SCHEDULE_LAZY, .conf = "captures:unannounced"};

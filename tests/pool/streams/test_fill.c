@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The idea: under find:stale_writes a byte that is written after the free is found when the memory
- * is handed out again, wherever it lies and whoever wrote it. That what is legal is never reported
- * is in tests/scenarios/fill.txt. */
+ * is handed out again, wherever it lies and whichever stream wrote it. That what is legal is never
+ * reported is in tests/scenarios/fill.txt. */
 #include "pool/streams/fill.h"
 
 #include "pool/blocks/address_map.h"

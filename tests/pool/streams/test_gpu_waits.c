@@ -81,7 +81,7 @@ Test(gpu_waits, polls_come_back_to_the_lowest_address) {
     close_audited();
 }
 
-/* The first of several waits fails: the others are not made either. Whoever gets the block then,
+/* The first of several waits fails: the others are not made either. The owner of the block then,
  * waits for all of them. */
 Test(gpu_waits, a_failed_wait_is_the_last_of_its_attempt) {
     ductile_addr block = take(MIB, 0);
@@ -103,7 +103,7 @@ Test(gpu_waits, a_failed_wait_is_the_last_of_its_attempt) {
 /* ---- What the host learns by polling -------------------------------------------------------- */
 
 /* Spans of a stream at work and of one that is done, in turns: the first tells of all of its own,
- * and of nobody else's. */
+ * and of no other stream's. */
 Test(gpu_waits, one_question_about_a_stream_at_work_answers_for_it_and_for_no_other) {
     ductile_addr block[8];
     for (int i = 0; i < 8; i++) {

@@ -273,7 +273,7 @@ Test(marks, a_record_that_fails_proves_nothing_and_is_made_again) {
     close_audited();
 }
 
-/* Another allocator's, a library's: nobody announced it. */
+/* Another allocator's, a library's: it was not announced. */
 static unsigned n_warnings;
 
 static void count_warnings(void *user, ductile_log_level level, const char *text) {

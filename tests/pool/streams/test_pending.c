@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Very many pending blocks: what is done about them is counted in driver calls, and grows no faster
- * than they do. The device is lazy, so that all of them are pending until somebody waits.
+ * than they do. The device is lazy, so that all of them are pending until a thread waits.
  */
 #include "pool/growth/attempt.h"
 #include "pool/streams/pending.h"

@@ -216,7 +216,7 @@ void ask_inside(void *user, ductile_allocator *a, const ductile_map_event *e) {
 static uint64_t give_nothing(void *user, ductile_allocator *a, uint64_t missing,
                              ductile_stream stream) {
     (void)a, (void)missing, (void)stream;
-    *(_Atomic bool *)user = true; /* freed memory, if anybody is still inside after the removal */
+    *(_Atomic bool *)user = true; /* freed memory, if a thread is still inside after the removal */
     return 0;
 }
 

@@ -153,7 +153,7 @@ const char *make(actor *self, bool in_pool, held **out) {
 
 /* ---- Changing hands ------------------------------------------------------------------------ */
 
-/* Gives the claim back before the block: after the free the bytes may be anybody's. */
+/* Gives the claim back before the block: after the free the bytes may be any thread's. */
 const char *give(stage *s, held *h) {
     held gone = *h;
     free(h);

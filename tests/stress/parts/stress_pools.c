@@ -9,7 +9,7 @@ enum { N_CAPTURED = 6, MOST_CAPTURED_BYTES = 4 << 20 };
 
 /* ---- Pausing ------------------------------------------------------------------------------- */
 
-/* Others free blocks of the pool meanwhile, and ask it for some in vain. */
+/* Others free blocks of the pool meanwhile, and ask it for some without success. */
 static const char *resume(stage *s) {
     ductile_status status = DUCTILE_ERR_OUT_OF_MEMORY;
     while (status == DUCTILE_ERR_OUT_OF_MEMORY && !ending_is_over(&s->the_end)) {

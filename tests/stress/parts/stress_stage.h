@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What threads of the stress program share: a device with an allocator, and slots in which blocks
- * wait to change hands. Whoever takes a block out of its slot is its only owner.
+ * wait to change hands. The thread that takes a block out of its slot is its only owner.
  */
 #ifndef TESTS_STRESS_PARTS_STRESS_STAGE_H
 #define TESTS_STRESS_PARTS_STRESS_STAGE_H
@@ -45,13 +45,13 @@ typedef struct stage {
     claims *claims;
     shadow listener;
     ductile_stream theirs; /* of the second device; NULL: there is none */
-    size_t n_common;       /* streams that anybody uses; the one behind them is captured */
+    size_t n_common;       /* streams that any thread uses; the one behind them is captured */
     _Atomic(held *) slots[N_SLOTS];
     _Atomic(held *) ending[N_HANDED_ON]; /* recorded on a stream that ends just now */
     ending the_end;
     _Atomic uint64_t n_ops, n_blocks, n_refused, n_lives, n_audits, n_pauses, n_refused_pauses,
         n_graphs, n_streams, n_asked, n_refused_inside, n_passed;
-    pthread_rwlock_t use; /* of the pool's memory: nobody uses it while it is paused */
+    pthread_rwlock_t use; /* of the pool's memory: it is not used while it is paused */
     uint64_t life;        /* contents that were not kept end it; under `use` */
     bool is_left_paused;  /* the play ended first: `use` is not given back */
 } stage;
