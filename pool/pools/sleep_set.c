@@ -321,8 +321,10 @@ static void report_failure(set_call *c, ductile_status status) {
 static void leave(ductile_allocator *a, dpool_private_pool *pool) {
     dti_lock_acquire(&a->index_lock);
     pool->is_claimed = false;
+    pool->n_users--;
+    dpool_private_pool *gone = dpool_unlink_unused_pool_locked(a, pool);
     dti_lock_release(&a->index_lock);
-    dpool_unpin(a, pool);
+    dpool_free_pool(gone);
 }
 
 static void leave_all(set_call *c) {

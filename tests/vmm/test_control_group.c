@@ -12,7 +12,7 @@
 static char root[64];
 
 static void open_root(void) {
-    strcpy(root, "/tmp/control_group.XXXXXX");
+    (void)snprintf(root, sizeof root, "%s/control_group.XXXXXX", P_tmpdir);
     cr_assert_not_null(mkdtemp(root));
 }
 
