@@ -232,15 +232,35 @@ ParameterizedTest(uint64_t *index, driver_gone, from_any_call_on_the_device_may_
 
 /* ---- Copies in several parts --------------------------------------------------------------- */
 
-/* A block whose host copy lies in two extents, so that it takes two copies, of which any fails, and
- * once more at the next try. */
+static const char *fill_blocks(scene *s, const ductile_addr blocks[2]) {
+    TRY(fixture_sync_all(&s->f));
+    for (int i = 0; i < 2; i++) {
+        NEED_OK(ductile_virtual_fill(s->f.gpu, blocks[i], 0x3C, 35 * MIB, s->f.streams[1]));
+    }
+    return NULL;
+}
+
+static const char *look_at_blocks(scene *s, const ductile_addr blocks[2]) {
+    uint8_t byte = 0;
+    for (uint64_t i = 0; i < 4; i++) {
+        ductile_addr at = blocks[i / 2] + (i % 2) * 34 * MIB;
+        NEED_OK(ductile_virtual_read_back(s->f.gpu, &byte, at, 1, s->f.streams[1]));
+        NEED(byte == 0x3C, "block %d holds %02x", (int)i / 2, byte);
+    }
+    return NULL;
+}
+
+/* Two blocks whose host copies lie in two extents, so that they take two copies, of which any
+ * fails, and once more at the next try. */
 static const char *copy_fails(const char *call, uint64_t nth) {
     scene s;
-    uint8_t byte = 0;
-    TRY(set(&s, NULL, 70 * MIB));
+    TRY(set(&s, NULL, 35 * MIB));
     ductile_allocator *a = s.f.allocator;
-    TRY(fixture_sync_all(&s.f));
-    NEED_OK(ductile_virtual_fill(s.f.gpu, s.weights, 0x3C, 70 * MIB, s.f.streams[1]));
+    ductile_addr blocks[2] = {s.weights, 0};
+    NEED_OK(ductile_pool_begin(a, WEIGHTS, NULL, NULL));
+    TRY(use(&s, 1, 35 * MIB, &blocks[1]));
+    NEED_OK(ductile_pool_end(a, WEIGHTS));
+    TRY(fill_blocks(&s, blocks));
     NEED_OK(ductile_sleep_reserve(a, 40 * MIB, NULL));
     const ductile_virtual_fault fault = {.struct_size = sizeof fault,
                                          .call = call,
@@ -257,10 +277,7 @@ static const char *copy_fails(const char *call, uint64_t nth) {
         NEED_OK(ductile_pause(a, WEIGHTS, DUCTILE_CONTENTS_KEEP));
     }
     NEED_OK(ductile_resume(a, WEIGHTS));
-    for (uint64_t at = 0; at < 70 * MIB; at += 23 * MIB) {
-        NEED_OK(ductile_virtual_read_back(s.f.gpu, &byte, s.weights + at, 1, s.f.streams[1]));
-        NEED(byte == 0x3C, "%llu MiB into the block is %02x", (unsigned long long)(at / MIB), byte);
-    }
+    TRY(look_at_blocks(&s, blocks));
     TRY(is_whole(&s, "at the end"));
     (void)ductile_destroy(a);
     fixture_abandon(&s.f);
