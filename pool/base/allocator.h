@@ -35,7 +35,7 @@ typedef struct dpool_counts {
     uint64_t span, span_peak, address_bytes;
     uint64_t pending_blocks; /* live ones: entries of the map, frees: the rest */
     uint64_t slow_allocs, out_of_memory;
-    uint64_t recycled_handles, compacted_handles;
+    uint64_t recycled_handles, compacted_handles, readdressed_handles;
     uint64_t segments, arenas;
     uint64_t use_host_bytes, table_host_bytes;
     uint64_t filled, fill_checked, fill_mismatches;               /* see fill.h */

@@ -230,6 +230,7 @@ static bool change_places(ductile_allocator *a, dpool_arena *arena, addresses to
             choose_locked(&w);
         }
         exchange_locked(&w);
+        a->counts.readdressed_handles += w.n;
         dti_lock_release(&a->index_lock);
         w.is_full &= w.n > 0;
         any |= w.n > 0;

@@ -66,6 +66,7 @@ static void fill_counts_locked(const ductile_allocator *a, ductile_stats *s) {
     s->out_of_memory = c->out_of_memory;
     s->recycled_handles = c->recycled_handles;
     s->compacted_handles = c->compacted_handles;
+    s->readdressed_handles = c->readdressed_handles;
     s->requested_total_bytes = c->requested_total;
     s->allocated_total_bytes = c->allocated_total;
     s->active_peak_bytes = dti_max(c->active_peak, c->past_active_peak);

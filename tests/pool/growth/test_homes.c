@@ -56,6 +56,7 @@ Test(homes, memory_that_goes_home_is_as_young_as_where_it_was) {
     launch(large, 12 * G, 0);
     give(large);
     send_home();
+    cr_assert_gt(fixture_stats(f.allocator).readdressed_handles, 0);
     for (int i = 0; i < 4; i++) {
         launch(take_granules(2, 1), 2 * G, 1); /* another stream gets nothing that is in use */
     }

@@ -305,7 +305,7 @@ Test(sleep_set, a_request_to_sleeping_memory_is_refused_with_the_tag) {
 
 /* ---- Map callbacks ------------------------------------------------------------------------- */
 
-/* As of the default pool: nobody would keep it for the graph. */
+/* As of the default pool: no pool would keep it for the graph. */
 Test(sleep_set, a_stream_under_capture_gets_no_memory_of_the_bypass) {
     ductile_sleep_request r = all_pools();
     ductile_sleep_report report;

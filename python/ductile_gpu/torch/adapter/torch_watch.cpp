@@ -167,10 +167,14 @@ Context gather_context(RecordContext level) {
     return recorder();
 }
 
+/* Of where memory serves. */
+static uint64_t count_changes(const ductile_stats &stats) {
+    return stats.maps + stats.unmaps + stats.readdressed_handles;
+}
+
 void Watch::start(Device &device) {
     ductile_stats stats = read_stats(device);
-    maps_ = stats.maps;
-    unmaps_ = stats.unmaps;
+    n_changes_ = count_changes(stats);
     runs_ = list_runs(device);
     pending_.clear();
     n_pending_ = stats.pending_blocks;
@@ -264,12 +268,11 @@ void Watch::add_tracker(Device &device, caching::AllocatorTraceTracker tracker) 
 /* ---- What happened inside a call ------------------------------------------------------------ */
 
 void Watch::note_segments(Device &device, const Context &context) {
-    ductile_stats stats = read_stats(device);
-    if (stats.maps == maps_ && stats.unmaps == unmaps_) {
+    uint64_t n_changes = count_changes(read_stats(device));
+    if (n_changes == n_changes_) {
         return;
     }
-    maps_ = stats.maps;
-    unmaps_ = stats.unmaps;
+    n_changes_ = n_changes;
     std::vector<Run> now = list_runs(device);
     for (const Run &run : subtract_runs(runs_, now)) {
         record(device, TraceEntry::SEGMENT_UNMAP, run.address, run.size, to_cuda(run.stream),

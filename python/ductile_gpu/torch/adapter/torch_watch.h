@@ -127,8 +127,7 @@ class Watch {
     std::map<ductile_addr, PendingBlock> pending_; /* as far as the notes go */
     uint64_t n_pending_ = 0;                       /* as the library counted when last asked */
     std::vector<Run> runs_;
-    uint64_t maps_ = 0;
-    uint64_t unmaps_ = 0;
+    uint64_t n_changes_ = 0; /* of where memory serves, in the library's life */
 };
 
 /* The runs of a device's allocator, by address. */
