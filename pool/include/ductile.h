@@ -567,8 +567,7 @@ DUCTILE_API DUCTILE_CHECKED ductile_status ductile_empty_cache(ductile_allocator
     X(pressure_waits, "times the host waited for the GPU because a request lacked memory")         \
     X(pressure_returns, "times memory went back to the driver because a request lacked it")        \
     X(pressure_returned_total_bytes, "bytes that went back so")                                    \
-    X(readdressed_handles, "handles that serve at an earlier address again, without a driver "     \
-                           "call")
+    X(readdressed_handles, "handles back at an earlier address, without a driver call")
 
 typedef struct ductile_stats {
     size_t struct_size; /* set by the caller: sizeof(ductile_stats) */
