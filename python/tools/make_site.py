@@ -34,9 +34,9 @@ LINK = re.compile(r"(?<!`)\]\(([^)#\s]+)")
 CHAPTERS = {
     "Start": ["README.md", "docs/pytorch-in-five-minutes.md", "docs/from-expandable-segments.md",
               "docs/out-of-memory.md"],
-    "Use": ["docs/pytorch.md", "docs/settings.md", "docs/launchers.md", "docs/cupy.md", "docs/numba.md",
-            "docs/rmm.md", "docs/python.md", "docs/report.md", "docs/monitoring.md", "docs/sleep.md",
-            "docs/preload.md"],
+    "Use": ["docs/pytorch.md", "docs/settings.md", "docs/launchers.md", "docs/cupy.md",
+            "docs/numba.md", "docs/rmm.md", "docs/python.md", "docs/report.md",
+            "docs/monitoring.md", "docs/sleep.md", "docs/preload.md"],
     "Reference": ["docs/contract.md", "docs/tuning.md", "docs/pools.md", "docs/sharing.md",
                   "docs/debugging.md", "docs/promises.md", "docs/python-reference.md",
                   "docs/glossary.md", "docs/changelog.md", "docs/security.md"],
