@@ -69,7 +69,7 @@ def rows(ranks: int) -> list[Row]:
     python, here = sys.executable, str(EXAMPLES)
     on = (("DUCTILE_TORCH", "1"),)
     accelerate = (python, "-m", "accelerate.commands.launch", f"{here}/accelerate_loop.py")
-    torchrun = ("torchrun", "--standalone", f"--nproc-per-node={ranks}", f"{here}/torchrun_ddp.py")
+    torchrun = ("torchrun", "--standalone", f"--nproc-per-node={ranks}", "ddp.py")
     deepspeed = ("deepspeed", f"--master_port={free_port()}", f"{here}/deepspeed_steps.py")
     ray = (python, f"{here}/ray_actors.py")
     titan = (f"{here}/torchtitan_debug.sh", *SMALL, "--comm.mode", "fake_backend")
@@ -104,6 +104,11 @@ def version_of(package: str) -> Optional[str]:
 # ---- What the programs find --------------------------------------------------------------------
 
 
+# DDP's circles hold the process group. With gloo its thread may still ask for the interpreter when
+# that ends, and Python 3.11 ends the thread in the middle of a destructor of PyTorch's: SIGABRT.
+COLLECTED = "del model, optimizer\n__import__('gc').collect()\n"
+
+
 def make_assets(folder: Path) -> None:
     """The tokenizer and the texts that torchtitan's smallest configuration reads: bytes."""
     from tokenizers import Tokenizer, models, pre_tokenizers
@@ -130,6 +135,8 @@ def make_files(row: Row, folder: Path) -> None:
     if "spawned.py" in row.command:
         text = (EXAMPLES / "lightning_fit.py").read_text()
         (folder / "spawned.py").write_text(text.replace("\nlightning.Trainer(", f"\n{SPAWNED}"))
+    if "ddp.py" in row.command:
+        (folder / "ddp.py").write_text((EXAMPLES / "torchrun_ddp.py").read_text() + COLLECTED)
     if "variable.py" in row.command:
         text = (EXAMPLES / "ray_actors.py").read_text()
         (folder / "variable.py").write_text(text.replace(HOOK, VARIABLE))
