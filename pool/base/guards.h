@@ -9,6 +9,10 @@
  * child, where a lock that another thread held stays locked for ever. */
 ductile_status dpool_may_read(const ductile_allocator *a);
 
+/* Whether a call may give back what the caller has: also after the GPU was lost. The errors of
+ * dpool_may_read; ERR_EXITING. */
+ductile_status dpool_may_let_go(const ductile_allocator *a);
+
 /* Whether a call may read the allocator and fill the struct `out` of its caller, which begins with
  * its size. The errors of dpool_may_read; ERR_INVALID_ARGUMENT when `out` is NULL, smaller than its
  * size member, or larger than known_size. */

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "pool/sharing/pin.h"
 
+#include "pool/base/guards.h"
 #include "pool/blocks/address_map.h"
 #include "pool/blocks/region.h"
 #include "pool/streams/marks.h"
@@ -213,11 +214,8 @@ ductile_status ductile_pin(ductile_allocator *a, ductile_addr address) {
 }
 
 ductile_status dpool_pin_end(ductile_allocator *a, ductile_addr address, dpool_pin_kind kind) {
-    if (a == NULL) {
-        return DUCTILE_ERR_INVALID_ARGUMENT;
-    }
-    ductile_status status = dvmm_usable(a->driver);
-    if (status == DUCTILE_ERR_EXITING || status == DUCTILE_ERR_FORKED) {
+    ductile_status status = dpool_may_let_go(a);
+    if (status != DUCTILE_OK) {
         return status;
     }
     dti_lock_acquire(&a->grow_lock);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Exports all blocks of the pools with a tag as one message. */
+#include "pool/base/guards.h"
 #include "pool/blocks/region.h"
 #include "pool/sharing/outgoing.h"
 #include "pool/sharing/pin.h"
@@ -337,11 +338,8 @@ static dpool_tag_export *unlink_export(ductile_allocator *a, uint64_t id) {
 }
 
 ductile_status ductile_unexport_tag(ductile_allocator *a, uint64_t id) {
-    if (a == NULL) {
-        return DUCTILE_ERR_INVALID_ARGUMENT;
-    }
-    ductile_status status = dvmm_usable(a->driver);
-    if (status == DUCTILE_ERR_EXITING || status == DUCTILE_ERR_FORKED) {
+    ductile_status status = dpool_may_let_go(a);
+    if (status != DUCTILE_OK) {
         return status;
     }
     dti_lock_acquire(&a->grow_lock);
