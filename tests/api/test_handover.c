@@ -2,8 +2,7 @@
 /* The idea: a whole tag passes as one message, with every block at a known offset; a changed layout
  * is refused; what is read only cannot be written; the end that goes first leaves the other whole.
  */
-#include "tests/support/expect.h"
-#include "tests/support/two_ends.h"
+#include "tests/support/one_pair.h"
 
 #include "pool/sharing/tag_wire.h"
 #include "vmm/driver/open_virtual.h"
@@ -18,14 +17,7 @@
 enum { BYTES_1 = 3 << 20, BYTES_2 = 512, BYTES_3 = 5 << 20 };
 
 static const ductile_pool_id weights = {7, 1};
-static two_ends t;
 static ductile_addr blocks[3];
-
-static ductile_addr take(uint64_t bytes) {
-    ductile_addr addr = 0;
-    assert_ok(ductile_alloc(t.f.allocator, bytes, t.f.streams[0], &addr));
-    return addr;
-}
 
 static void open_ends(void) {
     const fixture_setup setup = {.capacity_bytes = 1 * GIB, .n_streams = 2, .n_devices = 2};
@@ -36,10 +28,6 @@ static void open_ends(void) {
     blocks[1] = take(BYTES_2);
     blocks[2] = take(BYTES_3);
     assert_ok(ductile_pool_end(t.f.allocator, weights));
-}
-
-static void close_ends(void) {
-    assert_fine(two_ends_close(&t));
 }
 
 TestSuite(handover, .init = open_ends, .fini = close_ends);
@@ -94,18 +82,6 @@ static ductile_status copy(ductile_addr to, ductile_addr from, uint64_t size) {
     ductile_status status = dvmm_copy(d, to, from, size, t.f.streams[0]);
     dvmm_close(d);
     return status;
-}
-
-static uint8_t byte_at(ductile_addr addr) {
-    uint8_t byte = 0;
-    assert_ok(ductile_virtual_read_back(t.f.gpu, &byte, addr, 1, t.f.streams[0]));
-    return byte;
-}
-
-static void check_both(void) {
-    char report[256] = "";
-    cr_assert_eq(ductile_check(t.f.allocator, report, sizeof report), DUCTILE_OK, "%s", report);
-    cr_assert_eq(ductile_check(t.importer, report, sizeof report), DUCTILE_OK, "%s", report);
 }
 
 static uint64_t exported_bytes(void) {

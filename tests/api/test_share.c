@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The idea: a block passed to another process is the same memory there, stays where it is here, and
  * outlives the process that goes first; nothing is left over of it in the end. */
-#include "tests/support/expect.h"
-#include "tests/support/two_ends.h"
+#include "tests/support/one_pair.h"
 
 #include <string.h>
 #include <sys/resource.h>
@@ -11,24 +10,12 @@
 
 #define GRANULE FIXTURE_GRANULE
 
-static two_ends t;
-
 static void open_ends(void) {
     const fixture_setup setup = {.capacity_bytes = 1 * GIB, .n_streams = 2};
     assert_fine(two_ends_open(&t, &setup, SOCK_STREAM));
 }
 
-static void close_ends(void) {
-    assert_fine(two_ends_close(&t));
-}
-
 TestSuite(share, .init = open_ends, .fini = close_ends);
-
-static ductile_addr take(uint64_t bytes) {
-    ductile_addr addr = 0;
-    assert_ok(ductile_alloc(t.f.allocator, bytes, t.f.streams[0], &addr));
-    return addr;
-}
 
 static ductile_addr pass(ductile_addr addr) {
     passed p = two_ends_pass(&t, addr);
@@ -39,18 +26,6 @@ static ductile_addr pass(ductile_addr addr) {
 
 static void fill(ductile_addr addr, uint8_t value, uint64_t size) {
     assert_ok(ductile_virtual_fill(t.f.gpu, addr, value, size, t.f.streams[0]));
-}
-
-static uint8_t byte_at(ductile_addr addr) {
-    uint8_t byte = 0;
-    assert_ok(ductile_virtual_read_back(t.f.gpu, &byte, addr, 1, t.f.streams[0]));
-    return byte;
-}
-
-static void check_both(void) {
-    char report[256] = "";
-    cr_assert_eq(ductile_check(t.f.allocator, report, sizeof report), DUCTILE_OK, "%s", report);
-    cr_assert_eq(ductile_check(t.importer, report, sizeof report), DUCTILE_OK, "%s", report);
 }
 
 Test(share, both_sides_see_the_same_bytes) {
