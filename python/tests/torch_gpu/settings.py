@@ -316,8 +316,7 @@ def describe(row: Row) -> str:
 
 def keep(rows: Iterable[Row], given: argparse.Namespace) -> list[Row]:
     """Rows as they come: a run that is ended keeps those it has."""
-    where = {**steps.where_from()}
-    where["command"] = where["command"].replace("steps.py", "settings.py")
+    where = steps.where_from("settings.py")
     output: TextIO | None = given.output.open("w", encoding="utf-8") if given.output else None
     kept = []
     for row in rows:
@@ -344,18 +343,9 @@ def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--limit", type=float, default=160, help="no program begins after so many seconds"
     )
-    parser.add_argument("--output", type=Path, help="also write rows to this file, as JSON lines")
-    parser.add_argument("--json", action="store_true", help="rows instead of tables")
-    parser.add_argument("--table", type=Path, metavar="ROWS", help="only print the tables of these")
-    parser.add_argument(
-        "--cpu-check", action="store_true", help="tiny programs on the CPU, to try out this script"
-    )
+    steps.add_what_becomes_of_rows(parser)
     given = parser.parse_args(words)
-    for name, known in (("parts", PARTS), ("programs", every)):
-        setattr(given, name, getattr(given, name).split(","))
-        unknown = [one for one in getattr(given, name) if one not in known]
-        if unknown:
-            raise SystemExit(f"--{name}: there is no {unknown[0]}: there are {', '.join(known)}")
+    steps.split_lists(given, parts=PARTS, programs=every)
     return given
 
 

@@ -36,7 +36,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any, NamedTuple, TextIO
@@ -416,7 +416,7 @@ def said_by(*command: str) -> str:
     return (done.stdout.splitlines() or [""])[0]
 
 
-def where_from() -> Row:
+def where_from(script: str = "steps.py") -> Row:
     """Machine, GPU and driver, versions, commit and command, for every row."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
@@ -435,7 +435,7 @@ def where_from() -> Row:
         "gpu": gpu or "none",
         "versions": f"python {platform.python_version()}, torch {metadata.version('torch')}",
         "commit": commit or "unknown",
-        "command": " ".join(["steps.py", *words]),
+        "command": " ".join([script, *words]),
     }
 
 
@@ -503,6 +503,24 @@ def read(path: Path) -> list[Row]:
     return rows
 
 
+def add_what_becomes_of_rows(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--output", type=Path, help="also write rows to this file, as JSON lines")
+    parser.add_argument("--json", action="store_true", help="rows instead of tables")
+    parser.add_argument("--table", type=Path, metavar="ROWS", help="only print the tables of these")
+    parser.add_argument(
+        "--cpu-check", action="store_true", help="tiny programs on the CPU, to try out this script"
+    )
+
+
+def split_lists(given: argparse.Namespace, **known_by_name: Collection[str]) -> None:
+    """Arguments that are lists with commas between. Ends the script where one names what is not."""
+    for name, known in known_by_name.items():
+        setattr(given, name, getattr(given, name).split(","))
+        unknown = [one for one in getattr(given, name) if one not in known]
+        if unknown:
+            raise SystemExit(f"--{name}: there is no {unknown[0]}: there are {', '.join(known)}")
+
+
 def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -517,24 +535,11 @@ def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--limit", type=float, default=340, help="no run begins after so many seconds"
     )
-    parser.add_argument("--output", type=Path, help="also write rows to this file, as JSON lines")
-    parser.add_argument("--json", action="store_true", help="rows instead of tables")
-    parser.add_argument("--table", type=Path, metavar="ROWS", help="only print the tables of these")
-    parser.add_argument(
-        "--cpu-check", action="store_true", help="tiny programs on the CPU, to try out this script"
-    )
+    add_what_becomes_of_rows(parser)
     parser.add_argument("--serve", help=argparse.SUPPRESS)
     given = parser.parse_args(words)
     given.repeats = 1 if given.quick else given.repeats
-    for name, known in (
-        ("models", MODELS),
-        ("allocators", allocators.NAMES),
-        ("parts", ("first", "near")),
-    ):
-        setattr(given, name, getattr(given, name).split(","))
-        unknown = [one for one in getattr(given, name) if one not in known]
-        if unknown:
-            raise SystemExit(f"--{name}: there is no {unknown[0]}: there are {', '.join(known)}")
+    split_lists(given, models=MODELS, allocators=allocators.NAMES, parts=("first", "near"))
     return given
 
 
