@@ -16,11 +16,11 @@ from typing import Any
 
 import ductile_gpu
 import ductile_gpu.torch
-from ductile_gpu._binding._objects import Unique
+from ductile_gpu._binding._objects import Closes, Unique
 from ductile_gpu._binding._sleep import Sleeps
 
 PARTS = frozenset((Sleeps,))
-HIDDEN = frozenset((object, Unique, *PARTS))
+HIDDEN = frozenset((object, Closes, Unique, *PARTS))
 MODULES = {"ductile_gpu": ductile_gpu, "ductile_gpu.torch": ductile_gpu.torch}
 HEAD = """\
 # Reference of the Python package

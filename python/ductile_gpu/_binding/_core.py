@@ -13,7 +13,6 @@ import warnings
 import weakref
 from collections.abc import Iterator, Mapping
 from ctypes import byref, sizeof
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Optional, Union
 
 from ductile_gpu._binding import _abi, _log
@@ -25,8 +24,7 @@ from ductile_gpu._binding._native import lib
 from ductile_gpu._binding._objects import (
     INT32,
     UINT64,
-    Unique,
-    close_behind,
+    Closes,
     parse_bytes,
     read_address,
     read_number,
@@ -122,7 +120,7 @@ _interrupts: dict[int, BaseException] = {}
 _borrowed_callbacks: dict[tuple[int, str], dict[int, Any]] = {}
 
 
-class Allocator(Sleeps, Unique):
+class Allocator(Sleeps, Closes):
     """One allocator for one device; safe to use from any thread.
 
     Addresses are plain integers, multiples of 512. Memory belongs to the stream it was allocated
@@ -241,18 +239,6 @@ class Allocator(Sleeps, Unique):
         pointer, self._pointer = self._pointer, None
         if pointer is not None and not self._borrowed:
             self._check(lib.ductile_destroy(pointer), "close")
-
-    def __enter__(self) -> Allocator:
-        return self
-
-    def __exit__(
-        self,
-        kind: Optional[type[BaseException]],
-        error: Optional[BaseException],
-        trace: Optional[TracebackType],
-    ) -> None:
-        with close_behind(error):
-            self.close()
 
     def __del__(self) -> None:
         # At exit the driver frees what a process leaves, and others may still use the memory.

@@ -6,7 +6,8 @@ from __future__ import annotations
 import contextlib
 import math
 import operator
-from typing import Any, Optional, Union
+from types import TracebackType
+from typing import Any, Optional, TypeVar, Union
 
 from ductile_gpu._binding._abi import Status
 from ductile_gpu._binding._errors import ForeignPointer, invalid
@@ -14,6 +15,7 @@ from ductile_gpu._binding._errors import ForeignPointer, invalid
 __all__ = [
     "INT32",
     "UINT64",
+    "Closes",
     "Unique",
     "close_behind",
     "parse_bytes",
@@ -45,6 +47,30 @@ def close_behind(error: Optional[BaseException]) -> contextlib.suppress:
     """For the end of a `with`: an error that ended its body is not hidden by the refusal to close,
     whose cause it most often is: its traceback keeps the tensors."""
     return contextlib.suppress(*(() if error is None else (BufferError,)))
+
+
+_Closes = TypeVar("_Closes", bound="Closes")
+
+
+class Closes(Unique):
+    """An object that `with` closes at its end."""
+
+    __slots__ = ()
+
+    def close(self) -> None:
+        raise NotImplementedError
+
+    def __enter__(self: _Closes) -> _Closes:
+        return self
+
+    def __exit__(
+        self,
+        kind: Optional[type[BaseException]],
+        error: Optional[BaseException],
+        trace: Optional[TracebackType],
+    ) -> None:
+        with close_behind(error):
+            self.close()
 
 
 def read_number(value: Any, what: str, within: range = UINT64) -> int:

@@ -18,7 +18,7 @@ import time
 from collections.abc import Iterator
 from typing import Callable, Optional
 
-from ductile_gpu._binding._objects import Unique
+from ductile_gpu._binding._objects import Closes
 
 __all__ = ["Epoch"]
 
@@ -27,7 +27,7 @@ _LONGEST_NAP = 0.002
 _MARK = b"e"
 
 
-class Epoch(Unique):
+class Epoch(Closes):
     """Orders a writer and its readers, in one process or several.
 
         with epoch.write(torch.cuda.synchronize):       # the trainer
@@ -172,12 +172,6 @@ class Epoch(Unique):
             del self._number
             self._page.close()
             os.close(descriptor)
-
-    def __enter__(self) -> Epoch:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def __del__(self) -> None:
         if getattr(self, "_descriptor", -1) >= 0 and hasattr(self, "_page"):

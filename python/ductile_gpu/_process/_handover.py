@@ -17,7 +17,6 @@ import sys
 import weakref
 from collections.abc import Iterator, Mapping
 from ctypes import byref
-from types import TracebackType
 from typing import Any, NamedTuple, Optional, Union
 
 from ductile_gpu._binding import _abi, _cuda
@@ -25,7 +24,7 @@ from ductile_gpu._binding._buffer import Buffer
 from ductile_gpu._binding._core import Allocator
 from ductile_gpu._binding._errors import ProcessGone, error_from_status, invalid
 from ductile_gpu._binding._native import lib
-from ductile_gpu._binding._objects import Unique, close_behind
+from ductile_gpu._binding._objects import Closes
 from ductile_gpu._binding._sleep import tag_bytes
 from ductile_gpu._binding._streams import StreamLike, stream_handle
 from ductile_gpu._process._live import peer_uid
@@ -121,7 +120,7 @@ def _list_names(names: Mapping[str, Any]) -> Any:
 # ---- To other processes ------------------------------------------------------------------------
 
 
-class TagExport(Unique):
+class TagExport(Closes):
     """One export of a tag; its memory is pinned until `close`.
 
     Attributes:
@@ -142,12 +141,6 @@ class TagExport(Unique):
             status = lib.ductile_unexport_tag(self._allocator.pointer, number)
             if status:
                 raise error_from_status(status, f"the export of {self.tag!r}")
-
-    def __enter__(self) -> TagExport:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 def export_tag(
@@ -254,7 +247,7 @@ def _parts(address: int, count: int) -> list[Any]:
     return list(ctypes.cast(address, ctypes.POINTER(_abi.ductile_tag_part))[:count])
 
 
-class ImportedTag(Unique):
+class ImportedTag(Closes):
     """A tag of another process, mapped here; made by `import_tag`.
 
     Attributes:
@@ -313,18 +306,6 @@ class ImportedTag(Unique):
             raise error_from_status(status, f"the import of {self.tag!r}")
         for buffer in tuple(self._buffers):
             buffer._free()
-
-    def __enter__(self) -> ImportedTag:
-        return self
-
-    def __exit__(
-        self,
-        kind: Optional[type[BaseException]],
-        error: Optional[BaseException],
-        trace: Optional[TracebackType],
-    ) -> None:
-        with close_behind(error):
-            self.close()
 
     def __del__(self) -> None:
         if getattr(self, "_found", None) is not None and not sys.is_finalizing():

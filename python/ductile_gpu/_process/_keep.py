@@ -48,7 +48,7 @@ from ductile_gpu._process._handover import (
     export_tag,
     import_tag,
 )
-from ductile_gpu._process._live import is_private, socket_folder
+from ductile_gpu._process._live import accept_next, is_private, socket_folder
 
 __all__ = ["Keeper", "KeptTag", "ask", "default_path", "keep_tag", "open_kept"]
 
@@ -218,22 +218,13 @@ class Keeper:
         if soft != hard:  # a descriptor for each handle
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
         while True:
-            connection = self._accept()
+            connection = accept_next(self._socket, _NAP_SECONDS)
             if connection is None:
                 return
             try:
                 threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
             except RuntimeError:  # no thread for now: what is kept stays
                 connection.close()
-
-    def _accept(self) -> Optional[socket.socket]:
-        """The next client; None when it is over."""
-        while self._socket.fileno() >= 0:
-            try:
-                return self._socket.accept()[0]
-            except OSError:  # closed, or the process has no descriptor left for now
-                time.sleep(_NAP_SECONDS)
-        return None
 
     def close(self) -> None:
         """Listens no more; what it keeps goes when this process ends."""

@@ -61,6 +61,16 @@ def is_private(folder: Path) -> bool:
     )
 
 
+def accept_next(listening: socket.socket, nap_seconds: float) -> Optional[socket.socket]:
+    """The next peer; None when the socket is closed."""
+    while listening.fileno() >= 0:
+        try:
+            return listening.accept()[0]
+        except OSError:  # closed, or the process has no descriptor left for now
+            time.sleep(nap_seconds)
+    return None
+
+
 def socket_folders() -> list[Path]:
     """Where sockets of this user's processes may be, the best place first. They need not exist."""
     runtime = os.environ.get("XDG_RUNTIME_DIR")
@@ -203,18 +213,9 @@ class _Listener:
         """In a child: the socket is the parent's."""
         self._socket.close()
 
-    def _accept(self) -> Optional[socket.socket]:
-        """The next peer; None when it is over."""
-        while self._socket.fileno() >= 0:
-            try:
-                return self._socket.accept()[0]
-            except OSError:  # closed, or the process has no descriptor left for now
-                time.sleep(_LEAST_INTERVAL)
-        return None
-
     def _serve(self) -> None:
         while True:
-            connection = self._accept()
+            connection = accept_next(self._socket, _LEAST_INTERVAL)
             if connection is None:
                 return
             with connection, contextlib.suppress(OSError):
