@@ -45,7 +45,8 @@ bool dpool_keeps_old_addresses(const ductile_allocator *a) {
 }
 
 /* No request will use what streams and pools have left. */
-static uint64_t most_kept(const ductile_allocator *a, const dpool_arena *arena) {
+static uint64_t most_kept_locked(const ductile_allocator *a, const dpool_arena *arena) {
+    DTI_ASSERT_HELD(&a->index_lock);
     bool is_left = arena->is_gone || dpool_is_released(arena->pool);
     bool keeps = dpool_keeps_old_addresses(a) && !is_left;
     return keeps ? arena->mapped_bytes / OLD_ADDRESSES_SHARE : 0;
@@ -107,10 +108,11 @@ static bool may_go(const dpool_block *b, uint64_t proven) {
     return b != NULL && b->age < proven;
 }
 
-/* Of the kept ones the oldest, above `kept` bytes of them. */
+/* Of the kept ones the oldest, where more of them lie than may stay. */
 static dpool_block *next_retired(ductile_allocator *a, dpool_arena *arena, uint64_t keep,
-                                 uint64_t kept, dseg_idle *idle) {
+                                 bool with_kept, dseg_idle *idle) {
     dti_lock_acquire(&a->index_lock);
+    uint64_t kept = with_kept ? 0 : most_kept_locked(a, arena);
     dpool_proof proof = dpool_proof_to_unmap(a, arena);
     *idle = proof.idle;
     dpool_block *b = arena->retiring_bytes > keep ? arena->retiring.first : NULL;
@@ -142,10 +144,11 @@ static uint32_t unmap_retired(ductile_allocator *a, dpool_block *b, dseg_idle id
 }
 
 static void reclaim(ductile_allocator *a, dpool_arena *arena, uint32_t most, uint64_t keep) {
-    uint64_t kept = most == UINT32_MAX ? 0 : most_kept(a, arena);
+    bool with_kept = most == UINT32_MAX;
     dpool_block *b;
     dseg_idle idle;
-    for (uint32_t n = 0; n < most && (b = next_retired(a, arena, keep, kept, &idle)) != NULL;) {
+    for (uint32_t n = 0;
+         n < most && (b = next_retired(a, arena, keep, with_kept, &idle)) != NULL;) {
         n += unmap_retired(a, b, idle);
     }
 }

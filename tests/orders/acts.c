@@ -250,7 +250,9 @@ static const char *sleep_set(actor *self) {
     if (status == DUCTILE_OK) {
         status = ductile_resume_set(of(self), &set, NULL);
         bool is_refused = status == DUCTILE_ERR_OUT_OF_MEMORY && has_mark(self->s, STARVES);
-        self->s->is_paused |= is_refused;
+        if (is_refused) { /* no other thread can pause the plain pool now */
+            self->s->is_paused = true;
+        }
         NEED(status == DUCTILE_OK || is_refused, "resume: %s", ductile_status_name(status));
     }
     NEED_OK(ductile_pool_query(of(self), both[1], &own));
