@@ -221,7 +221,7 @@ static const char *unpin(player *p, const words *w) {
     if (value_of(p, word_at(w, 1), &address) != NULL) {
         return p->how.is_lenient ? NULL : complain("no block has that name");
     }
-    if (model_find(&p->s.m, address) == p->s.m.n && !has_word(w, "paused")) {
+    if (model_find(&p->s.m, address) == p->s.m.n) {
         ductile_virtual_block_end(p->s.f.gpu, address);
     }
     for (size_t i = 0; i < p->s.n_pins; i++) {
