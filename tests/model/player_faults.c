@@ -121,7 +121,8 @@ static const char *end_mended(player *p) {
     TRY(audit_reset_capture_mode(&s->f));
     TRY(subject_audit(s));
     failed_calls failed = failed_calls_get();
-    bool has_all_failed = p->how.fault.call == NULL; /* an undoing may not even have begun */
+    /* Then the context cannot be entered either, and an undoing has not even begun. */
+    bool has_all_failed = p->how.fault.call == NULL;
     TRY(has_all_failed ? NULL : loss_is_explained(p, &failed));
     s->is_scripted = false;
     s->is_faulty = has_all_failed || bytes_at_stake(&failed) > 0 || failed.address_frees > 0 ||
