@@ -229,6 +229,17 @@ def test_an_error_inside_of_with_is_not_hidden(readable):
     assert readable.stats().live_blocks == 0
 
 
+def test_an_error_is_not_hidden_by_the_end_of_its_virtual_gpu(monkeypatch):
+    monkeypatch.setattr(ductile_gpu.Allocator, "is_virtual", False)
+    gpu = ductile_gpu.VirtualGPU("1G")
+    buffer = gpu.allocator().buffer(MIB)
+    tensor = buffer.__dlpack__(stream=-1)
+    with pytest.raises(KeyError), gpu:
+        raise KeyError
+    del buffer, tensor
+    gpu.close()
+
+
 # ---- Ctrl-C ------------------------------------------------------------------------------------
 
 

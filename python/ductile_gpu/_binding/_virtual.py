@@ -9,7 +9,6 @@ import sys
 import weakref
 from collections.abc import Iterable, Iterator
 from ctypes import byref, sizeof
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Union
 
 from ductile_gpu._binding import _abi
@@ -19,6 +18,7 @@ from ductile_gpu._binding._errors import error_from_status, invalid
 from ductile_gpu._binding._native import lib
 from ductile_gpu._binding._objects import (
     INT32,
+    Closes,
     Unique,
     parse_bytes,
     read_address,
@@ -78,7 +78,7 @@ class VirtualGraph(Unique):
         lib.ductile_virtual_graph_destroy(pointer)
 
 
-class VirtualGPU(Unique):
+class VirtualGPU(Closes):
     """A device's memory, streams and events in the computer's own memory.
 
     Work on a stream completes when the schedule says so. Addresses cannot be read by the host.
@@ -146,17 +146,6 @@ class VirtualGPU(Unique):
         pointer, self._pointer = self._pointer, None
         if pointer is not None:
             lib.ductile_virtual_destroy(pointer)
-
-    def __enter__(self) -> VirtualGPU:
-        return self
-
-    def __exit__(
-        self,
-        kind: Optional[type[BaseException]],
-        error: Optional[BaseException],
-        trace: Optional[TracebackType],
-    ) -> None:
-        self.close()
 
     def __del__(self) -> None:
         # Its allocators keep it alive, so that none is left when this runs.

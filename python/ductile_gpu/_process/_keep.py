@@ -36,7 +36,7 @@ from ductile_gpu._binding import _abi
 from ductile_gpu._binding._core import Allocator
 from ductile_gpu._binding._errors import Busy, NotLive, error_from_status, invalid
 from ductile_gpu._binding._native import lib
-from ductile_gpu._binding._objects import Unique
+from ductile_gpu._binding._objects import Closes
 from ductile_gpu._binding._sleep import tag_bytes
 from ductile_gpu._binding._streams import StreamLike
 from ductile_gpu._process._epoch import Epoch
@@ -417,7 +417,7 @@ def _read_answer(connection: socket.socket) -> tuple[dict[str, Any], Optional[in
     return answer, descriptor
 
 
-class KeptTag(Unique):
+class KeptTag(Closes):
     """A place at a tag that an owner process keeps: the writer's, or a reader's.
 
     Attributes:
@@ -457,12 +457,6 @@ class KeptTag(Unique):
             self._exported.close()
         self._connection.close()
         self.epoch.close()
-
-    def __enter__(self) -> KeptTag:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 @contextlib.contextmanager
