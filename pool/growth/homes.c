@@ -16,8 +16,10 @@ enum {
 };
 
 /* May memory of the arena return to an old address now? */
-static bool may_return(const ductile_allocator *a, const dpool_arena *arena) {
-    return arena->kept.count > 0 && dpool_keeps_old_addresses(a) && !dpool_is_frozen(arena);
+static bool may_return_locked(const ductile_allocator *a, const dpool_arena *arena) {
+    DTI_ASSERT_HELD(&a->index_lock);
+    bool may_keep = dpool_keeps_old_addresses_locked(a, arena);
+    return may_keep && arena->kept.count > 0 && !dpool_is_frozen(arena);
 }
 
 /* ---- What is free --------------------------------------------------------------------------- */
@@ -226,7 +228,7 @@ static bool change_places(ductile_allocator *a, dpool_arena *arena, addresses to
     while (w.is_full && dpool_reserve_room(a, NODES) == DUCTILE_OK) {
         w = (walk){.a = a, .arena = arena, .to = to};
         dti_lock_acquire(&a->index_lock);
-        if (may_return(a, arena)) {
+        if (may_return_locked(a, arena)) {
             choose_locked(&w);
         }
         exchange_locked(&w);
@@ -257,7 +259,7 @@ static bool lies_on_old_address(const dpool_place *place, uint64_t size) {
 static dpool_place choose_place_locked(ductile_allocator *a, const dpool_arena *arena,
                                        uint64_t size) {
     DTI_ASSERT_HELD(&a->index_lock);
-    if (!may_return(a, arena)) {
+    if (!may_return_locked(a, arena)) {
         return (dpool_place){.block = NULL};
     }
     return dpool_place_over_old_locked(a, arena, size, stamp_free_locked(a, arena));

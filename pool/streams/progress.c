@@ -36,19 +36,22 @@ static uint64_t kept_bytes(const ductile_allocator *a, const dpool_arena *arena)
     return is_kept ? dti_max(a->device_bytes / KEPT_SHARE, a->granule) : 0;
 }
 
-/* Handles of several sizes are exchanged, for which each has one address; beside other streams
- * memory is less well used with several (docs/decisions/0037). Nor where calls alone decide, where
- * a user is told what is mapped where, or where freed memory is known by its address. */
-bool dpool_keeps_old_addresses(const ductile_allocator *a) {
-    return a->sizes.most_granules == 1 && a->counts.arenas == 1 && !dpool_retires_in_order(a) &&
-           !dpool_announces(a) && a->options.find != DUCTILE_FIND_STALE_WRITES;
+/* Handles of several sizes are exchanged, for which each has one address; where other streams of
+ * the pool take its memory, it is less well used with several (docs/decisions/0037). Nor where
+ * calls alone decide, where a user is told what is mapped where, or where freed memory is known by
+ * its address. */
+bool dpool_keeps_old_addresses_locked(const ductile_allocator *a, const dpool_arena *arena) {
+    DTI_ASSERT_HELD(&a->index_lock);
+    return a->sizes.most_granules == 1 && arena->pool->n_arenas == 1 &&
+           !dpool_retires_in_order(a) && !dpool_announces(a) &&
+           a->options.find != DUCTILE_FIND_STALE_WRITES;
 }
 
 /* No request will use what streams and pools have left. */
 static uint64_t most_kept_locked(const ductile_allocator *a, const dpool_arena *arena) {
     DTI_ASSERT_HELD(&a->index_lock);
     bool is_left = arena->is_gone || dpool_is_released(arena->pool);
-    bool keeps = dpool_keeps_old_addresses(a) && !is_left;
+    bool keeps = dpool_keeps_old_addresses_locked(a, arena) && !is_left;
     return keeps ? arena->mapped_bytes / OLD_ADDRESSES_SHARE : 0;
 }
 
@@ -79,7 +82,7 @@ void dpool_retire_locked(ductile_allocator *a, dpool_block *b, bool stays_in_are
     b->state = DPOOL_RETIRING;
     b->age = dpool_age_of(b) & DPOOL_AGE_MASK;
     b->is_mixed = false;
-    if (stays_in_arena && dpool_keeps_old_addresses(a)) {
+    if (stays_in_arena && dpool_keeps_old_addresses_locked(a, arena)) {
         list_kept(arena, b);
     } else {
         list_retiring(a, arena, b);
