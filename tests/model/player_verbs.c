@@ -238,7 +238,8 @@ static const char *work(player *p, const words *w, bool writes) {
     SLOT(slot, 2);
     subject *s = &p->s;
     request q = {.slot = slot, .address = b->address, .size = b->size};
-    if (b->is_paused) {
+    bool has_access = s->slots[slot].kind != PEER_STREAM || s->has_peer;
+    if (b->is_paused || (p->how.is_lenient && !has_access)) { /* which a failed call may cause */
         return p->how.is_lenient ? NULL : complain("the block is paused");
     }
     TRY(b->stream != slot ? order_slots(s, b->stream, slot) : NULL);
