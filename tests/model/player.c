@@ -340,6 +340,8 @@ const char *player_run(const scenario *of, const play_setup *how, uint64_t *n_op
     fault_sites_record(NULL);
     if (why == NULL) {
         free(p);
+        return NULL;
     }
-    return why;
+    const char *first = failed_calls_get().first;
+    return first != NULL ? complain("%s (%s failed first)", why, first) : why;
 }

@@ -56,6 +56,7 @@ void fault_sites_mark_end(void) {
 static failed_calls failed;
 
 static void add_failed(dvmm_call call, uint64_t size) {
+    failed.first = failed.first != NULL ? failed.first : dvmm_call_name(call);
     switch ((int)call) {
     case DVMM_CALL_unmap:
         failed.unmap_bytes += size;
@@ -106,7 +107,7 @@ void __wrap_dvmm_vgpu_log(ductile_virtual_gpu *gpu, dvmm_call call, uint64_t add
     if (recording != NULL) {
         write_down(call);
     }
-    if (code != DVMM_SUCCESS) {
+    if (code != DVMM_SUCCESS && code != DVMM_NOT_READY) {
         add_failed(call, size);
     } else if (call == DVMM_CALL_phys_create && size > failed.largest_handle) {
         failed.largest_handle = size;

@@ -33,6 +33,7 @@ void fault_sites_mark_end(void);
 
 /* Sums over calls that failed, and the largest handle that was made. */
 typedef struct failed_calls {
+    const char *first; /* of them, its name; NULL: none */
     uint64_t unmap_bytes, releases, address_frees, event_destroys, syncs, marks;
     uint64_t largest_handle;
 } failed_calls;
