@@ -9,6 +9,7 @@
 
 #include <pthread.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum { MOST_WORDS = 6, MOST_EVENTS = 8, N_STREAMS = 9 };
