@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * What needs no work to be seen: arguments, the default stream, many streams, two allocators that
- * share a device. Blocks that other streams use are in tests/scenarios/users.txt.
- */
+/* A free that is refused, many streams, two allocators that share a device. Blocks that other
+ * streams use are in tests/scenarios/users.txt. */
 #include "tests/support/one_fixture.h"
 
 static void open_lazy(void) {
@@ -30,23 +28,6 @@ Test(streams, a_free_that_is_refused_reports_nothing) {
     assert_ok(ductile_alloc(f.allocator, 8192, f.streams[0], &address));
     cr_assert_eq(ductile_free_reporting(f.allocator, address, NULL), DUCTILE_ERR_INVALID_ARGUMENT);
     assert_ok(ductile_free(f.allocator, address)); /* it is live still */
-}
-
-Test(streams, record_stream_makes_no_driver_call) {
-    ductile_addr block = take(8192, 0);
-    uint64_t calls = fixture_state(&f).calls;
-    assert_ok(ductile_record_stream(f.allocator, block, f.streams[1]));
-    assert_ok(ductile_record_stream(f.allocator, block, f.streams[2]));
-    assert_u64(fixture_state(&f).calls, calls);
-}
-
-/* The default stream is a stream like any other, and needs no handle. */
-Test(streams, null_is_the_default_stream) {
-    ductile_addr address = 0;
-    assert_ok(ductile_alloc(f.allocator, 1 << 20, NULL, &address));
-    assert_ok(ductile_virtual_fill(f.gpu, address, 9, 1 << 20, NULL));
-    assert_ok(ductile_record_stream(f.allocator, address, f.streams[0]));
-    give(address);
 }
 
 Test(many_streams, sixty_four_share_a_device) {

@@ -197,7 +197,8 @@ Test(blocks, a_hit_makes_no_driver_call) {
 
 /* ---- Misuse -------------------------------------------------------------------------------- */
 
-/* Every call that takes a block answers the same to a wrong address, and changes nothing. */
+/* Every call that takes a block answers the same to a wrong address, and changes nothing; of all
+ * kinds of wrong addresses that is so in tests/model/memory.c. */
 static void is_refused_with(ductile_addr address, ductile_status expected) {
     ductile_stats before = fixture_stats(f.allocator);
     ductile_block_info info = {.struct_size = sizeof info};
@@ -207,21 +208,6 @@ static void is_refused_with(ductile_addr address, ductile_status expected) {
     assert_status(ductile_query_block(f.allocator, address, &info), expected);
     stats_unchanged(&before);
     assert_fine(audit_fixture(&f, NULL));
-}
-
-Test(blocks, a_foreign_address_is_told) {
-    is_refused_with(0x1000, DUCTILE_ERR_FOREIGN_POINTER);
-    (void)must_alloc(f.allocator, 1000, f.streams[0]);
-    is_refused_with(0x1000, DUCTILE_ERR_FOREIGN_POINTER);
-    is_refused_with(0xFFFFFFFFFFFFFE00, DUCTILE_ERR_FOREIGN_POINTER);
-}
-
-Test(blocks, an_interior_address_is_told) {
-    ductile_addr address = must_alloc(f.allocator, 3 * FIXTURE_GRANULE, f.streams[0]);
-    is_refused_with(address + 1, DUCTILE_ERR_INTERIOR_POINTER);
-    is_refused_with(address + 512, DUCTILE_ERR_INTERIOR_POINTER);
-    is_refused_with(address + FIXTURE_GRANULE, DUCTILE_ERR_INTERIOR_POINTER);
-    is_refused_with(address + 3 * FIXTURE_GRANULE - 1, DUCTILE_ERR_INTERIOR_POINTER);
 }
 
 Test(blocks, a_double_free_is_told) {
@@ -245,40 +231,6 @@ Test(blocks, a_block_of_another_allocator_is_foreign) {
     assert_status(ductile_free(f.allocator, theirs), DUCTILE_ERR_FOREIGN_POINTER);
     assert_ok(ductile_free(other, theirs));
     assert_ok(ductile_destroy(other));
-}
-
-/* ---- Limits and giving back ---------------------------------------------------------------- */
-
-Test(limits, empty_cache_of_an_idle_allocator_is_fine, .init = open_default,
-     .fini = close_fixture) {
-    assert_ok(ductile_empty_cache(f.allocator));
-    assert_fine(audit_fixture(&f, NULL));
-}
-
-Test(limits, trim_waits_for_the_work_on_what_goes, .init = open_lazy, .fini = close_fixture) {
-    ductile_addr address = must_alloc(f.allocator, 10 * MIB, f.streams[0]);
-    assert_ok(ductile_virtual_fill(f.gpu, address, 1, 10 * MIB, f.streams[0]));
-    assert_ok(ductile_free(f.allocator, address));
-    assert_ok(ductile_trim(f.allocator, 0, NULL));
-    assert_u64(fixture_state(&f).used_bytes, 0);
-    assert_ok(ductile_virtual_stream_sync(f.gpu, f.streams[0]));
-    cr_assert_eq(fixture_state(&f).poisoned, 0, "memory went before its work was done");
-}
-
-/* More addresses than there are, with memory for all of it: its own status, and no harm done. */
-static void runs_out_of_addresses(const fixture_setup *setup) {
-    assert_fine(fixture_open(&f, setup));
-    ductile_addr address = 1;
-    assert_status(ductile_alloc(f.allocator, 100 * MIB, f.streams[0], &address),
-                  DUCTILE_ERR_OUT_OF_ADDRESSES);
-    assert_u64(address, 0);
-    (void)must_alloc(f.allocator, 3 * MIB, f.streams[0]);
-    assert_fine(audit_fixture(&f, NULL));
-}
-
-Test(limits, running_out_of_addresses_is_not_out_of_memory, .fini = close_fixture) {
-    fixture_setup setup = {.address_bytes = 64 * MIB};
-    runs_out_of_addresses(&setup);
 }
 
 /* ---- Options that change what a block is --------------------------------------------------- */

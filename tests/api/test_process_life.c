@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The ends of threads, processes and devices at bad moments: an exit while threads allocate, forks
- * while they do, threads that leave blocks behind, and a device that is lost in the middle of each
- * thing the allocator does. No thread hangs or crashes, and after the end no driver call is made.
+ * The ends of threads and processes at bad moments: an exit while threads allocate, forks while
+ * they do, threads that leave blocks behind, a device that is lost inside a callback. No thread
+ * hangs or crashes, and after the end no driver call is made. A device that is lost in any call is
+ * in tests/scenarios/faults.txt.
  */
 #include "tests/support/in_child.h"
 #include "tests/support/limits.h"
@@ -126,37 +127,15 @@ Test(process_life, leaving_while_threads_allocate_is_no_crash) {
 
 static ductile_addr parents;
 
-static uint64_t no_memory(void *user, ductile_allocator *a, uint64_t missing,
-                          ductile_stream stream) {
-    (void)user;
-    (void)a;
-    (void)missing;
-    (void)stream;
-    return 0;
-}
-
-/* Every call of an area answers in the child; the number of the first that does not. */
-static int ask_everything(void) {
+/* 0, or the number of the call that answered wrongly; test_refusals.c has them all. */
+static int ask_in_child(void) {
     ductile_addr address = 1;
     ductile_stats stats = {.struct_size = sizeof stats};
-    ductile_limits limits = {.struct_size = sizeof limits};
-    ductile_oom_report report = {.struct_size = sizeof report};
-    uint64_t id = 1;
     const ductile_status answers[] = {
-        ductile_alloc(f.allocator, 1, f.streams[0], &address),
         ductile_alloc(f.allocator, 64 * MIB, f.streams[0], &address),
-        ductile_free(f.allocator, parents),
         ductile_free_on(f.allocator, parents, f.streams[1]),
-        ductile_record_stream(f.allocator, parents, f.streams[1]),
         ductile_stream_done(f.allocator, f.streams[1]),
         ductile_trim(f.allocator, 0, NULL),
-        ductile_empty_cache(f.allocator),
-        set_limit(f.allocator, GIB),
-        set_soft_limit(f.allocator, GIB),
-        set_limit(f.allocator, DUCTILE_SHARE(0.5)),
-        ductile_get_limits(f.allocator, &limits),
-        ductile_get_oom_report(f.allocator, &report),
-        ductile_add_oom_callback(f.allocator, no_memory, NULL, 0, &id),
         ductile_remove_oom_callback(f.allocator, 1),
         ductile_get_stats(f.allocator, &stats),
         ductile_destroy(f.allocator),
@@ -175,7 +154,7 @@ Test(process_life, a_child_forked_at_any_moment_is_told_and_the_parent_goes_on) 
     cr_assert(start_hammering(threads));
     assert_ok(ductile_alloc(f.allocator, 512, f.streams[0], &parents));
     for (size_t i = 0; i < 60; i++) {
-        int answer = in_child(ask_everything);
+        int answer = in_child(ask_in_child);
         cr_assert_eq(answer, 0, "child %zu: call %d answered something else", i, answer);
     }
     uint64_t rounds = atomic_load(&n_rounds);
@@ -197,7 +176,7 @@ static uint64_t fork_inside(void *user, ductile_allocator *a, uint64_t missing,
     (void)user;
     (void)missing;
     (void)stream;
-    child_of_callback = in_child(ask_everything);
+    child_of_callback = in_child(ask_in_child);
     return ductile_free(a, parents) == DUCTILE_OK ? 100 * MIB : 0;
 }
 
@@ -252,118 +231,6 @@ Test(process_life, what_dead_threads_left_is_freed_by_others_and_serves_again) {
 }
 
 /* ---- A device lost ---------------------------------------------------------------------------*/
-
-static ductile_addr blocks[24];
-
-static ductile_status fill_some(void) {
-    ductile_status status = DUCTILE_OK;
-    for (size_t i = 0; i < 24 && status == DUCTILE_OK; i++) {
-        status = ductile_alloc(f.allocator, (1 + i % 4) * FIXTURE_GRANULE + 4096, f.streams[i % 2],
-                               &blocks[i]);
-    }
-    return status;
-}
-
-static ductile_status free_some(size_t from, size_t step) {
-    ductile_status status = DUCTILE_OK;
-    for (size_t i = from; i < 24 && status == DUCTILE_OK; i += step) {
-        status = i % 3 == 0 ? ductile_free_on(f.allocator, blocks[i], f.streams[(i + 1) % 2])
-                            : ductile_free(f.allocator, blocks[i]);
-    }
-    return status;
-}
-
-static ductile_status grow(void) {
-    ductile_addr address = 0;
-    return ductile_alloc(f.allocator, 40 * MIB, f.streams[0], &address);
-}
-
-static ductile_status heal(void) {
-    ductile_addr address = 0;
-    ductile_status status = free_some(1, 2);
-    for (size_t i = 0; i < 40 && status == DUCTILE_OK; i++) {
-        status = ductile_alloc(f.allocator, (1 + i % 3) * FIXTURE_GRANULE, f.streams[0], &address);
-    }
-    return status;
-}
-
-static ductile_status trim(void) {
-    return ductile_empty_cache(f.allocator);
-}
-
-static ductile_status refuse(void) {
-    ductile_addr address = 0;
-    return ductile_alloc(f.allocator, 250 * MIB, f.streams[1], &address);
-}
-
-static ductile_status end_stream(void) {
-    return ductile_stream_done(f.allocator, f.streams[1]);
-}
-
-typedef struct deed {
-    const char *name;
-    ductile_status (*run)(void);
-} deed;
-
-static const deed deeds[] = {
-    {"grow", grow}, {"heal", heal}, {"trim", trim}, {"refuse", refuse}, {"end", end_stream}};
-
-/* The nth driver call of the deed answers 700: the deed says that the device is lost or, where it
- * met that in a question only, ends as it would; the next call that needs the driver says so, and
- * none reaches it. */
-static bool lose_in(const deed *d, uint64_t nth) {
-    assert_fine(
-        fixture_open(&f, &(fixture_setup){.schedule = DUCTILE_SCHEDULE_LAZY, .n_streams = 2}));
-    assert_ok(fill_some());
-    assert_ok(free_some(0, 2));
-    ductile_virtual_fault fault = {
-        .struct_size = sizeof fault, .nth = nth, .code = DVMM_ILLEGAL_ADDRESS};
-    assert_ok(ductile_virtual_inject(f.gpu, &fault));
-    ductile_status status = d->run();
-    bool fired = ductile_virtual_faults_fired(f.gpu) > 0;
-    if (fired) {
-        cr_assert(status == DUCTILE_ERR_DEVICE_LOST || status == DUCTILE_OK, "%s, call %llu: %s",
-                  d->name, (unsigned long long)nth, ductile_status_name(status));
-        cr_assert(status != DUCTILE_OK || d->run != trim, "trim, call %llu: OK on a lost device",
-                  (unsigned long long)nth);
-        uint64_t calls = fixture_state(&f).calls;
-        assert_status(trim(), DUCTILE_ERR_DEVICE_LOST);
-        assert_status(refuse(), DUCTILE_ERR_DEVICE_LOST);
-        assert_u64(fixture_state(&f).calls, calls);
-        assert_fine(audit_allocator(f.allocator, NULL));
-    }
-    assert_ok(ductile_virtual_inject(f.gpu, NULL));
-    (void)ductile_destroy(f.allocator);
-    fixture_abandon(&f);
-    return fired;
-}
-
-Test(process_life, a_device_lost_in_the_middle_of_anything_is_said_and_left_alone) {
-    for (size_t i = 0; i < sizeof deeds / sizeof *deeds; i++) {
-        uint64_t nth = 1;
-        while (lose_in(&deeds[i], nth)) {
-            nth++;
-        }
-        cr_assert_gt(nth, 1, "%s made no driver call", deeds[i].name);
-    }
-}
-
-Test(process_life, a_device_lost_during_destroy_is_said_and_host_memory_freed) {
-    bool fired = true;
-    for (uint64_t nth = 1; fired; nth++) {
-        assert_fine(
-            fixture_open(&f, &(fixture_setup){.schedule = DUCTILE_SCHEDULE_LAZY, .n_streams = 2}));
-        assert_ok(fill_some());
-        assert_ok(free_some(0, 2));
-        ductile_virtual_fault fault = {
-            .struct_size = sizeof fault, .nth = nth, .code = DVMM_ILLEGAL_ADDRESS};
-        assert_ok(ductile_virtual_inject(f.gpu, &fault));
-        ductile_status status = ductile_destroy(f.allocator);
-        fired = ductile_virtual_faults_fired(f.gpu) > 0;
-        assert_status(status, fired ? DUCTILE_ERR_DEVICE_LOST : DUCTILE_OK);
-        fixture_abandon(&f);
-    }
-}
 
 /* The callback's own work ends the device while a request waits for it. */
 static uint64_t lose_device(void *user, ductile_allocator *a, uint64_t missing,

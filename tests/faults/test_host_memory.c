@@ -144,9 +144,7 @@ static const char *run_with_failure(uint64_t nth, bool *failed) {
 }
 
 Test(host_memory, each_request_may_fail) {
-    if (!CAN_FAIL) {
-        cr_skip_test("no malloc of our own beside a sanitizer's or another C library's");
-    }
+    NEEDS_FAILURES();
     uint64_t nth = 1;
     for (bool failed = true; failed; nth++) {
         failed = false;
@@ -161,9 +159,7 @@ Test(host_memory, each_request_may_fail) {
 
 /* Creating an allocator, with each of its requests failing in turn. */
 Test(host_memory, create_undoes_itself) {
-    if (!CAN_FAIL) {
-        cr_skip_test("no malloc of our own beside a sanitizer's or another C library's");
-    }
+    NEEDS_FAILURES();
     fixture f;
     assert_fine(fixture_open_device(&f, NULL));
     bool failed = true;
@@ -274,9 +270,7 @@ static void sweep_end(bool exports) {
 }
 
 Test(host_memory, passing_a_block_undoes_itself) {
-    if (!CAN_FAIL) {
-        cr_skip_test("no malloc of our own beside a sanitizer's or another C library's");
-    }
+    NEEDS_FAILURES();
     sweep_end(true);
     sweep_end(false);
 }
@@ -373,9 +367,7 @@ static const char *sleep_and_wake(fixture *f, ductile_pool_id id, uint64_t nth, 
 }
 
 Test(host_memory, an_announced_pause_undoes_itself) {
-    if (!CAN_FAIL) {
-        cr_skip_test("no malloc of our own beside a sanitizer's or another C library's");
-    }
+    NEEDS_FAILURES();
     static shadow s;
     const ductile_pool_id id = {1, 1};
     uint64_t nth = 1;
@@ -446,9 +438,7 @@ static bool pause_beside_newcomer(uint64_t nth) {
 }
 
 Test(host_memory, a_stream_that_comes_while_a_pause_lists_streams_hides_none) {
-    if (!CAN_FAIL) {
-        cr_skip_test("no malloc of our own beside a sanitizer's or another C library's");
-    }
+    NEEDS_FAILURES();
     uint64_t nth = 1;
     while (pause_beside_newcomer(nth)) {
         nth++;
@@ -477,9 +467,7 @@ static int count_live(void *user, const char *text, size_t length) {
 
 /* They come after it has counted the blocks, and before it copies them. */
 Test(host_memory, a_snapshot_has_all_blocks_that_come_while_it_asks_for_memory) {
-    if (!CAN_FAIL) {
-        cr_skip_test("no malloc of our own beside a sanitizer's or another C library's");
-    }
+    NEEDS_FAILURES();
     uint64_t n_live = 0;
     assert_fine(fixture_open(&busy, NULL));
     instead = add_blocks;

@@ -102,9 +102,7 @@ static const char *is_whole_again(held *h) {
 
 /* With every number of nodes that a call may find left. */
 Test(host_nodes, without_any_each_call_is_done_or_refused_and_changes_nothing) {
-    if (!CAN_FAIL) {
-        cr_skip_test("no malloc of our own beside a sanitizer's or another C library's");
-    }
+    NEEDS_FAILURES();
     bool any_failed = false;
     for (uint32_t n_spare = 0; n_spare <= 24; n_spare++) {
         held h = {.hole = 0};
@@ -123,9 +121,7 @@ Test(host_nodes, without_any_each_call_is_done_or_refused_and_changes_nothing) {
 /* Its lists come from one request for memory, the nodes of the blocks that it splits from others.
  */
 Test(host_nodes, each_request_of_a_trim_may_fail_with_any_number_of_nodes_left) {
-    if (!CAN_FAIL) {
-        cr_skip_test("no malloc of our own beside a sanitizer's or another C library's");
-    }
+    NEEDS_FAILURES();
     const uint32_t spare[] = {0, 1, 2, 3,
                               4, 5, 6, 20}; /* the last: for one step, not for the next */
     for (size_t i = 0; i < sizeof spare / sizeof *spare; i++) {
@@ -148,9 +144,7 @@ Test(host_nodes, each_request_of_a_trim_may_fail_with_any_number_of_nodes_left) 
 /* Its region comes from one request, its nodes from another one, which may be for the last of them.
  */
 Test(host_nodes, each_request_of_a_dedicated_block_may_fail_with_any_number_of_nodes_left) {
-    if (!CAN_FAIL) {
-        cr_skip_test("no malloc of our own beside a sanitizer's or another C library's");
-    }
+    NEEDS_FAILURES();
     for (uint32_t n_spare = 0; n_spare <= 8; n_spare++) {
         bool failed = true;
         for (uint64_t nth = 1; failed; nth++) {
@@ -216,9 +210,7 @@ static bool robs_at(uint64_t nth, bool *is_refused) {
 }
 
 Test(host_nodes, a_dedicated_block_whose_nodes_others_take_is_refused_and_undone) {
-    if (!CAN_FAIL) {
-        cr_skip_test("no malloc of our own beside a sanitizer's or another C library's");
-    }
+    NEEDS_FAILURES();
     for (n_left = 0; n_left <= 1; n_left++) {
         bool is_refused = false;
         for (uint64_t nth = 1; robs_at(nth, &is_refused); nth++) {
@@ -253,9 +245,7 @@ static void hit_when_compaction_is_due(held *h) {
 
 /* The request that finds it due is served, and the next one compacts. */
 Test(host_nodes, compaction_without_any_is_put_off) {
-    if (!CAN_FAIL) {
-        cr_skip_test("no malloc of our own beside a sanitizer's or another C library's");
-    }
+    NEEDS_FAILURES();
     held h = {.hole = 0};
     hold_gaps(&h, 40);
     assert_fine(use_up_nodes(&h.f, 8));
@@ -268,9 +258,7 @@ Test(host_nodes, compaction_without_any_is_put_off) {
 }
 
 Test(host_nodes, without_nodes_no_large_handle_is_given_back) {
-    if (!CAN_FAIL) {
-        cr_skip_test("no malloc of our own beside a sanitizer's or another C library's");
-    }
+    NEEDS_FAILURES();
     held h = {.hole = 0};
     assert_fine(hold(&h, 4));
     ductile_allocator *a = h.f.allocator;

@@ -3,8 +3,8 @@
 #ifndef TESTS_MODEL_PLAYER_H
 #define TESTS_MODEL_PLAYER_H
 
-#include "tests/model/script.h"
 #include "tests/model/subject.h"
+#include "tests/support/script.h"
 
 #include "tests/support/fault_sites.h"
 

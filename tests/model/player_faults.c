@@ -82,9 +82,9 @@ static const char *destroy_now(player *p) {
     s->f.allocator = NULL;
     p->has_failed = ductile_virtual_faults_fired(s->f.gpu) > 0;
     bool is_lost = fixture_state(&s->f).poisoned != 0;
-    bool is_told = status == DUCTILE_ERR_DEVICE_LOST || status == DUCTILE_ERR_DRIVER;
-    NEED(is_lost ? is_told && (!was_lost || status == DUCTILE_ERR_DEVICE_LOST)
-                 : status == DUCTILE_OK || (p->has_failed && status == DUCTILE_ERR_DRIVER),
+    bool may_be_unsure = is_lost ? s->has_peer && !was_lost : p->has_failed;
+    NEED(status == (is_lost ? DUCTILE_ERR_DEVICE_LOST : DUCTILE_OK) ||
+             (may_be_unsure && status == DUCTILE_ERR_DRIVER),
          "destroy: %s", ductile_status_name(status));
     TRY(no_violation(s));
     TRY(is_lost || !s->is_listening ? NULL : leaving_was_told(s));

@@ -162,12 +162,29 @@ static const char *captures(player *p, const words *w) {
     return answers(p, w, ductile_set_captures(p->s.f.allocator, p->s.captures));
 }
 
-/* "peer on", "peer off": another GPU gets access. */
+/* The other GPU reaches every block, or none. Where calls go on failing, no change is undone. */
+static const char *reach_is_as_known(const player *p) {
+    const subject *s = &p->s;
+    bool can_tell = !p->how.fault.persistent && fixture_state(&s->f).poisoned == 0;
+    for (size_t i = 0; can_tell && i < s->m.n; i++) {
+        const model_block *b = &s->m.blocks[i];
+        for (uint64_t at = 0; at < b->size && !b->is_paused; at += FIXTURE_GRANULE) {
+            int access = ductile_virtual_access(s->f.gpu, b->address + at, 1);
+            NEED(access == (s->has_peer ? 3 : 0), "another GPU has access %d to block %llx", access,
+                 b->address);
+        }
+    }
+    return NULL;
+}
+
+/* "peer on", "peer off": another GPU gets access; "peer": who reaches what is looked at. */
 static const char *peer(player *p, const words *w) {
     bool on = has_word(w, "on");
-    ductile_status status =
-        on ? ductile_enable_peer(p->s.f.allocator, 1) : ductile_disable_peer(p->s.f.allocator, 1);
-    p->s.has_peer = status == DUCTILE_OK ? on : p->s.has_peer;
+    ductile_status status = w->n < 2 ? DUCTILE_OK
+                            : on     ? ductile_enable_peer(p->s.f.allocator, 1)
+                                     : ductile_disable_peer(p->s.f.allocator, 1);
+    p->s.has_peer = status == DUCTILE_OK && w->n > 1 ? on : p->s.has_peer;
+    TRY(reach_is_as_known(p));
     return answers(p, w, status);
 }
 

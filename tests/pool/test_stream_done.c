@@ -1,15 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * ductile_stream_done beside threads that are about to name the stream, untold:
- * at a free, in a trim, in a pause, before a wait for the whole device, at the close of an import.
- * A thread stops just before it names the stream; once ductile_stream_done has returned and the
- * stream is destroyed, it must not. The linker puts the stops in: see __wrap_.
+ * ductile_stream_done beside threads that are about to name the stream, untold: in a pause, at the
+ * close of an import, at a free that fails to. A thread stops just before it names the stream; once
+ * ductile_stream_done has returned and the stream is destroyed, it must not. The linker puts the
+ * stops in: see __wrap_. Plain frees and trims are beside it in tests/orders, in any order.
  */
-#include "pool/streams/quiesce.h"
 #include "tests/support/audit.h"
 #include "tests/support/expect.h"
 #include "tests/support/two_ends.h"
-#include "vmm/capture_mode.h"
+#include "vmm/marker.h"
 
 #include <pthread.h>
 #include <semaphore.h>
@@ -21,49 +20,36 @@
 
 /* ---- A thread that stops ------------------------------------------------------------------- */
 
-typedef enum stop_at { NOWHERE, AT_A_RECORD, AT_A_LOOK } stop_at;
-
 /* What a thread does with the allocator. Owner: one test. */
 typedef struct errand {
     ductile_allocator *allocator;
     ductile_addr address;
     ductile_stream stream;
-    stop_at stops; /* before it names this stream */
-    int passes;    /* so often before it stops    */
+    bool stops; /* before it names this stream */
+    int passes; /* so often before it stops    */
     ductile_status status;
     atomic_bool is_back;
 } errand;
 
 static sem_t reached, released;
-static _Thread_local stop_at stops_next;
+static _Thread_local bool stops_next;
 static _Thread_local ductile_stream stops_for;
 static _Thread_local int passes_left;
-
-static void stop_before(stop_at where, ductile_stream stream) {
-    if (stops_next == where && stops_for == stream && passes_left-- == 0) {
-        stops_next = NOWHERE;
-        (void)sem_post(&reached);
-        (void)sem_wait(&released);
-    }
-}
 
 /* The linker sends calls of X to __wrap_X and those of __real_X to X. */
 ductile_status __real_dvmm_marker_record(dvmm_marker_pool *pool, ductile_stream stream,
                                          dvmm_marker **out);
 ductile_status __wrap_dvmm_marker_record(dvmm_marker_pool *pool, ductile_stream stream,
                                          dvmm_marker **out);
-bool __real_dvmm_is_capturing(dvmm_driver *d, ductile_stream stream);
-bool __wrap_dvmm_is_capturing(dvmm_driver *d, ductile_stream stream);
 
 ductile_status __wrap_dvmm_marker_record(dvmm_marker_pool *pool, ductile_stream stream,
                                          dvmm_marker **out) {
-    stop_before(AT_A_RECORD, stream);
+    if (stops_next && stops_for == stream && passes_left-- == 0) {
+        stops_next = false;
+        (void)sem_post(&reached);
+        (void)sem_wait(&released);
+    }
     return __real_dvmm_marker_record(pool, stream, out);
-}
-
-bool __wrap_dvmm_is_capturing(dvmm_driver *d, ductile_stream stream) {
-    stop_before(AT_A_LOOK, stream);
-    return __real_dvmm_is_capturing(d, stream);
 }
 
 static void make_stops(void) {
@@ -79,7 +65,7 @@ static void get_ready(const errand *e) {
 
 static void come_back(errand *e) {
     atomic_store(&e->is_back, true);
-    if (stops_next != NOWHERE) {
+    if (stops_next) {
         (void)sem_post(&reached); /* it did not come by: the other thread need not wait for it */
     }
 }
@@ -103,26 +89,10 @@ static void *do_free(void *user) {
     return NULL;
 }
 
-static void *do_trim(void *user) {
-    errand *e = user;
-    get_ready(e);
-    e->status = ductile_trim(e->allocator, 0, NULL);
-    come_back(e);
-    return NULL;
-}
-
 static void *do_pause(void *user) {
     errand *e = user;
     get_ready(e);
     e->status = ductile_pause(e->allocator, POOL, DUCTILE_CONTENTS_DROP);
-    come_back(e);
-    return NULL;
-}
-
-static void *do_wait_for_all(void *user) {
-    errand *e = user;
-    get_ready(e);
-    e->status = dpool_wait_for_all_work(e->allocator, NULL);
     come_back(e);
     return NULL;
 }
@@ -166,20 +136,10 @@ static void done_waits_for(void *(*body)(void *), errand *e) {
 
 static fixture f;
 
-static void open_with(const char *conf) {
-    fixture_setup setup = {
-        .schedule = DUCTILE_SCHEDULE_LAZY, .n_streams = 3, .n_devices = 2, .conf = conf};
+static void open_lazy(void) {
+    fixture_setup setup = {.schedule = DUCTILE_SCHEDULE_LAZY, .n_streams = 3, .n_devices = 2};
     assert_fine(fixture_open(&f, &setup));
     make_stops();
-}
-
-static void open_lazy(void) {
-    open_with(NULL);
-}
-
-/* No context marker may be recorded: the waits name streams, or are for the whole device. */
-static void open_unannounced(void) {
-    open_with("captures:unannounced");
 }
 
 /* The first stream does not exist any more: a call that names it from now on makes a violation. */
@@ -211,25 +171,16 @@ static ductile_addr take_recorded(void) {
     return address;
 }
 
-static errand with_last_stream(ductile_addr address, stop_at stops) {
+static errand with_last_stream(ductile_addr address, bool stops) {
     return (errand){
         .allocator = f.allocator, .address = address, .stream = last_stream(), .stops = stops};
 }
 
 TestSuite(stream_done_beside, .init = open_lazy);
-TestSuite(stream_done_beside_unannounced, .init = open_unannounced);
-
-Test(stream_done_beside, a_free_that_marks_the_stream) {
-    errand e = with_last_stream(take_recorded(), AT_A_RECORD);
-    done_waits_for(do_free, &e);
-    end_stream();
-    (void)take_on(0); /* asks for the marker, and not the stream */
-    close_audited();
-}
 
 /* What the free could not mark is not made up for on a stream that is gone. */
 Test(stream_done_beside, a_free_that_could_not_mark_the_stream) {
-    errand e = with_last_stream(take_recorded(), AT_A_RECORD);
+    errand e = with_last_stream(take_recorded(), true);
     errand done = {.allocator = f.allocator, .stream = e.stream};
     const ductile_virtual_fault fault = {
         .struct_size = sizeof fault, .call = "event_record", .nth = 2, .code = 1};
@@ -249,21 +200,13 @@ Test(stream_done_beside, a_free_that_could_not_mark_the_stream) {
     close_audited();
 }
 
-Test(stream_done_beside_unannounced, a_trim_that_waits_for_the_stream) {
-    assert_ok(ductile_free(f.allocator, take_on(f.n_streams - 1)));
-    errand e = with_last_stream(0, AT_A_LOOK);
-    done_waits_for(do_trim, &e);
-    end_stream();
-    close_audited();
-}
-
 /* Where another GPU has access, a pause marks the streams that live blocks are recorded on. */
 Test(stream_done_beside, a_pause_that_marks_the_stream) {
     assert_ok(ductile_enable_peer(f.allocator, 1));
     assert_ok(ductile_pool_begin(f.allocator, POOL, NULL, NULL));
     ductile_addr address = take_recorded();
     assert_ok(ductile_pool_end(f.allocator, POOL));
-    errand e = with_last_stream(address, AT_A_RECORD);
+    errand e = with_last_stream(address, true);
     done_waits_for(do_pause, &e);
     end_stream();
     assert_ok(ductile_resume(f.allocator, POOL));
@@ -272,35 +215,6 @@ Test(stream_done_beside, a_pause_that_marks_the_stream) {
     assert_ok(ductile_free(f.allocator, address));
     assert_ok(ductile_pool_release(f.allocator, POOL));
     close_audited();
-}
-
-Test(stream_done_beside_unannounced, a_wait_for_the_whole_device) {
-    assert_ok(ductile_free(f.allocator, take_on(f.n_streams - 1)));
-    errand e = with_last_stream(0, AT_A_LOOK);
-    done_waits_for(do_wait_for_all, &e);
-    end_stream();
-    close_audited();
-}
-
-/* A context marker stands behind the work of the stream, and no call names it. */
-static void names_no_stream(void *(*body)(void *)) {
-    assert_ok(ductile_free(f.allocator, take_on(f.n_streams - 1)));
-    errand e = with_last_stream(0, AT_A_LOOK);
-    pthread_t thread = start(body, &e);
-    cr_assert_eq(sem_wait(&reached), 0);
-    bool is_back = atomic_load(&e.is_back);
-    cr_assert_eq(sem_post(&released), 0);
-    finish(thread, &e);
-    cr_assert(is_back, "the stream was named");
-    close_audited();
-}
-
-Test(stream_done_beside, a_trim_that_names_no_stream) {
-    names_no_stream(do_trim);
-}
-
-Test(stream_done_beside, a_wait_for_all_work_that_names_no_stream) {
-    names_no_stream(do_wait_for_all);
 }
 
 /* ---- Imports ------------------------------------------------------------------------------- */
@@ -314,7 +228,7 @@ static void open_ends(void) {
 }
 
 /* An import of the first stream. */
-static errand import_one(stop_at stops) {
+static errand import_one(bool stops) {
     ductile_addr address = 0;
     assert_ok(ductile_alloc(t.f.allocator, 2 * MIB, t.f.streams[0], &address));
     passed p = two_ends_pass(&t, address);
@@ -326,14 +240,14 @@ static errand import_one(stop_at stops) {
 TestSuite(stream_done_beside_import, .init = open_ends);
 
 Test(stream_done_beside_import, that_is_being_closed) {
-    errand e = import_one(AT_A_RECORD);
+    errand e = import_one(true);
     done_waits_for(do_close, &e);
     assert_fine(two_ends_close(&t));
 }
 
 /* The import is there all the while: no thread is told that it is not. */
 Test(stream_done_beside_import, that_somebody_wants_to_close) {
-    errand done = import_one(AT_A_RECORD);
+    errand done = import_one(true);
     errand e = {.allocator = done.allocator, .address = done.address, .stream = done.stream};
     done.passes = 1; /* the first marker is for what was recorded */
     pthread_t marking = start(do_stream_done, &done);
@@ -358,7 +272,7 @@ static void end_its_stream(void *user, ductile_allocator *allocator,
 }
 
 Test(stream_done_beside_import, in_the_callback_that_is_told_of_the_close) {
-    errand e = import_one(NOWHERE);
+    errand e = import_one(false);
     uint64_t id = 0;
     assert_ok(ductile_add_map_callback(t.importer, end_its_stream, &e, 0, &id));
     e.status = DUCTILE_ERR_BUSY;

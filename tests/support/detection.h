@@ -1,15 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * For tests of what the virtual GPU detects: a device with two mapped granules and three streams,
- * short verbs, and claims that are tried under every schedule, since how soon work completes must
- * not matter. One test file of these for each program.
- */
+/* For tests of the virtual GPU's detector: a device with two mapped granules and three streams. */
 #ifndef TESTS_SUPPORT_DETECTION_H
 #define TESTS_SUPPORT_DETECTION_H
 
 #include "tests/support/rig.h"
 
-#define N_SCHEDULES 4
 #define BLOCK 4096
 
 static rig r;
@@ -24,18 +19,6 @@ static inline void open_detecting(int schedule) {
     s3 = rig_stream(&r);
 }
 
-/* A claim that holds under every schedule. The device may be left as it is. */
-#define CLAIM(suite, name)                                                                         \
-    static void name(void);                                                                        \
-    Test(suite, name) {                                                                            \
-        for (int schedule = 0; schedule < N_SCHEDULES; schedule++) {                               \
-            open_detecting(schedule);                                                              \
-            name();                                                                                \
-            rig_abandon(&r);                                                                       \
-        }                                                                                          \
-    }                                                                                              \
-    static void name(void)
-
 static inline void use(ductile_stream stream, ductile_addr address, uint64_t size, int writes) {
     ductile_virtual_use one = {address, size, writes};
     assert_ok(ductile_virtual_launch(r.gpu, stream, &one, 1));
@@ -43,14 +26,6 @@ static inline void use(ductile_stream stream, ductile_addr address, uint64_t siz
 
 static inline void writes(ductile_stream stream, ductile_addr address, uint64_t size) {
     use(stream, address, size, 1);
-}
-
-static inline void reads(ductile_stream stream, ductile_addr address, uint64_t size) {
-    use(stream, address, size, 0);
-}
-
-static inline void order(ductile_stream first, ductile_stream then) {
-    assert_ok(ductile_virtual_stream_wait(r.gpu, then, first));
 }
 
 static inline void sync(ductile_stream stream) {
@@ -63,23 +38,6 @@ static inline void begin(ductile_addr address, uint64_t size) {
 
 static inline void end(ductile_addr address) {
     ductile_virtual_block_end(r.gpu, address);
-}
-
-/* The block has its second owner. */
-static inline void hand_over(ductile_addr address, uint64_t size) {
-    end(address);
-    begin(address, size);
-}
-
-/* One handle at two addresses side by side, open for reading and writing. */
-static inline ductile_addr map_twice(void) {
-    dvmm_phys phys = rig_create(&r, 1);
-    ductile_addr pair = rig_reserve(&r, 2);
-    for (uint64_t i = 0; i < 2; i++) {
-        assert_ok(dvmm_map(r.d, pair + i * r.granule, r.granule, phys));
-        assert_ok(dvmm_set_access(r.d, pair + i * r.granule, r.granule, DVMM_ACCESS_RW));
-    }
-    return pair;
 }
 
 static inline void unmap(ductile_addr address) {

@@ -61,12 +61,6 @@ static inline void make_plain_pool(ductile_pool_id id) {
     assert_ok(ductile_pool_set_kind(f.allocator, id, DUCTILE_POOL_PLAIN));
 }
 
-/* Requests of this thread, on all streams, go to it until its end. */
-static inline void begin_plain_pool(ductile_pool_id id) {
-    make_plain_pool(id);
-    assert_ok(ductile_pool_begin(f.allocator, id, NULL, NULL));
-}
-
 /* The reference that its maker has, and that of its beginning. */
 static inline void release_plain_pool(ductile_pool_id id) {
     assert_ok(ductile_pool_release(f.allocator, id));

@@ -57,11 +57,6 @@ static inline dvmm_handle *back(uint32_t first, uint32_t n_granules) {
     return h;
 }
 
-static inline void work_on(ductile_stream stream, uint32_t first, uint32_t n_granules) {
-    ductile_virtual_use use = {dseg_addr(seg, first), n_granules * r.granule, 1};
-    assert_ok(ductile_virtual_launch(r.gpu, stream, &use, 1));
-}
-
 static inline dseg_idle proof_of_all(void) {
     dseg_idle idle;
     assert_ok(dseg_sync_device(&markers, &idle));

@@ -1,20 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Markers: they prove what they were recorded behind and nothing else, and an event is recorded
- * again only when nothing refers to it. Work completes when the test waits for it. */
+/* Markers: what they cost, and that an event is recorded again only when nothing refers to it. What
+ * they prove is in tests/scenarios/proof.txt, and how they fail in faults.txt. */
 #include "tests/support/rig.h"
 
-#include "vmm/capture_mode.h"
 #include "vmm/marker.h"
 
 static rig r;
 static dvmm_marker_pool pool;
-static ductile_addr memory;
 static ductile_stream stream;
 
 static void open_pool(void) {
     rig_open_scheduled(&r, DUCTILE_SCHEDULE_LAZY, 0, 0);
     dvmm_markers_init(&pool, r.d);
-    memory = rig_row(&r, 1);
     stream = rig_stream(&r);
 }
 
@@ -22,15 +19,10 @@ static void close_pool(void) {
     assert_ok(dvmm_context_sync(r.d));
     assert_ok(dvmm_markers_fini(&pool));
     assert_ok(dvmm_stream_destroy(r.d, stream));
-    rig_unrow(&r, memory, 1);
     rig_close(&r);
 }
 
 TestSuite(marker, .init = open_pool, .fini = close_pool);
-
-static void issue_work(void) {
-    assert_ok(dvmm_fill(r.d, memory, 1, r.granule, stream));
-}
 
 static dvmm_marker *record(void) {
     dvmm_marker *m = NULL;
@@ -52,18 +44,6 @@ static void fail(const char *call, int code) {
     assert_ok(ductile_virtual_inject(r.gpu, &fault));
 }
 
-/* ---- Proof --------------------------------------------------------------------------------- */
-
-Test(marker, is_done_only_when_the_work_before_it_is) {
-    issue_work();
-    dvmm_marker *m = record();
-    assert_status(dvmm_marker_query(&pool, m), DUCTILE_ERR_NOT_READY);
-    cr_assert(!dvmm_marker_is_done(m));
-    assert_ok(dvmm_marker_wait(&pool, m));
-    cr_assert(dvmm_marker_is_done(m));
-    drop(m);
-}
-
 Test(marker, known_to_be_done_is_asked_no_more) {
     dvmm_marker *m = record();
     assert_ok(dvmm_marker_wait(&pool, m));
@@ -75,15 +55,6 @@ Test(marker, known_to_be_done_is_asked_no_more) {
     drop(m);
 }
 
-Test(marker, wait_that_fails_proves_nothing) {
-    issue_work();
-    dvmm_marker *m = record();
-    fail("event_sync", DVMM_UNKNOWN);
-    assert_status(dvmm_marker_wait(&pool, m), DUCTILE_ERR_DRIVER);
-    cr_assert(!dvmm_marker_is_done(m));
-    drop(m);
-}
-
 Test(marker, query_that_a_capture_refuses_says_not_yet) {
     dvmm_marker *m = record();
     fail("event_query", DVMM_CAPTURE_UNSUPPORTED);
@@ -92,36 +63,12 @@ Test(marker, query_that_a_capture_refuses_says_not_yet) {
     drop(m);
 }
 
-Test(marker, wait_on_another_stream_is_made_on_the_gpu) {
-    ductile_stream other = rig_stream(&r);
-    issue_work();
-    dvmm_marker *m = record();
-    uint64_t syncs = count("event_sync");
-    assert_ok(dvmm_marker_wait_on(&pool, other, m));
-    assert_u64(count("stream_wait_event"), 1);
-    assert_u64(count("event_sync"), syncs);
-    drop(m);
-    assert_ok(dvmm_stream_destroy(r.d, other));
-}
-
 /* ---- The context --------------------------------------------------------------------------- */
 
 static dvmm_marker *record_context(void) {
     dvmm_marker *m = NULL;
     assert_ok(dvmm_marker_record_context(&pool, &m));
     return m;
-}
-
-Test(marker, of_the_context_is_done_only_when_all_streams_are) {
-    ductile_stream other = rig_stream(&r);
-    issue_work();
-    dvmm_marker *m = record_context();
-    assert_ok(dvmm_stream_sync(r.d, other));
-    assert_status(dvmm_marker_query(&pool, m), DUCTILE_ERR_NOT_READY);
-    assert_ok(dvmm_marker_wait(&pool, m));
-    assert_ok(dvmm_stream_query(r.d, stream));
-    drop(m);
-    assert_ok(dvmm_stream_destroy(r.d, other));
 }
 
 Test(marker, of_the_context_asks_no_stream_whether_it_is_captured) {
@@ -155,39 +102,6 @@ Test(marker, of_the_context_that_is_refused_gives_its_event_back) {
     assert_u64(count("event_create"), 1);
 }
 
-/* ---- Captures ------------------------------------------------------------------------------ */
-
-Test(marker, nothing_is_recorded_or_created_on_a_captured_stream) {
-    dvmm_marker *m = NULL;
-    assert_ok(dvmm_capture_begin(r.d, stream, DVMM_CAPTURE_RELAXED));
-    assert_status(dvmm_marker_record(&pool, stream, &m), DUCTILE_ERR_CAPTURING);
-    cr_assert_null(m);
-    assert_u64(count("event_create") + count("event_record"), 0);
-    assert_ok(dvmm_capture_end(r.d, stream));
-}
-
-Test(marker, nothing_is_recorded_where_the_capture_cannot_be_asked_about) {
-    dvmm_marker *m = NULL;
-    fail("capture_status", DVMM_UNKNOWN);
-    assert_status(dvmm_marker_record(&pool, stream, &m), DUCTILE_ERR_CAPTURING);
-    cr_assert_null(m);
-    assert_u64(count("event_record"), 0);
-}
-
-Test(marker, captured_stream_is_never_made_to_wait) {
-    ductile_stream other = rig_stream(&r);
-    issue_work();
-    dvmm_marker *m = record();
-    assert_ok(dvmm_capture_begin(r.d, other, DVMM_CAPTURE_RELAXED));
-    dvmm_capture_mode mode = dvmm_capture_relax(r.d);
-    assert_status(dvmm_marker_wait_on(&pool, other, m), DUCTILE_ERR_CAPTURING);
-    dvmm_capture_restore(r.d, mode);
-    assert_u64(count("stream_wait_event"), 0);
-    assert_ok(dvmm_capture_end(r.d, other));
-    drop(m);
-    assert_ok(dvmm_stream_destroy(r.d, other));
-}
-
 /* ---- Events are used again ----------------------------------------------------------------- */
 
 Test(marker, event_is_recorded_again_once_nobody_refers_to_it) {
@@ -203,36 +117,4 @@ Test(marker, event_is_recorded_again_once_nobody_refers_to_it) {
     assert_u64(count("event_create"), 2);
     drop(other);
     drop(third);
-}
-
-Test(marker, record_that_fails_gives_its_event_back) {
-    dvmm_marker *m = NULL;
-    fail("event_record", DVMM_UNKNOWN);
-    assert_status(dvmm_marker_record(&pool, stream, &m), DUCTILE_ERR_DRIVER);
-    cr_assert_null(m);
-    drop(record());
-    assert_u64(count("event_create"), 1);
-}
-
-Test(marker, event_that_cannot_be_created_leaves_nothing) {
-    dvmm_marker *m = NULL;
-    fail("event_create", DVMM_OUT_OF_MEMORY);
-    assert_status(dvmm_marker_record(&pool, stream, &m), DUCTILE_ERR_OUT_OF_MEMORY);
-    cr_assert_null(m);
-    drop(record());
-}
-
-/* The driver may destroy an event and complain all the same. */
-Test(marker, fini_destroys_the_rest_and_returns_the_first_error) {
-    dvmm_marker *m[2] = {record(), record()};
-    ductile_virtual_fault fault = {.struct_size = sizeof(fault),
-                                   .call = "event_destroy",
-                                   .nth = 1,
-                                   .code = DVMM_UNKNOWN,
-                                   .effect = 1};
-    drop(m[0]);
-    drop(m[1]);
-    assert_ok(ductile_virtual_inject(r.gpu, &fault));
-    assert_status(dvmm_markers_fini(&pool), DUCTILE_ERR_DRIVER);
-    assert_u64(count("event_destroy"), 2);
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Ages of parts of FREE memory: beside a model that knows when each 512 bytes were freed, while
- * blocks are freed, merged and split at random; and what a small free beside old memory hides.
+ * Ages of parts of FREE memory, beside a model that knows when each 512 bytes were freed, while
+ * blocks are freed, merged and split at random. What they are for is in tests/scenarios/proof.txt.
  */
 #include "pool/blocks/age.h"
 
@@ -147,87 +147,5 @@ ParameterizedTest(uint64_t *seed, ages, of_granules_are_those_of_a_model) {
     }
     cr_assert_gt(n_mixed, N_STEPS, "too few blocks of several ages");
     assert_u64(reserved(), ROOM);
-    close_audited();
-}
-
-/* ---- What it is for ------------------------------------------------------------------------ */
-
-/* 32 granules of stream 0 that are proven, and beside them 512 bytes whose work is under way. */
-static ductile_addr free_old_and_young(const char *conf) {
-    open_fixture(&(fixture_setup){.schedule = DUCTILE_SCHEDULE_LAZY, .n_streams = 2, .conf = conf});
-    ductile_addr old = take_granules(32, 0);
-    ductile_addr young = take(512, 0);
-    (void)take(512, 0);
-    launch(old, 32 * G, 0);
-    give(old);
-    (void)take_granules(1, 1); /* records the marker */
-    assert_fine(fixture_finish_work(&f));
-    fill(young, 0x77, 512, 0);
-    give(young);
-    assert_u64(block_at(old)->size, 32 * G + 512); /* one block */
-    return young;
-}
-
-Test(ages, a_small_young_free_beside_old_memory_hides_none_of_it) {
-    ductile_addr young = free_old_and_young(NULL);
-    uint64_t held = reserved();
-    ductile_addr all = take_granules(32, 1);
-    assert_u64(reserved(), held);
-    assert_u64(fixture_stats(f.allocator).recycled_handles, 32);
-    assert_u64(fixture_stats(f.allocator).stream_syncs, 0);
-    fill(all, 0x11, 32 * G, 1);
-    assert_u64(byte_at(young, 0), 0x77);
-    assert_u64(byte_at(all, 1), 0x11);
-    close_audited();
-}
-
-/* However many young parts divide it: all that is old goes, in one request. */
-Test(ages, old_granules_between_several_young_ones_all_go) {
-    enum { N_YOUNG = 4 };
-    open_fixture(
-        &(fixture_setup){.schedule = DUCTILE_SCHEDULE_LAZY, .n_streams = 2, .conf = "sizes:tight"});
-    ductile_addr old[N_YOUNG + 1];
-    ductile_addr young[N_YOUNG];
-    for (int i = 0; i <= N_YOUNG; i++) {
-        old[i] = take_granules(4, 0);
-        if (i < N_YOUNG) {
-            young[i] = take_granules(1, 0);
-        }
-    }
-    for (int i = 0; i <= N_YOUNG; i++) {
-        give(old[i]);
-    }
-    (void)take_granules(1, 1); /* records the marker */
-    assert_fine(fixture_finish_work(&f));
-    for (int i = 0; i < N_YOUNG; i++) {
-        launch(young[i], G, 0);
-        give(young[i]);
-    }
-    uint64_t held = reserved();
-    (void)take_granules(4 * (N_YOUNG + 1), 1);
-    assert_u64(reserved(), held);
-    assert_u64(fixture_stats(f.allocator).recycled_handles, 4 * (N_YOUNG + 1));
-    close_audited();
-}
-
-/* The whole granule that holds a young part stays, and the rest on both sides of it goes. */
-Test(ages, a_young_granule_amid_old_ones_stays) {
-    open_fixture(
-        &(fixture_setup){.schedule = DUCTILE_SCHEDULE_LAZY, .n_streams = 2, .conf = "sizes:tight"});
-    ductile_addr low = take_granules(8, 0);
-    ductile_addr young = take_granules(1, 0);
-    ductile_addr high = take_granules(8, 0);
-    give(low);
-    give(high);
-    (void)take_granules(1, 1);
-    assert_fine(fixture_finish_work(&f));
-    launch(young, G, 0);
-    give(young);
-    uint64_t held = reserved();
-    (void)take_granules(16, 1);
-    assert_u64(reserved(), held);
-    assert_u64(fixture_stats(f.allocator).recycled_handles, 16);
-    (void)take_granules(1, 1);
-    assert_u64(reserved(), held + G); /* its work is under way */
     close_audited();
 }

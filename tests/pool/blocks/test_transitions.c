@@ -88,24 +88,6 @@ Test(transitions, a_cut_at_an_end_cuts_nothing) {
 
 /* ---- States -------------------------------------------------------------------------------- */
 
-Test(transitions, what_becomes_free_merges_with_both_neighbours) {
-    ductile_addr blocks[4];
-    for (int i = 0; i < 4; i++) {
-        blocks[i] = take_granules(1, 0);
-    }
-    give(blocks[0]);
-    give(blocks[2]);
-    assert_layout(blocks[0], "F1 L1 F1 L1 G");
-    give(blocks[1]);
-    assert_layout(blocks[0], "F3 L1 G");
-    index_lock();
-    cr_assert_eq(dpool_index_best(&block_at(blocks[0])->region->arena->index, 3 * G),
-                 block_at(blocks[0]));
-    index_unlock();
-    give(blocks[3]);
-    close_audited();
-}
-
 Test(transitions, gaps_merge_with_both_neighbours_and_are_listed_once) {
     (void)free_granules(1);
     dpool_block *low = block_at(first)->next;
@@ -138,95 +120,6 @@ Test(transitions, carving_leaves_what_lies_below_and_above_free) {
     assert_layout(first, "B5 G");
     (void)dpool_make_free_locked(f.allocator, b);
     index_unlock();
-    close_audited();
-}
-
-/* ---- Served and taken back ----------------------------------------------------------------- */
-
-/* F3 L1 F2 L1; the last of the LIVE ones is returned. */
-static ductile_addr make_two_sizes(void) {
-    first = take_granules(3, 0);
-    (void)take_granules(1, 0);
-    ductile_addr two = take_granules(2, 0);
-    ductile_addr last = take_granules(1, 0);
-    give(first);
-    give(two);
-    assert_layout(first, "F3 L1 F2 L1 G");
-    return last;
-}
-
-static dpool_block *serve(uint64_t size) {
-    return dpool_alloc_from_free_locked(f.allocator, block_at(first)->region->arena, size, size);
-}
-
-Test(transitions, the_best_fit_is_served_and_what_is_left_stays_free) {
-    (void)make_two_sizes();
-    index_lock();
-    dpool_block *b = serve(2 * G);
-    cr_assert_not_null(b);
-    assert_layout(first, "F3 L1 L2 L1 G");
-    dpool_block *small = serve(512);
-    cr_assert_not_null(small);
-    cr_assert_eq(small->addr, first);
-    cr_assert(small->next->state == DPOOL_FREE && small->next->size == 3 * G - 512);
-    cr_assert_null(serve(3 * G));
-    dpool_unserve_locked(f.allocator, small);
-    dpool_unserve_locked(f.allocator, b);
-    index_unlock();
-    assert_layout(first, "F3 L1 F2 L1 G");
-    close_audited();
-}
-
-Test(transitions, what_is_unserved_was_never_counted) {
-    (void)make_two_sizes();
-    ductile_stats before = fixture_stats(f.allocator);
-    index_lock();
-    dpool_block *b = serve(2 * G);
-    assert_u64(f.allocator->counts.allocs, before.allocs + 1);
-    dpool_unserve_locked(f.allocator, b);
-    index_unlock();
-    ductile_stats after = fixture_stats(f.allocator);
-    assert_u64(after.allocs, before.allocs);
-    assert_u64(after.frees, before.frees);
-    assert_u64(after.allocated_bytes, before.allocated_bytes);
-    assert_u64(after.requested_total_bytes, before.requested_total_bytes);
-    close_audited();
-}
-
-Test(transitions, without_a_spare_node_nothing_is_served) {
-    (void)make_two_sizes();
-    index_lock();
-    uint64_t n_spare = nodes->n_spare;
-    nodes->n_spare = 0;
-    cr_assert_null(serve(G));
-    nodes->n_spare = n_spare;
-    assert_layout(first, "F3 L1 F2 L1 G");
-    dpool_block *b = serve(G);
-    cr_assert_not_null(b);
-    dpool_unserve_locked(f.allocator, b);
-    index_unlock();
-    close_audited();
-}
-
-Test(transitions, a_paused_block_is_live_to_nobody_and_comes_back) {
-    ductile_addr last = make_two_sizes();
-    ductile_stats before = fixture_stats(f.allocator);
-    index_lock();
-    dpool_arena *arena = block_at(last)->region->arena;
-    uint64_t live = arena->live_bytes;
-    dpool_pause_block_locked(f.allocator, block_at(last));
-    assert_u64(arena->live_bytes, live - G);
-    index_unlock();
-    ductile_stats paused = fixture_stats(f.allocator);
-    assert_u64(paused.allocated_bytes, before.allocated_bytes - G);
-    assert_u64(paused.paused_bytes, G);
-    assert_u64(paused.live_blocks, before.live_blocks - 1);
-    index_lock();
-    dpool_resume_block_locked(f.allocator, block_at(last));
-    index_unlock();
-    ductile_stats resumed = fixture_stats(f.allocator);
-    assert_u64(resumed.allocated_bytes, before.allocated_bytes);
-    assert_u64(resumed.paused_bytes, 0);
     close_audited();
 }
 

@@ -1,37 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What is left to other streams beside what is in use, and programs that trim in every step. How
- * large handles are made is in tests/scenarios/sizes.txt.
+ * What is left to other streams beside what is in use, and what trims in every step cost. How large
+ * handles are made is in tests/scenarios/sizes.txt.
  */
 #include "pool/growth/sizes.h"
 
 #include "tests/support/inside.h"
 #include "tests/support/rng.h"
 
-#define MOST_BLOCKS 128
-
-static ductile_addr blocks[MOST_BLOCKS];
-
 static void open_roomy(const char *conf) {
     open_fixture(&(fixture_setup){.capacity_bytes = 128 * GIB, .n_streams = 2, .conf = conf});
 }
 
-static void fill_to(uint64_t bytes) {
-    for (uint64_t i = 0; i < bytes / GIB; i++) {
-        blocks[i] = take(GIB, 0);
-    }
-}
-
-/* So much was in use, and all of it has gone back to the driver. */
-static void use_much_and_trim(uint64_t bytes) {
-    fill_to(bytes);
-    for (uint64_t i = 0; i < bytes / GIB; i++) {
-        give(blocks[i]);
-    }
-    assert_ok(ductile_empty_cache(f.allocator));
-}
-
 static void take_turns(unsigned turns) {
+    ductile_addr blocks[8];
     for (unsigned turn = 0; turn < turns; turn++) {
         for (size_t i = 0; i < 8; i++) {
             blocks[i] = take(100 * MIB, turn % 2);
@@ -56,51 +38,6 @@ Test(sizes, a_program_that_trims_at_every_step_keeps_its_peak) {
     }
     cr_assert_lt(calls[3], calls[0] / 4, "%llu calls", (unsigned long long)calls[3]);
     give(weights);
-    close_audited();
-}
-
-enum { PAIRS = 640 };
-
-/* Large blocks between small ones that stay, and then nearly all of the device at once. */
-static bool interleave_and_take(uint64_t big) {
-    static ductile_addr passing[PAIRS];
-    static ductile_addr staying[PAIRS];
-    for (size_t i = 0; i < PAIRS; i++) {
-        passing[i] = take(160 * MIB, 0);
-        staying[i] = take(2 * MIB, 0);
-    }
-    for (size_t i = 0; i < PAIRS; i++) {
-        give(passing[i]);
-    }
-    ductile_addr large = 0;
-    bool is_served = ductile_alloc(f.allocator, big, f.streams[0], &large) == DUCTILE_OK;
-    if (is_served) {
-        give(large);
-    }
-    for (size_t i = 0; i < PAIRS; i++) {
-        give(staying[i]);
-    }
-    return is_served;
-}
-
-Test(sizes, near_the_limit_a_trim_in_every_step_costs_no_request) {
-    open_roomy(NULL);
-    use_much_and_trim(120 * GIB);
-    for (int i = 0; i < 4; i++) {
-        cr_assert(interleave_and_take(118 * GIB), "step %d", i);
-        assert_ok(ductile_empty_cache(f.allocator));
-    }
-    close_audited();
-}
-
-Test(sizes, what_was_refused_is_served_behind_a_trim) {
-    open_roomy(NULL);
-    bool is_served = interleave_and_take(118 * GIB);
-    for (int i = 0; i < 2 && !is_served; i++) {
-        assert_ok(ductile_empty_cache(f.allocator));
-        is_served = interleave_and_take(118 * GIB);
-    }
-    cr_assert(is_served);
     close_audited();
 }
 

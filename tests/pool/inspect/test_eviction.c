@@ -20,8 +20,16 @@ static void open_one(void) {
 
 TestSuite(eviction, .init = open_one, .fini = close_audited);
 
-static ductile_eviction result(void) {
-    return (ductile_eviction){.struct_size = sizeof(ductile_eviction)};
+static ductile_eviction e; /* of the latest plan */
+
+/* Room for so much on the stream, from the first n of live. */
+static ductile_status plan_on(size_t stream, size_t need, size_t n) {
+    e = (ductile_eviction){.struct_size = sizeof e};
+    return ductile_plan_eviction(f.allocator, need, f.streams[stream], n, live, costs, chosen, &e);
+}
+
+static ductile_status plan(size_t need, size_t n) {
+    return plan_on(0, need, n);
 }
 
 /* Blocks of a quarter granule each, at neighbouring addresses. */
@@ -39,9 +47,7 @@ static void fill_granules(size_t n) {
 Test(eviction, room_that_is_there_costs_nothing) {
     fill_granules(8);
     give(live[2]);
-    ductile_eviction e = result();
-    assert_ok(
-        ductile_plan_eviction(f.allocator, QUARTER, f.streams[0], 2, live, costs, chosen, &e));
+    assert_ok(plan(QUARTER, 2));
     assert_u64(e.cost, 0);
     assert_u64(e.n_blocks, 0);
     assert_u64(e.address, live[2]);
@@ -55,16 +61,13 @@ Test(eviction, the_cheapest_blocks_go_with_the_free_memory_beside_them) {
     live[5] = live[0];
     costs[2] = costs[3] = 4;
     costs[6] = 9;
-    ductile_eviction e = result();
-    assert_ok(
-        ductile_plan_eviction(f.allocator, 2 * QUARTER, f.streams[0], 5, live, costs, chosen, &e));
+    assert_ok(plan(2 * QUARTER, 5));
     assert_u64(e.cost, 8); /* 2 and 3; 4 beside the free one costs 10 */
     assert_u64(e.n_blocks, 2);
     assert_u64(chosen[0], live[2]);
     assert_u64(chosen[1], live[3]);
     costs[4] = 8;
-    assert_ok(
-        ductile_plan_eviction(f.allocator, 2 * QUARTER, f.streams[0], 5, live, costs, chosen, &e));
+    assert_ok(plan(2 * QUARTER, 5));
     assert_u64(e.n_blocks, 1); /* of equal costs the fewest blocks */
     assert_u64(chosen[0], live[4]);
     assert_u64(e.address, live[4]);
@@ -73,35 +76,24 @@ Test(eviction, the_cheapest_blocks_go_with_the_free_memory_beside_them) {
 
 Test(eviction, too_little_says_how_large_the_hole_would_be) {
     fill_granules(8);
-    ductile_eviction e = result();
     chosen[0] = 7;
-    assert_status(
-        ductile_plan_eviction(f.allocator, 4 * QUARTER, f.streams[0], 3, live, costs, chosen, &e),
-        DUCTILE_ERR_OUT_OF_MEMORY);
+    assert_status(plan(4 * QUARTER, 3), DUCTILE_ERR_OUT_OF_MEMORY);
     assert_u64(e.size, 3 * QUARTER);
     assert_u64(e.n_blocks + e.cost + e.address, 0);
     assert_u64(chosen[0], 7);
-    assert_status(
-        ductile_plan_eviction(f.allocator, SIZE_MAX, f.streams[0], 3, live, costs, chosen, &e),
-        DUCTILE_ERR_OUT_OF_MEMORY);
+    assert_status(plan(SIZE_MAX, 3), DUCTILE_ERR_OUT_OF_MEMORY);
 }
 
 Test(eviction, memory_of_other_streams_makes_no_room) {
     fill_granules(4);
-    ductile_eviction e = result();
-    assert_status(
-        ductile_plan_eviction(f.allocator, QUARTER, f.streams[1], 4, live, costs, chosen, &e),
-        DUCTILE_ERR_OUT_OF_MEMORY);
+    assert_status(plan_on(1, QUARTER, 4), DUCTILE_ERR_OUT_OF_MEMORY);
     assert_u64(e.size, 0);
 }
 
 Test(eviction, dedicated_blocks_make_no_room) {
-    ductile_addr own;
-    assert_ok(ductile_alloc_dedicated(f.allocator, 4 * QUARTER, f.streams[0], &own));
-    ductile_eviction e = result();
-    assert_status(ductile_plan_eviction(f.allocator, 512, f.streams[0], 1, &own, costs, chosen, &e),
-                  DUCTILE_ERR_OUT_OF_MEMORY);
-    give(own);
+    assert_ok(ductile_alloc_dedicated(f.allocator, 4 * QUARTER, f.streams[0], &live[0]));
+    assert_status(plan(512, 1), DUCTILE_ERR_OUT_OF_MEMORY);
+    give(live[0]);
 }
 
 /* ---- What it refuses ----------------------------------------------------------------------- */
@@ -113,18 +105,16 @@ Test(eviction, a_candidate_that_is_not_live_is_named) {
         ductile_status status;
     } wrong[] = {{live[1] + 512, DUCTILE_ERR_INTERIOR_POINTER}, {8, DUCTILE_ERR_FOREIGN_POINTER}};
     for (size_t i = 0; i < 2; i++) {
-        ductile_eviction e = result();
         live[3] = wrong[i].address;
-        assert_status(
-            ductile_plan_eviction(f.allocator, 512, f.streams[0], 4, live, costs, chosen, &e),
-            wrong[i].status);
+        assert_status(plan(512, 4), wrong[i].status);
         assert_u64(e.address, wrong[i].address);
     }
 }
 
 Test(eviction, what_cannot_be_meant_changes_nothing) {
     fill_granules(4);
-    ductile_eviction e = result(), before = e;
+    e = (ductile_eviction){.struct_size = sizeof e};
+    const ductile_eviction before = e;
     live[3] = live[0];
     assert_status(ductile_plan_eviction(f.allocator, 512, f.streams[0], 4, live, costs, chosen, &e),
                   DUCTILE_ERR_INVALID_ARGUMENT);
@@ -143,7 +133,7 @@ Test(eviction, what_cannot_be_meant_changes_nothing) {
 
 Test(eviction, a_smaller_struct_gets_the_fields_that_fit) {
     fill_granules(4);
-    ductile_eviction e = {.struct_size = offsetof(ductile_eviction, cost), .cost = 77};
+    e = (ductile_eviction){.struct_size = offsetof(ductile_eviction, cost), .cost = 77};
     assert_ok(
         ductile_plan_eviction(f.allocator, QUARTER, f.streams[0], 4, live, costs, chosen, &e));
     assert_u64(e.size, QUARTER);
@@ -153,9 +143,7 @@ Test(eviction, a_smaller_struct_gets_the_fields_that_fit) {
 Test(eviction, it_makes_no_driver_call) {
     fill_granules(8);
     uint64_t calls = fixture_state(&f).calls;
-    ductile_eviction e = result();
-    assert_ok(
-        ductile_plan_eviction(f.allocator, QUARTER, f.streams[0], 8, live, costs, chosen, &e));
+    assert_ok(plan(QUARTER, 8));
     assert_u64(fixture_state(&f).calls, calls);
 }
 
@@ -234,8 +222,8 @@ static size_t make_heap(rng *r, size_t *n_live) {
 }
 
 /* Frees what is to go: then the hole is there, and a request fits without a driver call. */
-static void follow(const ductile_eviction *e, size_t *n_live, size_t size) {
-    for (uint64_t i = 0; i < e->n_blocks; i++) {
+static void follow(size_t *n_live, size_t size) {
+    for (uint64_t i = 0; i < e.n_blocks; i++) {
         give(chosen[i]);
         for (size_t at = 0; at < *n_live; at++) {
             live[at] = live[at] == chosen[i] ? live[--*n_live] : live[at];
@@ -245,7 +233,7 @@ static void follow(const ductile_eviction *e, size_t *n_live, size_t size) {
     assert_ok(ductile_walk(f.allocator, keep_block, &h));
     bool is_there = false;
     for (size_t i = 0; i < h.n; i++) {
-        is_there |= h.blocks[i].address == e->address && h.blocks[i].size == e->size &&
+        is_there |= h.blocks[i].address == e.address && h.blocks[i].size == e.size &&
                     h.blocks[i].state == DUCTILE_BLOCK_FREE;
     }
     cr_assert(is_there);
@@ -264,15 +252,13 @@ static void try_heap(uint64_t seed) {
     heap h = {0};
     assert_ok(ductile_walk(f.allocator, keep_block, &h));
     uint64_t best = cheapest(&h, n, size);
-    ductile_eviction e = result();
-    ductile_status status =
-        ductile_plan_eviction(f.allocator, size, f.streams[0], n, live, costs, chosen, &e);
+    ductile_status status = plan(size, n);
     cr_assert_eq(status, best == UINT64_MAX ? DUCTILE_ERR_OUT_OF_MEMORY : DUCTILE_OK, "seed %llu",
                  (unsigned long long)seed);
     if (status == DUCTILE_OK) {
         cr_assert_eq(e.cost, best, "seed %llu", (unsigned long long)seed);
         n_planned += e.n_blocks > 0;
-        follow(&e, &n_live, size);
+        follow(&n_live, size);
     } else {
         n_refused++;
     }

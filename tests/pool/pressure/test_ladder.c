@@ -1,13 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The ladder where the program's callbacks take part, above a soft limit in a long run, and with
- * several threads. What is given up for a request, and when, is in tests/scenarios/pressure.txt.
+ * The ladder where the program's callbacks take part, and above a soft limit in a long run. What is
+ * given up for a request, and when, is in tests/scenarios/pressure.txt.
  */
 #include "tests/support/limits.h"
 #include "tests/support/one_fixture.h"
-
-#include <pthread.h>
-#include <semaphore.h>
 
 /* ---- The refusal --------------------------------------------------------------------------- */
 
@@ -32,20 +29,6 @@ Test(pressure, looks_again_before_it_refuses) {
     uint64_t id = 0;
     assert_ok(ductile_add_oom_callback(f.allocator, free_and_deny, NULL, 0, &id));
     kept = take(100 * MIB, 0);
-    (void)take(100 * MIB, 0);
-    close_audited();
-}
-
-/* The same where the memory is another stream's, and must be waited for before it helps. */
-Test(pressure, climbs_again_when_memory_came_back_on_the_way) {
-    fixture_setup setup = {.schedule = DUCTILE_SCHEDULE_LAZY, .n_streams = 2};
-    open_fixture(&setup);
-    (void)take(156 * MIB, 0);
-    uint64_t id = 0;
-    assert_ok(ductile_add_oom_callback(f.allocator, free_and_deny, NULL, 0, &id));
-    kept = take(100 * MIB, 1);
-    ductile_virtual_use use = {.address = kept, .size = 100 * MIB, .writes = 1};
-    assert_ok(ductile_virtual_launch(f.gpu, f.streams[1], &use, 1));
     (void)take(100 * MIB, 0);
     close_audited();
 }
@@ -187,58 +170,5 @@ Test(limits, a_soft_share_is_one_of_the_hard_limit) {
     assert_u64(limits_now().soft_limit_bytes, 50 * MIB);
     assert_ok(set_soft_limit(f.allocator, 30 * MIB));
     assert_u64(limits_now().soft_limit_bytes, 30 * MIB);
-    close_audited();
-}
-
-/* ---- Several threads ----------------------------------------------------------------------- */
-
-enum { N_THREADS = 6, N_ROUNDS = 150 };
-
-/* One at a time has the memory that every one of them needs. */
-typedef struct turn {
-    sem_t mine;
-    sem_t *next;
-    size_t stream;
-    uint64_t refusals;
-    ductile_status wrong;
-} turn;
-
-static void *take_and_pass_on(void *user) {
-    turn *t = user;
-    for (size_t i = 0; i < N_ROUNDS; i++) {
-        (void)sem_wait(&t->mine);
-        ductile_addr address = 0;
-        ductile_status status =
-            ductile_alloc(f.allocator, 200 * MIB, f.streams[t->stream], &address);
-        t->refusals += status == DUCTILE_ERR_OUT_OF_MEMORY;
-        t->wrong = status != DUCTILE_OK ? status : t->wrong;
-        status = ductile_free(f.allocator, address);
-        t->wrong = status != DUCTILE_OK ? status : t->wrong;
-        (void)sem_post(t->next);
-    }
-    return NULL;
-}
-
-static void play(void *(*body)(void *), turn *turns, size_t n) {
-    pthread_t threads[N_THREADS];
-    for (size_t i = 0; i < n; i++) {
-        cr_assert_eq(pthread_create(&threads[i], NULL, body, &turns[i]), 0);
-    }
-    for (size_t i = 0; i < n; i++) {
-        cr_assert_eq(pthread_join(threads[i], NULL), 0);
-        assert_ok(turns[i].wrong);
-    }
-}
-
-Test(pressure, memory_handed_from_thread_to_thread_is_never_refused) {
-    fixture_setup setup = {.schedule = DUCTILE_SCHEDULE_RANDOM, .seed = 5, .n_streams = N_THREADS};
-    open_fixture(&setup);
-    static turn turns[N_THREADS];
-    for (size_t i = 0; i < N_THREADS; i++) {
-        turns[i].stream = i;
-        turns[i].next = &turns[(i + 1) % N_THREADS].mine;
-        cr_assert_eq(sem_init(&turns[i].mine, 0, i == 0), 0);
-    }
-    play(take_and_pass_on, turns, N_THREADS);
     close_audited();
 }

@@ -183,15 +183,29 @@ Test(oom_report, belongs_to_its_allocator_alone) {
 
 /* ---- Advice -------------------------------------------------------------------------------- */
 
-Test(oom_report, tells_to_raise_a_limit_that_is_in_the_way) {
-    fixture_setup setup = {.conf = "limit_bytes:64M"};
-    open_fixture(&setup);
-    (void)take(60 * MIB, 0);
-    ductile_oom_report r = refused(20 * MIB, 0);
-    assert_u64(r.missing_bytes, 16 * MIB);
-    advises(&r, "raise limit_bytes");
-    says_nothing_of(&r, "outside this allocator: by");
-    close_audited();
+/* Freed on the other stream, in use, and asked for: in MiB. */
+Test(oom_report, tells_what_is_in_the_way_and_of_nothing_else) {
+    static const struct {
+        const char *conf;
+        uint64_t freed, used, wanted;
+        const char *advice, *no_advice;
+    } cases[] = {
+        {"limit_bytes:64M", 0, 60, 20, "raise limit_bytes", "outside this allocator: by"},
+        {"reuse:stream", 20, 200, 200, "for example a smaller batch", "raise limit_bytes"},
+        {"", 0, 0, 1024, "The request is larger than the limit of 256.00 MiB", "smaller batch"}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        open_fixture(&(fixture_setup){.conf = cases[i].conf, .n_streams = 2});
+        if (cases[i].freed > 0) {
+            give(take(cases[i].freed * MIB, 1));
+        }
+        if (cases[i].used > 0) {
+            (void)take(cases[i].used * MIB, 0);
+        }
+        ductile_oom_report r = refused(cases[i].wanted * MIB, 0);
+        advises(&r, cases[i].advice);
+        says_nothing_of(&r, cases[i].no_advice);
+        close_audited();
+    }
 }
 
 Test(oom_report, tells_of_others_when_they_hold_what_is_missing) {
@@ -243,24 +257,6 @@ Test(oom_report, tells_of_free_memory_beside_live_blocks) {
     assert_u64(r.largest_free_bytes, MIB);
     assert_u64(r.free_blocks_by_size[11], 128);
     advises(&r, "128.00 MiB are free, but live blocks use parts of the same 2.00 MiB granules");
-    close_audited();
-}
-
-Test(oom_report, tells_of_options_that_keep_memory_from_moving) {
-    fixture_setup setup = {.conf = "reuse:stream", .n_streams = 2};
-    open_fixture(&setup);
-    assert_ok(ductile_free(f.allocator, take(20 * MIB, 1)));
-    (void)take(200 * MIB, 0);
-    ductile_oom_report r = refused(200 * MIB, 0);
-    advises(&r, "for example a smaller batch");
-    close_audited();
-}
-
-Test(oom_report, tells_of_a_request_that_is_larger_than_the_device) {
-    open_fixture(NULL);
-    ductile_oom_report r = refused(GIB, 0);
-    advises(&r, "The request is larger than the limit of 256.00 MiB");
-    says_nothing_of(&r, "smaller batch");
     close_audited();
 }
 

@@ -214,38 +214,6 @@ Test(marks, a_later_one_that_was_recorded_first_proves_both) {
     close_audited();
 }
 
-/* What is freed while the driver records is not covered, whichever came first. */
-static ductile_addr freed_meanwhile;
-
-static void free_meanwhile(void) {
-    give(freed_meanwhile);
-}
-
-static void does_not_prove(bool before) {
-    (void)take(512, 0);
-    freed_meanwhile = take(2 * MIB, 0);
-    free_some();
-    meanwhile = free_meanwhile;
-    is_before = before;
-    assert_ok(record());
-    finish_mark(0);
-    poll();
-    index_lock();
-    cr_assert_geq(block_at(freed_meanwhile)->age, a->proven.age);
-    index_unlock();
-    assert_ok(record()); /* it is due */
-    assert_u64(records(), 2);
-    close_audited();
-}
-
-Test(marks, what_is_freed_before_the_record_but_after_the_clock_moved_is_not_proven) {
-    does_not_prove(true);
-}
-
-Test(marks, what_is_freed_behind_the_record_is_not_proven) {
-    does_not_prove(false);
-}
-
 /* ---- Records that fail --------------------------------------------------------------------- */
 
 static void fail_records(int code, int persistent) {
@@ -312,93 +280,6 @@ Test(marks_met, an_unannounced_capture_ends_recording_and_is_logged_once) {
     ductile_options_init(&now);
     ductile_get_options(a, &now);
     cr_assert_eq(now.captures, DUCTILE_CAPTURES_UNANNOUNCED);
-    close_audited();
-}
-
-Test(marks_met, recording_goes_on_when_the_program_says_so) {
-    meet_a_capture();
-    assert_ok(ductile_set_captures(a, DUCTILE_CAPTURES_POOLS));
-    assert_ok(record());
-    assert_u64(a->marks.n, 1);
-    assert_ok(ductile_set_captures(a, DUCTILE_CAPTURES_UNANNOUNCED));
-    free_some();
-    assert_status(record(), DUCTILE_ERR_CAPTURING);
-    assert_u64(a->marks.n, 1);
     assert_status(ductile_set_captures(a, (ductile_captures)3), DUCTILE_ERR_INVALID_ARGUMENT);
-    assert_status(ductile_set_captures(NULL, DUCTILE_CAPTURES_POOLS), DUCTILE_ERR_INVALID_ARGUMENT);
-    close_audited();
-}
-
-/* The stream of the call is asked, so its own capture is seen, and not broken. */
-Test(marks_met, a_capture_of_the_calling_stream_is_seen) {
-    (void)take(512, 2);
-    free_some();
-    assert_ok(ductile_virtual_capture_begin(f.gpu, f.streams[2], DUCTILE_CAPTURE_RELAXED));
-    assert_status(dpool_record_mark(a, arena_of(2)), DUCTILE_ERR_CAPTURING);
-    assert_u64(records(), 0);
-    assert_ok(ductile_virtual_capture_end(f.gpu, f.streams[2], NULL));
-    assert_ok(dpool_record_mark(a, arena_of(2)));
-    assert_u64(records(), 1);
-    close_audited();
-}
-
-/* ---- Where none may be recorded ------------------------------------------------------------ */
-
-static void finish_stream(void) {
-    assert_ok(ductile_virtual_stream_sync(f.gpu, f.streams[0]));
-    poll();
-}
-
-/* A marker of the stream alone proves its old addresses, and no FREE memory to others. */
-static void marks_streams_alone(void) {
-    (void)take(512, 1);
-    ductile_addr block = take_granules(4, 0);
-    finish_stream(); /* slow calls have recorded one */
-    launch(block, 4 * FIXTURE_GRANULE, 0);
-    give(block);
-    assert_ok(dpool_record_mark(a, arena_of(0)));
-    assert_u64(records(), 0);
-    finish_stream();
-    index_lock();
-    dpool_arena *arena = dpool_arena_find_locked(a, a->default_pool, f.streams[0]);
-    const dpool_block *b = block_at(block);
-    cr_assert_lt(b->age, dpool_proof_to_unmap(a, arena).age);
-    cr_assert_geq(b->age, dpool_proof_to_leave(a, arena).age);
-    index_unlock();
-    uint64_t held = reserved();
-    (void)take_granules(4, 1);
-    assert_u64(reserved(), held + 4 * FIXTURE_GRANULE);
-    close_audited();
-}
-
-Test(marks_alone, prove_old_addresses_where_captures_are_unannounced) {
-    open_with("captures:unannounced");
-    marks_streams_alone();
-}
-
-Test(marks_alone, prove_old_addresses_where_the_driver_is_old) {
-    open_fixture(&(fixture_setup){
-        .schedule = DUCTILE_SCHEDULE_LAZY, .n_streams = 3, .no_context_events = 1});
-    a = f.allocator;
-    marks_streams_alone();
-}
-
-/* What was freed since the stream's last allocation other streams may still use, and no allocation
- * will order it behind them. */
-Test(marks_alone, the_last_one_of_a_stream_proves_no_more_than_it_was_joined_for) {
-    open_with("captures:unannounced");
-    ductile_addr early = take_granules(2, 0);
-    ductile_addr late = take_granules(2, 0);
-    finish_stream();
-    give(early);
-    assert_ok(dpool_record_mark(a, arena_of(0)));
-    dpool_arena *arena = arena_of(0);
-    launch(late, 2 * FIXTURE_GRANULE, 0);
-    give(late);
-    assert_ok(ductile_stream_done(a, f.streams[0]));
-    finish_stream();
-    index_lock();
-    cr_assert_geq(block_at(late)->age, arena->own_proven.age);
-    index_unlock();
     close_audited();
 }

@@ -19,17 +19,30 @@ static void open_lazy(void) {
 }
 
 static uint64_t calls_about_events(void) {
-    return ductile_virtual_count(f.gpu, "event_query") + ductile_virtual_count(f.gpu, "event_sync");
+    return count("event_query") + count("event_sync");
+}
+
+static uint64_t pending(void) {
+    return fixture_stats(f.allocator).pending_blocks;
+}
+
+/* The block is freed behind a use of that stream. */
+static void free_on(ductile_addr block, int stream) {
+    assert_ok(ductile_free_on(f.allocator, block, f.streams[stream]));
+}
+
+static void take_many(ductile_addr *block, int n) {
+    for (int i = 0; i < n; i++) {
+        block[i] = take(1024, 0);
+    }
 }
 
 /* Blocks side by side, all of them used by another stream, each with markers of its own. */
 static void make_pending(void) {
     static ductile_addr block[N_BLOCKS];
+    take_many(block, N_BLOCKS);
     for (int i = 0; i < N_BLOCKS; i++) {
-        assert_ok(ductile_alloc(f.allocator, 1024, f.streams[0], &block[i]));
-    }
-    for (int i = 0; i < N_BLOCKS; i++) {
-        assert_ok(ductile_free_on(f.allocator, block[i], f.streams[1 + i % N_OTHERS]));
+        free_on(block[i], 1 + i % N_OTHERS);
     }
 }
 
@@ -37,16 +50,15 @@ TestSuite(pending, .init = open_lazy);
 
 Test(pending, request_that_needs_most_of_many_waits_once_for_each_stream) {
     make_pending();
-    assert_u64(fixture_stats(f.allocator).pending_blocks, N_BLOCKS);
+    assert_u64(pending(), N_BLOCKS);
     uint64_t before = calls_about_events();
-    ductile_addr large = 0;
-    assert_ok(ductile_alloc(f.allocator, 240 * MIB, f.streams[0], &large));
+    ductile_addr large = take(240 * MIB, 0);
     uint64_t calls = calls_about_events() - before;
     cr_assert(calls <= 16 * N_OTHERS, "%llu calls for %d blocks", (unsigned long long)calls,
               N_BLOCKS);
     cr_assert(fixture_stats(f.allocator).stream_syncs <= 4 * N_OTHERS, "%llu host waits",
               (unsigned long long)fixture_stats(f.allocator).stream_syncs);
-    assert_ok(ductile_free(f.allocator, large));
+    give(large);
     close_audited();
 }
 
@@ -56,26 +68,11 @@ Test(pending, poll_of_work_that_is_done_asks_once_about_each_stream) {
         assert_ok(ductile_virtual_stream_sync(f.gpu, f.streams[i]));
     }
     uint64_t before = calls_about_events();
-    ductile_addr large = 0;
-    assert_ok(ductile_alloc(f.allocator, 100 * MIB, f.streams[0], &large));
-    assert_u64(fixture_stats(f.allocator).pending_blocks, 0);
+    ductile_addr large = take(100 * MIB, 0);
+    assert_u64(pending(), 0);
     uint64_t calls = calls_about_events() - before;
     cr_assert(calls <= 4 * (N_OTHERS + 1), "%llu calls", (unsigned long long)calls);
-    assert_ok(ductile_free(f.allocator, large));
-    close_audited();
-}
-
-/* No request has to grow here: hits find what is done, by and by. */
-Test(pending, hit_gets_a_block_that_a_recorded_stream_is_done_with) {
-    ductile_addr first = 0;
-    ductile_addr other = 0;
-    assert_ok(ductile_alloc(f.allocator, 1024, f.streams[0], &first));
-    assert_ok(ductile_free_on(f.allocator, first, f.streams[1]));
-    assert_ok(ductile_alloc(f.allocator, 1024, f.streams[0], &other));
-    cr_assert_neq(other, first, "its work is under way");
-    assert_ok(ductile_virtual_stream_sync(f.gpu, f.streams[1]));
-    assert_ok(ductile_alloc(f.allocator, 1024, f.streams[0], &other));
-    assert_u64(other, first);
+    give(large);
     close_audited();
 }
 
@@ -89,18 +86,15 @@ static dvmm_capture_mode mode_now(void) {
 /* Both polls, of which one asks about several streams, leave it as the user has it. */
 Test(pending, hit_that_asks_restores_the_capture_mode) {
     ductile_addr block[N_OTHERS];
-    ductile_addr other = 0;
     dvmm_capture_mode mode = DVMM_CAPTURE_THREAD_LOCAL;
     assert_ok(dvmm_capture_exchange_mode(f.allocator->driver, &mode));
+    take_many(block, N_OTHERS);
     for (int i = 0; i < N_OTHERS; i++) {
-        assert_ok(ductile_alloc(f.allocator, 1024, f.streams[0], &block[i]));
-    }
-    for (int i = 0; i < N_OTHERS; i++) {
-        assert_ok(ductile_free_on(f.allocator, block[i], f.streams[1 + i]));
+        free_on(block[i], 1 + i);
     }
     for (int i = 0; i < 64; i++) {
         uint64_t before = calls_about_events();
-        assert_ok(ductile_alloc(f.allocator, 1024, f.streams[0], &other));
+        (void)take(1024, 0);
         cr_assert(i > 0 || calls_about_events() > before, "the first hit asks");
         assert_u64(mode_now(), DVMM_CAPTURE_THREAD_LOCAL);
     }
@@ -144,17 +138,14 @@ ductile_status __wrap_dvmm_marker_query(dvmm_marker_pool *pool, dvmm_marker *mar
 
 Test(pending, hit_that_another_wait_overtakes_leaves_captures_whole) {
     ductile_addr block[2];
-    ductile_addr other = 0;
     dvmm_capture_status status = DVMM_CAPTURE_BROKEN;
+    take_many(block, 2);
     for (int i = 0; i < 2; i++) {
-        assert_ok(ductile_alloc(f.allocator, 1024, f.streams[0], &block[i]));
-    }
-    for (int i = 0; i < 2; i++) {
-        assert_ok(ductile_free_on(f.allocator, block[i], f.streams[1 + i]));
+        free_on(block[i], 1 + i);
     }
     assert_ok(dvmm_capture_begin(f.allocator->driver, f.streams[3], DVMM_CAPTURE_GLOBAL));
     others_wait = true;
-    assert_ok(ductile_alloc(f.allocator, 1024, f.streams[0], &other));
+    (void)take(1024, 0);
     cr_assert(!others_wait, "the hit asked nothing");
     assert_u64(mode_now(), DVMM_CAPTURE_GLOBAL);
     assert_ok(dvmm_capture_status_of(f.allocator->driver, f.streams[3], &status));
@@ -165,15 +156,13 @@ Test(pending, hit_that_another_wait_overtakes_leaves_captures_whole) {
 
 /* The host has waited for them, and knows. */
 Test(pending, hit_that_frees_what_is_known_to_be_done_calls_no_driver) {
-    ductile_addr first = 0;
-    ductile_addr other = 0;
-    assert_ok(ductile_alloc(f.allocator, 1024, f.streams[0], &first));
-    assert_ok(ductile_free_on(f.allocator, first, f.streams[1]));
+    ductile_addr first = take(1024, 0);
+    free_on(first, 1);
     assert_u64(dpool_wait_oldest(f.allocator, NULL, UINT64_MAX), 1024);
     dvmm_counters before;
     dvmm_counters after;
     dvmm_get_counters(f.allocator->driver, &before);
-    assert_ok(ductile_alloc(f.allocator, 1024, f.streams[0], &other));
+    ductile_addr other = take(1024, 0);
     dvmm_get_counters(f.allocator->driver, &after);
     assert_u64(other, first);
     for (int i = 0; i < DVMM_N_CALLS; i++) {
@@ -185,16 +174,14 @@ Test(pending, hit_that_frees_what_is_known_to_be_done_calls_no_driver) {
 /* However many are pending, and however long. */
 Test(pending, hits_seldom_ask_about_work_that_goes_on) {
     enum { N_HITS = 6400 };
-    ductile_addr address = 0;
     make_pending();
     uint64_t before = calls_about_events();
     for (int i = 0; i < N_HITS; i++) {
-        assert_ok(ductile_alloc(f.allocator, 1024, f.streams[0], &address));
-        assert_ok(ductile_free(f.allocator, address));
+        give(take(1024, 0));
     }
     uint64_t calls = calls_about_events() - before;
     cr_assert(calls <= (N_HITS / 64 + 8) * 2 * N_OTHERS, "%llu calls", (unsigned long long)calls);
-    assert_u64(fixture_stats(f.allocator).pending_blocks, N_BLOCKS);
+    assert_u64(pending(), N_BLOCKS);
     close_audited();
 }
 
@@ -203,11 +190,10 @@ Test(pending, uses_of_a_stream_that_is_gone_are_asked_about_once) {
     make_pending();
     assert_ok(ductile_stream_done(f.allocator, f.streams[1]));
     uint64_t before = calls_about_events();
-    ductile_addr large = 0;
-    assert_ok(ductile_alloc(f.allocator, 100 * MIB, f.streams[0], &large));
+    (void)take(100 * MIB, 0);
     uint64_t calls = calls_about_events() - before;
     cr_assert(calls <= 4 * (N_OTHERS + 1), "%llu calls", (unsigned long long)calls);
-    assert_u64(fixture_stats(f.allocator).pending_blocks, N_BLOCKS);
+    assert_u64(pending(), N_BLOCKS);
     close_audited();
 }
 
@@ -216,58 +202,42 @@ Test(pending, uses_of_a_stream_that_is_gone_are_asked_about_once) {
 static uint64_t most_pending_behind(int n_stuck) {
     enum { N_TURNS = 3000, MOST_STUCK = 300 };
     static ductile_addr block[MOST_STUCK];
-    ductile_addr address = 0;
     uint64_t most = 0;
+    take_many(block, n_stuck);
     for (int i = 0; i < n_stuck; i++) {
-        assert_ok(ductile_alloc(f.allocator, 1024, f.streams[0], &block[i]));
-    }
-    for (int i = 0; i < n_stuck; i++) {
-        assert_ok(ductile_free_on(f.allocator, block[i], f.streams[1]));
+        free_on(block[i], 1);
     }
     for (int i = 0; i < N_TURNS; i++) {
-        assert_ok(ductile_alloc(f.allocator, 1024, f.streams[0], &address));
-        assert_ok(ductile_free_on(f.allocator, address, f.streams[2]));
+        free_on(take(1024, 0), 2);
         assert_ok(ductile_virtual_stream_sync(f.gpu, f.streams[2]));
-        uint64_t pending = fixture_stats(f.allocator).pending_blocks;
-        most = pending > most ? pending : most;
+        most = pending() > most ? pending() : most;
     }
     return most;
 }
 
-static void expect_others_are_found_behind(int n_stuck) {
-    uint64_t most = most_pending_behind(n_stuck);
-    cr_assert_lt(most, (uint64_t)n_stuck + 256, "%llu pending", (unsigned long long)most);
-    close_audited();
-}
-
-Test(pending, block_that_is_stuck_does_not_hide_the_others_from_hits) {
-    expect_others_are_found_behind(1);
-}
-
-Test(pending, few_blocks_that_are_stuck_do_not_hide_the_others_from_hits) {
-    expect_others_are_found_behind(15);
-}
-
-/* As many as hits ask about at once. */
-Test(pending, many_blocks_that_are_stuck_do_not_hide_the_others_from_hits) {
-    expect_others_are_found_behind(300);
+/* One, few, and as many as hits ask about at once. */
+Test(pending, blocks_that_are_stuck_do_not_hide_the_others_from_hits, .init = NULL) {
+    static const int n_stuck[] = {1, 15, 300};
+    for (size_t i = 0; i < sizeof n_stuck / sizeof *n_stuck; i++) {
+        open_lazy();
+        uint64_t most = most_pending_behind(n_stuck[i]);
+        cr_assert_lt(most, (uint64_t)n_stuck[i] + 256, "%llu pending", (unsigned long long)most);
+        close_audited();
+    }
 }
 
 /* However often a hit looks at more of the list: what one question has shown is not asked again. */
 Test(pending, hit_asks_about_work_that_goes_on_no_more_often_than_it_looks) {
     enum { N_STUCK = 2, N_DONE = 238 };
     static ductile_addr block[N_STUCK + N_DONE];
-    ductile_addr address = 0;
+    take_many(block, N_STUCK + N_DONE);
     for (int i = 0; i < N_STUCK + N_DONE; i++) {
-        assert_ok(ductile_alloc(f.allocator, 1024, f.streams[0], &block[i]));
-    }
-    for (int i = 0; i < N_STUCK + N_DONE; i++) {
-        assert_ok(ductile_free_on(f.allocator, block[i], f.streams[i < N_STUCK ? 1 : 2]));
+        free_on(block[i], i < N_STUCK ? 1 : 2);
     }
     assert_ok(ductile_virtual_stream_sync(f.gpu, f.streams[2]));
     uint64_t before = calls_about_events();
-    assert_ok(ductile_alloc(f.allocator, 1024, f.streams[0], &address));
-    assert_u64(fixture_stats(f.allocator).pending_blocks, N_STUCK);
+    (void)take(1024, 0);
+    assert_u64(pending(), N_STUCK);
     /* the stuck stream: its latest and its first; the other one: its latest of 16, 32, 64, 128 */
     assert_u64(calls_about_events() - before, 2 + 4);
     close_audited();
@@ -275,20 +245,18 @@ Test(pending, hit_asks_about_work_that_goes_on_no_more_often_than_it_looks) {
 
 /* Whatever else makes it look: here freed dedicated blocks, after each of which it does. */
 Test(pending, hit_that_has_to_look_for_another_reason_asks_no_more_often) {
-    ductile_addr block = 0;
-    ductile_addr hit = 0;
-    assert_ok(ductile_alloc(f.allocator, 1024, f.streams[0], &block));
-    assert_ok(ductile_alloc(f.allocator, 512, f.streams[0], &hit));
-    assert_ok(ductile_free_on(f.allocator, block, f.streams[1]));
-    uint64_t before = ductile_virtual_count(f.gpu, "event_query");
+    ductile_addr block = take(1024, 0);
+    (void)take(512, 0);
+    free_on(block, 1);
+    uint64_t before = count("event_query");
     for (int i = 0; i < 64; i++) {
         dti_lock_acquire(&f.allocator->index_lock);
         f.allocator->arenas->maintenance_at = 0; /* as the free of a dedicated block does */
         dti_lock_release(&f.allocator->index_lock);
-        assert_ok(ductile_alloc(f.allocator, 512, f.streams[0], &hit));
+        (void)take(512, 0);
     }
     /* at the 1st, 2nd, 4th, ... 64th */
-    cr_assert_leq(ductile_virtual_count(f.gpu, "event_query") - before, 8);
+    cr_assert_leq(count("event_query") - before, 8);
     close_audited();
 }
 
@@ -305,31 +273,24 @@ static dvmm_marker *marker_of_pending(int i) {
 Test(pending, hit_that_another_wait_overtakes_reads_on_while_it_finds_done_blocks) {
     enum { FRONT = 16, N_DONE = 7 * FRONT }; /* it reads 16, 32 and 64 */
     static ductile_addr block[N_DONE];
-    ductile_addr address = 0;
+    take_many(block, N_DONE);
     for (int i = 0; i < N_DONE; i++) {
-        assert_ok(ductile_alloc(f.allocator, 1024, f.streams[0], &block[i]));
-    }
-    for (int i = 0; i < N_DONE; i++) {
-        assert_ok(ductile_free_on(f.allocator, block[i], f.streams[i == 0 || i == FRONT ? 1 : 2]));
+        free_on(block[i], i == 0 || i == FRONT ? 1 : 2);
     }
     assert_ok(ductile_virtual_stream_sync(f.gpu, f.streams[2]));
     overtaken = marker_of_pending(FRONT);
-    assert_ok(ductile_alloc(f.allocator, 1024, f.streams[0], &address));
+    (void)take(1024, 0);
     cr_assert_null(overtaken, "nothing was found at work");
-    assert_u64(fixture_stats(f.allocator).pending_blocks,
-               1); /* the first one, until the next hit */
+    assert_u64(pending(), 1); /* the first one, until the next hit */
     close_audited();
 }
 
 Test(pending, small_request_waits_for_as_much_as_it_lacks) {
-    ductile_addr rest = 0;
     make_pending(); /* 98 MiB */
-    assert_ok(ductile_alloc(f.allocator, 156 * MIB, f.streams[0], &rest));
-    ductile_addr address = 0;
-    assert_ok(ductile_alloc(f.allocator, 2 * MIB, f.streams[0], &address));
-    cr_assert(fixture_stats(f.allocator).pending_blocks > N_BLOCKS / 2,
-              "%llu blocks are left pending",
-              (unsigned long long)fixture_stats(f.allocator).pending_blocks);
+    (void)take(156 * MIB, 0);
+    (void)take(2 * MIB, 0);
+    cr_assert(pending() > N_BLOCKS / 2, "%llu blocks are left pending",
+              (unsigned long long)pending());
     close_audited();
 }
 
@@ -365,7 +326,9 @@ static void *poll_slowly(void *arg) {
     return NULL;
 }
 
+/* Of the one block that is pending. */
 static void begin_slow_poll(slow_poll *p, pthread_t *thread) {
+    free_on(take(2 * MIB, 0), 1);
     p->arena = f.allocator->arenas;
     cr_assert_eq(pthread_barrier_init(&p->has_taken, NULL, 2), 0);
     cr_assert_eq(pthread_create(thread, NULL, poll_slowly, p), 0);
@@ -378,16 +341,9 @@ static void end_slow_poll(slow_poll *p, pthread_t thread) {
     close_audited();
 }
 
-static void make_one_pending(void) {
-    ductile_addr block = 0;
-    assert_ok(ductile_alloc(f.allocator, 2 * MIB, f.streams[0], &block));
-    assert_ok(ductile_free_on(f.allocator, block, f.streams[1]));
-}
-
 Test(pending, blocks_that_another_thread_polls_are_counted) {
     slow_poll p;
     pthread_t thread;
-    make_one_pending();
     begin_slow_poll(&p, &thread);
     assert_u64(dpool_count_pending_marks(f.allocator), 1);
     end_slow_poll(&p, thread);
@@ -396,7 +352,6 @@ Test(pending, blocks_that_another_thread_polls_are_counted) {
 Test(pending, blocks_that_another_thread_polls_are_waited_for) {
     slow_poll p;
     pthread_t thread;
-    make_one_pending();
     begin_slow_poll(&p, &thread);
     assert_u64(dpool_wait_oldest(f.allocator, NULL, UINT64_MAX), 2 * MIB);
     end_slow_poll(&p, thread);

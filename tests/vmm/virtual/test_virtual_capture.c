@@ -94,6 +94,17 @@ Test(virtual_capture, a_captured_default_stream_silences_the_legacy_one) {
     assert_ok(dvmm_capture_end(r.d, per_thread));
 }
 
+Test(virtual_capture, a_captured_blocking_stream_silences_the_legacy_one) {
+    ductile_addr addr = rig_row(&r, 1);
+    ductile_stream blocking = NULL;
+    assert_ok(ductile_virtual_stream_create_blocking(r.gpu, &blocking));
+    assert_ok(dvmm_capture_begin(r.d, blocking, DVMM_CAPTURE_RELAXED));
+    assert_code(RAW(&r, fill, addr, 1, 512, NULL), DVMM_CAPTURE_IMPLICIT);
+    assert_code(RAW(&r, capture_end, blocking), DVMM_CAPTURE_INVALIDATED);
+    assert_ok(dvmm_stream_destroy(r.d, blocking));
+    rig_unrow(&r, addr, 1);
+}
+
 Test(virtual_capture, exchanging_to_a_mode_that_does_not_exist_is_a_violation) {
     dvmm_capture_mode mode = (dvmm_capture_mode)7;
     assert_code(RAW(&r, capture_exchange_mode, &mode), DVMM_SUCCESS);

@@ -1,9 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Streams of another context of this device: their work uses the same memory, and is behind no
- * event of our context and no wait for it, under any schedule, unless a stream of ours waits for
- * it. The seam tells such a stream from ours.
- */
+/* Streams of another context of this device, which the seam tells from ours. What covers their work
+ * is in claims.txt. */
 #include "tests/support/detection.h"
 
 static ductile_stream foreign_stream(void) {
@@ -16,50 +13,6 @@ static dvmm_event record(void) {
     dvmm_event event = rig_event(&r);
     assert_ok(dvmm_context_record(r.d, event));
     return event;
-}
-
-/* ---- What covers its work ------------------------------------------------------------------ */
-
-CLAIM(foreign_stream, work_is_not_proven_by_an_event_of_the_context) {
-    writes(foreign_stream(), at, BLOCK);
-    assert_ok(dvmm_event_sync(r.d, record()));
-    unmap(at);
-    saw_one(DUCTILE_VIOLATION_EARLY_UNMAP);
-}
-
-CLAIM(foreign_stream, work_is_not_proven_by_a_wait_for_the_context) {
-    writes(foreign_stream(), at, BLOCK);
-    assert_ok(dvmm_context_sync(r.d));
-    unmap(at);
-    saw_one(DUCTILE_VIOLATION_EARLY_UNMAP);
-}
-
-CLAIM(foreign_stream, work_is_not_ordered_by_a_wait_for_an_event_of_the_context) {
-    begin(at, BLOCK);
-    writes(foreign_stream(), at, BLOCK);
-    hand_over(at, BLOCK);
-    assert_ok(dvmm_stream_wait_event(r.d, s1, record()));
-    writes(s1, at, BLOCK);
-    saw_one(DUCTILE_VIOLATION_REUSE);
-}
-
-CLAIM(foreign_stream, work_is_proven_by_an_event_of_its_own) {
-    ductile_stream foreign = foreign_stream();
-    dvmm_event event = rig_event(&r);
-    writes(foreign, at, BLOCK);
-    assert_ok(dvmm_event_record(r.d, event, foreign));
-    assert_ok(dvmm_event_sync(r.d, event));
-    unmap(at);
-    saw_nothing();
-}
-
-CLAIM(foreign_stream, work_that_one_of_ours_waits_for_is_proven_with_ours) {
-    ductile_stream foreign = foreign_stream();
-    writes(foreign, at, BLOCK);
-    order(foreign, s1);
-    assert_ok(dvmm_event_sync(r.d, record()));
-    unmap(at);
-    saw_nothing();
 }
 
 Test(foreign_stream, work_goes_on_after_an_event_of_the_context_is_done) {

@@ -117,6 +117,7 @@ Test(virtual_memory, others_memory_counts) {
     assert_u64(free_bytes, 2 * r.granule);
     dvmm_phys more = 0;
     assert_status(dvmm_phys_create(r.d, 3 * r.granule, &plain, &more), DUCTILE_ERR_OUT_OF_MEMORY);
+    assert_status(ductile_virtual_set_external_bytes(r.gpu, total), DUCTILE_ERR_OUT_OF_MEMORY);
     assert_ok(ductile_virtual_set_external_bytes(r.gpu, 0));
     assert_ok(dvmm_phys_release(r.d, phys));
 }

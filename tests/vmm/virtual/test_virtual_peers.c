@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The idea: work of another device of the machine reaches what is open to that device, and is
- * waited for by a caller that names it, never by a wait for all work of this one. */
+/* Work of another device of the machine reaches what is open to that device. What waits for it is
+ * in claims.txt. */
 #include "tests/support/rig.h"
 
 static rig r;
@@ -22,18 +22,6 @@ static void open_machine(ductile_schedule schedule) {
     assert_ok(ductile_virtual_stream_create_on(r.gpu, 1, &theirs));
 }
 
-/* A claim that holds under every schedule. */
-#define CLAIM(name)                                                                                \
-    static void name(void);                                                                        \
-    Test(virtual_peers, name) {                                                                    \
-        for (int schedule = 0; schedule < 4; schedule++) {                                         \
-            open_machine((ductile_schedule)schedule);                                              \
-            name();                                                                                \
-            rig_abandon(&r);                                                                       \
-        }                                                                                          \
-    }                                                                                              \
-    static void name(void)
-
 static void work(ductile_stream stream) {
     const ductile_virtual_use one = {at, 4096, 1};
     assert_ok(ductile_virtual_launch(r.gpu, stream, &one, 1));
@@ -46,99 +34,6 @@ static void unmap(void) {
 static void saw_early_unmap(bool is_so) {
     assert_u64(ductile_virtual_violations_of(r.gpu, DUCTILE_VIOLATION_EARLY_UNMAP), is_so);
     assert_u64(rig_state(&r).violations, is_so);
-}
-
-CLAIM(wait_for_this_device_is_none_for_another) {
-    work(theirs);
-    assert_ok(dvmm_context_sync(r.d));
-    unmap();
-    saw_early_unmap(true);
-}
-
-static void close_to_them(void) {
-    static const int they[] = {1};
-    assert_ok(dvmm_set_access_for(r.d, at, r.granule, DVMM_ACCESS_NONE, they, 1));
-}
-
-CLAIM(they_lose_access_beside_work_of_ours) {
-    work(own);
-    close_to_them();
-    saw_early_unmap(false);
-}
-
-CLAIM(they_do_not_lose_access_beside_work_of_theirs) {
-    work(theirs);
-    close_to_them();
-    saw_early_unmap(true);
-}
-
-CLAIM(wait_for_their_stream_is) {
-    work(theirs);
-    assert_ok(dvmm_stream_sync(r.d, theirs));
-    unmap();
-    saw_early_unmap(false);
-}
-
-CLAIM(an_event_behind_their_work_is_waited_for) {
-    dvmm_event event = rig_event(&r);
-    work(theirs);
-    assert_ok(dvmm_event_record(r.d, event, theirs));
-    assert_ok(dvmm_event_sync(r.d, event));
-    unmap();
-    saw_early_unmap(false);
-}
-
-CLAIM(what_this_device_waited_for_is_waited_for_with_it) {
-    work(theirs);
-    assert_ok(ductile_virtual_stream_wait(r.gpu, own, theirs));
-    assert_ok(dvmm_context_sync(r.d));
-    unmap();
-    saw_early_unmap(false);
-}
-
-CLAIM(what_a_stream_that_is_gone_waited_for_is_too) {
-    ductile_stream gone = rig_stream(&r);
-    work(theirs);
-    assert_ok(ductile_virtual_stream_wait(r.gpu, gone, theirs));
-    assert_ok(ductile_virtual_stream_destroy(r.gpu, gone));
-    assert_ok(dvmm_context_sync(r.d));
-    unmap();
-    saw_early_unmap(false);
-}
-
-CLAIM(later_work_of_theirs_is_not) {
-    work(theirs);
-    assert_ok(ductile_virtual_stream_wait(r.gpu, own, theirs));
-    work(theirs);
-    assert_ok(dvmm_context_sync(r.d));
-    unmap();
-    saw_early_unmap(true);
-}
-
-CLAIM(waiting_for_them_waits_for_ours_they_wait_for) {
-    work(own);
-    assert_ok(ductile_virtual_stream_wait(r.gpu, theirs, own));
-    assert_ok(dvmm_stream_sync(r.d, theirs));
-    unmap();
-    saw_early_unmap(false);
-}
-
-/* A lane of a stream that is gone may serve one of another device. */
-CLAIM(streams_that_come_and_go_keep_their_device) {
-    for (int i = 0; i < 3; i++) {
-        work(own);
-        assert_ok(dvmm_stream_sync(r.d, own));
-        assert_ok(dvmm_stream_destroy(r.d, own));
-        work(theirs);
-        assert_ok(dvmm_stream_sync(r.d, theirs));
-        assert_ok(dvmm_stream_destroy(r.d, theirs));
-        assert_ok(ductile_virtual_stream_create_on(r.gpu, 1, &theirs));
-        own = rig_stream(&r);
-    }
-    work(theirs);
-    assert_ok(dvmm_context_sync(r.d));
-    unmap();
-    saw_early_unmap(true);
 }
 
 Test(virtual_peers, their_work_is_done_when_somebody_waits_for_it) {

@@ -50,16 +50,6 @@ TestSuite(virtual_streams, .fini = close_rig);
 
 /* ---- Schedules ----------------------------------------------------------------------------- */
 
-Test(virtual_streams, lazy_work_is_done_when_it_is_waited_for, .init = open_lazy) {
-    assert_ok(dvmm_event_record(r.d, event, a));
-    ductile_virtual_advance(r.gpu, 1000000);
-    assert_status(dvmm_event_query(r.d, event), DUCTILE_ERR_NOT_READY);
-    assert_status(dvmm_stream_query(r.d, a), DUCTILE_ERR_NOT_READY);
-    assert_ok(dvmm_event_sync(r.d, event));
-    assert_ok(dvmm_event_query(r.d, event));
-    assert_ok(dvmm_stream_query(r.d, a));
-}
-
 Test(virtual_streams, random_work_is_done_sooner_or_later) {
     open_scheduled(DUCTILE_SCHEDULE_RANDOM, 0);
     uint64_t n_early = 0;
@@ -76,36 +66,7 @@ Test(virtual_streams, random_work_is_done_sooner_or_later) {
               (unsigned long long)n_early);
 }
 
-Test(virtual_streams, a_sync_completes_one_stream_only, .init = open_lazy) {
-    dvmm_event other = rig_event(&r);
-    assert_ok(dvmm_event_record(r.d, event, a));
-    assert_ok(dvmm_event_record(r.d, other, b));
-    assert_ok(dvmm_stream_sync(r.d, a));
-    assert_ok(dvmm_event_query(r.d, event));
-    assert_status(dvmm_event_query(r.d, other), DUCTILE_ERR_NOT_READY);
-    assert_ok(dvmm_context_sync(r.d));
-    assert_ok(dvmm_event_query(r.d, other));
-    assert_ok(dvmm_event_destroy(r.d, other));
-}
-
-Test(virtual_streams, an_event_sync_completes_no_more_than_it_must, .init = open_lazy) {
-    dvmm_event later = rig_event(&r);
-    assert_ok(dvmm_event_record(r.d, event, a));
-    assert_ok(dvmm_event_record(r.d, later, a));
-    assert_ok(dvmm_event_sync(r.d, event));
-    assert_status(dvmm_event_query(r.d, later), DUCTILE_ERR_NOT_READY);
-    assert_ok(dvmm_event_destroy(r.d, later));
-}
-
 /* ---- Events -------------------------------------------------------------------------------- */
-
-Test(virtual_streams, an_event_never_recorded_is_done_and_a_violation, .init = open_lazy) {
-    assert_ok(dvmm_event_query(r.d, event));
-    assert_u64(rig_state(&r).violations, 1);
-    assert_ok(dvmm_stream_wait_event(r.d, a, event));
-    assert_ok(dvmm_event_sync(r.d, event));
-    assert_u64(rig_state(&r).violations, 1);
-}
 
 Test(virtual_streams, waits_are_followed_through_streams, .init = open_lazy) {
     enum { N = 50 };

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "tests/model/script.h"
+#include "tests/support/script.h"
 
 #include "tests/support/complain.h"
 #include "tests/support/fixture_virtual.h"

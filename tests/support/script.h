@@ -15,8 +15,8 @@
  * scenario holds for all of the file. Every other line is operations, which docs/testing.md lists.
  * A line that begins with # is a comment.
  */
-#ifndef TESTS_MODEL_SCRIPT_H
-#define TESTS_MODEL_SCRIPT_H
+#ifndef TESTS_SUPPORT_SCRIPT_H
+#define TESTS_SUPPORT_SCRIPT_H
 
 #include <stdbool.h>
 #include <stddef.h>

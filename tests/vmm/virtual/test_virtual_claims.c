@@ -1,0 +1,429 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What the virtual GPU detects, and what orders work, in text (claims.txt): each claim is played on
+ * a new device under every schedule, since how soon work completes must not matter.
+ */
+#include "tests/support/numbered.h"
+#include "tests/support/rig.h"
+#include "tests/support/script.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MOST_WORDS = 6, MOST_EVENTS = 8, N_STREAMS = 9 };
+
+#define GRANULE ((uint64_t)2 << 20)
+
+/* A device of a machine of two, with two handles of one granule at `at` that both have access to.
+ */
+typedef struct stage {
+    rig r;
+    ductile_addr at, pair; /* pair: one handle at two addresses side by side, or an allocation */
+    dvmm_phys of_pair;
+    ductile_stream streams[N_STREAMS];
+    bool is_made[N_STREAMS];
+    dvmm_event events[MOST_EVENTS];
+    ductile_virtual_graph *graph;
+    uint64_t *gate;
+} stage;
+
+static stage s;
+static char *word[MOST_WORDS]; /* of the operation */
+
+static bool is(unsigned i, const char *text) {
+    return word[i] != NULL && strcmp(word[i], text) == 0;
+}
+
+/* ---- Operands ------------------------------------------------------------------------------ */
+
+/* "4096", "2M-512", "pair+2M" */
+static uint64_t number(const char *text) {
+    uint64_t sum = 0;
+    uint64_t part = 0;
+    char piece[32];
+    for (char sign = '+'; text != NULL && *text != '\0';) {
+        size_t n = strcspn(text, "+-");
+        (void)snprintf(piece, sizeof piece, "%.*s", (int)n, text);
+        part = strcmp(piece, "pair") == 0 ? s.pair - s.at : 0;
+        cr_assert(part != 0 || script_number(piece, &part), "%s is no number", piece);
+        sum = sign == '+' ? sum + part : sum - part;
+        sign = text[n];
+        text += n + (sign != '\0');
+    }
+    return sum;
+}
+
+static ductile_addr place(unsigned i) {
+    return s.at + number(word[i]);
+}
+
+static ductile_stream make_stream(char name) {
+    ductile_stream made = NULL;
+    ductile_virtual_gpu *gpu = s.r.gpu;
+    ductile_status status = name == 'b'   ? ductile_virtual_stream_create_blocking(gpu, &made)
+                            : name == 'x' ? ductile_virtual_stream_create_foreign(gpu, &made)
+                            : name == 'p' ? ductile_virtual_stream_create_on(gpu, 1, &made)
+                                          : dvmm_stream_create(s.r.d, &made);
+    assert_ok(status);
+    return made;
+}
+
+/* Streams 1 to 3; the default ones, 0 and t; b, a blocking one, x, of another context, p, of the
+ * other device, and n, one more. Each is made when it is named first. */
+static ductile_stream *stream(unsigned i) {
+    static const char names[] = "0t123bxpn";
+    const char *at = word[i] != NULL && word[i][1] == '\0' ? strchr(names, word[i][0]) : NULL;
+    cr_assert(at != NULL, "no stream is named %s", word[i]);
+    size_t k = (size_t)(at - names);
+    if (!s.is_made[k]) {
+        s.is_made[k] = true;
+        s.streams[k] = k < 2 ? (ductile_stream)(uintptr_t)(2 * k) : make_stream(*at);
+    }
+    return &s.streams[k];
+}
+
+/* "e0" */
+static dvmm_event *event(unsigned i) {
+    size_t k = word[i] != NULL && word[i][0] == 'e' ? (size_t)(word[i][1] - '0') : MOST_EVENTS;
+    cr_assert(k < MOST_EVENTS, "no event is named %s", word[i]);
+    s.events[k] = s.events[k] != NULL ? s.events[k] : rig_event(&s.r);
+    return &s.events[k];
+}
+
+/* ---- Work ---------------------------------------------------------------------------------- */
+
+/* "writes 1 0 4096"; "lost": it may end the device. */
+static void launch(bool writes) {
+    const ductile_virtual_use use = {place(2), number(word[3]), writes};
+    ductile_status status = ductile_virtual_launch(s.r.gpu, *stream(1), &use, 1);
+    cr_assert(status == DUCTILE_OK || (is(4, "lost") && status == DUCTILE_ERR_DEVICE_LOST), "%s",
+              ductile_status_name(status));
+}
+
+static void play_reads(void) {
+    launch(false);
+}
+
+static void play_writes(void) {
+    launch(true);
+}
+
+/* "fill 1 0 512 7": by the program; "fills": by the allocator. */
+static void play_fill(void) {
+    assert_ok(ductile_virtual_fill(s.r.gpu, place(2), (uint8_t)number(word[4]), number(word[3]),
+                                   *stream(1)));
+}
+
+static void play_fills(void) {
+    assert_ok(dvmm_fill(s.r.d, place(2), 0, number(word[3]), *stream(1)));
+}
+
+static void play_copy(void) {
+    assert_ok(dvmm_copy(s.r.d, place(2), place(3), number(word[4]), *stream(1)));
+}
+
+/* "byte 1 0 7": a read by the host, behind the stream's work. */
+static void play_byte(void) {
+    uint8_t got = 0;
+    assert_ok(ductile_virtual_read_back(s.r.gpu, &got, place(2), 1, *stream(1)));
+    cr_assert(word[3] == NULL || got == number(word[3]), "it is %d", got);
+}
+
+/* "order 1 2": stream 2 waits for 1. */
+static void play_order(void) {
+    assert_ok(ductile_virtual_stream_wait(s.r.gpu, *stream(2), *stream(1)));
+}
+
+static void play_destroy(void) {
+    assert_ok(ductile_virtual_stream_destroy(s.r.gpu, *stream(1)));
+}
+
+/* "new 1": in its place; "same": with its handle. */
+static void play_new(void) {
+    ductile_stream *it = stream(1);
+    ductile_stream before = *it;
+    s.is_made[it - s.streams] = false;
+    cr_assert(*stream(1) == before || !is(2, "same"));
+}
+
+/* "sync 1", "sync context"; "refused" behind it. */
+static void play_sync(void) {
+    ductile_status status =
+        is(1, "context") ? dvmm_context_sync(s.r.d) : dvmm_stream_sync(s.r.d, *stream(1));
+    cr_assert_eq(status != DUCTILE_OK, is(2, "refused"), "%s", ductile_status_name(status));
+}
+
+/* ---- Events -------------------------------------------------------------------------------- */
+
+/* "record e0 1", "record e0 context", "record e0 context refused" */
+static void play_record(void) {
+    ductile_status status = is(2, "context") ? dvmm_context_record(s.r.d, *event(1))
+                                             : dvmm_event_record(s.r.d, *event(1), *stream(2));
+    assert_status(status, is(3, "refused") ? DUCTILE_ERR_CAPTURING : DUCTILE_OK);
+}
+
+static void play_wait(void) {
+    assert_ok(dvmm_event_sync(s.r.d, *event(1)));
+}
+
+/* "await 2 e0": the stream waits for it. */
+static void play_await(void) {
+    assert_ok(dvmm_stream_wait_event(s.r.d, *stream(1), *event(2)));
+}
+
+static void play_known(void) {
+    assert_ok(dvmm_event_query(s.r.d, *event(1)));
+}
+
+static void play_advance(void) {
+    ductile_virtual_advance(s.r.gpu, number(word[1]));
+}
+
+static void play_pending(void) {
+    for (int i = 0; i < 40; i++) {
+        assert_status(dvmm_event_query(s.r.d, *event(1)), DUCTILE_ERR_NOT_READY);
+        ductile_virtual_advance(s.r.gpu, 1);
+    }
+}
+
+/* Without waiting, where the schedule lets work go on by itself. */
+static void play_done(void) {
+    for (int i = 0; i < 400; i++) {
+        ductile_virtual_advance(s.r.gpu, 1);
+        (void)dvmm_event_query(s.r.d, *event(1));
+    }
+    assert_ok(dvmm_event_sync(s.r.d, *event(1)));
+    assert_ok(dvmm_event_query(s.r.d, *event(1)));
+}
+
+/* "gate 1": its work stays under way until "open". */
+static void play_gate(void) {
+    void *memory = NULL;
+    if (s.gate == NULL) {
+        assert_ok(dvmm_host_alloc(s.r.d, 4096, &memory));
+        s.gate = memory;
+    }
+    *s.gate = 0;
+    assert_ok(dvmm_stream_wait_value(s.r.d, *stream(1), s.gate, 1));
+}
+
+static void play_open(void) {
+    __atomic_store_n(s.gate, 1, __ATOMIC_SEQ_CST);
+    s.gate = NULL;
+}
+
+static void *gate_of_thread(void *unused) {
+    play_gate();
+    return unused;
+}
+
+/* "elsewhere t": as "gate", by another thread. */
+static void play_elsewhere(void) {
+    pthread_t thread;
+    cr_assert_eq(pthread_create(&thread, NULL, gate_of_thread, NULL), 0);
+    cr_assert_eq(pthread_join(thread, NULL), 0);
+}
+
+/* ---- Memory -------------------------------------------------------------------------------- */
+
+static void play_begin(void) {
+    ductile_virtual_block_begin(s.r.gpu, place(1), number(word[2]));
+}
+
+static void play_end(void) {
+    ductile_virtual_block_end(s.r.gpu, place(1));
+}
+
+/* "over 0 4096": the block has its second owner. */
+static void play_over(void) {
+    play_end();
+    play_begin();
+}
+
+static void play_unmap(void) {
+    assert_ok(dvmm_unmap(s.r.d, place(1), GRANULE));
+}
+
+/* "map 0": another handle. */
+static void play_map(void) {
+    rig_back(&s.r, place(1), 1);
+}
+
+static void map_of_pair(uint64_t offset) {
+    assert_ok(dvmm_map(s.r.d, s.pair + offset, GRANULE, s.of_pair));
+    assert_ok(dvmm_set_access(s.r.d, s.pair + offset, GRANULE, DVMM_ACCESS_RW));
+}
+
+static void play_twice(void) {
+    map_of_pair(GRANULE);
+}
+
+/* "pair once": its second address comes with "twice". */
+static void play_pair(void) {
+    s.of_pair = rig_create(&s.r, 1);
+    s.pair = rig_reserve(&s.r, 2);
+    map_of_pair(0);
+    if (!is(1, "once")) {
+        play_twice();
+    }
+}
+
+static void play_alloc(void) {
+    assert_ok(dvmm_mem_alloc(s.r.d, 2 * GRANULE, &s.pair));
+}
+
+static void play_release(void) {
+    assert_ok(dvmm_mem_free(s.r.d, s.pair));
+}
+
+/* "access 0 none", "access 0 read"; "close 0": the other device loses it. */
+static void play_access(void) {
+    assert_ok(dvmm_set_access(s.r.d, place(1), GRANULE,
+                              is(2, "read") ? DVMM_ACCESS_READ : DVMM_ACCESS_NONE));
+}
+
+static void play_close(void) {
+    static const int they[] = {1};
+    assert_ok(dvmm_set_access_for(s.r.d, place(1), GRANULE, DVMM_ACCESS_NONE, they, 1));
+}
+
+/* ---- Graphs -------------------------------------------------------------------------------- */
+
+static void play_capture(void) {
+    assert_ok(ductile_virtual_capture_begin(s.r.gpu, *stream(1), DUCTILE_CAPTURE_RELAXED));
+}
+
+/* "end_capture 1", "end_capture 1 broken" */
+static void play_end_capture(void) {
+    ductile_status status = ductile_virtual_capture_end(s.r.gpu, *stream(1), &s.graph);
+    cr_assert_eq(status != DUCTILE_OK, is(2, "broken"), "%s", ductile_status_name(status));
+    cr_assert_eq(s.graph == NULL, is(2, "broken"));
+}
+
+static void play_launch(void) {
+    assert_ok(ductile_virtual_graph_launch(s.graph, *stream(1)));
+}
+
+static void play_drop(void) {
+    ductile_virtual_graph_destroy(s.graph);
+    s.graph = NULL;
+}
+
+static void play_rest(void) {
+    ductile_virtual_graph_rest(s.graph, is(1, "on"));
+}
+
+/* ---- What is seen -------------------------------------------------------------------------- */
+
+static void play_fault(void) {
+    const ductile_virtual_fault it = {
+        .struct_size = sizeof it, .call = word[1], .nth = 1, .code = 1, .effect = 1};
+    assert_ok(ductile_virtual_inject(s.r.gpu, &it));
+}
+
+/* "saw nothing", "saw reuse": one violation in all. */
+static void play_saw(void) {
+    char text[256];
+    uint64_t n = rig_state(&s.r).violations;
+    ductile_virtual_last_violation(s.r.gpu, text, sizeof text);
+    cr_assert_eq(n, !is(1, "nothing"), "%llu violations, the last: %s", (unsigned long long)n,
+                 text);
+    for (int kind = 0; n > 0 && kind <= DUCTILE_VIOLATION_OVERLAP; kind++) {
+        bool is_it = is(1, ductile_virtual_violation_name((ductile_violation)kind));
+        cr_assert_eq(ductile_virtual_violations_of(s.r.gpu, (ductile_violation)kind), is_it,
+                     "not %s but %s", word[1], text);
+    }
+}
+
+/* ---- Playing ------------------------------------------------------------------------------- */
+
+#define VERB(name)                                                                                 \
+    { #name, play_##name }
+
+static const struct {
+    const char *name;
+    void (*play)(void);
+} verbs[] = {VERB(reads),   VERB(writes),  VERB(fill),        VERB(fills),   VERB(copy),
+             VERB(byte),    VERB(order),   VERB(destroy),     VERB(new),     VERB(sync),
+             VERB(record),  VERB(wait),    VERB(await),       VERB(known),   VERB(advance),
+             VERB(pending), VERB(done),    VERB(gate),        VERB(open),    VERB(elsewhere),
+             VERB(begin),   VERB(end),     VERB(over),        VERB(unmap),   VERB(map),
+             VERB(pair),    VERB(twice),   VERB(alloc),       VERB(release), VERB(access),
+             VERB(close),   VERB(capture), VERB(end_capture), VERB(launch),  VERB(drop),
+             VERB(rest),    VERB(fault),   VERB(saw)};
+
+static const scenario *now;
+static unsigned now_schedule;
+static char now_text[64]; /* what is played */
+
+static void play_operation(char *text) {
+    char *rest_of = NULL;
+    for (unsigned i = 0; i < MOST_WORDS; i++) {
+        word[i] = strtok_r(i == 0 ? text : NULL, " ", &rest_of);
+    }
+    for (size_t i = 0; i < sizeof verbs / sizeof *verbs; i++) {
+        if (is(0, verbs[i].name)) {
+            verbs[i].play();
+            return;
+        }
+    }
+    cr_assert_fail("what is %s?", word[0]);
+}
+
+static void open_stage(unsigned schedule) {
+    static const int both[] = {0, 1};
+    ductile_virtual_options options;
+    ductile_virtual_options_init(&options);
+    options.schedule = (ductile_schedule)schedule;
+    options.lag = 3;
+    options.seed = 11;
+    options.n_devices = 2;
+    memset(&s, 0, sizeof s);
+    rig_open(&s.r, &options);
+    s.at = rig_row(&s.r, 2);
+    assert_ok(dvmm_set_access_for(s.r.d, s.at, 2 * GRANULE, DVMM_ACCESS_RW, both, 2));
+}
+
+static void play_claim(const scenario *claim, unsigned schedule) {
+    char text[1024];
+    now = claim;
+    now_schedule = schedule;
+    open_stage(schedule);
+    for (size_t i = 0; i < claim->n_lines; i++) {
+        char *rest_of = NULL;
+        (void)snprintf(text, sizeof text, "%s", claim->lines[i]);
+        for (char *at = strtok_r(text, ";", &rest_of); at != NULL;
+             at = strtok_r(NULL, ";", &rest_of)) {
+            (void)snprintf(now_text, sizeof now_text, "line %u:%s", claim->numbers[i], at);
+            play_operation(at);
+        }
+    }
+    rig_abandon(&s.r);
+    now = NULL;
+}
+
+static script claims;
+
+ParameterizedTestParameters(virtual_claims, hold_under_every_schedule) {
+    assert_fine(script_read(&claims, CLAIMS));
+    return numbered(0, claims.n);
+}
+
+static void say_what_failed(void) {
+    if (now != NULL) {
+        cr_log_error("%s: schedule %u, %s", now->name, now_schedule, now_text);
+    }
+}
+
+ParameterizedTest(uint64_t *i, virtual_claims, hold_under_every_schedule, .fini = say_what_failed) {
+    assert_fine(script_read(&claims, CLAIMS));
+    for (unsigned schedule = 0; schedule < 4; schedule++) {
+        if ((claims.all[*i].schedules >> schedule & 1) != 0) {
+            play_claim(&claims.all[*i], schedule);
+        }
+    }
+    free(claims.all);
+    free(claims.text);
+}
