@@ -3,20 +3,23 @@
  * do meanwhile. */
 #include "tests/orders/stage.h"
 #include "tests/support/audit.h"
+#include "tests/support/json_check.h"
 #include "tests/support/limits.h"
 
+#include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define CAPTURE_POOL(self) ((ductile_pool_id){1, 10 + (self)->number})
+/* Another one in each turn of a crowd. */
+#define CAPTURE_POOL(self) ((ductile_pool_id){1 + (self)->n_turns, 10 + (self)->number})
 
 static ductile_allocator *of(const actor *self) {
-    return self->s->f.allocator;
+    return self->s->t.f.allocator;
 }
 
 static ductile_stream common(const actor *self, unsigned i) {
-    return self->s->f.streams[i];
+    return self->s->t.f.streams[i];
 }
 
 static const char *may_be(const char *call, ductile_status status, ductile_status other) {
@@ -94,8 +97,8 @@ static const char *free_on(actor *self) {
 }
 
 static const char *use_elsewhere(actor *self) {
-    TRY(use_on(self->s, &self->large, common(self, 0)));
-    NEED_OK(ductile_record_stream(of(self), self->large.address, common(self, 0)));
+    ductile_stream theirs = self->s->theirs;
+    TRY(record_on(self->s, &self->large, theirs != NULL ? theirs : common(self, 0)));
     return give(self, &self->large);
 }
 
@@ -105,10 +108,7 @@ static const char *end_stream(actor *self) {
     held h;
     TRY(make(self, SMALL, self->own, &h));
     TRY(give(self, &h));
-    NEED_OK(ductile_stream_done(of(self), self->own));
-    NEED_OK(ductile_virtual_stream_destroy(self->s->f.gpu, self->own));
-    self->own = NULL;
-    return NULL;
+    return end_stream_of(self->s, &self->own);
 }
 
 /* Only together with itself: no thread may allocate between two frees of one address. */
@@ -165,18 +165,14 @@ static const char *begin_capture(actor *self, bool announces) {
     if (announces) {
         ductile_capture_begin();
     }
-    scheduler_mute();
-    self->s->n_captures++;
-    scheduler_unmute();
-    NEED_OK(ductile_virtual_capture_begin(self->s->f.gpu, self->own, DUCTILE_CAPTURE_GLOBAL));
+    change_use(self->s, &self->s->n_captures, 1);
+    NEED_OK(ductile_virtual_capture_begin(self->s->t.f.gpu, self->own, DUCTILE_CAPTURE_GLOBAL));
     return NULL;
 }
 
 static const char *end_capture(actor *self, bool announces, ductile_virtual_graph **out) {
-    NEED_OK(ductile_virtual_capture_end(self->s->f.gpu, self->own, out));
-    scheduler_mute();
-    self->s->n_captures--;
-    scheduler_unmute();
+    NEED_OK(ductile_virtual_capture_end(self->s->t.f.gpu, self->own, out));
+    change_use(self->s, &self->s->n_captures, -1);
     if (announces) {
         ductile_capture_end();
     }
@@ -208,19 +204,9 @@ static const char *capture(actor *self) {
 /* A capture without memory, which every allocator of the process hears of. */
 static const char *announce(actor *self) {
     TRY(begin_capture(self, true));
-    ductile_virtual_use use = {self->small.address, SMALL, 0};
-    NEED_OK(ductile_virtual_launch(self->s->f.gpu, self->own, &use, 1));
+    ductile_virtual_use use = {self->small.address, self->small.size, 0};
+    NEED_OK(ductile_virtual_launch(self->s->t.f.gpu, self->own, &use, 1));
     return end_capture(self, true, NULL);
-}
-
-const char *resume_pool(stage *s) {
-    ductile_status status = ductile_resume(s->f.allocator, PLAIN_POOL);
-    if (status == DUCTILE_ERR_OUT_OF_MEMORY && has_mark(s, STARVES)) {
-        s->is_paused = true; /* no other thread can resume it, or pause it again */
-        return NULL;
-    }
-    NEED(status == DUCTILE_OK, "resume: %s", ductile_status_name(status));
-    return NULL;
 }
 
 /* Others may have it asleep, or be about to. */
@@ -229,31 +215,54 @@ static const char *may_sleep(ductile_status status) {
     return may_be("pause", status, is_known ? status : DUCTILE_ERR_BUSY);
 }
 
+/* In a crowd contents are kept by turns, and the others go on meanwhile. */
+static bool keeps_contents(actor *self) {
+    return self->s->is_crowd && rng_percent(&self->r, 60);
+}
+
+static const char *has_slept(actor *self, ductile_status status) {
+    if (status != DUCTILE_OK) {
+        change_use(self->s, &self->s->n_dozing, -1);
+        return may_sleep(status);
+    }
+    count(&self->s->n_slept);
+    if (self->s->is_crowd) {
+        (void)usleep(300);
+    }
+    return NULL;
+}
+
 static const char *pause_pool(actor *self) {
-    ductile_status status = ductile_pause(of(self), PLAIN_POOL, DUCTILE_CONTENTS_DROP);
-    TRY(may_sleep(status));
-    return status == DUCTILE_OK ? resume_pool(self->s) : NULL;
+    bool keeps = keeps_contents(self);
+    change_use(self->s, &self->s->n_dozing, 1);
+    ductile_status status =
+        ductile_pause(of(self), PLAIN_POOL, keeps ? DUCTILE_CONTENTS_KEEP : DUCTILE_CONTENTS_DROP);
+    TRY(has_slept(self, status));
+    return status == DUCTILE_OK ? resumed(self->s, ductile_resume(of(self), PLAIN_POOL), !keeps)
+                                : NULL;
 }
 
 /* A set of two: the pool that all share, and one of this thread's own. */
 static const char *sleep_set(actor *self) {
     held h;
     const ductile_pool_id both[] = {PLAIN_POOL, CAPTURE_POOL(self)};
-    const ductile_sleep_request set = {.struct_size = sizeof set, .pools = both, .n_pools = 2};
+    const bool keeps = keeps_contents(self);
+    const ductile_sleep_request set = {.struct_size = sizeof set,
+                                       .pools = both,
+                                       .n_pools = 2,
+                                       .contents =
+                                           keeps ? DUCTILE_CONTENTS_KEEP : DUCTILE_CONTENTS_POLICY};
     ductile_pool_info own = {.struct_size = sizeof own};
     NEED_OK(ductile_pool_begin(of(self), both[1], NULL, NULL));
     ductile_status made = ductile_alloc(of(self), SMALL, common(self, 1), &h.address);
     NEED_OK(ductile_pool_end(of(self), both[1]));
     TRY(may_be("alloc", made, has_mark(self->s, STARVES) ? DUCTILE_ERR_OUT_OF_MEMORY : DUCTILE_OK));
+    change_use(self->s, &self->s->n_dozing, 1);
     ductile_status status = ductile_pause_set(of(self), &set, NULL);
-    TRY(may_sleep(status));
+    TRY(has_slept(self, status));
     if (status == DUCTILE_OK) {
         status = ductile_resume_set(of(self), &set, NULL);
-        bool is_refused = status == DUCTILE_ERR_OUT_OF_MEMORY && has_mark(self->s, STARVES);
-        if (is_refused) { /* no other thread can pause the plain pool now */
-            self->s->is_paused = true;
-        }
-        NEED(status == DUCTILE_OK || is_refused, "resume: %s", ductile_status_name(status));
+        TRY(resumed(self->s, status, !keeps));
     }
     NEED_OK(ductile_pool_query(of(self), both[1], &own));
     NEED(own.paused == (status == DUCTILE_ERR_OUT_OF_MEMORY), "the own pool is in state %d",
@@ -264,24 +273,27 @@ static const char *sleep_set(actor *self) {
 }
 
 static const char *alloc_in_pool(actor *self) {
-    held h = {.size = SMALL, .stream = common(self, 0)};
-    NEED_OK(ductile_pool_begin(of(self), PLAIN_POOL, NULL, NULL));
-    ductile_status status = ductile_alloc(of(self), h.size, h.stream, &h.address);
-    NEED_OK(ductile_pool_end(of(self), PLAIN_POOL));
-    NEED_OK(ductile_pool_release(of(self), PLAIN_POOL));
-    if (status == DUCTILE_OK) {
-        NEED_OK(ductile_free(of(self), h.address));
-    }
-    return may_be("alloc in a pool", status,
-                  has_mark(self->s, PAUSES) ? DUCTILE_ERR_ASLEEP : DUCTILE_OK);
+    held h;
+    TRY(make_in_plain(self, SMALL, common(self, 0), &h));
+    return give(self, &h);
+}
+
+static const char *grow_in_pool(actor *self) {
+    held h;
+    TRY(make_in_plain(self, 3 * FIXTURE_GRANULE, common(self, 1), &h));
+    return keep(self, &h);
 }
 
 /* Others may have taken the memory, or paused it. */
 static const char *alloc_at(actor *self) {
     const ductile_addr address = self->in_pool.address;
+    const uint64_t size = self->in_pool.size;
     int is_pending = 0;
+    if (size == 0) {
+        return NULL; /* it slept */
+    }
     TRY(give(self, &self->in_pool));
-    ductile_status status = ductile_pool_alloc_at(of(self), PLAIN_POOL, address, SMALL);
+    ductile_status status = ductile_pool_alloc_at(of(self), PLAIN_POOL, address, size);
     if (status == DUCTILE_OK) {
         NEED_OK(ductile_free_reporting(of(self), address, &is_pending));
     }
@@ -311,23 +323,28 @@ static const char *pool_views(actor *self) {
 /* ---- The whole ----------------------------------------------------------------------------- */
 
 static const char *look(actor *self) {
-    return audit_at_any_time(of(self));
+    TRY(self->s->listener != NULL ? shadow_complaint(self->s->listener) : NULL);
+    TRY(audit_at_any_time(of(self)));
+    NEED(fixture_stats(of(self)).quarantined_bytes == 0, "quarantined without a fault");
+    return NULL;
 }
 
-static int write_nothing(void *user, const char *text, size_t size) {
-    (void)text;
-    *(size_t *)user += size;
-    return 0;
+static const char *snapshot_is_json(actor *self) {
+    text_sink sink = {.text = NULL};
+    NEED_OK(ductile_snapshot_json(of(self), text_sink_write, &sink));
+    const char *why = json_check(sink.text);
+    free(sink.text);
+    return why;
 }
 
 static const char *views(actor *self) {
-    size_t n_written = 0;
     ductile_block_info block = {.struct_size = sizeof block};
     ductile_limits limits = {.struct_size = sizeof limits};
-    NEED_OK(ductile_snapshot_json(of(self), write_nothing, &n_written));
+    TRY(snapshot_is_json(self));
     NEED_OK(ductile_query_block(of(self), self->small.address, &block));
-    NEED(block.address == self->small.address && block.requested_size == SMALL,
+    NEED(block.address == self->small.address && block.requested_size == self->small.size,
          "a live block is described as another one");
+    NEED(ductile_free(of(self), 1) == DUCTILE_ERR_FOREIGN_POINTER, "what is no block is freed");
     NEED_OK(ductile_get_limits(of(self), &limits));
     ductile_reset_peaks(of(self));
     ductile_oom_report report = {.struct_size = sizeof report};
@@ -338,6 +355,16 @@ static const char *views(actor *self) {
     ductile_options options;
     ductile_get_options(of(self), &options);
     (void)ductile_options_format(&options, text, sizeof text);
+    return NULL;
+}
+
+/* What another program on the device takes. */
+static const char *breathe(actor *self) {
+    ductile_virtual_gpu *gpu = self->s->t.f.gpu;
+    TRY(may_be("the other program", ductile_virtual_set_external_bytes(gpu, 20 * FIXTURE_GRANULE),
+               DUCTILE_ERR_OUT_OF_MEMORY));
+    TRY(make_and_keep(self, 3 * FIXTURE_GRANULE, 1));
+    NEED_OK(ductile_virtual_set_external_bytes(gpu, 0));
     return NULL;
 }
 
@@ -368,21 +395,41 @@ static const char *soft_limit(actor *self) {
     return NULL;
 }
 
+/* A callback may ask for what a free block serves. */
+static const char *ask_inside(actor *self, ductile_allocator *a, ductile_stream stream) {
+    ductile_addr address = 0;
+    ductile_status status = ductile_alloc(a, 512, stream, &address);
+    if (status == DUCTILE_OK) {
+        NEED_OK(ductile_free(a, address));
+        return NULL;
+    }
+    count(&self->s->n_refused_inside);
+    NEED(status == DUCTILE_ERR_BUSY || status == DUCTILE_ERR_ASLEEP ||
+             status == DUCTILE_ERR_OUT_OF_MEMORY,
+         "alloc in a callback: %s", ductile_status_name(status));
+    return NULL;
+}
+
 static uint64_t give_small(void *user, ductile_allocator *a, uint64_t missing,
                            ductile_stream stream) {
     actor *self = user;
-    (void)a, (void)missing, (void)stream;
+    (void)missing;
     if (self->is_removed) {
         scheduler_found("wrong", "a callback is called after it was removed");
     }
     held h = {.size = 0};
     scheduler_mute(); /* another thread may ask as well */
+    self->s->n_asked++;
     if (self->n_kept > 0) {
         h = self->kept[--self->n_kept];
     }
     scheduler_unmute();
+    for (size_t i = 0; i < N_LEFT && h.size == 0 && self->s->is_crowd; i++) {
+        exchange(self->s, i, &h);
+    }
     const uint64_t size = h.size;
     const char *why = give(self, &h);
+    why = why == NULL ? ask_inside(self, a, stream) : why;
     if (why != NULL) {
         scheduler_found("wrong", why);
     }
@@ -415,6 +462,10 @@ static void hear(void *user, ductile_allocator *a, const ductile_map_event *even
     if (ductile_trim(a, 0, NULL) != DUCTILE_ERR_BUSY) {
         scheduler_found("wrong", "a trim inside a map callback is not refused");
     }
+    const char *why = ask_inside(self, a, common(self, 1));
+    if (why != NULL) {
+        scheduler_found("wrong", why);
+    }
 }
 
 static const char *listen_to_maps(actor *self) {
@@ -436,10 +487,14 @@ static const char *set_captures(actor *self) {
 /* ---- Others -------------------------------------------------------------------------------- */
 
 static const char *pin(actor *self) {
+    const ductile_addr small = self->small.address;
     NEED_OK(ductile_pin(of(self), self->large.address));
+    NEED_OK(ductile_pin(of(self), small)); /* across its free */
     TRY(use_on(self->s, &self->large, common(self, 0)));
     NEED_OK(ductile_unpin(of(self), self->large.address));
-    return give(self, &self->small);
+    TRY(give(self, &self->small));
+    NEED_OK(ductile_unpin(of(self), small));
+    return NULL;
 }
 
 static const char *peer(actor *self) {
@@ -451,7 +506,7 @@ static const char *peer(actor *self) {
 
 /* Together with import_block. */
 static const char *export_block(actor *self) {
-    NEED_OK(ductile_export(of(self), self->large.address, self->s->sockets[0]));
+    NEED_OK(ductile_export(of(self), self->large.address, self->s->t.out));
     NEED_OK(ductile_unexport(of(self), self->large.address));
     return give(self, &self->large);
 }
@@ -460,15 +515,38 @@ static const char *import_block(actor *self) {
     ductile_addr address = 0;
     uint64_t size = 0;
     stage *s = self->s;
-    NEED_OK(ductile_import(s->importer, s->sockets[1], common(self, 1), &address, &size));
-    NEED_OK(ductile_import_close(s->importer, address));
+    NEED_OK(ductile_import(s->t.importer, s->t.in, common(self, 1), &address, &size));
+    NEED_OK(ductile_import_close(s->t.importer, address));
+    return NULL;
+}
+
+/* One thread at a time: a message of another one would come between. */
+static const char *pass(actor *self) {
+    stage *s = self->s;
+    scheduler_mute();
+    bool is_first = !s->is_passing;
+    s->is_passing = true;
+    scheduler_unmute();
+    if (!is_first) {
+        return NULL;
+    }
+    const ductile_addr address = self->large.address;
+    passed p = two_ends_pass(&s->t, address);
+    NEED_OK(p.exported);
+    NEED_OK(p.imported);
+    TRY(give(self, &self->large));
+    NEED_OK(ductile_import_close(s->t.importer, p.addr));
+    NEED_OK(ductile_unexport(of(self), address));
+    scheduler_mute();
+    s->is_passing = false;
+    scheduler_unmute();
     return NULL;
 }
 
 static const char *second(actor *self) {
     ductile_allocator *a = NULL;
     ductile_addr address = 0;
-    TRY(fixture_add_allocator(&self->s->f, NULL, &a));
+    TRY(fixture_add_allocator(&self->s->t.f, NULL, &a));
     ductile_status status = ductile_alloc(a, SMALL, common(self, 0), &address);
     NEED_OK(ductile_destroy(a));
     return may_be("alloc of another allocator", status,
@@ -515,11 +593,12 @@ const act acts[] = {
     {"end_stream", end_stream, 0},
     {"pool", plain_pool, 0},
     {"filtered_pool", filtered_pool, 0},
-    {"capture", capture, 0},
-    {"announce", announce, 0},
+    {"capture", capture, CAPTURES},
+    {"announce", announce, CAPTURES},
     {"pause", pause_pool, PAUSES},
     {"sleep_set", sleep_set, PAUSES},
     {"alloc_in_pool", alloc_in_pool, 0},
+    {"grow_in_pool", grow_in_pool, 0},
     {"alloc_at", alloc_at, 0},
     {"pool_views", pool_views, 0},
     {"look", look, 0},
@@ -528,17 +607,19 @@ const act acts[] = {
     {"trim_some", trim_some, 0},
     {"limit", limit, STARVES},
     {"soft_limit", soft_limit, 0},
+    {"breathe", breathe, STARVES},
     {"run_out", run_out, STARVES},
     {"listen", listen_to_maps, 0},
-    {"set_captures", set_captures, 0},
+    {"set_captures", set_captures, CAPTURES},
     {"pin", pin, 0},
     {"peer", peer, HAS_PEER},
     {"second", second, 0},
     {"fork", fork_child, IS_SLOW},
     /* Not to be combined at random: */
     {"hit_apart", hit_apart, IS_APART},
-    {"free_twice", free_twice, 0},
-    {"export", export_block, SHARES},
-    {"import", import_block, SHARES},
+    {"free_twice", free_twice, IN_ORDERS},
+    {"export", export_block, SHARES | IN_ORDERS},
+    {"import", import_block, SHARES | IN_ORDERS},
+    {"pass", pass, SHARES | IN_CROWD},
 };
 const size_t n_acts = sizeof acts / sizeof *acts;
