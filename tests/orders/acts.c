@@ -27,6 +27,13 @@ static const char *may_be(const char *call, ductile_status status, ductile_statu
     return NULL;
 }
 
+/* A request that others may keep from being served. */
+static const char *may_lack(const actor *self, const char *call, ductile_status status) {
+    bool is_asleep = status == DUCTILE_ERR_ASLEEP && has_mark(self->s, SLEEPS);
+    bool is_refused = status == DUCTILE_ERR_OUT_OF_MEMORY && has_mark(self->s, STARVES);
+    return may_be(call, status, is_asleep || is_refused ? status : DUCTILE_OK);
+}
+
 /* ---- Blocks -------------------------------------------------------------------------------- */
 
 static const char *make_and_keep(actor *self, uint64_t size, unsigned stream) {
@@ -69,8 +76,7 @@ static const char *churn(actor *self) {
 static const char *dedicated(actor *self) {
     held h = {.size = 2 * FIXTURE_GRANULE, .stream = common(self, 0)};
     ductile_status status = ductile_alloc_dedicated(of(self), h.size, h.stream, &h.address);
-    TRY(may_be("alloc_dedicated", status,
-               has_mark(self->s, STARVES) ? DUCTILE_ERR_OUT_OF_MEMORY : DUCTILE_OK));
+    TRY(may_lack(self, "alloc_dedicated", status));
     if (status == DUCTILE_OK) {
         TRY(take(self, &h));
         TRY(give(self, &h));
@@ -195,7 +201,7 @@ static const char *capture(actor *self) {
     NEED_OK(ductile_pool_begin(of(self), CAPTURE_POOL(self), NULL, NULL));
     TRY(record_graph(self, &graph));
     NEED_OK(ductile_pool_end(of(self), CAPTURE_POOL(self)));
-    NEED_OK(ductile_virtual_graph_launch(graph, common(self, 0)));
+    TRY(launch(self->s, graph, common(self, 0)));
     ductile_virtual_graph_destroy(graph);
     NEED_OK(ductile_pool_release(of(self), CAPTURE_POOL(self)));
     return NULL;
@@ -204,8 +210,7 @@ static const char *capture(actor *self) {
 /* A capture without memory, which every allocator of the process hears of. */
 static const char *announce(actor *self) {
     TRY(begin_capture(self, true));
-    ductile_virtual_use use = {self->small.address, self->small.size, 0};
-    NEED_OK(ductile_virtual_launch(self->s->t.f.gpu, self->own, &use, 1));
+    NEED_OK(ductile_virtual_launch(self->s->t.f.gpu, self->own, NULL, 0));
     return end_capture(self, true, NULL);
 }
 
@@ -242,21 +247,17 @@ static const char *pause_pool(actor *self) {
                                 : NULL;
 }
 
-/* A set of two: the pool that all share, and one of this thread's own. */
-static const char *sleep_set(actor *self) {
-    held h;
-    const ductile_pool_id both[] = {PLAIN_POOL, CAPTURE_POOL(self)};
+/* A set: a pool of this thread's own, the one that all share, and the default one, maybe. */
+static const char *sleep_and_wake(actor *self, unsigned n_pools, ductile_pool_id bypass) {
+    const ductile_pool_id pools[] = {CAPTURE_POOL(self), PLAIN_POOL, {0, 0}};
     const bool keeps = keeps_contents(self);
     const ductile_sleep_request set = {.struct_size = sizeof set,
-                                       .pools = both,
-                                       .n_pools = 2,
+                                       .pools = pools,
+                                       .n_pools = n_pools,
                                        .contents =
-                                           keeps ? DUCTILE_CONTENTS_KEEP : DUCTILE_CONTENTS_POLICY};
+                                           keeps ? DUCTILE_CONTENTS_KEEP : DUCTILE_CONTENTS_POLICY,
+                                       .bypass = bypass};
     ductile_pool_info own = {.struct_size = sizeof own};
-    NEED_OK(ductile_pool_begin(of(self), both[1], NULL, NULL));
-    ductile_status made = ductile_alloc(of(self), SMALL, common(self, 1), &h.address);
-    NEED_OK(ductile_pool_end(of(self), both[1]));
-    TRY(may_be("alloc", made, has_mark(self->s, STARVES) ? DUCTILE_ERR_OUT_OF_MEMORY : DUCTILE_OK));
     change_use(self->s, &self->s->n_dozing, 1);
     ductile_status status = ductile_pause_set(of(self), &set, NULL);
     TRY(has_slept(self, status));
@@ -264,12 +265,32 @@ static const char *sleep_set(actor *self) {
         status = ductile_resume_set(of(self), &set, NULL);
         TRY(resumed(self->s, status, !keeps));
     }
-    NEED_OK(ductile_pool_query(of(self), both[1], &own));
+    NEED_OK(ductile_pool_query(of(self), pools[0], &own));
     NEED(own.paused == (status == DUCTILE_ERR_OUT_OF_MEMORY), "the own pool is in state %d",
          (int)own.state);
-    NEED_OK(ductile_free(of(self), h.address));
-    NEED_OK(ductile_pool_release(of(self), both[1]));
     return NULL;
+}
+
+static const char *with_own_pool(actor *self, unsigned n_pools, ductile_pool_id bypass) {
+    held h = {.size = SMALL};
+    NEED_OK(ductile_pool_begin(of(self), CAPTURE_POOL(self), NULL, NULL));
+    ductile_status made = ductile_alloc(of(self), h.size, common(self, 1), &h.address);
+    NEED_OK(ductile_pool_end(of(self), CAPTURE_POOL(self)));
+    TRY(may_lack(self, "alloc", made));
+    TRY(sleep_and_wake(self, n_pools, bypass));
+    NEED_OK(ductile_free(of(self), h.address));
+    NEED_OK(ductile_pool_release(of(self), CAPTURE_POOL(self)));
+    return NULL;
+}
+
+static const char *sleep_set(actor *self) {
+    return with_own_pool(self, 2, (ductile_pool_id){0, 0});
+}
+
+/* Others are refused meanwhile, or served by a pool that goes when the default one is back. */
+static const char *sleep_all(actor *self) {
+    uint64_t number = self->number % 2 == 0 ? 0 : 20 + self->number;
+    return with_own_pool(self, 3, (ductile_pool_id){number, 0});
 }
 
 static const char *alloc_in_pool(actor *self) {
@@ -486,14 +507,24 @@ static const char *set_captures(actor *self) {
 
 /* ---- Others -------------------------------------------------------------------------------- */
 
+/* What sleeps is not pinned. */
+static const char *pin_awake(actor *self, const held *h, bool *is_pinned) {
+    ductile_status status = ductile_pin(of(self), h->address);
+    *is_pinned = status == DUCTILE_OK;
+    return status == DUCTILE_ERR_ASLEEP ? may_lack(self, "pin", status)
+                                        : may_be("pin", status, DUCTILE_OK);
+}
+
 static const char *pin(actor *self) {
     const ductile_addr small = self->small.address;
-    NEED_OK(ductile_pin(of(self), self->large.address));
-    NEED_OK(ductile_pin(of(self), small)); /* across its free */
+    bool has_large = false;
+    bool has_small = false;
+    TRY(pin_awake(self, &self->large, &has_large));
+    TRY(pin_awake(self, &self->small, &has_small));
     TRY(use_on(self->s, &self->large, common(self, 0)));
-    NEED_OK(ductile_unpin(of(self), self->large.address));
-    TRY(give(self, &self->small));
-    NEED_OK(ductile_unpin(of(self), small));
+    NEED_OK(has_large ? ductile_unpin(of(self), self->large.address) : DUCTILE_OK);
+    TRY(give(self, &self->small)); /* across its free */
+    NEED_OK(has_small ? ductile_unpin(of(self), small) : DUCTILE_OK);
     return NULL;
 }
 
@@ -597,6 +628,7 @@ const act acts[] = {
     {"announce", announce, CAPTURES},
     {"pause", pause_pool, PAUSES},
     {"sleep_set", sleep_set, PAUSES},
+    {"sleep_all", sleep_all, PAUSES | SLEEPS},
     {"alloc_in_pool", alloc_in_pool, 0},
     {"grow_in_pool", grow_in_pool, 0},
     {"alloc_at", alloc_at, 0},

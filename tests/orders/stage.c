@@ -51,7 +51,7 @@ void change_use(stage *s, unsigned *what, int by) {
 }
 
 static bool may_touch(const stage *s, const held *h) {
-    return !h->is_in_plain || s->n_dozing == 0;
+    return s->n_dozing == 0 || (!h->is_in_plain && !has_mark(s, SLEEPS));
 }
 
 static const char *write_to(stage *s, held *h, ductile_stream stream) {
@@ -82,7 +82,10 @@ const char *wake_what_was_refused(stage *s) {
     bool is_mine = s->is_paused;
     s->is_paused = false;
     scheduler_unmute();
-    return is_mine ? resumed(s, ductile_resume(s->t.f.allocator, PLAIN_POOL), s->drops) : NULL;
+    const ductile_pool_id all[] = {{0, 0}, PLAIN_POOL};
+    const ductile_sleep_request set = {
+        .struct_size = sizeof set, .pools = all, .n_pools = 2, .lenient = 1};
+    return is_mine ? resumed(s, ductile_resume_set(s->t.f.allocator, &set, NULL), s->drops) : NULL;
 }
 
 static const char *verify_at(const stage *s, const held *h, uint64_t offset) {
@@ -119,7 +122,7 @@ static const char *verify(stage *s, const held *h) {
 
 /* The device takes it for a mistake that the memory of a live block goes. */
 static bool is_announced(const stage *s, const held *h) {
-    return !h->is_in_plain || !has_mark(s, PAUSES);
+    return !has_mark(s, h->is_in_plain ? PAUSES : SLEEPS);
 }
 
 const char *take(actor *self, held *h) {
@@ -132,7 +135,7 @@ const char *take(actor *self, held *h) {
     const char *why = model_add(&s->live, &block);
     scheduler_unmute();
     TRY(why);
-    if (s->listener != NULL && !h->is_in_plain) {
+    if (s->listener != NULL && is_announced(s, h)) {
         TRY(shadow_covers(s->listener, h->address, h->size));
     }
     begin_use(s);
@@ -170,7 +173,7 @@ static const char *request(actor *self, held *out) {
         return take(self, out);
     }
     out->size = 0;
-    if (status == DUCTILE_ERR_ASLEEP && out->is_in_plain && has_mark(s, PAUSES)) {
+    if (status == DUCTILE_ERR_ASLEEP && has_mark(s, out->is_in_plain ? PAUSES : SLEEPS)) {
         return NULL;
     }
     NEED(status == DUCTILE_ERR_OUT_OF_MEMORY && has_mark(s, STARVES), "alloc of %llu bytes: %s",
@@ -246,6 +249,15 @@ const char *use_on(stage *s, held *h, ductile_stream stream) {
     const char *why = use_between(s, h, stream);
     end_use(s);
     return why;
+}
+
+const char *launch(stage *s, ductile_virtual_graph *graph, ductile_stream stream) {
+    begin_use(s);
+    bool may = s->n_dozing == 0 || !has_mark(s, SLEEPS);
+    ductile_status status = may ? ductile_virtual_graph_launch(graph, stream) : DUCTILE_OK;
+    end_use(s);
+    NEED_OK(status);
+    return NULL;
 }
 
 const char *record_on(stage *s, held *h, ductile_stream stream) {

@@ -32,7 +32,8 @@ enum {
     IS_APART = 32,   /* it works on a stream of its own, which has memory   */
     IN_CROWD = 64,   /* only there: it has a thread that is no scheduler's */
     IN_ORDERS = 128, /* only there: its partner has to be named            */
-    CAPTURES = 256
+    CAPTURES = 256,
+    SLEEPS = 512 /* the default pool's memory may be gone, and PAUSES */
 };
 
 typedef struct actor actor;
@@ -127,14 +128,16 @@ const char *give(actor *self, held *h);
 /* The program is done with the block; what remains is the call that frees it. */
 const char *let_go(stage *s, const held *h);
 const char *keep(actor *self, const held *h);
+/* Not while what it uses sleeps. */
+const char *launch(stage *s, ductile_virtual_graph *graph, ductile_stream stream);
 /* Work of another stream, in order, before and behind that of the block's own. */
 const char *use_on(stage *s, held *h, ductile_stream stream);
 /* The same, and the stream is recorded. */
 const char *record_on(stage *s, held *h, ductile_stream stream);
 /* NULL: there is none. */
 const char *end_stream_of(stage *s, ductile_stream *stream);
-/* The plain pool's end of sleep; refused where a thread starves the others, and then it sleeps on
- * until wake_what_was_refused. */
+/* The end of a sleep of the plain pool, and maybe the default one; refused where a thread starves
+ * the others, and then it goes on until wake_what_was_refused. */
 const char *resumed(stage *s, ductile_status status, bool drops);
 const char *wake_what_was_refused(stage *s);
 bool has_mark(const stage *s, unsigned mark);

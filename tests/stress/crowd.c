@@ -7,9 +7,10 @@
  * threads come to an end, and in the end nothing is left. Made to run under the thread sanitizer.
  * Exit status 0, or 1 and one line that says what went wrong and with which seed.
  *
- *     crowd [--pools] [--starves] [--listens] [--shares] [--devices] ...
+ *     crowd [--pools] [--sleeps] [--starves] [--listens] [--shares] [--devices] ...
  *
- * With --pools a pool sleeps and wakes and graphs are captured meanwhile. With --starves the
+ * With --pools a pool sleeps and wakes and graphs are captured meanwhile; with --sleeps the default
+ * pool does so, too. With --starves the
  * threads together want more than the device has: callbacks free what others left, and the limits
  * and the device's memory change. With --listens a map callback keeps a table, which hears nothing
  * out of order. With --shares memory is passed to a second allocator, and opened to peers. With
@@ -31,7 +32,7 @@ enum { LIFE_TURNS = 100, MOST_ACTS = 64, PATIENCE = 20 };
 enum { SMALL_ONES, LARGE_ONES, OF_POOL, OTHERS, PLACES = N_LEFT / 8 }; /* the last: all further */
 
 static struct {
-    bool pools, starves, listens, shares, devices;
+    bool pools, sleeps, starves, listens, shares, devices;
     uint64_t seconds, turns, rounds, threads, seed, capacity_mib;
     ductile_schedule schedule;
     const char *conf;
@@ -54,7 +55,7 @@ static time_t began;
 /* ---- What is played ------------------------------------------------------------------------ */
 
 static unsigned marks_of_plan(void) {
-    return STARVES | IN_CROWD | (plan.pools ? PAUSES | CAPTURES : 0) |
+    return STARVES | IN_CROWD | (plan.pools ? PAUSES | CAPTURES : 0) | (plan.sleeps ? SLEEPS : 0) |
            (plan.shares ? SHARES | HAS_PEER : 0);
 }
 
@@ -342,6 +343,7 @@ static void report(const char *kind, const char *why) {
 int main(int argc, char **argv) {
     const command_option options[] = {
         {"--pools", .flag = &plan.pools},
+        {"--sleeps", .flag = &plan.sleeps},
         {"--starves", .flag = &plan.starves},
         {"--listens", .flag = &plan.listens},
         {"--shares", .flag = &plan.shares},
