@@ -67,6 +67,7 @@ typedef struct player {
     named names[MOST_NAMES];
     size_t n_names;
     ductile_stats noted;
+    ductile_virtual_state noted_state;
     uint64_t noted_calls[DVMM_N_CALLS];
     ductile_sleep_report report; /* of the latest set that slept or woke */
     awaited awaited[MOST_AWAITED];

@@ -458,6 +458,13 @@ static const char *launch(player *p, const words *w) {
     be_late(p, w);
     ductile_status status = ductile_virtual_graph_launch(graph, p->s.slots[slot].stream);
     be_usual(p);
+    for (size_t i = 0; i < p->s.m.n; i++) {
+        model_block *b = &p->s.m.blocks[i];
+        if (b->captured != 0 && b->stream == slot) {
+            b->pattern = b->captured;
+            b->is_blank = false;
+        }
+    }
     return answers(p, w, status);
 }
 
