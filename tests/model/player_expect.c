@@ -44,8 +44,7 @@ bool count_calls(const player *p, const char *name, uint64_t *out) {
     return is_known;
 }
 
-const char *play_note(player *p, const words *w) {
-    (void)w;
+VERB(play_note, "note") {
     p->noted = fixture_stats(p->s.f.allocator);
     p->noted_state = fixture_state(&p->s.f);
     for (int i = 0; i < DVMM_N_CALLS; i++) {
@@ -198,7 +197,7 @@ static bool holds(uint64_t got, const char *how, uint64_t value) {
 }
 
 /* "expect FIGURE = VALUE"; "+ VALUE" and "- VALUE": more or less than at the latest note. */
-const char *play_expect(player *p, const words *w) {
+VERB(play_expect, "expect") {
     uint64_t got = 0;
     uint64_t value = 0;
     uint64_t before = 0;

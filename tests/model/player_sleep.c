@@ -29,7 +29,7 @@ static ductile_pool_id id_of(uint64_t pool) {
 }
 
 /* "tag 1 weights keep" */
-const char *play_tag(player *p, const words *w) {
+VERB(play_tag, "tag") {
     uint64_t pool = 0;
     TRY(number_at(w, 1, &pool));
     return answers(p, w,
@@ -38,7 +38,7 @@ const char *play_tag(player *p, const words *w) {
 }
 
 /* "margin 10M": so much of the device stays free. */
-const char *play_margin(player *p, const words *w) {
+VERB(play_margin, "margin") {
     uint64_t bytes = 0;
     TRY(number_at(w, 1, &bytes));
     return answers(p, w, ductile_set_margin(p->s.f.allocator, bytes));
@@ -184,11 +184,11 @@ static const char *call_set(player *p, const words *w, bool pauses) {
     return answers(p, w, status);
 }
 
-const char *play_sleep(player *p, const words *w) {
+VERB(play_sleep, "sleep") {
     return call_set(p, w, true);
 }
 
-const char *play_wake(player *p, const words *w) {
+VERB(play_wake, "wake") {
     return call_set(p, w, false);
 }
 
