@@ -11,6 +11,19 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+enum { MOST_ACTS = 64 };
+
+act acts[MOST_ACTS];
+size_t n_acts;
+
+/* The head of an act. */
+#define ACT(function, name, marks)                                                                 \
+    static const char *function(actor *self);                                                      \
+    __attribute__((constructor)) static void add_##function(void) {                                \
+        acts[n_acts++] = (act){name, function, marks};                                             \
+    }                                                                                              \
+    static const char *function(actor *self)
+
 /* Another one in each turn of a crowd. */
 #define CAPTURE_POOL(self) ((ductile_pool_id){1 + (self)->n_turns, 10 + (self)->number})
 
@@ -42,7 +55,7 @@ static const char *make_and_keep(actor *self, uint64_t size, unsigned stream) {
     return keep(self, &h);
 }
 
-static const char *hit(actor *self) {
+ACT(hit, "hit", 0) {
     held h;
     TRY(make(self, SMALL, common(self, 0), &h));
     TRY(give(self, &h));
@@ -50,7 +63,7 @@ static const char *hit(actor *self) {
 }
 
 /* Beside a live block: memory that no other stream can get. */
-static const char *hit_apart(actor *self) {
+ACT(hit_apart, "hit_apart", IS_APART) {
     held h;
     TRY(make(self, SMALL, common(self, N_COMMON), &h));
     TRY(give(self, &h));
@@ -58,22 +71,22 @@ static const char *hit_apart(actor *self) {
     return give(self, &h);
 }
 
-static const char *grow(actor *self) {
+ACT(grow, "grow", 0) {
     return make_and_keep(self, 5 * FIXTURE_GRANULE, 0);
 }
 
 /* More than the stream has: what was freed on the other one may move here. */
-static const char *recycle(actor *self) {
+ACT(recycle, "recycle", 0) {
     return make_and_keep(self, 4 * FIXTURE_GRANULE, 1);
 }
 
-static const char *churn(actor *self) {
+ACT(churn, "churn", 0) {
     TRY(give(self, &self->large));
     TRY(make_and_keep(self, 2 * FIXTURE_GRANULE, 0));
     return give(self, &self->small);
 }
 
-static const char *dedicated(actor *self) {
+ACT(dedicated, "dedicated", 0) {
     held h = {.size = 2 * FIXTURE_GRANULE, .stream = common(self, 0)};
     ductile_status status = ductile_alloc_dedicated(of(self), h.size, h.stream, &h.address);
     TRY(may_lack(self, "alloc_dedicated", status));
@@ -84,16 +97,16 @@ static const char *dedicated(actor *self) {
     return NULL;
 }
 
-static const char *free_given(actor *self) {
+ACT(free_given, "free", 0) {
     TRY(give(self, &self->small));
     return give(self, &self->large);
 }
 
-static const char *free_in_pool(actor *self) {
+ACT(free_in_pool, "free_in_pool", 0) {
     return give(self, &self->in_pool);
 }
 
-static const char *free_on(actor *self) {
+ACT(free_on, "free_on", 0) {
     held h = self->small;
     self->small.size = 0;
     TRY(use_on(self->s, &h, common(self, 1)));
@@ -102,7 +115,7 @@ static const char *free_on(actor *self) {
     return NULL;
 }
 
-static const char *use_elsewhere(actor *self) {
+ACT(use_elsewhere, "use_elsewhere", 0) {
     ductile_stream theirs = self->s->theirs;
     TRY(record_on(self->s, &self->large, theirs != NULL ? theirs : common(self, 0)));
     return give(self, &self->large);
@@ -110,7 +123,7 @@ static const char *use_elsewhere(actor *self) {
 
 /* Everybody's large block is recorded on it; a thread that frees one later does not name it again.
  */
-static const char *end_stream(actor *self) {
+ACT(end_stream, "end_stream", 0) {
     held h;
     TRY(make(self, SMALL, self->own, &h));
     TRY(give(self, &h));
@@ -118,7 +131,7 @@ static const char *end_stream(actor *self) {
 }
 
 /* Only together with itself: no thread may allocate between two frees of one address. */
-static const char *free_twice(actor *self) {
+ACT(free_twice, "free_twice", IN_ORDERS) {
     stage *s = self->s;
     scheduler_mute();
     bool is_first = model_find(&s->live, s->twice.address) < s->live.n;
@@ -136,7 +149,7 @@ static const char *free_twice(actor *self) {
 
 /* ---- Pools and captures -------------------------------------------------------------------- */
 
-static const char *plain_pool(actor *self) {
+ACT(plain_pool, "pool", 0) {
     held h;
     NEED_OK(ductile_pool_begin(of(self), CAPTURE_POOL(self), NULL, NULL));
     NEED(ductile_pool_set_kind(of(self), CAPTURE_POOL(self), DUCTILE_POOL_PLAIN) ==
@@ -157,7 +170,7 @@ static int is_own(void *user, ductile_stream stream) {
     return stream == self->own;
 }
 
-static const char *filtered_pool(actor *self) {
+ACT(filtered_pool, "filtered_pool", 0) {
     held h;
     NEED_OK(ductile_pool_begin(of(self), CAPTURE_POOL(self), is_own, self));
     TRY(make(self, SMALL, self->own, &h));
@@ -196,7 +209,7 @@ static const char *record_graph(actor *self, ductile_virtual_graph **out) {
     return end_capture(self, self->s->announces, out);
 }
 
-static const char *capture(actor *self) {
+ACT(capture, "capture", CAPTURES) {
     ductile_virtual_graph *graph = NULL;
     NEED_OK(ductile_pool_begin(of(self), CAPTURE_POOL(self), NULL, NULL));
     TRY(record_graph(self, &graph));
@@ -208,7 +221,7 @@ static const char *capture(actor *self) {
 }
 
 /* A capture without memory, which every allocator of the process hears of. */
-static const char *announce(actor *self) {
+ACT(announce, "announce", CAPTURES) {
     TRY(begin_capture(self, true));
     NEED_OK(ductile_virtual_launch(self->s->t.f.gpu, self->own, NULL, 0));
     return end_capture(self, true, NULL);
@@ -237,7 +250,7 @@ static const char *has_slept(actor *self, ductile_status status) {
     return NULL;
 }
 
-static const char *pause_pool(actor *self) {
+ACT(pause_pool, "pause", PAUSES) {
     bool keeps = keeps_contents(self);
     change_use(self->s, &self->s->n_dozing, 1);
     ductile_status status =
@@ -283,30 +296,30 @@ static const char *with_own_pool(actor *self, unsigned n_pools, ductile_pool_id 
     return NULL;
 }
 
-static const char *sleep_set(actor *self) {
+ACT(sleep_set, "sleep_set", PAUSES) {
     return with_own_pool(self, 2, (ductile_pool_id){0, 0});
 }
 
 /* Others are refused meanwhile, or served by a pool that goes when the default one is back. */
-static const char *sleep_all(actor *self) {
+ACT(sleep_all, "sleep_all", PAUSES | SLEEPS) {
     uint64_t number = self->number % 2 == 0 ? 0 : 20 + self->number;
     return with_own_pool(self, 3, (ductile_pool_id){number, 0});
 }
 
-static const char *alloc_in_pool(actor *self) {
+ACT(alloc_in_pool, "alloc_in_pool", 0) {
     held h;
     TRY(make_in_plain(self, SMALL, common(self, 0), &h));
     return give(self, &h);
 }
 
-static const char *grow_in_pool(actor *self) {
+ACT(grow_in_pool, "grow_in_pool", 0) {
     held h;
     TRY(make_in_plain(self, 3 * FIXTURE_GRANULE, common(self, 1), &h));
     return keep(self, &h);
 }
 
 /* Others may have taken the memory, or paused it. */
-static const char *alloc_at(actor *self) {
+ACT(alloc_at, "alloc_at", 0) {
     const ductile_addr address = self->in_pool.address;
     const uint64_t size = self->in_pool.size;
     int is_pending = 0;
@@ -329,7 +342,7 @@ static int visit(void *user, const ductile_block_info *block) {
     return 0;
 }
 
-static const char *pool_views(actor *self) {
+ACT(pool_views, "pool_views", 0) {
     ductile_stats stats = {.struct_size = sizeof stats};
     ductile_pool_info info = {.struct_size = sizeof info};
     uint64_t n_live = 0;
@@ -343,7 +356,7 @@ static const char *pool_views(actor *self) {
 
 /* ---- The whole ----------------------------------------------------------------------------- */
 
-static const char *look(actor *self) {
+ACT(look, "look", 0) {
     TRY(self->s->listener != NULL ? shadow_complaint(self->s->listener) : NULL);
     TRY(audit_at_any_time(of(self)));
     NEED(fixture_stats(of(self)).quarantined_bytes == 0, "quarantined without a fault");
@@ -358,7 +371,7 @@ static const char *snapshot_is_json(actor *self) {
     return why;
 }
 
-static const char *views(actor *self) {
+ACT(views, "views", 0) {
     ductile_block_info block = {.struct_size = sizeof block};
     ductile_limits limits = {.struct_size = sizeof limits};
     TRY(snapshot_is_json(self));
@@ -380,7 +393,7 @@ static const char *views(actor *self) {
 }
 
 /* What another program on the device takes. */
-static const char *breathe(actor *self) {
+ACT(breathe, "breathe", STARVES) {
     ductile_virtual_gpu *gpu = self->s->t.f.gpu;
     TRY(may_be("the other program", ductile_virtual_set_external_bytes(gpu, 20 * FIXTURE_GRANULE),
                DUCTILE_ERR_OUT_OF_MEMORY));
@@ -389,18 +402,18 @@ static const char *breathe(actor *self) {
     return NULL;
 }
 
-static const char *trim(actor *self) {
+ACT(trim, "trim", 0) {
     NEED_OK(ductile_trim(of(self), 0, NULL));
     return NULL;
 }
 
-static const char *trim_some(actor *self) {
+ACT(trim_some, "trim_some", 0) {
     NEED_OK(ductile_trim(of(self), FIXTURE_GRANULE, NULL));
     NEED_OK(ductile_empty_cache(of(self)));
     return NULL;
 }
 
-static const char *limit(actor *self) {
+ACT(limit, "limit", STARVES) {
     NEED_OK(set_limit(of(self), 6 * FIXTURE_GRANULE));
     TRY(make_and_keep(self, 3 * FIXTURE_GRANULE, 1));
     NEED_OK(set_limit(of(self), DUCTILE_SHARE(0.5)));
@@ -409,7 +422,7 @@ static const char *limit(actor *self) {
     return NULL;
 }
 
-static const char *soft_limit(actor *self) {
+ACT(soft_limit, "soft_limit", 0) {
     NEED_OK(set_soft_limit(of(self), 4 * FIXTURE_GRANULE));
     TRY(make_and_keep(self, 3 * FIXTURE_GRANULE, 0));
     NEED_OK(set_soft_limit(of(self), 0));
@@ -458,7 +471,7 @@ static uint64_t give_small(void *user, ductile_allocator *a, uint64_t missing,
 }
 
 /* More than there is, so that the callbacks are asked: everybody's. */
-static const char *run_out(actor *self) {
+ACT(run_out, "run_out", STARVES) {
     uint64_t id = 0;
     held h;
     TRY(make_and_keep(self, 2 * FIXTURE_GRANULE, 1));
@@ -489,7 +502,7 @@ static void hear(void *user, ductile_allocator *a, const ductile_map_event *even
     }
 }
 
-static const char *listen_to_maps(actor *self) {
+ACT(listen_to_maps, "listen", 0) {
     uint64_t id = 0;
     NEED_OK(ductile_add_map_callback(of(self), hear, self, 0, &id));
     TRY(make_and_keep(self, 4 * FIXTURE_GRANULE, 0));
@@ -498,7 +511,7 @@ static const char *listen_to_maps(actor *self) {
     return NULL;
 }
 
-static const char *set_captures(actor *self) {
+ACT(set_captures, "set_captures", CAPTURES) {
     NEED_OK(ductile_set_captures(of(self), DUCTILE_CAPTURES_UNANNOUNCED));
     TRY(make_and_keep(self, 4 * FIXTURE_GRANULE, 1));
     NEED_OK(ductile_set_captures(of(self), DUCTILE_CAPTURES_POOLS));
@@ -515,7 +528,7 @@ static const char *pin_awake(actor *self, const held *h, bool *is_pinned) {
                                         : may_be("pin", status, DUCTILE_OK);
 }
 
-static const char *pin(actor *self) {
+ACT(pin, "pin", 0) {
     const ductile_addr small = self->small.address;
     bool has_large = false;
     bool has_small = false;
@@ -528,7 +541,7 @@ static const char *pin(actor *self) {
     return NULL;
 }
 
-static const char *peer(actor *self) {
+ACT(peer, "peer", HAS_PEER) {
     NEED_OK(ductile_enable_peer(of(self), 1));
     TRY(make_and_keep(self, FIXTURE_GRANULE, 0));
     NEED_OK(ductile_disable_peer(of(self), 1));
@@ -536,13 +549,13 @@ static const char *peer(actor *self) {
 }
 
 /* Together with import_block. */
-static const char *export_block(actor *self) {
+ACT(export_block, "export", SHARES | IN_ORDERS) {
     NEED_OK(ductile_export(of(self), self->large.address, self->s->t.out));
     NEED_OK(ductile_unexport(of(self), self->large.address));
     return give(self, &self->large);
 }
 
-static const char *import_block(actor *self) {
+ACT(import_block, "import", SHARES | IN_ORDERS) {
     ductile_addr address = 0;
     uint64_t size = 0;
     stage *s = self->s;
@@ -552,7 +565,7 @@ static const char *import_block(actor *self) {
 }
 
 /* One thread at a time: a message of another one would come between. */
-static const char *pass(actor *self) {
+ACT(pass, "pass", SHARES | IN_CROWD) {
     stage *s = self->s;
     scheduler_mute();
     bool is_first = !s->is_passing;
@@ -574,7 +587,7 @@ static const char *pass(actor *self) {
     return NULL;
 }
 
-static const char *second(actor *self) {
+ACT(second, "second", 0) {
     ductile_allocator *a = NULL;
     ductile_addr address = 0;
     TRY(fixture_add_allocator(&self->s->t.f, NULL, &a));
@@ -598,7 +611,7 @@ static int live_in_child(const actor *self) {
     return is_told ? 0 : 1;
 }
 
-static const char *fork_child(actor *self) {
+ACT(fork_child, "fork", IS_SLOW) {
     int status = 0;
     pid_t child = fork();
     if (child == 0) {
@@ -610,48 +623,3 @@ static const char *fork_child(actor *self) {
     NEED(status == 0, "a forked child ended with %x", (unsigned)status);
     return give(self, &self->small);
 }
-
-const act acts[] = {
-    {"hit", hit, 0},
-    {"grow", grow, 0},
-    {"recycle", recycle, 0},
-    {"churn", churn, 0},
-    {"dedicated", dedicated, 0},
-    {"free", free_given, 0},
-    {"free_in_pool", free_in_pool, 0},
-    {"free_on", free_on, 0},
-    {"use_elsewhere", use_elsewhere, 0},
-    {"end_stream", end_stream, 0},
-    {"pool", plain_pool, 0},
-    {"filtered_pool", filtered_pool, 0},
-    {"capture", capture, CAPTURES},
-    {"announce", announce, CAPTURES},
-    {"pause", pause_pool, PAUSES},
-    {"sleep_set", sleep_set, PAUSES},
-    {"sleep_all", sleep_all, PAUSES | SLEEPS},
-    {"alloc_in_pool", alloc_in_pool, 0},
-    {"grow_in_pool", grow_in_pool, 0},
-    {"alloc_at", alloc_at, 0},
-    {"pool_views", pool_views, 0},
-    {"look", look, 0},
-    {"views", views, 0},
-    {"trim", trim, 0},
-    {"trim_some", trim_some, 0},
-    {"limit", limit, STARVES},
-    {"soft_limit", soft_limit, 0},
-    {"breathe", breathe, STARVES},
-    {"run_out", run_out, STARVES},
-    {"listen", listen_to_maps, 0},
-    {"set_captures", set_captures, CAPTURES},
-    {"pin", pin, 0},
-    {"peer", peer, HAS_PEER},
-    {"second", second, 0},
-    {"fork", fork_child, IS_SLOW},
-    /* Not to be combined at random: */
-    {"hit_apart", hit_apart, IS_APART},
-    {"free_twice", free_twice, IN_ORDERS},
-    {"export", export_block, SHARES | IN_ORDERS},
-    {"import", import_block, SHARES | IN_ORDERS},
-    {"pass", pass, SHARES | IN_CROWD},
-};
-const size_t n_acts = sizeof acts / sizeof *acts;

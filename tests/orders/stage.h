@@ -44,8 +44,8 @@ typedef struct act {
     unsigned marks;
 } act;
 
-extern const act acts[];
-extern const size_t n_acts;
+extern act acts[];
+extern size_t n_acts;
 
 /* A live block; size 0: none. Only its actor's thread touches it. */
 typedef struct held {
