@@ -3,28 +3,31 @@
  * context. */
 #include "tests/conformance/conformance_lab.h"
 
+#define ROWS alloc_rows
+lab_rows alloc_rows;
+
 /* ---- Memory of other kinds ----------------------------------------------------------------- */
 
-EXPERIMENT(alloc_free) {
+ROW("alloc.free", "cuMemAlloc 1000 bytes, free") {
     ductile_addr addr = 0;
     say(l, CALL(l, mem_alloc, 1000, &addr));
     note(l, "aligned512=%s", addr % 512 == 0 ? "yes" : "no");
     say(l, CALL(l, mem_free, addr));
 }
 
-EXPERIMENT(alloc_zero) {
+ROW("alloc.zero", "cuMemAlloc 0 bytes") {
     ductile_addr addr = 0;
     say(l, CALL(l, mem_alloc, 0, &addr));
     note(l, "address=%s", addr == 0 ? "0" : "some");
 }
 
-EXPERIMENT(alloc_too_large) {
+ROW("alloc.too_large", "cuMemAlloc more than the device has, and a PiB") {
     ductile_addr addr = 0;
     say(l, CALL(l, mem_alloc, l->total + 1, &addr));
     say(l, CALL(l, mem_alloc, (uint64_t)1 << 50, &addr));
 }
 
-EXPERIMENT(alloc_free_wrong) {
+ROW("alloc.free_wrong", "free inside, nowhere, 0, right, twice") {
     ductile_addr addr = 0;
     need(l, "mem_alloc", CALL(l, mem_alloc, l->granule, &addr));
     say(l, CALL(l, mem_free, addr + 512));
@@ -34,13 +37,13 @@ EXPERIMENT(alloc_free_wrong) {
     say(l, CALL(l, mem_free, addr));
 }
 
-EXPERIMENT(alloc_free_of_mapping) {
+ROW("alloc.free_of_mapping", "cuMemFree of a mapping") {
     ductile_addr addr = mapped(l, 1, NULL);
     say(l, CALL(l, mem_free, addr));
     note_access(l, "access", addr);
 }
 
-EXPERIMENT(async_alloc_free) {
+ROW("async.alloc_free", "allocate and free in stream order") {
     ductile_stream stream = new_stream(l);
     ductile_addr addr = 0;
     say(l, CALL(l, mem_alloc_async, l->granule, stream, &addr));
@@ -48,17 +51,17 @@ EXPERIMENT(async_alloc_free) {
     say(l, CALL(l, stream_sync, stream));
 }
 
-EXPERIMENT(async_zero) {
+ROW("async.zero", "allocate 0 bytes in stream order") {
     ductile_addr addr = 0;
     say(l, CALL(l, mem_alloc_async, 0, new_stream(l), &addr));
 }
 
-EXPERIMENT(async_too_large) {
+ROW("async.too_large", "allocate a PiB in stream order") {
     ductile_addr addr = 0;
     say(l, CALL(l, mem_alloc_async, (uint64_t)1 << 50, new_stream(l), &addr));
 }
 
-EXPERIMENT(async_free_classic) {
+ROW("async.free_classic", "cuMemFree of stream-ordered memory") {
     ductile_stream stream = new_stream(l);
     ductile_addr addr = 0;
     say(l, CALL(l, mem_alloc_async, l->granule, stream, &addr));
@@ -66,7 +69,7 @@ EXPERIMENT(async_free_classic) {
     say(l, CALL(l, mem_free, addr));
 }
 
-EXPERIMENT(async_pool) {
+ROW("async.pool", "what the pool keeps, before and after a trim") {
     ductile_stream stream = new_stream(l);
     ductile_addr addr = 0;
     uint64_t now = 0;
@@ -82,9 +85,51 @@ EXPERIMENT(async_pool) {
          peak >= 64 * l->granule ? "kept" : "lost");
 }
 
-EXPERIMENT(host_free_wrong) {
+ROW("host.free_wrong", "free host memory that is not page-locked") {
     uint64_t word = 0;
     say(l, CALL(l, host_free, &word));
+}
+
+/* ---- No context ---------------------------------------------------------------------------- */
+
+static void use_memory(void *argument) {
+    lab *l = argument;
+    const dvmm_phys_props plain = {0};
+    ductile_addr addr = 0;
+    dvmm_phys phys = 0;
+    say(l, CALL(l, address_reserve, l->granule, 0, 0, &addr));
+    say(l, CALL(l, phys_create, l->granule, &plain, &phys));
+    say(l, CALL(l, map, addr, l->granule, 0, phys));
+    say(l, CALL(l, set_access, addr, l->granule, DVMM_ACCESS_RW));
+    note_access(l, "access", addr);
+    say(l, CALL(l, unmap, addr, l->granule));
+    say(l, CALL(l, phys_release, phys));
+    say(l, CALL(l, address_free, addr, l->granule));
+}
+
+ROW("memory.in_new_thread", "all mapping calls without a context") {
+    on_other_thread(l, use_memory, l);
+}
+
+/* Every call that needs a context brings its own. */
+static void use_rest(void *argument) {
+    lab *l = argument;
+    uint64_t free_bytes = 0;
+    uint64_t total_bytes = 0;
+    ductile_addr addr = 0;
+    void *host = NULL;
+    say(l, CALL(l, mem_info, &free_bytes, &total_bytes));
+    say(l, CALL(l, mem_alloc, l->granule, &addr));
+    say(l, CALL(l, fill, addr, 1, l->granule, NULL));
+    say(l, CALL(l, stream_sync, NULL));
+    say(l, CALL(l, mem_free, addr));
+    say(l, CALL(l, host_alloc, 4096, &host));
+    say(l, CALL(l, host_free, host));
+    say(l, l->ops->context_sync(l->ctx));
+}
+
+ROW("rest.in_new_thread", "calls that need a context, without one") {
+    on_other_thread(l, use_rest, l);
 }
 
 /* ---- Out of memory ------------------------------------------------------------------------- */
@@ -117,7 +162,7 @@ static bool can_create(lab *l, uint64_t size) {
 
 /* A device filled to the last granule: what creating, mapping and classic allocation say, and
  * whether one release makes room again. */
-EXPERIMENT(out_of_memory) {
+ROW_IN_OWN_PROCESS("oom.all", "fill the device, map, allocate, release all") {
     static dvmm_phys handles[MOST_HANDLES];
     uint64_t large = 512 * l->granule;
     ductile_addr addr = reserve(l, 512);
@@ -135,67 +180,3 @@ EXPERIMENT(out_of_memory) {
     }
     note(l, "room again=%s", can_create(l, large) ? "yes" : "no");
 }
-
-/* ---- No context ---------------------------------------------------------------------------- */
-
-static void use_memory(void *argument) {
-    lab *l = argument;
-    const dvmm_phys_props plain = {0};
-    ductile_addr addr = 0;
-    dvmm_phys phys = 0;
-    say(l, CALL(l, address_reserve, l->granule, 0, 0, &addr));
-    say(l, CALL(l, phys_create, l->granule, &plain, &phys));
-    say(l, CALL(l, map, addr, l->granule, 0, phys));
-    say(l, CALL(l, set_access, addr, l->granule, DVMM_ACCESS_RW));
-    note_access(l, "access", addr);
-    say(l, CALL(l, unmap, addr, l->granule));
-    say(l, CALL(l, phys_release, phys));
-    say(l, CALL(l, address_free, addr, l->granule));
-}
-
-EXPERIMENT(memory_in_new_thread) {
-    on_other_thread(l, use_memory, l);
-}
-
-/* Every call that needs a context brings its own. */
-static void use_rest(void *argument) {
-    lab *l = argument;
-    uint64_t free_bytes = 0;
-    uint64_t total_bytes = 0;
-    ductile_addr addr = 0;
-    void *host = NULL;
-    say(l, CALL(l, mem_info, &free_bytes, &total_bytes));
-    say(l, CALL(l, mem_alloc, l->granule, &addr));
-    say(l, CALL(l, fill, addr, 1, l->granule, NULL));
-    say(l, CALL(l, stream_sync, NULL));
-    say(l, CALL(l, mem_free, addr));
-    say(l, CALL(l, host_alloc, 4096, &host));
-    say(l, CALL(l, host_free, host));
-    say(l, l->ops->context_sync(l->ctx));
-}
-
-EXPERIMENT(rest_in_new_thread) {
-    on_other_thread(l, use_rest, l);
-}
-
-/* ---- The rows ------------------------------------------------------------------------------ */
-
-const conformance_row alloc_rows[] = {
-    ROW("alloc.free", "cuMemAlloc 1000 bytes, free", alloc_free),
-    ROW("alloc.zero", "cuMemAlloc 0 bytes", alloc_zero),
-    ROW("alloc.too_large", "cuMemAlloc more than the device has, and a PiB", alloc_too_large),
-    ROW("alloc.free_wrong", "free inside, nowhere, 0, right, twice", alloc_free_wrong),
-    ROW("alloc.free_of_mapping", "cuMemFree of a mapping", alloc_free_of_mapping),
-    ROW("async.alloc_free", "allocate and free in stream order", async_alloc_free),
-    ROW("async.zero", "allocate 0 bytes in stream order", async_zero),
-    ROW("async.too_large", "allocate a PiB in stream order", async_too_large),
-    ROW("async.free_classic", "cuMemFree of stream-ordered memory", async_free_classic),
-    ROW("async.pool", "what the pool keeps, before and after a trim", async_pool),
-    ROW("host.free_wrong", "free host memory that is not page-locked", host_free_wrong),
-
-    ROW("memory.in_new_thread", "all mapping calls without a context", memory_in_new_thread),
-    ROW("rest.in_new_thread", "calls that need a context, without one", rest_in_new_thread),
-    ROW_IN_OWN_PROCESS("oom.all", "fill the device, map, allocate, release all", out_of_memory),
-};
-
-const size_t n_alloc_rows = COUNT_OF(alloc_rows);

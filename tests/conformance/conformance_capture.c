@@ -10,6 +10,8 @@
 
 #include <string.h>
 
+lab_rows capture_rows;
+
 /* What the calls need, made before the capture begins. `side` is not captured. */
 typedef struct kit {
     lab *l;
@@ -58,7 +60,27 @@ static void drop_kit(kit *k) {
 
 /* ---- The calls ----------------------------------------------------------------------------- */
 
-#define CAPTURED_CALL(name) static int call_##name(kit *k)
+static void capture_row(lab *l, const conformance_row *row);
+
+static int (*captured_calls[LAB_MOST_ROWS / 3])(kit *k);
+static int n_captured_calls;
+
+#define ADD_IN_MODE(name, mode_name, mode)                                                         \
+    add_row(&capture_rows,                                                                         \
+            (conformance_row){"capture." mode_name "." #name,                                      \
+                              #name " while a stream is captured, " mode_name " mode",             \
+                              capture_row, 0, n_captured_calls, mode})
+
+/* The head of a call, and a row for each mode. */
+#define CAPTURED_CALL(name)                                                                        \
+    static int call_##name(kit *k);                                                                \
+    __attribute__((constructor)) static void add_##name(void) {                                    \
+        ADD_IN_MODE(name, "global", DVMM_CAPTURE_GLOBAL);                                          \
+        ADD_IN_MODE(name, "thread", DVMM_CAPTURE_THREAD_LOCAL);                                    \
+        ADD_IN_MODE(name, "relaxed", DVMM_CAPTURE_RELAXED);                                        \
+        captured_calls[n_captured_calls++] = call_##name;                                          \
+    }                                                                                              \
+    static int call_##name(kit *k)
 
 /* One that is made as it stands. */
 #define DIRECT_CALL(name, ...)                                                                     \
@@ -266,69 +288,6 @@ CAPTURED_CALL(captured_event_sync) {
     return code != DVMM_SUCCESS ? code : CALL(k->l, event_sync, k->recorded);
 }
 
-#define CAPTURED_CALLS(X)                                                                          \
-    X(mem_info)                                                                                    \
-    X(address_reserve)                                                                             \
-    X(address_free)                                                                                \
-    X(phys_create)                                                                                 \
-    X(phys_release)                                                                                \
-    X(map)                                                                                         \
-    X(unmap)                                                                                       \
-    X(set_access)                                                                                  \
-    X(get_access)                                                                                  \
-    X(mem_alloc)                                                                                   \
-    X(mem_free)                                                                                    \
-    X(mem_alloc_async)                                                                             \
-    X(mem_free_async)                                                                              \
-    X(async_pool_info)                                                                             \
-    X(async_pool_trim)                                                                             \
-    X(stream_create)                                                                               \
-    X(stream_destroy)                                                                              \
-    X(stream_sync)                                                                                 \
-    X(stream_query)                                                                                \
-    X(stream_wait_event)                                                                           \
-    X(stream_wait_value)                                                                           \
-    X(capture_status)                                                                              \
-    X(context_sync)                                                                                \
-    X(context_record)                                                                              \
-    X(event_create)                                                                                \
-    X(event_destroy)                                                                               \
-    X(event_record)                                                                                \
-    X(event_query)                                                                                 \
-    X(event_sync)                                                                                  \
-    X(host_alloc)                                                                                  \
-    X(host_free)                                                                                   \
-    X(fill)                                                                                        \
-    X(copy)                                                                                        \
-    X(upload)                                                                                      \
-    X(read_back)                                                                                   \
-    X(event_record_legacy)                                                                         \
-    X(stream_query_legacy)                                                                         \
-    X(stream_sync_legacy)                                                                          \
-    X(capture_status_legacy)                                                                       \
-    X(fill_legacy)                                                                                 \
-    X(event_record_captured)                                                                       \
-    X(stream_wait_event_captured)                                                                  \
-    X(stream_query_captured)                                                                       \
-    X(stream_sync_captured)                                                                        \
-    X(capture_status_captured)                                                                     \
-    X(fill_captured)                                                                               \
-    X(copy_captured)                                                                               \
-    X(captured_event_query)                                                                        \
-    X(captured_event_sync)
-
-enum {
-#define SUBJECT_OF_CALL(name) SUBJECT_##name,
-    CAPTURED_CALLS(SUBJECT_OF_CALL)
-#undef SUBJECT_OF_CALL
-};
-
-static int (*const captured_calls[])(kit *k) = {
-#define ENTRY_OF_CALL(name) call_##name,
-    CAPTURED_CALLS(ENTRY_OF_CALL)
-#undef ENTRY_OF_CALL
-};
-
 /* ---- One call in one capture --------------------------------------------------------------- */
 
 typedef struct attempt {
@@ -373,21 +332,3 @@ static void capture_row(lab *l, const conformance_row *row) {
     attempt_in_capture(l, row, true, false);
     attempt_in_capture(l, row, true, true);
 }
-
-/* ---- The rows ------------------------------------------------------------------------------ */
-
-#define ROW_IN_MODE(name, mode_name, mode)                                                         \
-    {"capture." mode_name "." #name,                                                               \
-     #name " while a stream is captured, " mode_name " mode",                                      \
-     capture_row,                                                                                  \
-     0,                                                                                            \
-     SUBJECT_##name,                                                                               \
-     mode},
-#define ROWS_OF_CALL(name)                                                                         \
-    ROW_IN_MODE(name, "global", DVMM_CAPTURE_GLOBAL)                                               \
-    ROW_IN_MODE(name, "thread", DVMM_CAPTURE_THREAD_LOCAL)                                         \
-    ROW_IN_MODE(name, "relaxed", DVMM_CAPTURE_RELAXED)
-
-const conformance_row capture_rows[] = {CAPTURED_CALLS(ROWS_OF_CALL)};
-
-const size_t n_capture_rows = COUNT_OF(capture_rows);

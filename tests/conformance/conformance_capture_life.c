@@ -2,13 +2,16 @@
 /* Rows about captures themselves: beginning, forking, joining, ending, and what stays of them. */
 #include "tests/conformance/conformance_lab.h"
 
+#define ROWS capture_life_rows
+lab_rows capture_life_rows;
+
 static const char *status_of(lab *l, ductile_stream stream) {
     dvmm_capture_status status = DVMM_CAPTURE_NONE;
     int code = CALL(l, capture_status, stream, &status);
     return code == DVMM_SUCCESS ? capture_word(status) : dvmm_code_name(code);
 }
 
-EXPERIMENT(begin_twice) {
+ROW("capture.begin_twice", "begin a second time") {
     ductile_stream stream = new_stream(l);
     say(l, CALL(l, capture_begin, stream, DVMM_CAPTURE_GLOBAL));
     say(l, CALL(l, capture_begin, stream, DVMM_CAPTURE_GLOBAL));
@@ -16,21 +19,21 @@ EXPERIMENT(begin_twice) {
     say(l, CALL(l, capture_end, stream));
 }
 
-EXPERIMENT(begin_legacy) {
+ROW("capture.begin_legacy", "capture the legacy stream") {
     int code = say(l, CALL(l, capture_begin, NULL, DVMM_CAPTURE_GLOBAL));
     if (code == DVMM_SUCCESS) {
         say(l, CALL(l, capture_end, NULL));
     }
 }
 
-EXPERIMENT(begin_bad_mode) {
+ROW("capture.begin_bad_mode", "begin in a mode that does not exist") {
     ductile_stream stream = new_stream(l);
     if (say(l, CALL(l, capture_begin, stream, (dvmm_capture_mode)7)) == DVMM_SUCCESS) {
         say(l, CALL(l, capture_end, stream));
     }
 }
 
-EXPERIMENT(end_without_begin) {
+ROW("capture.end_without_begin", "end what was not begun") {
     say(l, CALL(l, capture_end, new_stream(l)));
 }
 
@@ -52,8 +55,15 @@ static void end_elsewhere(lab *l, const conformance_row *row) {
     (void)CALL(l, capture_end, e.stream);
 }
 
+ADD_ROW("capture.end_elsewhere.global", "begin here, end in another thread", end_elsewhere, 0, 0,
+        DVMM_CAPTURE_GLOBAL)
+ADD_ROW("capture.end_elsewhere.thread", "begin here, end in another thread", end_elsewhere, 0, 0,
+        DVMM_CAPTURE_THREAD_LOCAL)
+ADD_ROW("capture.end_elsewhere.relaxed", "begin here, end in another thread", end_elsewhere, 0, 0,
+        DVMM_CAPTURE_RELAXED)
+
 /* An event of a capture, asked after the capture has ended and its graph is gone. */
-EXPERIMENT(event_after_capture) {
+ROW("capture.event_after", "query, sync, wait, record, sync, query") {
     ductile_stream stream = new_stream(l);
     ductile_stream other = new_stream(l);
     dvmm_event event = new_event(l);
@@ -69,7 +79,7 @@ EXPERIMENT(event_after_capture) {
 }
 
 /* Waiting for a captured event draws the waiter into the capture. */
-EXPERIMENT(wait_joins_capture) {
+ROW("capture.wait_joins", "fork to a second stream and join it") {
     ductile_stream stream = new_stream(l);
     ductile_stream joined = new_stream(l);
     dvmm_event fork = new_event(l);
@@ -84,7 +94,7 @@ EXPERIMENT(wait_joins_capture) {
     note(l, "then %s", status_of(l, joined));
 }
 
-EXPERIMENT(wait_without_join) {
+ROW("capture.wait_without_join", "fork to a second stream, end") {
     ductile_stream stream = new_stream(l);
     ductile_stream joined = new_stream(l);
     dvmm_event fork = new_event(l);
@@ -98,7 +108,7 @@ EXPERIMENT(wait_without_join) {
 }
 
 /* Captured work is not done: the contents stay as they were. */
-EXPERIMENT(captured_work_is_not_done) {
+ROW("capture.work_is_not_done", "fill in a capture, read after it") {
     ductile_stream stream = new_stream(l);
     ductile_addr addr = mapped(l, 1, NULL);
     uint8_t seen = 0;
@@ -111,19 +121,7 @@ EXPERIMENT(captured_work_is_not_done) {
     note(l, "byte=%u", seen);
 }
 
-EXPERIMENT(destroy_captured_stream) {
-    ductile_stream stream = new_stream(l);
-    ductile_stream other = new_stream(l);
-    dvmm_event event = new_event(l);
-    need(l, "record", CALL(l, event_record, event, other));
-    need(l, "begin", CALL(l, capture_begin, stream, DVMM_CAPTURE_GLOBAL));
-    say(l, CALL(l, stream_destroy, stream));
-    forget_stream(l, stream);
-    say(l, CALL(l, event_query, event));
-    say(l, CALL(l, stream_sync, other));
-}
-
-EXPERIMENT(exchange_modes) {
+ROW("capture.exchange_modes", "to relaxed, to global, to none there is") {
     dvmm_capture_mode mode = DVMM_CAPTURE_RELAXED;
     say(l, CALL(l, capture_exchange_mode, &mode));
     note(l, "was %d", (int)mode);
@@ -136,26 +134,14 @@ EXPERIMENT(exchange_modes) {
     (void)CALL(l, capture_exchange_mode, &mode);
 }
 
-/* ---- The rows ------------------------------------------------------------------------------ */
-
-const conformance_row capture_life_rows[] = {
-    ROW("capture.begin_twice", "begin a second time", begin_twice),
-    ROW("capture.begin_legacy", "capture the legacy stream", begin_legacy),
-    ROW("capture.begin_bad_mode", "begin in a mode that does not exist", begin_bad_mode),
-    ROW("capture.end_without_begin", "end what was not begun", end_without_begin),
-    {"capture.end_elsewhere.global", "begin here, end in another thread", end_elsewhere, 0, 0,
-     DVMM_CAPTURE_GLOBAL},
-    {"capture.end_elsewhere.thread", "begin here, end in another thread", end_elsewhere, 0, 0,
-     DVMM_CAPTURE_THREAD_LOCAL},
-    {"capture.end_elsewhere.relaxed", "begin here, end in another thread", end_elsewhere, 0, 0,
-     DVMM_CAPTURE_RELAXED},
-    ROW("capture.event_after", "query, sync, wait, record, sync, query", event_after_capture),
-    ROW("capture.wait_joins", "fork to a second stream and join it", wait_joins_capture),
-    ROW("capture.wait_without_join", "fork to a second stream, end", wait_without_join),
-    ROW("capture.work_is_not_done", "fill in a capture, read after it", captured_work_is_not_done),
-    ROW("capture.exchange_modes", "to relaxed, to global, to none there is", exchange_modes),
-    ROW_IN_OWN_PROCESS("capture.destroy_captured", "destroy a captured stream, then query",
-                       destroy_captured_stream),
-};
-
-const size_t n_capture_life_rows = COUNT_OF(capture_life_rows);
+ROW_IN_OWN_PROCESS("capture.destroy_captured", "destroy a captured stream, then query") {
+    ductile_stream stream = new_stream(l);
+    ductile_stream other = new_stream(l);
+    dvmm_event event = new_event(l);
+    need(l, "record", CALL(l, event_record, event, other));
+    need(l, "begin", CALL(l, capture_begin, stream, DVMM_CAPTURE_GLOBAL));
+    say(l, CALL(l, stream_destroy, stream));
+    forget_stream(l, stream);
+    say(l, CALL(l, event_query, event));
+    say(l, CALL(l, stream_sync, other));
+}

@@ -10,6 +10,9 @@
 
 #include <time.h>
 
+#define ROWS context_rows
+lab_rows context_rows;
+
 #define PER_THREAD_STREAM ((ductile_stream)2)
 
 enum { TRIES = 50 };
@@ -60,18 +63,21 @@ static void say_whether_held_up(lab *l, uint64_t *word) {
 
 /* ---- What it waits for --------------------------------------------------------------------- */
 
-EXPERIMENT(idle) {
+ROW("context.idle", "record, sync, query") {
     dvmm_event event = recorded(l);
     say(l, CALL(l, event_sync, event));
     say(l, CALL(l, event_query, event));
 }
 
-EXPERIMENT_OF(non_blocking_stream, say_whether_held_up(l, hold(l, new_stream(l))))
-EXPERIMENT_OF(blocking_stream, say_whether_held_up(l, hold(l, new_blocking_stream(l))))
-EXPERIMENT_OF(legacy_stream, say_whether_held_up(l, hold(l, NULL)))
-EXPERIMENT_OF(per_thread_stream, say_whether_held_up(l, hold(l, PER_THREAD_STREAM)))
+ROW_OF("context.stream", "behind work of a stream", say_whether_held_up(l, hold(l, new_stream(l))))
+ROW_OF("context.blocking_stream", "behind work of a blocking stream",
+       say_whether_held_up(l, hold(l, new_blocking_stream(l))))
+ROW_OF("context.legacy_stream", "behind work of the legacy stream",
+       say_whether_held_up(l, hold(l, NULL)))
+ROW_OF("context.per_thread_stream", "behind work of a per-thread stream",
+       say_whether_held_up(l, hold(l, PER_THREAD_STREAM)))
 
-EXPERIMENT(destroyed_stream) {
+ROW("context.destroyed_stream", "behind work of a destroyed stream") {
     ductile_stream stream = new_stream(l);
     uint64_t *word = hold(l, stream);
     need(l, "stream_destroy", CALL(l, stream_destroy, stream));
@@ -79,13 +85,13 @@ EXPERIMENT(destroyed_stream) {
     say_whether_held_up(l, word);
 }
 
-EXPERIMENT(host_function) {
+ROW("context.host_function", "behind a host function") {
     uint64_t *word = new_host_word(l);
     hold_by_host_function(l, new_stream(l), word);
     say_whether_held_up(l, word);
 }
 
-EXPERIMENT(graph_under_way) {
+ROW("context.graph_under_way", "behind a graph that was launched") {
     uint64_t *word = new_host_word(l);
     ductile_addr addr = mapped(l, 1, NULL);
     ductile_stream captured = new_stream(l);
@@ -109,19 +115,19 @@ static void record_there(void *argument) {
     say_whether_held_up(o->l, o->word);
 }
 
-EXPERIMENT(of_other_thread) {
+ROW("context.of_other_thread", "record in a new thread, work in this one") {
     other_record o = {l, hold(l, PER_THREAD_STREAM)};
     on_other_thread(l, record_there, &o);
 }
 
-EXPERIMENT(later_work) {
+ROW("context.later_work", "record, then more work, then query") {
     dvmm_event event = recorded(l);
     uint64_t *word = hold(l, new_stream(l));
     say_whether_done(l, event);
     open_word(word);
 }
 
-EXPERIMENT(stream_waits) {
+ROW("context.stream_waits", "a stream waits for it") {
     ductile_stream waiter = new_stream(l);
     dvmm_event behind = new_event(l);
     uint64_t *word = hold(l, new_stream(l));
@@ -132,7 +138,7 @@ EXPERIMENT(stream_waits) {
     say(l, CALL(l, event_query, event));
 }
 
-EXPERIMENT(recorded_again) {
+ROW("context.recorded_again", "record, more work, record again") {
     dvmm_event event = recorded(l);
     uint64_t *word = hold(l, new_stream(l));
     say(l, CALL(l, context_record, event));
@@ -147,7 +153,7 @@ static void note_status(lab *l, ductile_stream stream) {
     note(l, "%s", capture_word(status));
 }
 
-EXPERIMENT(beside_two_captures) {
+ROW("context.beside_two_captures", "record while two streams are captured") {
     ductile_stream one = new_stream(l);
     ductile_stream two = new_stream(l);
     need(l, "begin", CALL(l, capture_begin, one, DVMM_CAPTURE_RELAXED));
@@ -159,7 +165,7 @@ EXPERIMENT(beside_two_captures) {
     say(l, CALL(l, capture_end, two));
 }
 
-EXPERIMENT(beside_broken_capture) {
+ROW("context.beside_broken_capture", "record beside a broken capture, and after") {
     ductile_stream stream = new_stream(l);
     dvmm_event event = new_event(l);
     need(l, "record", CALL(l, event_record, event, new_stream(l)));
@@ -171,7 +177,7 @@ EXPERIMENT(beside_broken_capture) {
 }
 
 /* Asking about one beside a capture is as asking about any other event. */
-EXPERIMENT(queried_beside_capture) {
+ROW("context.queried_beside_capture", "query in a relaxed thread, under way and done") {
     ductile_stream stream = new_stream(l);
     dvmm_capture_mode mode = DVMM_CAPTURE_RELAXED;
     uint64_t *word = hold(l, new_stream(l));
@@ -184,7 +190,7 @@ EXPERIMENT(queried_beside_capture) {
     say(l, CALL(l, capture_end, stream));
 }
 
-EXPERIMENT(waited_for_in_capture) {
+ROW("context.waited_for_in_capture", "a captured stream waits for it") {
     ductile_stream stream = new_stream(l);
     dvmm_event event = recorded(l);
     need(l, "begin", CALL(l, capture_begin, stream, DVMM_CAPTURE_RELAXED));
@@ -223,12 +229,14 @@ static void say_whether_ours(lab *l, ductile_stream stream) {
     note(l, "%s", is_ours == 1 ? "ours" : is_ours == 0 ? "not-ours" : "no-answer");
 }
 
-EXPERIMENT_OF(legacy_is_ours, say_whether_ours(l, NULL))
-EXPERIMENT_OF(per_thread_is_ours, say_whether_ours(l, PER_THREAD_STREAM))
-EXPERIMENT_OF(blocking_is_ours, say_whether_ours(l, new_blocking_stream(l)))
-EXPERIMENT_OF(non_blocking_is_ours, say_whether_ours(l, new_stream(l)))
+ROW_OF("context.ours.legacy_stream", "is the legacy stream ours", say_whether_ours(l, NULL))
+ROW_OF("context.ours.per_thread_stream", "is the per-thread stream ours",
+       say_whether_ours(l, PER_THREAD_STREAM))
+ROW_OF("context.ours.blocking_stream", "is a blocking stream ours",
+       say_whether_ours(l, new_blocking_stream(l)))
+ROW_OF("context.ours.stream", "is a non-blocking stream ours", say_whether_ours(l, new_stream(l)))
 
-EXPERIMENT(captured_is_ours) {
+ROW("context.ours.captured_stream", "is a captured stream ours") {
     ductile_stream stream = new_stream(l);
     need(l, "begin", CALL(l, capture_begin, stream, DVMM_CAPTURE_GLOBAL));
     say_whether_ours(l, stream);
@@ -243,46 +251,14 @@ static void elsewhere_is_ours(lab *l, const conformance_row *row) {
     close_elsewhere(l, &e);
 }
 
-/* ---- The rows ------------------------------------------------------------------------------ */
-
-#define ROW_ELSEWHERE(name, what, run, is_green)                                                   \
-    { name, what, run, ROW_ALONE, is_green, 0 }
-
-const conformance_row context_rows[] = {
-    ROW("context.idle", "record, sync, query", idle),
-    ROW("context.stream", "behind work of a stream", non_blocking_stream),
-    ROW("context.blocking_stream", "behind work of a blocking stream", blocking_stream),
-    ROW("context.legacy_stream", "behind work of the legacy stream", legacy_stream),
-    ROW("context.per_thread_stream", "behind work of a per-thread stream", per_thread_stream),
-    ROW("context.destroyed_stream", "behind work of a destroyed stream", destroyed_stream),
-    ROW("context.host_function", "behind a host function", host_function),
-    ROW("context.graph_under_way", "behind a graph that was launched", graph_under_way),
-    ROW("context.of_other_thread", "record in a new thread, work in this one", of_other_thread),
-    ROW("context.later_work", "record, then more work, then query", later_work),
-    ROW("context.stream_waits", "a stream waits for it", stream_waits),
-    ROW("context.recorded_again", "record, more work, record again", recorded_again),
-    ROW("context.beside_two_captures", "record while two streams are captured",
-        beside_two_captures),
-    ROW("context.beside_broken_capture", "record beside a broken capture, and after",
-        beside_broken_capture),
-    ROW("context.queried_beside_capture", "query in a relaxed thread, under way and done",
-        queried_beside_capture),
-    ROW("context.waited_for_in_capture", "a captured stream waits for it", waited_for_in_capture),
-    ROW("context.ours.legacy_stream", "is the legacy stream ours", legacy_is_ours),
-    ROW("context.ours.per_thread_stream", "is the per-thread stream ours", per_thread_is_ours),
-    ROW("context.ours.blocking_stream", "is a blocking stream ours", blocking_is_ours),
-    ROW("context.ours.stream", "is a non-blocking stream ours", non_blocking_is_ours),
-    ROW("context.ours.captured_stream", "is a captured stream ours", captured_is_ours),
-    ROW_ELSEWHERE("context.elsewhere.ours_own", "is another context's stream ours",
-                  elsewhere_is_ours, 0),
-    ROW_ELSEWHERE("context.elsewhere.ours_green", "is a green context's stream ours",
-                  elsewhere_is_ours, 1),
-    ROW_ELSEWHERE("context.elsewhere.own", "beside work of another context", work_elsewhere, 0),
-    ROW_ELSEWHERE("context.elsewhere.green", "beside work of a green context", work_elsewhere, 1),
-    ROW_ELSEWHERE("context.elsewhere.capture_own", "while another context's stream is captured",
-                  capture_elsewhere, 0),
-    ROW_ELSEWHERE("context.elsewhere.capture_green", "while a green context's stream is captured",
-                  capture_elsewhere, 1),
-};
-
-const size_t n_context_rows = COUNT_OF(context_rows);
+ADD_ROW("context.elsewhere.ours_own", "is another context's stream ours", elsewhere_is_ours,
+        ROW_ALONE, 0, 0)
+ADD_ROW("context.elsewhere.ours_green", "is a green context's stream ours", elsewhere_is_ours,
+        ROW_ALONE, 1, 0)
+ADD_ROW("context.elsewhere.own", "beside work of another context", work_elsewhere, ROW_ALONE, 0, 0)
+ADD_ROW("context.elsewhere.green", "beside work of a green context", work_elsewhere, ROW_ALONE, 1,
+        0)
+ADD_ROW("context.elsewhere.capture_own", "while another context's stream is captured",
+        capture_elsewhere, ROW_ALONE, 0, 0)
+ADD_ROW("context.elsewhere.capture_green", "while a green context's stream is captured",
+        capture_elsewhere, ROW_ALONE, 1, 0)

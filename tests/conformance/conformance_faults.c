@@ -5,6 +5,9 @@
  */
 #include "tests/conformance/conformance_lab.h"
 
+#define ROWS fault_rows
+lab_rows fault_rows;
+
 /* What a device says after a mistake: is it lost, and which calls notice? Codes, in order:
  * stream sync, event query, fill of good memory, create, map, set access, unmap, release, free. */
 static void say_aftermath(lab *l, ductile_stream stream, dvmm_event recorded) {
@@ -56,29 +59,39 @@ static void misuse_unmapped(lab *l, const conformance_row *row) {
     use_badly(l, (misuse)row->subject, reserve(l, 1), l->granule);
 }
 
+ADD_ROW("misuse.fill_unmapped", "fill a hole", misuse_unmapped, ROW_ALONE, MISUSE_FILL, 0)
+ADD_ROW("misuse.copy_unmapped", "copy from a hole", misuse_unmapped, ROW_ALONE, MISUSE_COPY_FROM, 0)
+ADD_ROW("misuse.upload_unmapped", "upload to a hole", misuse_unmapped, ROW_ALONE, MISUSE_UPLOAD, 0)
+ADD_ROW("misuse.read_back_unmapped", "read a hole", misuse_unmapped, ROW_ALONE, MISUSE_READ_BACK, 0)
+
 static void misuse_closed(lab *l, const conformance_row *row) {
     ductile_addr addr = reserve(l, 1);
     map(l, addr, 1, create(l, 1));
     use_badly(l, (misuse)row->subject, addr, l->granule);
 }
 
-EXPERIMENT(misuse_read_only) {
+ADD_ROW("misuse.fill_closed", "fill a mapping without access", misuse_closed, ROW_ALONE,
+        MISUSE_FILL, 0)
+ADD_ROW("misuse.copy_closed", "copy from a mapping without access", misuse_closed, ROW_ALONE,
+        MISUSE_COPY_FROM, 0)
+
+ROW_IN_OWN_PROCESS("misuse.fill_read_only", "fill a mapping for reading") {
     ductile_addr addr = mapped(l, 1, NULL);
     need(l, "narrow", CALL(l, set_access, addr, l->granule, DVMM_ACCESS_READ));
     use_badly(l, MISUSE_FILL, addr, l->granule);
 }
 
-EXPERIMENT(misuse_past_the_end) {
+ROW_IN_OWN_PROCESS("misuse.fill_past_the_end", "fill a mapping and a hole") {
     ductile_addr addr = mapped_row(l, 1, 1);
     use_badly(l, MISUSE_FILL, addr, 2 * l->granule);
 }
 
-EXPERIMENT(misuse_nowhere) {
+ROW_IN_OWN_PROCESS("misuse.fill_nowhere", "fill what is not reserved") {
     use_badly(l, MISUSE_FILL, 4096, 4096);
 }
 
 /* The unmap is ordered by the host: it succeeds, and the work behind it faults. */
-EXPERIMENT(unmap_under_work) {
+ROW_IN_OWN_PROCESS("misuse.unmap_under_work", "unmap while a fill waits to run") {
     ductile_addr addr = mapped(l, 1, NULL);
     ductile_stream stream = new_stream(l);
     dvmm_event event = new_event(l);
@@ -91,22 +104,22 @@ EXPERIMENT(unmap_under_work) {
     say_aftermath(l, stream, event);
 }
 
-EXPERIMENT(release_twice) {
+ROW_IN_OWN_PROCESS("misuse.release_twice", "release a handle twice") {
     dvmm_phys phys = create(l, 1);
     forget_handle(l, phys);
     say(l, CALL(l, phys_release, phys));
     say(l, CALL(l, phys_release, phys));
 }
 
-EXPERIMENT(release_nothing) {
+ROW_IN_OWN_PROCESS("misuse.release_nothing", "release handle 0") {
     say(l, CALL(l, phys_release, 0));
 }
 
-EXPERIMENT(map_nothing) {
+ROW_IN_OWN_PROCESS("misuse.map_nothing", "map handle 0") {
     say(l, CALL(l, map, reserve(l, 1), l->granule, 0, 0));
 }
 
-EXPERIMENT(map_released) {
+ROW_IN_OWN_PROCESS("misuse.map_released", "map a released handle") {
     dvmm_phys phys = create(l, 1);
     ductile_addr addr = reserve(l, 1);
     forget_handle(l, phys);
@@ -115,7 +128,8 @@ EXPERIMENT(map_released) {
 }
 
 /* Released but alive through its mapping: may it be mapped once more? */
-EXPERIMENT(map_released_but_mapped) {
+ROW_IN_OWN_PROCESS("misuse.map_released_but_mapped",
+                   "map a released handle that is mapped elsewhere") {
     dvmm_phys phys;
     (void)mapped(l, 1, &phys);
     ductile_addr second = reserve(l, 1);
@@ -123,32 +137,3 @@ EXPERIMENT(map_released_but_mapped) {
     need(l, "release", CALL(l, phys_release, phys));
     say(l, CALL(l, map, second, l->granule, 0, phys));
 }
-
-/* ---- The rows ------------------------------------------------------------------------------ */
-
-#define MISUSE_ROW(name, what, run, how)                                                           \
-    { name, what, run, ROW_ALONE, how, 0 }
-
-const conformance_row fault_rows[] = {
-    MISUSE_ROW("misuse.fill_unmapped", "fill a hole", misuse_unmapped, MISUSE_FILL),
-    MISUSE_ROW("misuse.copy_unmapped", "copy from a hole", misuse_unmapped, MISUSE_COPY_FROM),
-    MISUSE_ROW("misuse.upload_unmapped", "upload to a hole", misuse_unmapped, MISUSE_UPLOAD),
-    MISUSE_ROW("misuse.read_back_unmapped", "read a hole", misuse_unmapped, MISUSE_READ_BACK),
-    MISUSE_ROW("misuse.fill_closed", "fill a mapping without access", misuse_closed, MISUSE_FILL),
-    MISUSE_ROW("misuse.copy_closed", "copy from a mapping without access", misuse_closed,
-               MISUSE_COPY_FROM),
-    ROW_IN_OWN_PROCESS("misuse.fill_read_only", "fill a mapping for reading", misuse_read_only),
-    ROW_IN_OWN_PROCESS("misuse.fill_past_the_end", "fill a mapping and a hole",
-                       misuse_past_the_end),
-    ROW_IN_OWN_PROCESS("misuse.fill_nowhere", "fill what is not reserved", misuse_nowhere),
-    ROW_IN_OWN_PROCESS("misuse.unmap_under_work", "unmap while a fill waits to run",
-                       unmap_under_work),
-    ROW_IN_OWN_PROCESS("misuse.release_twice", "release a handle twice", release_twice),
-    ROW_IN_OWN_PROCESS("misuse.release_nothing", "release handle 0", release_nothing),
-    ROW_IN_OWN_PROCESS("misuse.map_nothing", "map handle 0", map_nothing),
-    ROW_IN_OWN_PROCESS("misuse.map_released", "map a released handle", map_released),
-    ROW_IN_OWN_PROCESS("misuse.map_released_but_mapped",
-                       "map a released handle that is mapped elsewhere", map_released_but_mapped),
-};
-
-const size_t n_fault_rows = COUNT_OF(fault_rows);

@@ -46,16 +46,6 @@ void lab_clean(lab *l);
 /* One call of the raw table. */
 #define CALL(l, name, ...) ((l)->ops->name((l)->ctx, __VA_ARGS__))
 
-/* The head of a row's function. */
-#define EXPERIMENT(name)                                                                           \
-    static void name(lab *l, const conformance_row *row __attribute__((unused)))
-
-/* A row that does one thing. */
-#define EXPERIMENT_OF(name, ...)                                                                   \
-    EXPERIMENT(name) {                                                                             \
-        __VA_ARGS__;                                                                               \
-    }
-
 /* ---- What the row says --------------------------------------------------------------------- */
 
 /* Adds the code of a call under test, and returns it. */
@@ -106,27 +96,45 @@ void on_other_thread(lab *l, void (*work)(void *argument), void *argument);
 
 /* ---- The rows, by topic -------------------------------------------------------------------- */
 
-extern const conformance_row memory_rows[];
-extern const size_t n_memory_rows;
-extern const conformance_row alloc_rows[];
-extern const size_t n_alloc_rows;
-extern const conformance_row share_rows[];
-extern const size_t n_share_rows;
-extern const conformance_row stream_rows[];
-extern const size_t n_stream_rows;
-extern const conformance_row context_rows[];
-extern const size_t n_context_rows;
-extern const conformance_row capture_life_rows[];
-extern const size_t n_capture_life_rows;
-extern const conformance_row capture_rows[];
-extern const size_t n_capture_rows;
-extern const conformance_row fault_rows[];
-extern const size_t n_fault_rows;
+enum { LAB_MOST_ROWS = 160 };
 
-#define ROW(name, what, run)                                                                       \
-    { name, what, run, 0, 0, 0 }
-#define ROW_IN_OWN_PROCESS(name, what, run)                                                        \
-    { name, what, run, ROW_ALONE, 0, 0 }
+/* Those of a file, in the order in which they stand there. The file says #define ROWS. */
+typedef struct lab_rows {
+    conformance_row all[LAB_MOST_ROWS];
+    size_t n;
+} lab_rows;
+
+extern lab_rows memory_rows, share_rows, alloc_rows, stream_rows, context_rows, capture_life_rows,
+    capture_rows, fault_rows;
+
+void add_row(lab_rows *rows, conformance_row row);
+
+#define LAB_JOINED(a, b) a##b
+#define LAB_NAME(a, b) LAB_JOINED(a, b)
+
+/* Rows that share a function. */
+#define ADD_ROW(name, what, run, flags, subject, mode)                                             \
+    __attribute__((constructor)) static void LAB_NAME(add_row_, __LINE__)(void) {                  \
+        add_row(&ROWS, (conformance_row){name, what, run, flags, subject, mode});                  \
+    }
+
+#define LAB_ROW(name, what, flags)                                                                 \
+    static void LAB_NAME(row_, __LINE__)(lab * l, const conformance_row *row);                     \
+    ADD_ROW(name, what, LAB_NAME(row_, __LINE__), flags, 0, 0)                                     \
+    static void LAB_NAME(row_, __LINE__)(lab * l,                                                  \
+                                         const conformance_row *row __attribute__((unused)))
+
+/* The head of a row, and of one that may lose the context; rows that do one thing. */
+#define ROW(name, what) LAB_ROW(name, what, 0)
+#define ROW_IN_OWN_PROCESS(name, what) LAB_ROW(name, what, ROW_ALONE)
+#define ROW_OF(name, what, ...)                                                                    \
+    ROW(name, what) {                                                                              \
+        __VA_ARGS__;                                                                               \
+    }
+#define ROW_IN_OWN_PROCESS_OF(name, what, ...)                                                     \
+    ROW_IN_OWN_PROCESS(name, what) {                                                               \
+        __VA_ARGS__;                                                                               \
+    }
 
 #define COUNT_OF(array) (sizeof(array) / sizeof((array)[0]))
 

@@ -5,6 +5,9 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#define ROWS share_rows
+lab_rows share_rows;
+
 /* ---- Other devices ------------------------------------------------------------------------- */
 
 enum { NO_SUCH_DEVICE = 60 };
@@ -16,10 +19,10 @@ static void ask_peer(lab *l, int device) {
     }
 }
 
-EXPERIMENT_OF(peer_self, ask_peer(l, 0))
-EXPERIMENT_OF(peer_next, ask_peer(l, 1))
-EXPERIMENT_OF(peer_absent, ask_peer(l, NO_SUCH_DEVICE))
-EXPERIMENT_OF(peer_negative, ask_peer(l, -1))
+ROW_OF("peer.self", "can this device reach its own memory as a peer", ask_peer(l, 0))
+ROW_OF("peer.next", "can device 1 reach this one's memory", ask_peer(l, 1))
+ROW_OF("peer.absent", "can a device that does not exist", ask_peer(l, NO_SUCH_DEVICE))
+ROW_OF("peer.negative", "can device -1", ask_peer(l, -1))
 
 static void note_access_for(lab *l, const char *name, ductile_addr addr, int device) {
     dvmm_access access = DVMM_ACCESS_NONE;
@@ -31,7 +34,7 @@ static void note_access_for(lab *l, const char *name, ductile_addr addr, int dev
     }
 }
 
-EXPERIMENT(peer_open_self) {
+ROW("peer.open_self", "open a mapping for this device by name") {
     ductile_addr addr = reserve(l, 1);
     map(l, addr, 1, create(l, 1));
     const int devices[] = {0};
@@ -41,7 +44,7 @@ EXPERIMENT(peer_open_self) {
 }
 
 /* Does an open for another device keep the owner's, and a later one for the owner the other's? */
-EXPERIMENT(peer_next_keeps) {
+ROW("peer.next_keeps", "open for device 1, narrow the owner, close for 1") {
     ductile_addr addr = mapped(l, 1, NULL);
     const int owner = 0;
     const int next = 1;
@@ -56,7 +59,7 @@ EXPERIMENT(peer_next_keeps) {
     note_access_for(l, "next", addr, 1);
 }
 
-EXPERIMENT(peer_open_absent) {
+ROW("peer.open_absent", "open for the owner and a device that is not there") {
     ductile_addr addr = mapped(l, 1, NULL);
     const int devices[] = {0, NO_SUCH_DEVICE};
     say(l, CALL(l, set_access_for, addr, l->granule, DVMM_ACCESS_READ, devices, 2));
@@ -64,7 +67,7 @@ EXPERIMENT(peer_open_absent) {
     note_access_for(l, "absent", addr, NO_SUCH_DEVICE);
 }
 
-EXPERIMENT(peer_open_nobody) {
+ROW("peer.open_nobody", "set access for no device") {
     ductile_addr addr = mapped(l, 1, NULL);
     const int devices[] = {0};
     say(l, CALL(l, set_access_for, addr, l->granule, DVMM_ACCESS_READ, devices, 0));
@@ -111,7 +114,7 @@ static void write_byte(lab *l, ductile_addr addr, uint8_t byte) {
 }
 
 /* Export, import here, map: both addresses show the same bytes. */
-EXPERIMENT(share_fd) {
+ROW("share.fd", "export, import here, write by one address, read by the other") {
     dvmm_shared shared = {.type = DVMM_SHARE_FD, .fd = -1};
     dvmm_phys phys = create_shared(l, 1);
     dvmm_phys again = 0;
@@ -127,7 +130,7 @@ EXPERIMENT(share_fd) {
 }
 
 /* The exporter lets everything go before the importer comes. */
-EXPERIMENT(share_outlives) {
+ROW("share.outlives", "export, unmap and release, import, read") {
     dvmm_phys phys = create_shared(l, 1);
     ductile_addr first = map_open(l, phys);
     write_byte(l, first, 0xA5);
@@ -142,7 +145,7 @@ EXPERIMENT(share_outlives) {
 }
 
 /* The importer closes the descriptor before it maps. */
-EXPERIMENT(share_close_first) {
+ROW("share.close_first", "import, close the descriptor, map") {
     dvmm_phys phys = create_shared(l, 1);
     int fd = export_fd(l, phys);
     dvmm_phys again = 0;
@@ -153,7 +156,7 @@ EXPERIMENT(share_close_first) {
     say(l, CALL(l, phys_release, again));
 }
 
-EXPERIMENT(share_twice) {
+ROW("share.twice", "import one descriptor twice") {
     dvmm_phys phys = create_shared(l, 1);
     int fd = export_fd(l, phys);
     dvmm_phys first = 0;
@@ -166,7 +169,7 @@ EXPERIMENT(share_twice) {
     say(l, CALL(l, phys_release, phys));
 }
 
-EXPERIMENT(share_wrong_size) {
+ROW("share.wrong_size", "map an import with less and with more than its size") {
     dvmm_phys phys = create_shared(l, 2);
     int fd = export_fd(l, phys);
     dvmm_phys again = 0;
@@ -180,56 +183,28 @@ EXPERIMENT(share_wrong_size) {
 }
 
 /* A handle that was not created to be shared. */
-EXPERIMENT(share_plain) {
+ROW("share.plain", "export a handle not made for it") {
     dvmm_shared shared = {.type = DVMM_SHARE_FD, .fd = -1};
     say(l, CALL(l, phys_export, create(l, 1), DVMM_SHARE_FD, &shared));
     note(l, "fd=%s", shared.fd < 0 ? "none" : "some");
 }
 
-EXPERIMENT(share_none) {
+ROW("share.none", "export as no type at all") {
     dvmm_shared shared = {.type = DVMM_SHARE_NONE, .fd = -1};
     dvmm_phys phys = create_shared(l, 1);
     say(l, CALL(l, phys_export, phys, DVMM_SHARE_NONE, &shared));
     need(l, "release", CALL(l, phys_release, phys));
 }
 
-EXPERIMENT(import_not_ours) {
+ROW_IN_OWN_PROCESS("share.import_not_ours", "import a descriptor of something else") {
     int fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
     dvmm_phys phys = 0;
     say(l, import_fd(l, fd, &phys));
     (void)close(fd);
 }
 
-EXPERIMENT(import_closed) {
+ROW_IN_OWN_PROCESS("share.import_closed", "import a descriptor that is not open") {
     dvmm_phys phys = 0;
     say(l, import_fd(l, 1000000, &phys));
     say(l, import_fd(l, -1, &phys));
 }
-
-/* ---- The rows ------------------------------------------------------------------------------ */
-
-const conformance_row share_rows[] = {
-    ROW("peer.self", "can this device reach its own memory as a peer", peer_self),
-    ROW("peer.next", "can device 1 reach this one's memory", peer_next),
-    ROW("peer.absent", "can a device that does not exist", peer_absent),
-    ROW("peer.negative", "can device -1", peer_negative),
-    ROW("peer.open_self", "open a mapping for this device by name", peer_open_self),
-    ROW("peer.next_keeps", "open for device 1, narrow the owner, close for 1", peer_next_keeps),
-    ROW("peer.open_absent", "open for the owner and a device that is not there", peer_open_absent),
-    ROW("peer.open_nobody", "set access for no device", peer_open_nobody),
-
-    ROW("share.fd", "export, import here, write by one address, read by the other", share_fd),
-    ROW("share.outlives", "export, unmap and release, import, read", share_outlives),
-    ROW("share.close_first", "import, close the descriptor, map", share_close_first),
-    ROW("share.twice", "import one descriptor twice", share_twice),
-    ROW("share.wrong_size", "map an import with less and with more than its size",
-        share_wrong_size),
-    ROW("share.plain", "export a handle not made for it", share_plain),
-    ROW("share.none", "export as no type at all", share_none),
-    ROW_IN_OWN_PROCESS("share.import_not_ours", "import a descriptor of something else",
-                       import_not_ours),
-    ROW_IN_OWN_PROCESS("share.import_closed", "import a descriptor that is not open",
-                       import_closed),
-};
-
-const size_t n_share_rows = COUNT_OF(share_rows);

@@ -5,6 +5,9 @@
  */
 #include "tests/conformance/conformance_lab.h"
 
+#define ROWS stream_rows
+lab_rows stream_rows;
+
 /* ---- Work under way ------------------------------------------------------------------------ */
 
 typedef struct gate {
@@ -25,7 +28,7 @@ static void open_gate(const gate *g) {
 
 /* ---- Events -------------------------------------------------------------------------------- */
 
-EXPERIMENT(event_never_recorded) {
+ROW("event.never_recorded", "query, sync, wait, drain") {
     dvmm_event event = new_event(l);
     ductile_stream stream = new_stream(l);
     say(l, CALL(l, event_query, event));
@@ -34,7 +37,7 @@ EXPERIMENT(event_never_recorded) {
     say(l, CALL(l, stream_sync, stream));
 }
 
-EXPERIMENT(event_idle_stream) {
+ROW("event.idle_stream", "record, sync, query") {
     dvmm_event event = new_event(l);
     ductile_stream stream = new_stream(l);
     say(l, CALL(l, event_record, event, stream));
@@ -42,7 +45,7 @@ EXPERIMENT(event_idle_stream) {
     say(l, CALL(l, event_query, event));
 }
 
-EXPERIMENT(event_legacy_stream) {
+ROW("event.legacy_stream", "record on NULL, sync, query, query NULL") {
     dvmm_event event = new_event(l);
     say(l, CALL(l, event_record, event, NULL));
     say(l, CALL(l, event_sync, event));
@@ -50,7 +53,7 @@ EXPERIMENT(event_legacy_stream) {
     say(l, CALL(l, stream_query, NULL));
 }
 
-EXPERIMENT(event_under_way) {
+ROW("event.under_way", "record, query twice, finish, query again") {
     gate g = closed_gate(l);
     dvmm_event event = new_event(l);
     say(l, CALL(l, event_record, event, g.stream));
@@ -64,7 +67,7 @@ EXPERIMENT(event_under_way) {
 }
 
 /* Recording again replaces the point that is waited for, also while the first is under way. */
-EXPERIMENT(event_recorded_again) {
+ROW("event.recorded_again", "record under way, then on an idle stream") {
     gate g = closed_gate(l);
     dvmm_event event = new_event(l);
     ductile_stream idle = new_stream(l);
@@ -76,7 +79,7 @@ EXPERIMENT(event_recorded_again) {
 }
 
 /* A wait keeps the point it saw: recording the event again elsewhere does not free the waiter. */
-EXPERIMENT(event_wait_keeps_its_point) {
+ROW("event.wait_keeps_its_point", "wait, record elsewhere, query the waiter") {
     gate g = closed_gate(l);
     dvmm_event event = new_event(l);
     ductile_stream waiter = new_stream(l);
@@ -89,7 +92,7 @@ EXPERIMENT(event_wait_keeps_its_point) {
     say(l, CALL(l, stream_sync, waiter));
 }
 
-EXPERIMENT(event_destroyed_under_way) {
+ROW("event.destroyed_under_way", "wait, destroy, query the waiter") {
     gate g = closed_gate(l);
     dvmm_event event = new_event(l);
     ductile_stream waiter = new_stream(l);
@@ -104,7 +107,7 @@ EXPERIMENT(event_destroyed_under_way) {
 
 /* ---- Streams ------------------------------------------------------------------------------- */
 
-EXPERIMENT(stream_destroyed_under_way) {
+ROW("stream.destroyed_under_way", "record, destroy, query, finish") {
     gate g = closed_gate(l);
     dvmm_event event = new_event(l);
     need(l, "record", CALL(l, event_record, event, g.stream));
@@ -116,7 +119,7 @@ EXPERIMENT(stream_destroyed_under_way) {
     say(l, CALL(l, event_query, event));
 }
 
-EXPERIMENT(stream_order) {
+ROW("stream.order", "fill, upload, copy, read back") {
     dvmm_phys phys;
     ductile_addr addr = mapped(l, 1, &phys);
     ductile_stream stream = new_stream(l);
@@ -130,7 +133,7 @@ EXPERIMENT(stream_order) {
 }
 
 /* Two addresses of one handle are one memory. */
-EXPERIMENT(stream_alias) {
+ROW("stream.alias", "write by one address, read by the other") {
     dvmm_phys phys;
     ductile_addr first = mapped(l, 1, &phys);
     ductile_addr second = reserve(l, 1);
@@ -146,7 +149,7 @@ EXPERIMENT(stream_alias) {
     note(l, "by first=%u", seen);
 }
 
-EXPERIMENT(fill_zero_bytes) {
+ROW("stream.fill_zero_bytes", "fill and copy 0 bytes") {
     ductile_addr addr = mapped(l, 1, NULL);
     ductile_stream stream = new_stream(l);
     say(l, CALL(l, fill, addr, 1, 0, stream));
@@ -155,7 +158,7 @@ EXPERIMENT(fill_zero_bytes) {
 }
 
 /* Mapping calls do not wait for work: all of them return while a stream is held up. */
-EXPERIMENT(memory_while_work) {
+ROW("stream.memory_while_work", "all mapping calls beside work that waits") {
     ductile_addr busy = mapped(l, 1, NULL);
     gate g = closed_gate(l);
     need(l, "fill", CALL(l, fill, busy, 1, l->granule, g.stream));
@@ -195,7 +198,7 @@ static void use_streams(void *argument) {
     say(l, CALL(l, stream_destroy, stream));
 }
 
-EXPERIMENT(streams_in_new_thread) {
+ROW("stream.in_new_thread", "every stream call without a context") {
     on_other_thread(l, use_streams, l);
 }
 
@@ -216,30 +219,7 @@ static void use_shared(void *argument) {
     say(l, CALL(l, stream_sync, s->stream));
 }
 
-EXPERIMENT(streams_of_other_thread) {
+ROW("stream.of_other_thread", "another thread's stream and event") {
     shared_things s = {l, new_stream(l), new_event(l)};
     on_other_thread(l, use_shared, &s);
 }
-
-/* ---- The rows ------------------------------------------------------------------------------ */
-
-const conformance_row stream_rows[] = {
-    ROW("event.never_recorded", "query, sync, wait, drain", event_never_recorded),
-    ROW("event.idle_stream", "record, sync, query", event_idle_stream),
-    ROW("event.legacy_stream", "record on NULL, sync, query, query NULL", event_legacy_stream),
-    ROW("event.under_way", "record, query twice, finish, query again", event_under_way),
-    ROW("event.recorded_again", "record under way, then on an idle stream", event_recorded_again),
-    ROW("event.wait_keeps_its_point", "wait, record elsewhere, query the waiter",
-        event_wait_keeps_its_point),
-    ROW("event.destroyed_under_way", "wait, destroy, query the waiter", event_destroyed_under_way),
-
-    ROW("stream.destroyed_under_way", "record, destroy, query, finish", stream_destroyed_under_way),
-    ROW("stream.order", "fill, upload, copy, read back", stream_order),
-    ROW("stream.alias", "write by one address, read by the other", stream_alias),
-    ROW("stream.fill_zero_bytes", "fill and copy 0 bytes", fill_zero_bytes),
-    ROW("stream.memory_while_work", "all mapping calls beside work that waits", memory_while_work),
-    ROW("stream.in_new_thread", "every stream call without a context", streams_in_new_thread),
-    ROW("stream.of_other_thread", "another thread's stream and event", streams_of_other_thread),
-};
-
-const size_t n_stream_rows = COUNT_OF(stream_rows);

@@ -65,16 +65,15 @@ static cu_result planned(const char *call) {
 
 #define NOTHING ((void)0)
 
+#define DO(name, parameters, effect)                                                               \
+    static cu_result fake_##name parameters {                                                      \
+        ANSWER(#name, effect);                                                                     \
+    }
+
 /* ---- Start and devices --------------------------------------------------------------------- */
 
-static cu_result fake_cuInit(unsigned int flags) {
-    (void)flags;
-    ANSWER("cuInit", NOTHING);
-}
-
-static cu_result fake_cuDriverGetVersion(int *version) {
-    ANSWER("cuDriverGetVersion", *version = fake->version);
-}
+DO(cuInit, (unsigned int flags), NOTHING)
+DO(cuDriverGetVersion, (int *version), *version = fake->version)
 
 static cu_result fake_cuDeviceGet(cu_device *out, int ordinal) {
     if (ordinal < 0 || ordinal >= fake->n_devices) {
@@ -83,19 +82,10 @@ static cu_result fake_cuDeviceGet(cu_device *out, int ordinal) {
     ANSWER("cuDeviceGet", *out = ordinal);
 }
 
-static cu_result fake_cuDeviceGetCount(int *count) {
-    ANSWER("cuDeviceGetCount", *count = fake->n_devices);
-}
-
-static cu_result fake_cuDeviceGetName(char *name, int size, cu_device device) {
-    (void)device;
-    ANSWER("cuDeviceGetName", strncpy(name, "Fake GPU", (size_t)size));
-}
-
-static cu_result fake_cuDeviceTotalMem(size_t *bytes, cu_device device) {
-    (void)device;
-    ANSWER("cuDeviceTotalMem", *bytes = (size_t)1 << 34);
-}
+DO(cuDeviceGetCount, (int *count), *count = fake->n_devices)
+DO(cuDeviceGetName, (char *name, int size, cu_device device),
+   strncpy(name, "Fake GPU", (size_t)size))
+DO(cuDeviceTotalMem, (size_t * bytes, cu_device device), *bytes = (size_t)1 << 34)
 
 static int attribute(cu_device_attribute which) {
     switch (which) {
@@ -112,21 +102,11 @@ static int attribute(cu_device_attribute which) {
     }
 }
 
-static cu_result fake_cuDeviceGetAttribute(int *value, cu_device_attribute which,
-                                           cu_device device) {
-    (void)device;
-    ANSWER("cuDeviceGetAttribute", *value = attribute(which));
-}
-
-static cu_result fake_cuDevicePrimaryCtxRetain(cu_context *out, cu_device device) {
-    (void)device;
-    ANSWER("cuDevicePrimaryCtxRetain", (fake->contexts++, *out = fake->primary));
-}
-
-static cu_result fake_cuDevicePrimaryCtxRelease(cu_device device) {
-    (void)device;
-    ANSWER("cuDevicePrimaryCtxRelease", fake->contexts--);
-}
+DO(cuDeviceGetAttribute, (int *value, cu_device_attribute which, cu_device device),
+   *value = attribute(which))
+DO(cuDevicePrimaryCtxRetain, (cu_context * out, cu_device device),
+   (fake->contexts++, *out = fake->primary))
+DO(cuDevicePrimaryCtxRelease, (cu_device device), fake->contexts--)
 
 /* ---- The current context: a stack of two is all that is ever needed ------------------------ */
 
@@ -156,94 +136,46 @@ static cu_result fake_cuCtxPopCurrent(cu_context *out) {
     return DVMM_SUCCESS;
 }
 
-static cu_result fake_cuCtxSynchronize(void) {
-    ANSWER("cuCtxSynchronize", NOTHING);
-}
+DO(cuCtxSynchronize, (void), NOTHING)
 
 /* ---- Memory -------------------------------------------------------------------------------- */
 
-static cu_result fake_cuMemGetInfo(size_t *free_bytes, size_t *total_bytes) {
-    ANSWER("cuMemGetInfo", (*free_bytes = 1, *total_bytes = 2));
-}
-
-static cu_result fake_cuMemGetAllocationGranularity(size_t *out, const cu_phys_props *props,
-                                                    cu_granularity_option option) {
-    (void)props;
-    (void)option;
-    ANSWER("cuMemGetAllocationGranularity", *out = (size_t)2 << 20);
-}
-
-static cu_result fake_cuMemAddressReserve(ductile_addr *out, size_t size, size_t alignment,
-                                          ductile_addr hint, unsigned long long flags) {
-    (void)size;
-    (void)alignment;
-    (void)hint;
-    (void)flags;
-    ANSWER("cuMemAddressReserve", (fake->reservations++, *out = SOME_ADDRESS));
-}
-
-static cu_result fake_cuMemAddressFree(ductile_addr addr, size_t size) {
-    (void)addr;
-    (void)size;
-    ANSWER("cuMemAddressFree", fake->reservations--);
-}
+DO(cuMemGetInfo, (size_t * free_bytes, size_t *total_bytes), (*free_bytes = 1, *total_bytes = 2))
+DO(cuMemGetAllocationGranularity,
+   (size_t * out, const cu_phys_props *props, cu_granularity_option option), *out = (size_t)2 << 20)
+DO(cuMemAddressReserve,
+   (ductile_addr * out, size_t size, size_t alignment, ductile_addr hint, unsigned long long flags),
+   (fake->reservations++, *out = SOME_ADDRESS))
+DO(cuMemAddressFree, (ductile_addr addr, size_t size), fake->reservations--)
 
 static cu_result fake_cuMemCreate(dvmm_phys *out, size_t size, const cu_phys_props *props,
                                   unsigned long long flags) {
-    (void)size;
-    (void)flags;
     if (props->type != CU_PHYS_PINNED || props->location.type != CU_LOCATION_DEVICE) {
         return DVMM_INVALID_VALUE;
     }
     ANSWER("cuMemCreate", (fake->handles++, *out = SOME_HANDLE));
 }
 
-static cu_result fake_cuMemRelease(dvmm_phys phys) {
-    (void)phys;
-    ANSWER("cuMemRelease", fake->handles--);
-}
-
-static cu_result fake_cuMemMap(ductile_addr addr, size_t size, size_t offset, dvmm_phys phys,
-                               unsigned long long flags) {
-    (void)addr;
-    (void)size;
-    (void)offset;
-    (void)phys;
-    (void)flags;
-    ANSWER("cuMemMap", fake->mappings++);
-}
-
-static cu_result fake_cuMemUnmap(ductile_addr addr, size_t size) {
-    (void)addr;
-    (void)size;
-    ANSWER("cuMemUnmap", fake->mappings--);
-}
+DO(cuMemRelease, (dvmm_phys phys), fake->handles--)
+DO(cuMemMap,
+   (ductile_addr addr, size_t size, size_t offset, dvmm_phys phys, unsigned long long flags),
+   fake->mappings++)
+DO(cuMemUnmap, (ductile_addr addr, size_t size), fake->mappings--)
 
 static cu_result fake_cuMemSetAccess(ductile_addr addr, size_t size, const cu_access_desc *descs,
                                      size_t n_descs) {
-    (void)addr;
-    (void)size;
     if (n_descs < 1 || n_descs > 2 || descs->location.type != CU_LOCATION_DEVICE) {
         return DVMM_INVALID_VALUE;
     }
     ANSWER("cuMemSetAccess", NOTHING);
 }
 
-static cu_result fake_cuMemGetAccess(unsigned long long *flags, const cu_location *location,
-                                     ductile_addr addr) {
-    (void)location;
-    (void)addr;
-    ANSWER("cuMemGetAccess", *flags = fake->granted);
-}
-
-static cu_result fake_cuDeviceCanAccessPeer(int *out, cu_device device, cu_device of) {
-    ANSWER("cuDeviceCanAccessPeer", *out = device != of);
-}
+DO(cuMemGetAccess, (unsigned long long *flags, const cu_location *location, ductile_addr addr),
+   *flags = fake->granted)
+DO(cuDeviceCanAccessPeer, (int *out, cu_device device, cu_device of), *out = device != of)
 
 static cu_result fake_cuMemExportToShareableHandle(void *out, dvmm_phys phys, cu_handle_type type,
                                                    unsigned long long flags) {
-    (void)phys;
-    (void)flags;
     if (type != DVMM_SHARE_FD && type != DVMM_SHARE_FABRIC) {
         return DVMM_INVALID_VALUE;
     }
@@ -261,37 +193,14 @@ static cu_result take_back(dvmm_phys *out, const void *shared, cu_handle_type ty
     return is_ours ? DVMM_SUCCESS : DVMM_INVALID_VALUE;
 }
 
-static cu_result fake_cuMemImportFromShareableHandle(dvmm_phys *out, void *shared,
-                                                     cu_handle_type type) {
-    ANSWER("cuMemImportFromShareableHandle", answer = take_back(out, shared, type));
-}
-
-static cu_result fake_cuMemAlloc(ductile_addr *out, size_t size) {
-    (void)size;
-    ANSWER("cuMemAlloc", *out = SOME_ADDRESS);
-}
-
-static cu_result fake_cuMemFree(ductile_addr addr) {
-    (void)addr;
-    ANSWER("cuMemFree", NOTHING);
-}
-
-static cu_result fake_cuMemAllocAsync(ductile_addr *out, size_t size, ductile_stream stream) {
-    (void)size;
-    (void)stream;
-    ANSWER("cuMemAllocAsync", *out = SOME_ADDRESS);
-}
-
-static cu_result fake_cuMemFreeAsync(ductile_addr addr, ductile_stream stream) {
-    (void)addr;
-    (void)stream;
-    ANSWER("cuMemFreeAsync", NOTHING);
-}
-
-static cu_result fake_cuDeviceGetDefaultMemPool(cu_mem_pool *out, cu_device device) {
-    (void)device;
-    ANSWER("cuDeviceGetDefaultMemPool", *out = (cu_mem_pool)SOME_OBJECT);
-}
+DO(cuMemImportFromShareableHandle, (dvmm_phys * out, void *shared, cu_handle_type type),
+   answer = take_back(out, shared, type))
+DO(cuMemAlloc, (ductile_addr * out, size_t size), *out = SOME_ADDRESS)
+DO(cuMemFree, (ductile_addr addr), NOTHING)
+DO(cuMemAllocAsync, (ductile_addr * out, size_t size, ductile_stream stream), *out = SOME_ADDRESS)
+DO(cuMemFreeAsync, (ductile_addr addr, ductile_stream stream), NOTHING)
+DO(cuDeviceGetDefaultMemPool, (cu_mem_pool * out, cu_device device),
+   *out = (cu_mem_pool)SOME_OBJECT)
 
 static cu_result reset_peak(int *n_resets, unsigned long long value) {
     if (value != 0) {
@@ -315,23 +224,11 @@ static cu_result set_in_pool(cu_pool_attribute which, unsigned long long value) 
     }
 }
 
-static cu_result fake_cuMemPoolSetAttribute(cu_mem_pool pool, cu_pool_attribute which,
-                                            void *value) {
-    (void)pool;
-    ANSWER("cuMemPoolSetAttribute", answer = set_in_pool(which, *(unsigned long long *)value));
-}
-
-static cu_result fake_cuMemPoolGetAttribute(cu_mem_pool pool, cu_pool_attribute which,
-                                            void *value) {
-    (void)pool;
-    ANSWER("cuMemPoolGetAttribute", *(unsigned long long *)value = (unsigned long long)which);
-}
-
-static cu_result fake_cuMemPoolTrimTo(cu_mem_pool pool, size_t keep_bytes) {
-    (void)pool;
-    (void)keep_bytes;
-    ANSWER("cuMemPoolTrimTo", fake->pool_trims++);
-}
+DO(cuMemPoolSetAttribute, (cu_mem_pool pool, cu_pool_attribute which, void *value),
+   answer = set_in_pool(which, *(unsigned long long *)value))
+DO(cuMemPoolGetAttribute, (cu_mem_pool pool, cu_pool_attribute which, void *value),
+   *(unsigned long long *)value = (unsigned long long)which)
+DO(cuMemPoolTrimTo, (cu_mem_pool pool, size_t keep_bytes), fake->pool_trims++)
 
 /* ---- Streams, captures, events ------------------------------------------------------------- */
 
@@ -342,61 +239,19 @@ static cu_result fake_cuStreamCreate(ductile_stream *out, unsigned int flags) {
     ANSWER("cuStreamCreate", (fake->streams++, *out = (ductile_stream)SOME_OBJECT));
 }
 
-static cu_result fake_cuStreamDestroy(ductile_stream stream) {
-    (void)stream;
-    ANSWER("cuStreamDestroy", fake->streams--);
-}
-
-static cu_result fake_cuStreamSynchronize(ductile_stream stream) {
-    (void)stream;
-    ANSWER("cuStreamSynchronize", NOTHING);
-}
-
-static cu_result fake_cuStreamQuery(ductile_stream stream) {
-    (void)stream;
-    ANSWER("cuStreamQuery", NOTHING);
-}
-
-static cu_result fake_cuStreamWaitEvent(ductile_stream stream, dvmm_event event,
-                                        unsigned int flags) {
-    (void)stream;
-    (void)flags;
-    ANSWER("cuStreamWaitEvent", fake->foreign_waits += event == (dvmm_event)FOREIGN_EVENT);
-}
-
-static cu_result fake_cuStreamWaitValue64(ductile_stream stream, ductile_addr addr, uint64_t value,
-                                          unsigned int flags) {
-    (void)stream;
-    (void)addr;
-    (void)value;
-    (void)flags;
-    ANSWER("cuStreamWaitValue64", NOTHING);
-}
-
-static cu_result fake_cuStreamIsCapturing(ductile_stream stream, cu_capture_status *out) {
-    (void)stream;
-    ANSWER("cuStreamIsCapturing", *out = DVMM_CAPTURE_ACTIVE);
-}
-
-static cu_result fake_cuStreamBeginCapture(ductile_stream stream, cu_capture_mode mode) {
-    (void)stream;
-    (void)mode;
-    ANSWER("cuStreamBeginCapture", NOTHING);
-}
-
-static cu_result fake_cuStreamEndCapture(ductile_stream stream, dvmm_graph *out) {
-    (void)stream;
-    ANSWER("cuStreamEndCapture", (fake->graphs++, *out = (dvmm_graph)SOME_OBJECT));
-}
-
-static cu_result fake_cuThreadExchangeStreamCaptureMode(cu_capture_mode *mode) {
-    ANSWER("cuThreadExchangeStreamCaptureMode", *mode = DVMM_CAPTURE_GLOBAL);
-}
-
-static cu_result fake_cuGraphDestroy(dvmm_graph graph) {
-    (void)graph;
-    ANSWER("cuGraphDestroy", fake->graphs--);
-}
+DO(cuStreamDestroy, (ductile_stream stream), fake->streams--)
+DO(cuStreamSynchronize, (ductile_stream stream), NOTHING)
+DO(cuStreamQuery, (ductile_stream stream), NOTHING)
+DO(cuStreamWaitEvent, (ductile_stream stream, dvmm_event event, unsigned int flags),
+   fake->foreign_waits += event == (dvmm_event)FOREIGN_EVENT)
+DO(cuStreamWaitValue64,
+   (ductile_stream stream, ductile_addr addr, uint64_t value, unsigned int flags), NOTHING)
+DO(cuStreamIsCapturing, (ductile_stream stream, cu_capture_status *out), *out = DVMM_CAPTURE_ACTIVE)
+DO(cuStreamBeginCapture, (ductile_stream stream, cu_capture_mode mode), NOTHING)
+DO(cuStreamEndCapture, (ductile_stream stream, dvmm_graph *out),
+   (fake->graphs++, *out = (dvmm_graph)SOME_OBJECT))
+DO(cuThreadExchangeStreamCaptureMode, (cu_capture_mode * mode), *mode = DVMM_CAPTURE_GLOBAL)
+DO(cuGraphDestroy, (dvmm_graph graph), fake->graphs--)
 
 static cu_result fake_cuEventCreate(dvmm_event *out, unsigned int flags) {
     if (flags != CU_EVENT_FLAG_DISABLE_TIMING) {
@@ -407,10 +262,7 @@ static cu_result fake_cuEventCreate(dvmm_event *out, unsigned int flags) {
     ANSWER("cuEventCreate", (fake->events++, *out = made));
 }
 
-static cu_result fake_cuEventDestroy(dvmm_event event) {
-    (void)event;
-    ANSWER("cuEventDestroy", fake->events--);
-}
+DO(cuEventDestroy, (dvmm_event event), fake->events--)
 
 static cu_result fake_cuEventRecord(dvmm_event event, ductile_stream stream) {
     bool is_foreign = event == (dvmm_event)FOREIGN_EVENT;
@@ -428,12 +280,11 @@ static cu_result fake_cuCtxRecordEvent(cu_context context, dvmm_event event) {
     ANSWER("cuCtxRecordEvent", NOTHING);
 }
 
-static cu_result fake_cuStreamGetCtx(ductile_stream stream, cu_context *out) {
-    ANSWER("cuStreamGetCtx", *out = stream == FAKE_FOREIGN_STREAM   ? FAKE_FOREIGN_CONTEXT
-                                    : stream == FAKE_STREAM_OF_NONE ? NULL
-                                    : stream == FAKE_GREEN_STREAM   ? FAKE_GREEN_CONTEXT
-                                                                    : fake->primary);
-}
+DO(cuStreamGetCtx, (ductile_stream stream, cu_context *out),
+   *out = stream == FAKE_FOREIGN_STREAM   ? FAKE_FOREIGN_CONTEXT
+          : stream == FAKE_STREAM_OF_NONE ? NULL
+          : stream == FAKE_GREEN_STREAM   ? FAKE_GREEN_CONTEXT
+                                          : fake->primary)
 
 static cu_result fake_cuStreamGetCtx_v2(ductile_stream stream, cu_context *out,
                                         cu_green_context *green) {
@@ -442,74 +293,22 @@ static cu_result fake_cuStreamGetCtx_v2(ductile_stream stream, cu_context *out,
            *out = stream == FAKE_FOREIGN_STREAM ? FAKE_FOREIGN_CONTEXT : fake->primary);
 }
 
-static cu_result fake_cuEventQuery(dvmm_event event) {
-    (void)event;
-    ANSWER("cuEventQuery", NOTHING);
-}
-
-static cu_result fake_cuEventSynchronize(dvmm_event event) {
-    (void)event;
-    ANSWER("cuEventSynchronize", NOTHING);
-}
+DO(cuEventQuery, (dvmm_event event), NOTHING)
+DO(cuEventSynchronize, (dvmm_event event), NOTHING)
 
 /* ---- Host memory and contents -------------------------------------------------------------- */
 
-static cu_result fake_cuMemHostAlloc(void **out, size_t size, unsigned int flags) {
-    (void)flags;
-    ANSWER("cuMemHostAlloc", *out = malloc(size));
-}
-
-static cu_result fake_cuMemFreeHost(void *memory) {
-    ANSWER("cuMemFreeHost", free(memory));
-}
-
-static cu_result fake_cuMemHostRegister(void *memory, size_t size, unsigned int flags) {
-    (void)memory;
-    (void)size;
-    (void)flags;
-    ANSWER("cuMemHostRegister", NOTHING);
-}
-
-static cu_result fake_cuMemHostUnregister(void *memory) {
-    (void)memory;
-    ANSWER("cuMemHostUnregister", NOTHING);
-}
-
-static cu_result fake_cuMemsetD8Async(ductile_addr addr, unsigned char value, size_t size,
-                                      ductile_stream stream) {
-    (void)addr;
-    (void)value;
-    (void)size;
-    (void)stream;
-    ANSWER("cuMemsetD8Async", NOTHING);
-}
-
-static cu_result fake_cuMemcpyDtoDAsync(ductile_addr to, ductile_addr from, size_t size,
-                                        ductile_stream stream) {
-    (void)to;
-    (void)from;
-    (void)size;
-    (void)stream;
-    ANSWER("cuMemcpyDtoDAsync", NOTHING);
-}
-
-static cu_result fake_cuMemcpyHtoDAsync(ductile_addr to, const void *from, size_t size,
-                                        ductile_stream stream) {
-    (void)to;
-    (void)from;
-    (void)size;
-    (void)stream;
-    ANSWER("cuMemcpyHtoDAsync", NOTHING);
-}
-
-static cu_result fake_cuMemcpyDtoHAsync(void *to, ductile_addr from, size_t size,
-                                        ductile_stream stream) {
-    (void)to;
-    (void)from;
-    (void)size;
-    (void)stream;
-    ANSWER("cuMemcpyDtoHAsync", NOTHING);
-}
+DO(cuMemHostAlloc, (void **out, size_t size, unsigned int flags), *out = malloc(size))
+DO(cuMemFreeHost, (void *memory), free(memory))
+DO(cuMemHostRegister, (void *memory, size_t size, unsigned int flags), NOTHING)
+DO(cuMemHostUnregister, (void *memory), NOTHING)
+DO(cuMemsetD8Async, (ductile_addr addr, unsigned char value, size_t size, ductile_stream stream),
+   NOTHING)
+DO(cuMemcpyDtoDAsync, (ductile_addr to, ductile_addr from, size_t size, ductile_stream stream),
+   NOTHING)
+DO(cuMemcpyHtoDAsync, (ductile_addr to, const void *from, size_t size, ductile_stream stream),
+   NOTHING)
+DO(cuMemcpyDtoHAsync, (void *to, ductile_addr from, size_t size, ductile_stream stream), NOTHING)
 
 /* ---- How they are found -------------------------------------------------------------------- */
 

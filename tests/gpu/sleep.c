@@ -20,8 +20,6 @@
 #include "tests/support/program_device.h"
 #include "tests/support/rng.h"
 #include "vmm/base/align.h"
-#include "vmm/cuda/open.h"
-#include "vmm/driver/open_virtual.h"
 #include "vmm/host_arena.h"
 
 #include <stdio.h>
@@ -309,16 +307,10 @@ static const char *measure_residue(void) {
 /* ---- The whole ----------------------------------------------------------------------------- */
 
 static const char *open_device(void) {
-    char reason[512];
-    if (p.is_virtual) {
-        ductile_virtual_options options;
-        ductile_virtual_options_init(&options);
-        options.capacity_bytes = 4 * DTI_GIB;
-        NEED_OK(ductile_virtual_create(&p.gpu, &options));
-        NEED_OK(dvmm_open_virtual(p.gpu, &p.driver, NULL, 0));
-    } else if (dvmm_open_cuda(p.device, &p.driver, reason, sizeof reason) != DUCTILE_OK) {
-        command_skip(reason);
-    }
+    ductile_virtual_options options;
+    ductile_virtual_options_init(&options);
+    options.capacity_bytes = 4 * DTI_GIB;
+    TRY(program_open(p.is_virtual ? &options : NULL, p.device, &p.gpu, &p.driver));
     NEED_OK(dvmm_stream_create(p.driver, &p.stream));
     return painter_open(&p.painter, p.driver, p.device);
 }

@@ -95,6 +95,7 @@ const char *fill_block(subject *s, model_block *b, size_t slot) {
     deed d = {b, slot};
     TRY(with_stream(s, slot, fill_here, &d));
     b->is_blank = is_captured(s, slot); /* a graph fills it when it is launched, if ever */
+    b->captured = b->is_blank ? b->pattern : b->captured;
     return NULL;
 }
 

@@ -16,23 +16,13 @@ const char *do_anew(subject *s, const record *r) {
     return subject_make_anew(s, r->a % 2 == 0);
 }
 
-/* Out of 256 values of the first byte, how many mean which operation. */
 static const struct operation {
     const char *(*run)(subject *s, const record *r);
     uint8_t weight;
 } operations[] = {
-    {do_balance, 60},     {do_alloc, 8},          {do_free, 8},          {do_dedicated, 5},
-    {do_phase, 4},        {do_use, 14},           {do_free_on, 8},       {do_join, 12},
-    {do_verify, 3},       {do_query, 4},          {do_advance, 10},      {do_sync, 3},
-    {do_order, 5},        {do_replace_stream, 2}, {do_peer, 2},          {do_capture_begin, 4},
-    {do_capture_end, 3},  {do_launch, 4},         {do_destroy_graph, 3}, {do_set_captures, 2},
-    {do_pool_open, 6},    {do_pool_close, 7},     {do_pool_hold, 5},     {do_pool_kind, 3},
-    {do_pool_view, 3},    {do_pool_trim, 3},      {do_pause, 8},         {do_alloc_at, 2},
-    {do_trim, 3},         {do_empty, 3},          {do_limit, 3},         {do_soft_limit, 2},
-    {do_external, 4},     {do_fault, 2},          {do_no_fault, 2},      {do_callback, 2},
-    {do_views, 3},        {do_misuse, 4},         {do_pin, 7},           {do_share, 2},
-    {do_close_import, 2}, {do_anew, 1},           {do_pay, 4},           {do_rest, 2},
-    {do_thread, 6},       {do_end_thread, 3},
+#define OPERATION(run, weight) {run, weight},
+    OPERATIONS(OPERATION)
+#undef OPERATION
 };
 
 /* What a soak leaves out: what changes how much memory there is, or ends everything. */

@@ -121,11 +121,34 @@ static void print(const player *p, const char *operation) {
     }
 }
 
+static struct {
+    const char *word;
+    player_verb verb;
+} verbs[128];
+static size_t n_verbs;
+
+void player_add_verb(const char *word, player_verb verb) {
+    if (n_verbs == sizeof verbs / sizeof *verbs) {
+        abort();
+    }
+    verbs[n_verbs].word = word;
+    verbs[n_verbs++].verb = verb;
+}
+
+static player_verb find_verb(const char *word) {
+    for (size_t i = 0; i < n_verbs; i++) {
+        if (strcmp(word, verbs[i].word) == 0) {
+            return verbs[i].verb;
+        }
+    }
+    return NULL;
+}
+
 const char *player_do(player *p, const char *operation) {
     words w;
     TRY(split(&w, operation));
     take_target(&w);
-    player_verb verb = player_find_verb(word_at(&w, 0));
+    player_verb verb = find_verb(word_at(&w, 0));
     NEED(verb != NULL, "no operation is called %s", word_at(&w, 0));
     print(p, operation);
     const char *why = verb(p, &w);
@@ -293,8 +316,8 @@ static const char *begin(player *p) {
     TRY(read_options(s));
     TRY(make_plain_streams(s));
     dvmm_set_trace(s->f.allocator->driver, come_between, p, true);
-    TRY(says_may_fail(p->of) ? NULL : play_may_fail(p, NULL));
-    return play_note(p, NULL);
+    TRY(says_may_fail(p->of) ? NULL : find_verb("may_fail")(p, NULL));
+    return find_verb("note")(p, NULL);
 }
 
 static const char *end(player *p) {

@@ -67,6 +67,7 @@ typedef struct player {
     named names[MOST_NAMES];
     size_t n_names;
     ductile_stats noted;
+    ductile_virtual_state noted_state;
     uint64_t noted_calls[DVMM_N_CALLS];
     ductile_sleep_report report; /* of the latest set that slept or woke */
     awaited awaited[MOST_AWAITED];
@@ -88,28 +89,27 @@ const char *value_of(const player *p, const char *text, uint64_t *out);
 /* One more than the index; 0: no such name. */
 size_t find_name(const player *p, const char *name, size_t length);
 const char *player_do(player *p, const char *operation);
-player_verb player_find_verb(const char *name);
-player_verb player_find_memory_verb(const char *name);
 /* Is it the status that the operation is said to have? */
 const char *answers(const player *p, const words *w, ductile_status got);
 
+/* The head of an operation that begins with the word. */
+void player_add_verb(const char *word, player_verb verb);
+#define VERB(function, word)                                                                       \
+    static const char *function(player *p, const words *w);                                        \
+    __attribute__((constructor)) static void add_##function(void) {                                \
+        player_add_verb(word, function);                                                           \
+    }                                                                                              \
+    static const char *function(player *p __attribute__((unused)),                                 \
+                                const words *w __attribute__((unused)))
+
 /* ---- player_faults.c ---- */
 
-/* From here on the planned call may fail: at the beginning, or where the scenario says so. */
-const char *play_may_fail(player *p, const words *w);
 /* The device is as it was, or what is missing is what the failed calls were about. */
 const char *play_end_after_fault(player *p);
 
-/* ---- player_sleep.c ---- */
+/* ---- player_sleep.c and player_expect.c ---- */
 
-const char *play_tag(player *p, const words *w);
-const char *play_margin(player *p, const words *w);
-const char *play_sleep(player *p, const words *w);
-const char *play_wake(player *p, const words *w);
 bool figure_of_sleep(const player *p, const char *name, uint64_t *out);
-
-const char *play_note(player *p, const words *w);
-const char *play_expect(player *p, const words *w);
 /* Calls of that name, or "host_waits", since the latest note. */
 bool count_calls(const player *p, const char *name, uint64_t *out);
 

@@ -29,12 +29,14 @@ static bool statistic(const ductile_stats *stats, const char *name, uint64_t *ou
 
 bool count_calls(const player *p, const char *name, uint64_t *out) {
     uint64_t sum = 0;
-    bool is_known = strcmp(name, "host_waits") == 0;
+    bool is_all = strcmp(name, "all") == 0;
+    bool is_known = is_all || strcmp(name, "host_waits") == 0;
     for (int i = 0; i < DVMM_N_CALLS; i++) {
         const char *call = dvmm_call_name((dvmm_call)i);
         bool is_wait = strcmp(call, "event_sync") == 0 || strcmp(call, "stream_sync") == 0 ||
                        strcmp(call, "context_sync") == 0;
         bool counts = strcmp(name, "host_waits") == 0 ? is_wait : strcmp(name, call) == 0;
+        counts |= is_all;
         is_known |= counts;
         sum += counts ? ductile_virtual_count(p->s.f.gpu, call) - p->noted_calls[i] : 0;
     }
@@ -42,33 +44,49 @@ bool count_calls(const player *p, const char *name, uint64_t *out) {
     return is_known;
 }
 
-const char *play_note(player *p, const words *w) {
-    (void)w;
+VERB(play_note, "note") {
     p->noted = fixture_stats(p->s.f.allocator);
+    p->noted_state = fixture_state(&p->s.f);
     for (int i = 0; i < DVMM_N_CALLS; i++) {
         p->noted_calls[i] = ductile_virtual_count(p->s.f.gpu, dvmm_call_name((dvmm_call)i));
     }
     return NULL;
 }
 
-static bool of_device(const player *p, const char *name, uint64_t *out) {
-    ductile_virtual_state state = fixture_state(&p->s.f);
-    const struct {
-        const char *name;
-        uint64_t value;
-    } known[] = {{"used", state.used_bytes},
-                 {"mappings", state.mappings},
-                 {"poisoned", (uint64_t)state.poisoned},
-                 {"faults", ductile_virtual_faults_fired(p->s.f.gpu)},
-                 {"told_mapped", p->s.listener.n_mapped},
-                 {"told_leaving", p->s.listener.n_left}};
-    for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
+typedef struct named_value {
+    const char *name;
+    uint64_t value;
+} named_value;
+
+static bool find_value(const named_value *known, size_t n, const char *name, uint64_t *out) {
+    for (size_t i = 0; i < n; i++) {
         if (strcmp(known[i].name, name) == 0) {
             *out = known[i].value;
             return true;
         }
     }
     return false;
+}
+
+static bool of_state(const ductile_virtual_state *s, const char *name, uint64_t *out) {
+    const named_value known[] = {{"used", s->used_bytes},
+                                 {"mappings", s->mappings},
+                                 {"device:handles", s->handles},
+                                 {"device:ranges", s->reservations},
+                                 {"device:addresses", s->reserved_address_bytes},
+                                 {"device:streams", s->streams},
+                                 {"device:events", s->events},
+                                 {"poisoned", (uint64_t)s->poisoned}};
+    return find_value(known, sizeof known / sizeof *known, name, out);
+}
+
+static bool of_device(const player *p, const char *name, uint64_t *out) {
+    ductile_virtual_state state = fixture_state(&p->s.f);
+    const named_value known[] = {{"faults", ductile_virtual_faults_fired(p->s.f.gpu)},
+                                 {"told_mapped", p->s.listener.n_mapped},
+                                 {"told_leaving", p->s.listener.n_left}};
+    return of_state(&state, name, out) ||
+           find_value(known, sizeof known / sizeof *known, name, out);
 }
 
 /* "held:1", "live:1", "references:1", "open:1", "plain:1", "paused:1"; a pool that is none holds 0.
@@ -179,7 +197,7 @@ static bool holds(uint64_t got, const char *how, uint64_t value) {
 }
 
 /* "expect FIGURE = VALUE"; "+ VALUE" and "- VALUE": more or less than at the latest note. */
-const char *play_expect(player *p, const words *w) {
+VERB(play_expect, "expect") {
     uint64_t got = 0;
     uint64_t value = 0;
     uint64_t before = 0;
@@ -193,7 +211,9 @@ const char *play_expect(player *p, const words *w) {
     TRY(value_of(p, w->at[3], &value));
     bool is_change = strcmp(how, "+") == 0 || strcmp(how, "-") == 0;
     if (is_change) {
-        NEED(statistic(&p->noted, w->at[1], &before), "only statistics are noted");
+        NEED(statistic(&p->noted, w->at[1], &before) ||
+                 of_state(&p->noted_state, w->at[1], &before),
+             "only statistics and what the device has are noted");
         value = how[0] == '+' ? before + value : before - value;
     }
     NEED(holds(got, is_change ? "=" : how, value), "it is %llu (%s %llu)", (unsigned long long)got,

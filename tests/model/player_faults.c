@@ -7,7 +7,8 @@
 
 #define ULL(x) ((unsigned long long)(x))
 
-const char *play_may_fail(player *p, const words *w) {
+/* From here on the planned call may fail: at the beginning, or where the scenario says so. */
+VERB(play_may_fail, "may_fail") {
     const play_fault *f = &p->how.fault;
     const ductile_virtual_fault it = {.struct_size = sizeof it,
                                       .call = f->call,

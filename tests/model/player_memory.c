@@ -24,7 +24,7 @@ static const char *pool_at(player *p, const words *w, size_t i, unsigned *out) {
     TRY(pool_at(p, w, 1, &variable))
 
 /* "open 1": for the thread's requests; "open 1 2": for those of stream 2. */
-static const char *open_it(player *p, const words *w) {
+VERB(open_it, "open") {
     POOL(pool);
     uint64_t only = N_SLOTS;
     TRY(w->n > 2 ? number_at(w, 2, &only) : NULL);
@@ -32,21 +32,21 @@ static const char *open_it(player *p, const words *w) {
     return answers(p, w, p->s.status);
 }
 
-static const char *close_it(player *p, const words *w) {
+VERB(close_it, "close") {
     POOL(pool);
     p->s.status = DUCTILE_ERR_INVALID_ARGUMENT; /* where the model knows that it is not open */
     TRY(close_pool(&p->s, pool));
     return answers(p, w, p->s.status);
 }
 
-static const char *hold(player *p, const words *w) {
+VERB(hold, "hold") {
     POOL(pool);
     ductile_status status = ductile_pool_retain(p->s.f.allocator, p->s.pools[pool].id);
     p->s.pools[pool].n_refs += status == DUCTILE_OK;
     return answers(p, w, status);
 }
 
-static const char *release(player *p, const words *w) {
+VERB(release, "release") {
     POOL(pool);
     if (p->s.pools[pool].n_refs == 0 && p->how.is_lenient) {
         return NULL;
@@ -56,14 +56,14 @@ static const char *release(player *p, const words *w) {
 }
 
 /* "kind 1 plain", "kind 1 capture" */
-static const char *set_kind(player *p, const words *w) {
+VERB(set_kind, "kind") {
     POOL(pool);
     ductile_pool_kind kind = has_word(w, "plain") ? DUCTILE_POOL_PLAIN : DUCTILE_POOL_CAPTURE;
     return answers(p, w, ductile_pool_set_kind(p->s.f.allocator, p->s.pools[pool].id, kind));
 }
 
 /* "plain 1": held, and of that kind. */
-static const char *plain(player *p, const words *w) {
+VERB(plain, "plain") {
     POOL(pool);
     TRY(hold(p, w));
     ductile_pool_id id = p->s.pools[pool].id;
@@ -72,7 +72,7 @@ static const char *plain(player *p, const words *w) {
 }
 
 /* "pause 1" keeps the contents, "pause 1 drop" does not. */
-static const char *pause_it(player *p, const words *w) {
+VERB(pause_it, "pause") {
     POOL(pool);
     if (p->s.pools[pool].is_paused) {
         return answers(p, w,
@@ -83,7 +83,7 @@ static const char *pause_it(player *p, const words *w) {
     return answers(p, w, p->s.status);
 }
 
-static const char *resume(player *p, const words *w) {
+VERB(resume, "resume") {
     POOL(pool);
     if (!p->s.pools[pool].is_paused) {
         return answers(p, w, ductile_resume(p->s.f.allocator, p->s.pools[pool].id));
@@ -104,7 +104,7 @@ static const char *gives(const player *p, const words *w, size_t i, uint64_t rel
     return NULL;
 }
 
-static const char *trim_pool(player *p, const words *w) {
+VERB(trim_pool, "trim_pool") {
     uint64_t pool = 0;
     uint64_t released = 0;
     TRY(number_at(w, 1, &pool));
@@ -116,7 +116,7 @@ static const char *trim_pool(player *p, const words *w) {
 /* ---- Memory as a whole --------------------------------------------------------------------- */
 
 /* "trim", "trim gives 8M", "trim to 16M gives 8M" */
-static const char *trim(player *p, const words *w) {
+VERB(trim, "trim") {
     uint64_t keep = 0;
     uint64_t released = 0;
     bool keeps = strcmp(word_at(w, 1), "to") == 0;
@@ -126,15 +126,14 @@ static const char *trim(player *p, const words *w) {
 }
 
 /* All work ends, and a trim leaves nothing unused. */
-static const char *rest(player *p, const words *w) {
-    (void)w;
+VERB(rest, "rest") {
     p->s.is_scripted = false;
     const char *why = nothing_is_stuck(&p->s, 0);
     p->s.is_scripted = true;
     return p->s.is_faulty ? NULL : why;
 }
 
-static const char *limit(player *p, const words *w) {
+VERB(limit, "limit") {
     TRY(number_at(w, 1, &p->s.cap_bytes));
     NEED_OK(set_limit(p->s.f.allocator, p->s.cap_bytes));
     p->s.reserved_bytes = fixture_stats(p->s.f.allocator).reserved_bytes;
@@ -142,7 +141,7 @@ static const char *limit(player *p, const words *w) {
     return NULL;
 }
 
-static const char *soft_limit(player *p, const words *w) {
+VERB(soft_limit, "soft_limit") {
     uint64_t bytes = 0;
     TRY(number_at(w, 1, &bytes));
     NEED_OK(set_soft_limit(p->s.f.allocator, bytes));
@@ -150,12 +149,12 @@ static const char *soft_limit(player *p, const words *w) {
 }
 
 /* "external 16M": another process holds so much. */
-static const char *external(player *p, const words *w) {
+VERB(external, "external") {
     TRY(number_at(w, 1, &p->s.external_bytes));
     return answers(p, w, ductile_virtual_set_external_bytes(p->s.f.gpu, p->s.external_bytes));
 }
 
-static const char *captures(player *p, const words *w) {
+VERB(captures, "captures") {
     p->s.captures = has_word(w, "pools")       ? DUCTILE_CAPTURES_POOLS
                     : has_word(w, "announced") ? DUCTILE_CAPTURES_ANNOUNCED
                                                : DUCTILE_CAPTURES_UNANNOUNCED;
@@ -178,7 +177,7 @@ static const char *reach_is_as_known(const player *p) {
 }
 
 /* "peer on", "peer off": another GPU gets access; "peer": who reaches what is looked at. */
-static const char *peer(player *p, const words *w) {
+VERB(peer, "peer") {
     bool on = has_word(w, "on");
     ductile_status status = w->n < 2 ? DUCTILE_OK
                             : on     ? ductile_enable_peer(p->s.f.allocator, 1)
@@ -189,21 +188,20 @@ static const char *peer(player *p, const words *w) {
 }
 
 /* "host_memory 40M": room for contents of pools that sleep. */
-static const char *host_memory(player *p, const words *w) {
+VERB(host_memory, "host_memory") {
     uint64_t bytes = 0;
     TRY(number_at(w, 1, &bytes));
     return answers(p, w, ductile_sleep_reserve(p->s.f.allocator, bytes, NULL));
 }
 
-static const char *reset_peaks(player *p, const words *w) {
-    (void)w;
+VERB(reset_peaks, "reset_peaks") {
     ductile_reset_peaks(p->s.f.allocator);
     return NULL;
 }
 
 /* ---- Pins ---------------------------------------------------------------------------------- */
 
-static const char *pin(player *p, const words *w) {
+VERB(pin, "pin") {
     uint64_t address = 0;
     if (value_of(p, word_at(w, 1), &address) != NULL) {
         return p->how.is_lenient ? NULL : complain("no block has that name");
@@ -220,7 +218,7 @@ static const char *pin(player *p, const words *w) {
 }
 
 /* "free_pinned a": who pinned it goes on to use it, until the unpin. */
-static const char *free_pinned(player *p, const words *w) {
+VERB(free_pinned, "free_pinned") {
     uint64_t address = 0;
     if (value_of(p, word_at(w, 1), &address) != NULL) {
         return p->how.is_lenient ? NULL : complain("no block has that name");
@@ -233,7 +231,7 @@ static const char *free_pinned(player *p, const words *w) {
     return answers(p, w, ductile_free(p->s.f.allocator, address));
 }
 
-static const char *unpin(player *p, const words *w) {
+VERB(unpin, "unpin") {
     uint64_t address = 0;
     if (value_of(p, word_at(w, 1), &address) != NULL) {
         return p->how.is_lenient ? NULL : complain("no block has that name");
@@ -254,7 +252,7 @@ static const char *unpin(player *p, const words *w) {
 
 /* "fault map": the next such call; "fault map always"; "nth 3", "code 2", "done": after its work.
  * "lossy": memory may be lost by it. */
-static const char *fault(player *p, const words *w) {
+VERB(fault, "fault") {
     uint64_t nth = 1;
     uint64_t code = 1;
     for (size_t i = 2; i + 1 < w->n; i++) {
@@ -275,8 +273,7 @@ static const char *fault(player *p, const words *w) {
 }
 
 /* The fault has come; no other does. */
-static const char *no_fault(player *p, const words *w) {
-    (void)w;
+VERB(no_fault, "no_fault") {
     uint64_t fired = ductile_virtual_faults_fired(p->s.f.gpu);
     NEED(p->how.is_lenient || fired > 0, "no such call was made");
     NEED_OK(ductile_virtual_inject(p->s.f.gpu, NULL));
@@ -286,7 +283,7 @@ static const char *no_fault(player *p, const words *w) {
 /* ---- The end ------------------------------------------------------------------------------- */
 
 /* With live blocks, and work on them. */
-static const char *destroy(player *p, const words *w) {
+VERB(destroy, "destroy") {
     subject *s = &p->s;
     for (size_t i = 0; i < s->m.n; i++) {
         if (!s->m.blocks[i].is_paused) {
@@ -299,49 +296,4 @@ static const char *destroy(player *p, const words *w) {
     TRY(answers(p, w, status));
     TRY(no_violation(s));
     return status == DUCTILE_OK && !s->is_faulty ? fixture_leak_gate(&s->f) : NULL;
-}
-
-/* ---- All of them --------------------------------------------------------------------------- */
-
-player_verb player_find_memory_verb(const char *name) {
-    static const struct {
-        const char *name;
-        player_verb verb;
-    } verbs[] = {
-        {"open", open_it},
-        {"close", close_it},
-        {"hold", hold},
-        {"release", release},
-        {"kind", set_kind},
-        {"plain", plain},
-        {"pause", pause_it},
-        {"resume", resume},
-        {"trim_pool", trim_pool},
-        {"trim", trim},
-        {"rest", rest},
-        {"limit", limit},
-        {"soft_limit", soft_limit},
-        {"external", external},
-        {"captures", captures},
-        {"peer", peer},
-        {"reset_peaks", reset_peaks},
-        {"host_memory", host_memory},
-        {"pin", pin},
-        {"unpin", unpin},
-        {"free_pinned", free_pinned},
-        {"fault", fault},
-        {"may_fail", play_may_fail},
-        {"tag", play_tag},
-        {"sleep", play_sleep},
-        {"wake", play_wake},
-        {"margin", play_margin},
-        {"no_fault", no_fault},
-        {"destroy", destroy},
-    };
-    for (size_t i = 0; i < sizeof verbs / sizeof *verbs; i++) {
-        if (strcmp(name, verbs[i].name) == 0) {
-            return verbs[i].verb;
-        }
-    }
-    return NULL;
 }

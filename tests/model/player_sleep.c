@@ -29,7 +29,7 @@ static ductile_pool_id id_of(uint64_t pool) {
 }
 
 /* "tag 1 weights keep" */
-const char *play_tag(player *p, const words *w) {
+VERB(play_tag, "tag") {
     uint64_t pool = 0;
     TRY(number_at(w, 1, &pool));
     return answers(p, w,
@@ -38,7 +38,7 @@ const char *play_tag(player *p, const words *w) {
 }
 
 /* "margin 10M": so much of the device stays free. */
-const char *play_margin(player *p, const words *w) {
+VERB(play_margin, "margin") {
     uint64_t bytes = 0;
     TRY(number_at(w, 1, &bytes));
     return answers(p, w, ductile_set_margin(p->s.f.allocator, bytes));
@@ -140,6 +140,23 @@ static const char *look_at(player *p, unsigned pool, ductile_status status) {
     return NULL;
 }
 
+/* To the device they have not ended, but use nothing meanwhile. */
+static void let_graphs_rest(subject *s, bool rest) {
+    for (size_t i = 0; i < N_GRAPHS; i++) {
+        if (s->graphs[i].graph != NULL) {
+            ductile_virtual_graph_rest(s->graphs[i].graph, rest);
+        }
+    }
+}
+
+static bool is_any_asleep(const subject *s) {
+    bool is_any = false;
+    for (unsigned pool = 0; pool < N_SETS; pool++) {
+        is_any |= s->pools[pool].is_paused;
+    }
+    return is_any;
+}
+
 static const char *call_set(player *p, const words *w, bool pauses) {
     subject *s = &p->s;
     set_words set;
@@ -154,6 +171,7 @@ static const char *call_set(player *p, const words *w, bool pauses) {
         }
     }
     s->moving_pool = ANY_POOL;
+    let_graphs_rest(s, true);
     ductile_status status = pauses ? ductile_pause_set(s->f.allocator, &set.request, &p->report)
                                    : ductile_resume_set(s->f.allocator, &set.request, &p->report);
     s->moving_pool = 0;
@@ -162,18 +180,20 @@ static const char *call_set(player *p, const words *w, bool pauses) {
         bool is_same = !is_meant[pool] || (!pauses && !s->pools[pool].is_paused);
         TRY(is_same ? NULL : look_at(p, pool, status));
     }
+    let_graphs_rest(s, is_any_asleep(s));
     return answers(p, w, status);
 }
 
-const char *play_sleep(player *p, const words *w) {
+VERB(play_sleep, "sleep") {
     return call_set(p, w, true);
 }
 
-const char *play_wake(player *p, const words *w) {
+VERB(play_wake, "wake") {
     return call_set(p, w, false);
 }
 
-/* "asleep": a bit for each pool; "report:pools" and others: of the latest call. */
+/* "asleep": a bit for each pool; "host_arena": bytes for contents; "report:pools" and others: of
+ * the latest call. */
 bool figure_of_sleep(const player *p, const char *name, uint64_t *out) {
     const struct {
         const char *name;
@@ -182,6 +202,9 @@ bool figure_of_sleep(const player *p, const char *name, uint64_t *out) {
                  {"bytes", p->report.bytes},          {"copied", p->report.copied_bytes},
                  {"stayed", p->report.stayed_bytes},  {"missing", p->report.missing_bytes},
                  {"stopped_by", p->report.pool.first}};
+    if (strcmp(name, "host_arena") == 0) {
+        return ductile_sleep_reserve(p->s.f.allocator, 0, out) == DUCTILE_OK;
+    }
     if (strcmp(name, "asleep") == 0) {
         for (unsigned pool = 0, bit = 1; pool < N_SETS; pool++, bit <<= 1) {
             *out |= info_of(p, pool).state == DUCTILE_POOL_ASLEEP ? bit : 0;

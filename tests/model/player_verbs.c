@@ -119,16 +119,16 @@ static const char *get(player *p, const words *w, bool is_dedicated) {
 }
 
 /* "a = alloc 4M 0": written by its stream, unless it is "blank". */
-static const char *alloc(player *p, const words *w) {
+VERB(alloc, "alloc") {
     return get(p, w, false);
 }
 
-static const char *dedicated(player *p, const words *w) {
+VERB(dedicated, "dedicated") {
     return get(p, w, true);
 }
 
 /* "try 64M 3": a block that is freed at once; or none, where there is no memory. */
-static const char *try_it(player *p, const words *w) {
+VERB(try_it, "try") {
     words each = *w;
     request q = {.address = 1};
     TRY(value_of(p, word_at(w, 1), &q.size));
@@ -146,7 +146,7 @@ static const char *try_it(player *p, const words *w) {
 
 /* "free a": by the thread whose turn it is. "pending": it is reported as pending; "done": as not.
  */
-static const char *give(player *p, const words *w) {
+VERB(give, "free") {
     BLOCK(b, 1);
     model_block gone = *b;
     int is_pending = 7;
@@ -165,7 +165,7 @@ static const char *give(player *p, const words *w) {
 }
 
 /* "bad_free a+512 -> INTERIOR_POINTER": no live block starts there. */
-static const char *bad_free(player *p, const words *w) {
+VERB(bad_free, "bad_free") {
     uint64_t address = 0;
     TRY(p->how.is_lenient ? NULL : value_of(p, word_at(w, 1), &address));
     return p->how.is_lenient ? NULL : answers(p, w, ductile_free(p->s.f.allocator, address));
@@ -177,7 +177,7 @@ static const char *free_on_here(subject *s, void *argument) {
     return NULL;
 }
 
-static const char *free_on(player *p, const words *w) {
+VERB(free_on, "free_on") {
     BLOCK(b, 1);
     SLOT(slot, 2);
     subject *s = &p->s;
@@ -193,7 +193,7 @@ static const char *free_on(player *p, const words *w) {
 }
 
 /* "at a 5M 1": pool 1 hands out the address that was a's again. */
-static const char *alloc_at(player *p, const words *w) {
+VERB(alloc_at, "at") {
     uint64_t pool = 0;
     uint64_t address = 0;
     subject *s = &p->s;
@@ -213,7 +213,7 @@ static const char *alloc_at(player *p, const words *w) {
     return status == DUCTILE_OK ? admit_blank(s, &b) : NULL;
 }
 
-static const char *verify(player *p, const words *w) {
+VERB(verify, "verify") {
     BLOCK(b, 1);
     for (size_t i = 0; p->how.is_lenient && i < p->s.n_slots && !is_capturing(&p->s); i++) {
         TRY(p->s.slots[i].is_gone
@@ -252,16 +252,16 @@ static const char *work(player *p, const words *w, bool writes) {
     return why;
 }
 
-static const char *write_it(player *p, const words *w) {
+VERB(write_it, "write") {
     return work(p, w, true);
 }
 
-static const char *read_it(player *p, const words *w) {
+VERB(read_it, "read") {
     return work(p, w, false);
 }
 
 /* "write_pinned a 8M 1": as the owner of a pin on the memory that was a's, and is freed. */
-static const char *write_pinned(player *p, const words *w) {
+VERB(write_pinned, "write_pinned") {
     uint64_t address = 0;
     uint64_t size = 0;
     SLOT(slot, 3);
@@ -282,7 +282,7 @@ static const char *record_here(subject *s, void *argument) {
     return NULL;
 }
 
-static const char *record_it(player *p, const words *w) {
+VERB(record_it, "record") {
     BLOCK(b, 1);
     SLOT(slot, 2);
     request q = {.slot = slot, .address = b->address};
@@ -297,24 +297,24 @@ static const char *record_it(player *p, const words *w) {
 
 /* "use a 1": stream 1 writes the block, and is recorded. "lend a 1": it is not; 0 joins it later.
  */
-static const char *use(player *p, const words *w) {
+VERB(use, "use") {
     TRY(write_it(p, w));
     return record_it(p, w);
 }
 
-static const char *lend(player *p, const words *w) {
+VERB(lend, "lend") {
     return write_it(p, w);
 }
 
 /* "join 0 1": stream 0 waits for stream 1. */
-static const char *join(player *p, const words *w) {
+VERB(join, "join") {
     SLOT(then, 1);
     SLOT(first, 2);
     return order_slots(&p->s, first, then);
 }
 
 /* "sync 1"; "sync context", which leaves out other contexts and GPUs; "sync": all work. */
-static const char *sync_it(player *p, const words *w) {
+VERB(sync_it, "sync") {
     if (has_word(w, "context")) {
         NEED_OK(dvmm_context_sync(p->s.f.allocator->driver));
         return NULL;
@@ -327,7 +327,7 @@ static const char *sync_it(player *p, const words *w) {
     return sync_slot(&p->s, slot);
 }
 
-static const char *advance(player *p, const words *w) {
+VERB(advance, "advance") {
     uint64_t n = 0;
     TRY(number_at(w, 1, &n));
     ductile_virtual_advance(p->s.f.gpu, n);
@@ -335,7 +335,7 @@ static const char *advance(player *p, const words *w) {
 }
 
 /* "schedule eager": from here on; what is "late" stays late. */
-static const char *schedule(player *p, const words *w) {
+VERB(schedule, "schedule") {
     static const char *const names[] = {"eager", "lagging", "lazy", "random"};
     for (int i = 0; i < 4; i++) {
         if (strcmp(word_at(w, 1), names[i]) == 0) {
@@ -355,7 +355,7 @@ static const char *done_here(subject *s, void *argument) {
     return NULL;
 }
 
-static const char *done(player *p, const words *w) {
+VERB(done, "done") {
     SLOT(slot, 1);
     request q = {.slot = slot};
     TRY(with_stream(&p->s, slot, done_here, &q));
@@ -372,7 +372,7 @@ static void orphan_blocks(subject *s, size_t slot) {
 }
 
 /* "end 1": destroyed, with or without "done" before. */
-static const char *end_stream(player *p, const words *w) {
+VERB(end_stream, "end") {
     SLOT(slot, 1);
     TRY(p->how.fault.nth > 0 ? sync_slot(&p->s, slot) : NULL); /* as in leave() */
     NEED_OK(ductile_virtual_stream_destroy(p->s.f.gpu, p->s.slots[slot].stream));
@@ -382,7 +382,7 @@ static const char *end_stream(player *p, const words *w) {
 }
 
 /* "renew 1": it is done and destroyed, and the next one has its handle. */
-static const char *renew(player *p, const words *w) {
+VERB(renew, "renew") {
     SLOT(slot, 1);
     ductile_stream old = p->s.slots[slot].stream;
     TRY(done(p, w));
@@ -393,13 +393,13 @@ static const char *renew(player *p, const words *w) {
 }
 
 /* "new 1": a stream in place of the one that has ended. */
-static const char *new_stream(player *p, const words *w) {
+VERB(new_stream, "new") {
     SLOT(slot, 1);
     return make_stream(&p->s, slot, p->s.slots[slot].kind);
 }
 
 /* "leave 1": it lives on in silence, and another stream takes its place. */
-static const char *leave(player *p, const words *w) {
+VERB(leave, "leave") {
     SLOT(slot, 1);
     orphan_blocks(&p->s, slot);
     TRY(p->how.fault.nth > 0 ? sync_slot(&p->s, slot)
@@ -409,7 +409,7 @@ static const char *leave(player *p, const words *w) {
 
 /* ---- Captures and graphs ------------------------------------------------------------------- */
 
-static const char *announce(player *p, const words *w) {
+VERB(announce, "announce") {
     (void)p;
     if (strcmp(word_at(w, 1), "ends") == 0) {
         ductile_capture_end();
@@ -426,7 +426,7 @@ static ductile_capture_mode mode_of(const words *w) {
 }
 
 /* "capture 1 global": by this thread, and the allocator is not told. */
-static const char *capture(player *p, const words *w) {
+VERB(capture, "capture") {
     SLOT(slot, 1);
     subject *s = &p->s;
     size_t i = s->graphs[0].is_capturing || s->graphs[0].graph != NULL;
@@ -436,7 +436,7 @@ static const char *capture(player *p, const words *w) {
     return NULL;
 }
 
-static const char *end_capture(player *p, const words *w) {
+VERB(end_capture, "end_capture") {
     SLOT(slot, 1);
     subject *s = &p->s;
     graph_state *g = &s->graphs[!(s->graphs[0].is_capturing && s->graphs[0].slot == slot)];
@@ -450,7 +450,7 @@ static const char *end_capture(player *p, const words *w) {
 }
 
 /* "launch 2": the graph, on stream 2; "launch 2 late". */
-static const char *launch(player *p, const words *w) {
+VERB(launch, "launch") {
     SLOT(slot, 1);
     ductile_virtual_graph *graph = p->s.graphs[p->s.graphs[0].graph == NULL].graph;
     if (graph == NULL) {
@@ -459,11 +459,17 @@ static const char *launch(player *p, const words *w) {
     be_late(p, w);
     ductile_status status = ductile_virtual_graph_launch(graph, p->s.slots[slot].stream);
     be_usual(p);
+    for (size_t i = 0; i < p->s.m.n; i++) {
+        model_block *b = &p->s.m.blocks[i];
+        if (b->captured != 0 && b->stream == slot) {
+            b->pattern = b->captured;
+            b->is_blank = false;
+        }
+    }
     return answers(p, w, status);
 }
 
-static const char *drop_graph(player *p, const words *w) {
-    (void)w;
+VERB(drop_graph, "drop_graph") {
     graph_state *g = &p->s.graphs[p->s.graphs[0].graph == NULL];
     ductile_virtual_graph_destroy(g->graph);
     g->graph = NULL;
@@ -492,7 +498,7 @@ static const char *slow(player *p) {
 }
 
 /* "mark 1": hits of the stream until one of them records a marker. */
-static const char *mark(player *p, const words *w) {
+VERB(mark, "mark") {
     uint64_t before = count_marks(p);
     for (int i = 0; i < MOST_HITS && count_marks(p) == before; i++) {
         TRY(hit(p, word_at(w, 1)));
@@ -503,14 +509,14 @@ static const char *mark(player *p, const words *w) {
 }
 
 /* The same until the allocator has read the marker, too. */
-static const char *proof(player *p, const words *w) {
+VERB(proof, "proof") {
     TRY(mark(p, w));
     return slow(p);
 }
 
 /* ---- Threads, and what comes between -------------------------------------------------------- */
 
-static const char *thread(player *p, const words *w) {
+VERB(thread, "thread") {
     uint64_t n = 0;
     TRY(number_at(w, 1, &n));
     NEED(n >= 1 && n <= p->s.crew.n, "there is no such thread");
@@ -519,14 +525,14 @@ static const char *thread(player *p, const words *w) {
 }
 
 /* "end_thread 2": without a word; its default stream ends, too. */
-static const char *end_thread(player *p, const words *w) {
+VERB(end_thread, "end_thread") {
     uint64_t n = 0;
     TRY(number_at(w, 1, &n));
     return do_end_thread(&p->s, &(record){.a = (uint8_t)(n - 1), .b = 1, .c = 1});
 }
 
 /* "between CALL OPERATION , OPERATION": when the driver has made that call for the allocator. */
-static const char *between(player *p, const words *w) {
+VERB(between, "between") {
     NEED(p->n_awaited < MOST_AWAITED && w->n > 2, "nothing to do between");
     awaited *a = &p->awaited[p->n_awaited++];
     size_t n = 0;
@@ -536,55 +542,4 @@ static const char *between(player *p, const words *w) {
         n += (size_t)snprintf(a->operation + n, sizeof a->operation - n, "%s ", w->at[i]);
     }
     return NULL;
-}
-
-/* ---- All of them --------------------------------------------------------------------------- */
-
-player_verb player_find_verb(const char *name) {
-    static const struct {
-        const char *name;
-        player_verb verb;
-    } verbs[] = {
-        {"alloc", alloc},
-        {"dedicated", dedicated},
-        {"free", give},
-        {"free_on", free_on},
-        {"bad_free", bad_free},
-        {"at", alloc_at},
-        {"verify", verify},
-        {"write", write_it},
-        {"read", read_it},
-        {"record", record_it},
-        {"use", use},
-        {"lend", lend},
-        {"try", try_it},
-        {"write_pinned", write_pinned},
-        {"join", join},
-        {"sync", sync_it},
-        {"advance", advance},
-        {"schedule", schedule},
-        {"done", done},
-        {"end", end_stream},
-        {"renew", renew},
-        {"new", new_stream},
-        {"leave", leave},
-        {"announce", announce},
-        {"capture", capture},
-        {"end_capture", end_capture},
-        {"launch", launch},
-        {"drop_graph", drop_graph},
-        {"mark", mark},
-        {"proof", proof},
-        {"thread", thread},
-        {"end_thread", end_thread},
-        {"between", between},
-        {"note", play_note},
-        {"expect", play_expect},
-    };
-    for (size_t i = 0; i < sizeof verbs / sizeof *verbs; i++) {
-        if (strcmp(name, verbs[i].name) == 0) {
-            return verbs[i].verb;
-        }
-    }
-    return player_find_memory_verb(name);
 }

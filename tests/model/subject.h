@@ -250,29 +250,8 @@ const char *lacks_memory(subject *s, uint64_t size);
 /* The program's work with a block on another stream, in order. */
 const char *use_elsewhere(subject *s, model_block *b, size_t slot);
 
-const char *do_alloc(subject *s, const record *r);
-const char *do_dedicated(subject *s, const record *r);
-const char *do_free(subject *s, const record *r);
-const char *do_balance(subject *s, const record *r);
-const char *do_phase(subject *s, const record *r);
-const char *do_use(subject *s, const record *r);
-const char *do_free_on(subject *s, const record *r);
-const char *do_join(subject *s, const record *r);
-const char *do_verify(subject *s, const record *r);
-const char *do_query(subject *s, const record *r);
-
 /* ---- streams.c ----------------------------------------------------------------------------- */
 
-const char *do_advance(subject *s, const record *r);
-const char *do_sync(subject *s, const record *r);
-const char *do_order(subject *s, const record *r);
-const char *do_replace_stream(subject *s, const record *r);
-const char *do_peer(subject *s, const record *r);
-const char *do_capture_begin(subject *s, const record *r);
-const char *do_capture_end(subject *s, const record *r);
-const char *do_launch(subject *s, const record *r);
-const char *do_destroy_graph(subject *s, const record *r);
-const char *do_set_captures(subject *s, const record *r);
 const char *end_graphs(subject *s);
 
 bool has_graph(const subject *s);
@@ -299,9 +278,6 @@ const char *follow(subject *s, ductile_stream then, size_t slot);
 const char *order_slots(subject *s, size_t first, size_t then);
 const char *sync_slot(subject *s, size_t slot);
 
-const char *do_thread(subject *s, const record *r);
-const char *do_end_thread(subject *s, const record *r);
-
 /* ---- debts.c ------------------------------------------------------------------------------- */
 
 /* The slot's stream has to wait for what slot `user` has done so far. */
@@ -314,7 +290,6 @@ const char *pay(subject *s, size_t slot);
 const char *forgive(subject *s, size_t slot);
 const char *forgive_all(subject *s);
 bool rests(const subject *s, size_t slot);
-const char *do_pay(subject *s, const record *r);
 
 /* ---- pools.c ------------------------------------------------------------------------------- */
 
@@ -335,15 +310,6 @@ void pool_may_sleep(subject *s, unsigned pool);
 /* Whether it does now; for pools of a set that was paused or resumed. */
 const char *pool_sleeps(subject *s, unsigned pool, bool sleeps);
 
-const char *do_pool_open(subject *s, const record *r);
-const char *do_pool_close(subject *s, const record *r);
-const char *do_pool_hold(subject *s, const record *r);
-const char *do_pool_kind(subject *s, const record *r);
-const char *do_pool_view(subject *s, const record *r);
-const char *do_pool_trim(subject *s, const record *r);
-const char *do_pause(subject *s, const record *r);
-const char *do_alloc_at(subject *s, const record *r);
-
 /* ---- memory.c ------------------------------------------------------------------------------ */
 
 uint64_t limit_of(const subject *s);
@@ -353,28 +319,66 @@ uint64_t held_by_live(subject *s);
 /* When all work is done and nothing is captured, a trim leaves nothing unused, and then
  * what fits is not refused. Waits for all work. */
 const char *nothing_is_stuck(subject *s, size_t slot);
-const char *do_rest(subject *s, const record *r);
-const char *do_trim(subject *s, const record *r);
-const char *do_empty(subject *s, const record *r);
-const char *do_limit(subject *s, const record *r);
-const char *do_soft_limit(subject *s, const record *r);
-const char *do_external(subject *s, const record *r);
-const char *do_fault(subject *s, const record *r);
-const char *do_no_fault(subject *s, const record *r);
-const char *do_callback(subject *s, const record *r);
-const char *do_views(subject *s, const record *r);
-const char *do_misuse(subject *s, const record *r);
 
 /* ---- sharing.c ----------------------------------------------------------------------------- */
 
-const char *do_pin(subject *s, const record *r);
-const char *do_share(subject *s, const record *r);
-const char *do_close_import(subject *s, const record *r);
 const char *end_sharing(subject *s);
 
 /* ---- operations.c -------------------------------------------------------------------------- */
 
-const char *do_anew(subject *s, const record *r);
+/* Out of 256 values of the first byte, how many mean which operation. Each is in the file of its
+ * subject. */
+#define OPERATIONS(X)                                                                              \
+    X(do_balance, 60)                                                                              \
+    X(do_alloc, 8)                                                                                 \
+    X(do_free, 8)                                                                                  \
+    X(do_dedicated, 5)                                                                             \
+    X(do_phase, 4)                                                                                 \
+    X(do_use, 14)                                                                                  \
+    X(do_free_on, 8)                                                                               \
+    X(do_join, 12)                                                                                 \
+    X(do_verify, 3)                                                                                \
+    X(do_query, 4)                                                                                 \
+    X(do_advance, 10)                                                                              \
+    X(do_sync, 3)                                                                                  \
+    X(do_order, 5)                                                                                 \
+    X(do_replace_stream, 2)                                                                        \
+    X(do_peer, 2)                                                                                  \
+    X(do_capture_begin, 4)                                                                         \
+    X(do_capture_end, 3)                                                                           \
+    X(do_launch, 4)                                                                                \
+    X(do_destroy_graph, 3)                                                                         \
+    X(do_set_captures, 2)                                                                          \
+    X(do_pool_open, 6)                                                                             \
+    X(do_pool_close, 7)                                                                            \
+    X(do_pool_hold, 5)                                                                             \
+    X(do_pool_kind, 3)                                                                             \
+    X(do_pool_view, 3)                                                                             \
+    X(do_pool_trim, 3)                                                                             \
+    X(do_pause, 8)                                                                                 \
+    X(do_alloc_at, 2)                                                                              \
+    X(do_trim, 3)                                                                                  \
+    X(do_empty, 3)                                                                                 \
+    X(do_limit, 3)                                                                                 \
+    X(do_soft_limit, 2)                                                                            \
+    X(do_external, 4)                                                                              \
+    X(do_fault, 2)                                                                                 \
+    X(do_no_fault, 2)                                                                              \
+    X(do_callback, 2)                                                                              \
+    X(do_views, 3)                                                                                 \
+    X(do_misuse, 4)                                                                                \
+    X(do_pin, 7)                                                                                   \
+    X(do_share, 2)                                                                                 \
+    X(do_close_import, 2)                                                                          \
+    X(do_anew, 1)                                                                                  \
+    X(do_pay, 4)                                                                                   \
+    X(do_rest, 2)                                                                                  \
+    X(do_thread, 6)                                                                                \
+    X(do_end_thread, 3)
+#define OPERATION(run, weight) const char *run(subject *s, const record *r);
+OPERATIONS(OPERATION)
+#undef OPERATION
+
 /* Does the operation leave the amount of memory, and the allocator, as they are? */
 bool subject_is_steady(uint8_t op);
 /* Does what the record says, and audits when it is time. */

@@ -3,25 +3,48 @@
  * do meanwhile. */
 #include "tests/orders/stage.h"
 #include "tests/support/audit.h"
+#include "tests/support/json_check.h"
 #include "tests/support/limits.h"
 
+#include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define CAPTURE_POOL(self) ((ductile_pool_id){1, 10 + (self)->number})
+enum { MOST_ACTS = 64 };
+
+act acts[MOST_ACTS];
+size_t n_acts;
+
+/* The head of an act. */
+#define ACT(function, name, marks)                                                                 \
+    static const char *function(actor *self);                                                      \
+    __attribute__((constructor)) static void add_##function(void) {                                \
+        acts[n_acts++] = (act){name, function, marks};                                             \
+    }                                                                                              \
+    static const char *function(actor *self)
+
+/* Another one in each turn of a crowd. */
+#define CAPTURE_POOL(self) ((ductile_pool_id){1 + (self)->n_turns, 10 + (self)->number})
 
 static ductile_allocator *of(const actor *self) {
-    return self->s->f.allocator;
+    return self->s->t.f.allocator;
 }
 
 static ductile_stream common(const actor *self, unsigned i) {
-    return self->s->f.streams[i];
+    return self->s->t.f.streams[i];
 }
 
 static const char *may_be(const char *call, ductile_status status, ductile_status other) {
     NEED(status == DUCTILE_OK || status == other, "%s: %s", call, ductile_status_name(status));
     return NULL;
+}
+
+/* A request that others may keep from being served. */
+static const char *may_lack(const actor *self, const char *call, ductile_status status) {
+    bool is_asleep = status == DUCTILE_ERR_ASLEEP && has_mark(self->s, SLEEPS);
+    bool is_refused = status == DUCTILE_ERR_OUT_OF_MEMORY && has_mark(self->s, STARVES);
+    return may_be(call, status, is_asleep || is_refused ? status : DUCTILE_OK);
 }
 
 /* ---- Blocks -------------------------------------------------------------------------------- */
@@ -32,7 +55,7 @@ static const char *make_and_keep(actor *self, uint64_t size, unsigned stream) {
     return keep(self, &h);
 }
 
-static const char *hit(actor *self) {
+ACT(hit, "hit", 0) {
     held h;
     TRY(make(self, SMALL, common(self, 0), &h));
     TRY(give(self, &h));
@@ -40,7 +63,7 @@ static const char *hit(actor *self) {
 }
 
 /* Beside a live block: memory that no other stream can get. */
-static const char *hit_apart(actor *self) {
+ACT(hit_apart, "hit_apart", IS_APART) {
     held h;
     TRY(make(self, SMALL, common(self, N_COMMON), &h));
     TRY(give(self, &h));
@@ -48,26 +71,25 @@ static const char *hit_apart(actor *self) {
     return give(self, &h);
 }
 
-static const char *grow(actor *self) {
+ACT(grow, "grow", 0) {
     return make_and_keep(self, 5 * FIXTURE_GRANULE, 0);
 }
 
 /* More than the stream has: what was freed on the other one may move here. */
-static const char *recycle(actor *self) {
+ACT(recycle, "recycle", 0) {
     return make_and_keep(self, 4 * FIXTURE_GRANULE, 1);
 }
 
-static const char *churn(actor *self) {
+ACT(churn, "churn", 0) {
     TRY(give(self, &self->large));
     TRY(make_and_keep(self, 2 * FIXTURE_GRANULE, 0));
     return give(self, &self->small);
 }
 
-static const char *dedicated(actor *self) {
+ACT(dedicated, "dedicated", 0) {
     held h = {.size = 2 * FIXTURE_GRANULE, .stream = common(self, 0)};
     ductile_status status = ductile_alloc_dedicated(of(self), h.size, h.stream, &h.address);
-    TRY(may_be("alloc_dedicated", status,
-               has_mark(self->s, STARVES) ? DUCTILE_ERR_OUT_OF_MEMORY : DUCTILE_OK));
+    TRY(may_lack(self, "alloc_dedicated", status));
     if (status == DUCTILE_OK) {
         TRY(take(self, &h));
         TRY(give(self, &h));
@@ -75,16 +97,16 @@ static const char *dedicated(actor *self) {
     return NULL;
 }
 
-static const char *free_given(actor *self) {
+ACT(free_given, "free", 0) {
     TRY(give(self, &self->small));
     return give(self, &self->large);
 }
 
-static const char *free_in_pool(actor *self) {
+ACT(free_in_pool, "free_in_pool", 0) {
     return give(self, &self->in_pool);
 }
 
-static const char *free_on(actor *self) {
+ACT(free_on, "free_on", 0) {
     held h = self->small;
     self->small.size = 0;
     TRY(use_on(self->s, &h, common(self, 1)));
@@ -93,26 +115,23 @@ static const char *free_on(actor *self) {
     return NULL;
 }
 
-static const char *use_elsewhere(actor *self) {
-    TRY(use_on(self->s, &self->large, common(self, 0)));
-    NEED_OK(ductile_record_stream(of(self), self->large.address, common(self, 0)));
+ACT(use_elsewhere, "use_elsewhere", 0) {
+    ductile_stream theirs = self->s->theirs;
+    TRY(record_on(self->s, &self->large, theirs != NULL ? theirs : common(self, 0)));
     return give(self, &self->large);
 }
 
 /* Everybody's large block is recorded on it; a thread that frees one later does not name it again.
  */
-static const char *end_stream(actor *self) {
+ACT(end_stream, "end_stream", 0) {
     held h;
     TRY(make(self, SMALL, self->own, &h));
     TRY(give(self, &h));
-    NEED_OK(ductile_stream_done(of(self), self->own));
-    NEED_OK(ductile_virtual_stream_destroy(self->s->f.gpu, self->own));
-    self->own = NULL;
-    return NULL;
+    return end_stream_of(self->s, &self->own);
 }
 
 /* Only together with itself: no thread may allocate between two frees of one address. */
-static const char *free_twice(actor *self) {
+ACT(free_twice, "free_twice", IN_ORDERS) {
     stage *s = self->s;
     scheduler_mute();
     bool is_first = model_find(&s->live, s->twice.address) < s->live.n;
@@ -130,7 +149,7 @@ static const char *free_twice(actor *self) {
 
 /* ---- Pools and captures -------------------------------------------------------------------- */
 
-static const char *plain_pool(actor *self) {
+ACT(plain_pool, "pool", 0) {
     held h;
     NEED_OK(ductile_pool_begin(of(self), CAPTURE_POOL(self), NULL, NULL));
     NEED(ductile_pool_set_kind(of(self), CAPTURE_POOL(self), DUCTILE_POOL_PLAIN) ==
@@ -151,7 +170,7 @@ static int is_own(void *user, ductile_stream stream) {
     return stream == self->own;
 }
 
-static const char *filtered_pool(actor *self) {
+ACT(filtered_pool, "filtered_pool", 0) {
     held h;
     NEED_OK(ductile_pool_begin(of(self), CAPTURE_POOL(self), is_own, self));
     TRY(make(self, SMALL, self->own, &h));
@@ -165,18 +184,14 @@ static const char *begin_capture(actor *self, bool announces) {
     if (announces) {
         ductile_capture_begin();
     }
-    scheduler_mute();
-    self->s->n_captures++;
-    scheduler_unmute();
-    NEED_OK(ductile_virtual_capture_begin(self->s->f.gpu, self->own, DUCTILE_CAPTURE_GLOBAL));
+    change_use(self->s, &self->s->n_captures, 1);
+    NEED_OK(ductile_virtual_capture_begin(self->s->t.f.gpu, self->own, DUCTILE_CAPTURE_GLOBAL));
     return NULL;
 }
 
 static const char *end_capture(actor *self, bool announces, ductile_virtual_graph **out) {
-    NEED_OK(ductile_virtual_capture_end(self->s->f.gpu, self->own, out));
-    scheduler_mute();
-    self->s->n_captures--;
-    scheduler_unmute();
+    NEED_OK(ductile_virtual_capture_end(self->s->t.f.gpu, self->own, out));
+    change_use(self->s, &self->s->n_captures, -1);
     if (announces) {
         ductile_capture_end();
     }
@@ -194,33 +209,22 @@ static const char *record_graph(actor *self, ductile_virtual_graph **out) {
     return end_capture(self, self->s->announces, out);
 }
 
-static const char *capture(actor *self) {
+ACT(capture, "capture", CAPTURES) {
     ductile_virtual_graph *graph = NULL;
     NEED_OK(ductile_pool_begin(of(self), CAPTURE_POOL(self), NULL, NULL));
     TRY(record_graph(self, &graph));
     NEED_OK(ductile_pool_end(of(self), CAPTURE_POOL(self)));
-    NEED_OK(ductile_virtual_graph_launch(graph, common(self, 0)));
+    TRY(launch(self->s, graph, common(self, 0)));
     ductile_virtual_graph_destroy(graph);
     NEED_OK(ductile_pool_release(of(self), CAPTURE_POOL(self)));
     return NULL;
 }
 
 /* A capture without memory, which every allocator of the process hears of. */
-static const char *announce(actor *self) {
+ACT(announce, "announce", CAPTURES) {
     TRY(begin_capture(self, true));
-    ductile_virtual_use use = {self->small.address, SMALL, 0};
-    NEED_OK(ductile_virtual_launch(self->s->f.gpu, self->own, &use, 1));
+    NEED_OK(ductile_virtual_launch(self->s->t.f.gpu, self->own, NULL, 0));
     return end_capture(self, true, NULL);
-}
-
-const char *resume_pool(stage *s) {
-    ductile_status status = ductile_resume(s->f.allocator, PLAIN_POOL);
-    if (status == DUCTILE_ERR_OUT_OF_MEMORY && has_mark(s, STARVES)) {
-        s->is_paused = true; /* no other thread can resume it, or pause it again */
-        return NULL;
-    }
-    NEED(status == DUCTILE_OK, "resume: %s", ductile_status_name(status));
-    return NULL;
 }
 
 /* Others may have it asleep, or be about to. */
@@ -229,59 +233,101 @@ static const char *may_sleep(ductile_status status) {
     return may_be("pause", status, is_known ? status : DUCTILE_ERR_BUSY);
 }
 
-static const char *pause_pool(actor *self) {
-    ductile_status status = ductile_pause(of(self), PLAIN_POOL, DUCTILE_CONTENTS_DROP);
-    TRY(may_sleep(status));
-    return status == DUCTILE_OK ? resume_pool(self->s) : NULL;
+/* In a crowd contents are kept by turns, and the others go on meanwhile. */
+static bool keeps_contents(actor *self) {
+    return self->s->is_crowd && rng_percent(&self->r, 60);
 }
 
-/* A set of two: the pool that all share, and one of this thread's own. */
-static const char *sleep_set(actor *self) {
-    held h;
-    const ductile_pool_id both[] = {PLAIN_POOL, CAPTURE_POOL(self)};
-    const ductile_sleep_request set = {.struct_size = sizeof set, .pools = both, .n_pools = 2};
-    ductile_pool_info own = {.struct_size = sizeof own};
-    NEED_OK(ductile_pool_begin(of(self), both[1], NULL, NULL));
-    ductile_status made = ductile_alloc(of(self), SMALL, common(self, 1), &h.address);
-    NEED_OK(ductile_pool_end(of(self), both[1]));
-    TRY(may_be("alloc", made, has_mark(self->s, STARVES) ? DUCTILE_ERR_OUT_OF_MEMORY : DUCTILE_OK));
-    ductile_status status = ductile_pause_set(of(self), &set, NULL);
-    TRY(may_sleep(status));
-    if (status == DUCTILE_OK) {
-        status = ductile_resume_set(of(self), &set, NULL);
-        bool is_refused = status == DUCTILE_ERR_OUT_OF_MEMORY && has_mark(self->s, STARVES);
-        if (is_refused) { /* no other thread can pause the plain pool now */
-            self->s->is_paused = true;
-        }
-        NEED(status == DUCTILE_OK || is_refused, "resume: %s", ductile_status_name(status));
+static const char *has_slept(actor *self, ductile_status status) {
+    if (status != DUCTILE_OK) {
+        change_use(self->s, &self->s->n_dozing, -1);
+        return may_sleep(status);
     }
-    NEED_OK(ductile_pool_query(of(self), both[1], &own));
-    NEED(own.paused == (status == DUCTILE_ERR_OUT_OF_MEMORY), "the own pool is in state %d",
-         (int)own.state);
-    NEED_OK(ductile_free(of(self), h.address));
-    NEED_OK(ductile_pool_release(of(self), both[1]));
+    count(&self->s->n_slept);
+    if (self->s->is_crowd) {
+        (void)usleep(300);
+    }
     return NULL;
 }
 
-static const char *alloc_in_pool(actor *self) {
-    held h = {.size = SMALL, .stream = common(self, 0)};
-    NEED_OK(ductile_pool_begin(of(self), PLAIN_POOL, NULL, NULL));
-    ductile_status status = ductile_alloc(of(self), h.size, h.stream, &h.address);
-    NEED_OK(ductile_pool_end(of(self), PLAIN_POOL));
-    NEED_OK(ductile_pool_release(of(self), PLAIN_POOL));
+ACT(pause_pool, "pause", PAUSES) {
+    bool keeps = keeps_contents(self);
+    change_use(self->s, &self->s->n_dozing, 1);
+    ductile_status status =
+        ductile_pause(of(self), PLAIN_POOL, keeps ? DUCTILE_CONTENTS_KEEP : DUCTILE_CONTENTS_DROP);
+    TRY(has_slept(self, status));
+    return status == DUCTILE_OK ? resumed(self->s, ductile_resume(of(self), PLAIN_POOL), !keeps)
+                                : NULL;
+}
+
+/* A set: a pool of this thread's own, the one that all share, and the default one, maybe. */
+static const char *sleep_and_wake(actor *self, unsigned n_pools, ductile_pool_id bypass) {
+    const ductile_pool_id pools[] = {CAPTURE_POOL(self), PLAIN_POOL, {0, 0}};
+    const bool keeps = keeps_contents(self);
+    const ductile_sleep_request set = {.struct_size = sizeof set,
+                                       .pools = pools,
+                                       .n_pools = n_pools,
+                                       .contents =
+                                           keeps ? DUCTILE_CONTENTS_KEEP : DUCTILE_CONTENTS_POLICY,
+                                       .bypass = bypass};
+    ductile_pool_info own = {.struct_size = sizeof own};
+    change_use(self->s, &self->s->n_dozing, 1);
+    ductile_status status = ductile_pause_set(of(self), &set, NULL);
+    TRY(has_slept(self, status));
     if (status == DUCTILE_OK) {
-        NEED_OK(ductile_free(of(self), h.address));
+        status = ductile_resume_set(of(self), &set, NULL);
+        TRY(resumed(self->s, status, !keeps));
     }
-    return may_be("alloc in a pool", status,
-                  has_mark(self->s, PAUSES) ? DUCTILE_ERR_ASLEEP : DUCTILE_OK);
+    NEED_OK(ductile_pool_query(of(self), pools[0], &own));
+    NEED(own.paused == (status == DUCTILE_ERR_OUT_OF_MEMORY), "the own pool is in state %d",
+         (int)own.state);
+    return NULL;
+}
+
+static const char *with_own_pool(actor *self, unsigned n_pools, ductile_pool_id bypass) {
+    held h = {.size = SMALL};
+    NEED_OK(ductile_pool_begin(of(self), CAPTURE_POOL(self), NULL, NULL));
+    ductile_status made = ductile_alloc(of(self), h.size, common(self, 1), &h.address);
+    NEED_OK(ductile_pool_end(of(self), CAPTURE_POOL(self)));
+    TRY(may_lack(self, "alloc", made));
+    TRY(sleep_and_wake(self, n_pools, bypass));
+    NEED_OK(ductile_free(of(self), h.address));
+    NEED_OK(ductile_pool_release(of(self), CAPTURE_POOL(self)));
+    return NULL;
+}
+
+ACT(sleep_set, "sleep_set", PAUSES) {
+    return with_own_pool(self, 2, (ductile_pool_id){0, 0});
+}
+
+/* Others are refused meanwhile, or served by a pool that goes when the default one is back. */
+ACT(sleep_all, "sleep_all", PAUSES | SLEEPS) {
+    uint64_t number = self->number % 2 == 0 ? 0 : 20 + self->number;
+    return with_own_pool(self, 3, (ductile_pool_id){number, 0});
+}
+
+ACT(alloc_in_pool, "alloc_in_pool", 0) {
+    held h;
+    TRY(make_in_plain(self, SMALL, common(self, 0), &h));
+    return give(self, &h);
+}
+
+ACT(grow_in_pool, "grow_in_pool", 0) {
+    held h;
+    TRY(make_in_plain(self, 3 * FIXTURE_GRANULE, common(self, 1), &h));
+    return keep(self, &h);
 }
 
 /* Others may have taken the memory, or paused it. */
-static const char *alloc_at(actor *self) {
+ACT(alloc_at, "alloc_at", 0) {
     const ductile_addr address = self->in_pool.address;
+    const uint64_t size = self->in_pool.size;
     int is_pending = 0;
+    if (size == 0) {
+        return NULL; /* it slept */
+    }
     TRY(give(self, &self->in_pool));
-    ductile_status status = ductile_pool_alloc_at(of(self), PLAIN_POOL, address, SMALL);
+    ductile_status status = ductile_pool_alloc_at(of(self), PLAIN_POOL, address, size);
     if (status == DUCTILE_OK) {
         NEED_OK(ductile_free_reporting(of(self), address, &is_pending));
     }
@@ -296,7 +342,7 @@ static int visit(void *user, const ductile_block_info *block) {
     return 0;
 }
 
-static const char *pool_views(actor *self) {
+ACT(pool_views, "pool_views", 0) {
     ductile_stats stats = {.struct_size = sizeof stats};
     ductile_pool_info info = {.struct_size = sizeof info};
     uint64_t n_live = 0;
@@ -310,24 +356,29 @@ static const char *pool_views(actor *self) {
 
 /* ---- The whole ----------------------------------------------------------------------------- */
 
-static const char *look(actor *self) {
-    return audit_at_any_time(of(self));
+ACT(look, "look", 0) {
+    TRY(self->s->listener != NULL ? shadow_complaint(self->s->listener) : NULL);
+    TRY(audit_at_any_time(of(self)));
+    NEED(fixture_stats(of(self)).quarantined_bytes == 0, "quarantined without a fault");
+    return NULL;
 }
 
-static int write_nothing(void *user, const char *text, size_t size) {
-    (void)text;
-    *(size_t *)user += size;
-    return 0;
+static const char *snapshot_is_json(actor *self) {
+    text_sink sink = {.text = NULL};
+    NEED_OK(ductile_snapshot_json(of(self), text_sink_write, &sink));
+    const char *why = json_check(sink.text);
+    free(sink.text);
+    return why;
 }
 
-static const char *views(actor *self) {
-    size_t n_written = 0;
+ACT(views, "views", 0) {
     ductile_block_info block = {.struct_size = sizeof block};
     ductile_limits limits = {.struct_size = sizeof limits};
-    NEED_OK(ductile_snapshot_json(of(self), write_nothing, &n_written));
+    TRY(snapshot_is_json(self));
     NEED_OK(ductile_query_block(of(self), self->small.address, &block));
-    NEED(block.address == self->small.address && block.requested_size == SMALL,
+    NEED(block.address == self->small.address && block.requested_size == self->small.size,
          "a live block is described as another one");
+    NEED(ductile_free(of(self), 1) == DUCTILE_ERR_FOREIGN_POINTER, "what is no block is freed");
     NEED_OK(ductile_get_limits(of(self), &limits));
     ductile_reset_peaks(of(self));
     ductile_oom_report report = {.struct_size = sizeof report};
@@ -341,18 +392,28 @@ static const char *views(actor *self) {
     return NULL;
 }
 
-static const char *trim(actor *self) {
+/* What another program on the device takes. */
+ACT(breathe, "breathe", STARVES) {
+    ductile_virtual_gpu *gpu = self->s->t.f.gpu;
+    TRY(may_be("the other program", ductile_virtual_set_external_bytes(gpu, 20 * FIXTURE_GRANULE),
+               DUCTILE_ERR_OUT_OF_MEMORY));
+    TRY(make_and_keep(self, 3 * FIXTURE_GRANULE, 1));
+    NEED_OK(ductile_virtual_set_external_bytes(gpu, 0));
+    return NULL;
+}
+
+ACT(trim, "trim", 0) {
     NEED_OK(ductile_trim(of(self), 0, NULL));
     return NULL;
 }
 
-static const char *trim_some(actor *self) {
+ACT(trim_some, "trim_some", 0) {
     NEED_OK(ductile_trim(of(self), FIXTURE_GRANULE, NULL));
     NEED_OK(ductile_empty_cache(of(self)));
     return NULL;
 }
 
-static const char *limit(actor *self) {
+ACT(limit, "limit", STARVES) {
     NEED_OK(set_limit(of(self), 6 * FIXTURE_GRANULE));
     TRY(make_and_keep(self, 3 * FIXTURE_GRANULE, 1));
     NEED_OK(set_limit(of(self), DUCTILE_SHARE(0.5)));
@@ -361,28 +422,48 @@ static const char *limit(actor *self) {
     return NULL;
 }
 
-static const char *soft_limit(actor *self) {
+ACT(soft_limit, "soft_limit", 0) {
     NEED_OK(set_soft_limit(of(self), 4 * FIXTURE_GRANULE));
     TRY(make_and_keep(self, 3 * FIXTURE_GRANULE, 0));
     NEED_OK(set_soft_limit(of(self), 0));
     return NULL;
 }
 
+/* A callback may ask for what a free block serves. */
+static const char *ask_inside(actor *self, ductile_allocator *a, ductile_stream stream) {
+    ductile_addr address = 0;
+    ductile_status status = ductile_alloc(a, 512, stream, &address);
+    if (status == DUCTILE_OK) {
+        NEED_OK(ductile_free(a, address));
+        return NULL;
+    }
+    count(&self->s->n_refused_inside);
+    NEED(status == DUCTILE_ERR_BUSY || status == DUCTILE_ERR_ASLEEP ||
+             status == DUCTILE_ERR_OUT_OF_MEMORY,
+         "alloc in a callback: %s", ductile_status_name(status));
+    return NULL;
+}
+
 static uint64_t give_small(void *user, ductile_allocator *a, uint64_t missing,
                            ductile_stream stream) {
     actor *self = user;
-    (void)a, (void)missing, (void)stream;
+    (void)missing;
     if (self->is_removed) {
         scheduler_found("wrong", "a callback is called after it was removed");
     }
     held h = {.size = 0};
     scheduler_mute(); /* another thread may ask as well */
+    self->s->n_asked++;
     if (self->n_kept > 0) {
         h = self->kept[--self->n_kept];
     }
     scheduler_unmute();
+    for (size_t i = 0; i < N_LEFT && h.size == 0 && self->s->is_crowd; i++) {
+        exchange(self->s, i, &h);
+    }
     const uint64_t size = h.size;
     const char *why = give(self, &h);
+    why = why == NULL ? ask_inside(self, a, stream) : why;
     if (why != NULL) {
         scheduler_found("wrong", why);
     }
@@ -390,7 +471,7 @@ static uint64_t give_small(void *user, ductile_allocator *a, uint64_t missing,
 }
 
 /* More than there is, so that the callbacks are asked: everybody's. */
-static const char *run_out(actor *self) {
+ACT(run_out, "run_out", STARVES) {
     uint64_t id = 0;
     held h;
     TRY(make_and_keep(self, 2 * FIXTURE_GRANULE, 1));
@@ -415,9 +496,13 @@ static void hear(void *user, ductile_allocator *a, const ductile_map_event *even
     if (ductile_trim(a, 0, NULL) != DUCTILE_ERR_BUSY) {
         scheduler_found("wrong", "a trim inside a map callback is not refused");
     }
+    const char *why = ask_inside(self, a, common(self, 1));
+    if (why != NULL) {
+        scheduler_found("wrong", why);
+    }
 }
 
-static const char *listen_to_maps(actor *self) {
+ACT(listen_to_maps, "listen", 0) {
     uint64_t id = 0;
     NEED_OK(ductile_add_map_callback(of(self), hear, self, 0, &id));
     TRY(make_and_keep(self, 4 * FIXTURE_GRANULE, 0));
@@ -426,7 +511,7 @@ static const char *listen_to_maps(actor *self) {
     return NULL;
 }
 
-static const char *set_captures(actor *self) {
+ACT(set_captures, "set_captures", CAPTURES) {
     NEED_OK(ductile_set_captures(of(self), DUCTILE_CAPTURES_UNANNOUNCED));
     TRY(make_and_keep(self, 4 * FIXTURE_GRANULE, 1));
     NEED_OK(ductile_set_captures(of(self), DUCTILE_CAPTURES_POOLS));
@@ -435,14 +520,28 @@ static const char *set_captures(actor *self) {
 
 /* ---- Others -------------------------------------------------------------------------------- */
 
-static const char *pin(actor *self) {
-    NEED_OK(ductile_pin(of(self), self->large.address));
-    TRY(use_on(self->s, &self->large, common(self, 0)));
-    NEED_OK(ductile_unpin(of(self), self->large.address));
-    return give(self, &self->small);
+/* What sleeps is not pinned. */
+static const char *pin_awake(actor *self, const held *h, bool *is_pinned) {
+    ductile_status status = ductile_pin(of(self), h->address);
+    *is_pinned = status == DUCTILE_OK;
+    return status == DUCTILE_ERR_ASLEEP ? may_lack(self, "pin", status)
+                                        : may_be("pin", status, DUCTILE_OK);
 }
 
-static const char *peer(actor *self) {
+ACT(pin, "pin", 0) {
+    const ductile_addr small = self->small.address;
+    bool has_large = false;
+    bool has_small = false;
+    TRY(pin_awake(self, &self->large, &has_large));
+    TRY(pin_awake(self, &self->small, &has_small));
+    TRY(use_on(self->s, &self->large, common(self, 0)));
+    NEED_OK(has_large ? ductile_unpin(of(self), self->large.address) : DUCTILE_OK);
+    TRY(give(self, &self->small)); /* across its free */
+    NEED_OK(has_small ? ductile_unpin(of(self), small) : DUCTILE_OK);
+    return NULL;
+}
+
+ACT(peer, "peer", HAS_PEER) {
     NEED_OK(ductile_enable_peer(of(self), 1));
     TRY(make_and_keep(self, FIXTURE_GRANULE, 0));
     NEED_OK(ductile_disable_peer(of(self), 1));
@@ -450,25 +549,48 @@ static const char *peer(actor *self) {
 }
 
 /* Together with import_block. */
-static const char *export_block(actor *self) {
-    NEED_OK(ductile_export(of(self), self->large.address, self->s->sockets[0]));
+ACT(export_block, "export", SHARES | IN_ORDERS) {
+    NEED_OK(ductile_export(of(self), self->large.address, self->s->t.out));
     NEED_OK(ductile_unexport(of(self), self->large.address));
     return give(self, &self->large);
 }
 
-static const char *import_block(actor *self) {
+ACT(import_block, "import", SHARES | IN_ORDERS) {
     ductile_addr address = 0;
     uint64_t size = 0;
     stage *s = self->s;
-    NEED_OK(ductile_import(s->importer, s->sockets[1], common(self, 1), &address, &size));
-    NEED_OK(ductile_import_close(s->importer, address));
+    NEED_OK(ductile_import(s->t.importer, s->t.in, common(self, 1), &address, &size));
+    NEED_OK(ductile_import_close(s->t.importer, address));
     return NULL;
 }
 
-static const char *second(actor *self) {
+/* One thread at a time: a message of another one would come between. */
+ACT(pass, "pass", SHARES | IN_CROWD) {
+    stage *s = self->s;
+    scheduler_mute();
+    bool is_first = !s->is_passing;
+    s->is_passing = true;
+    scheduler_unmute();
+    if (!is_first) {
+        return NULL;
+    }
+    const ductile_addr address = self->large.address;
+    passed p = two_ends_pass(&s->t, address);
+    NEED_OK(p.exported);
+    NEED_OK(p.imported);
+    TRY(give(self, &self->large));
+    NEED_OK(ductile_import_close(s->t.importer, p.addr));
+    NEED_OK(ductile_unexport(of(self), address));
+    scheduler_mute();
+    s->is_passing = false;
+    scheduler_unmute();
+    return NULL;
+}
+
+ACT(second, "second", 0) {
     ductile_allocator *a = NULL;
     ductile_addr address = 0;
-    TRY(fixture_add_allocator(&self->s->f, NULL, &a));
+    TRY(fixture_add_allocator(&self->s->t.f, NULL, &a));
     ductile_status status = ductile_alloc(a, SMALL, common(self, 0), &address);
     NEED_OK(ductile_destroy(a));
     return may_be("alloc of another allocator", status,
@@ -489,7 +611,7 @@ static int live_in_child(const actor *self) {
     return is_told ? 0 : 1;
 }
 
-static const char *fork_child(actor *self) {
+ACT(fork_child, "fork", IS_SLOW) {
     int status = 0;
     pid_t child = fork();
     if (child == 0) {
@@ -501,44 +623,3 @@ static const char *fork_child(actor *self) {
     NEED(status == 0, "a forked child ended with %x", (unsigned)status);
     return give(self, &self->small);
 }
-
-const act acts[] = {
-    {"hit", hit, 0},
-    {"grow", grow, 0},
-    {"recycle", recycle, 0},
-    {"churn", churn, 0},
-    {"dedicated", dedicated, 0},
-    {"free", free_given, 0},
-    {"free_in_pool", free_in_pool, 0},
-    {"free_on", free_on, 0},
-    {"use_elsewhere", use_elsewhere, 0},
-    {"end_stream", end_stream, 0},
-    {"pool", plain_pool, 0},
-    {"filtered_pool", filtered_pool, 0},
-    {"capture", capture, 0},
-    {"announce", announce, 0},
-    {"pause", pause_pool, PAUSES},
-    {"sleep_set", sleep_set, PAUSES},
-    {"alloc_in_pool", alloc_in_pool, 0},
-    {"alloc_at", alloc_at, 0},
-    {"pool_views", pool_views, 0},
-    {"look", look, 0},
-    {"views", views, 0},
-    {"trim", trim, 0},
-    {"trim_some", trim_some, 0},
-    {"limit", limit, STARVES},
-    {"soft_limit", soft_limit, 0},
-    {"run_out", run_out, STARVES},
-    {"listen", listen_to_maps, 0},
-    {"set_captures", set_captures, 0},
-    {"pin", pin, 0},
-    {"peer", peer, HAS_PEER},
-    {"second", second, 0},
-    {"fork", fork_child, IS_SLOW},
-    /* Not to be combined at random: */
-    {"hit_apart", hit_apart, IS_APART},
-    {"free_twice", free_twice, 0},
-    {"export", export_block, SHARES},
-    {"import", import_block, SHARES},
-};
-const size_t n_acts = sizeof acts / sizeof *acts;

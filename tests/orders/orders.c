@@ -59,7 +59,7 @@ static void read_program(const char *text) {
         size_t length = strcspn(text, "+");
         const act *found = find_act(text, length);
         if (found == NULL || now.n == MOST_THREADS) {
-            command_refuse("no such act, or more than three; see tests/orders/acts.c");
+            command_refuse("no such act, or too many; see tests/orders/acts.c");
         }
         now.acts[now.n++] = found;
         text += length + (text[length] == '+');
@@ -161,8 +161,17 @@ static void try_program(const effort *it, uint64_t seed) {
 
 /* ---- All of them --------------------------------------------------------------------------- */
 
-/* Those whose partners have to be named. */
-enum { N_NAMED = 4 };
+/* Those that any act may be a partner of. */
+static const act *any_acts[64];
+static size_t n_any_acts;
+
+static void find_any_acts(void) {
+    for (size_t i = 0; i < n_acts; i++) {
+        if ((acts[i].marks & (IS_APART | IN_ORDERS | IN_CROWD)) == 0) {
+            any_acts[n_any_acts++] = &acts[i];
+        }
+    }
+}
 
 static const char *const named[] = {
     "free_twice+free_twice", "export+import",       "free_twice+free_twice+free_twice",
@@ -184,29 +193,28 @@ static manner any_manner(rng *r) {
                     confs[rng_below(r, sizeof confs / sizeof *confs)]};
 }
 
-static void set_pair(uint64_t number, size_t n) {
+static void set_pair(uint64_t number) {
     size_t first = 0;
-    while (number >= n - first) {
-        number -= n - first++;
+    while (number >= n_any_acts - first) {
+        number -= n_any_acts - first++;
     }
     now.n = 2;
-    now.acts[0] = &acts[first];
-    now.acts[1] = &acts[first + number];
+    now.acts[0] = any_acts[first];
+    now.acts[1] = any_acts[first + number];
 }
 
 static void set_program(uint64_t number, uint64_t seed) {
-    const size_t n = n_acts - N_NAMED;
-    const uint64_t n_pairs = n * (n + 1) / 2;
+    const uint64_t n_pairs = n_any_acts * (n_any_acts + 1) / 2;
     rng r = rng_seeded(seed * 1000003 + number);
     now = (program){.how = any_manner(&r)};
     if (number < N_PROGRAMS_NAMED) {
         read_program(named[number]);
     } else if (number - N_PROGRAMS_NAMED < n_pairs) {
-        set_pair(number - N_PROGRAMS_NAMED, n);
+        set_pair(number - N_PROGRAMS_NAMED);
     } else {
         now.n = 3;
         for (unsigned i = 0; i < 3; i++) {
-            now.acts[i] = &acts[rng_below(&r, n)];
+            now.acts[i] = any_acts[rng_below(&r, n_any_acts)];
         }
     }
 }
@@ -258,10 +266,10 @@ static size_t stop_everywhere(void) {
 static void measure_delay(uint64_t seed) {
     size_t most = 0;
     rng r = rng_seeded(seed);
-    for (size_t i = 0; i < n_acts - N_NAMED; i++) {
-        if ((acts[i].marks & IS_SLOW) == 0) {
+    for (size_t i = 0; i < n_any_acts; i++) {
+        if ((any_acts[i]->marks & IS_SLOW) == 0) {
             now = (program){
-                .acts = {&acts[i], find_act("hit_apart", 9)}, .n = 2, .how = any_manner(&r)};
+                .acts = {any_acts[i], find_act("hit_apart", 9)}, .n = 2, .how = any_manner(&r)};
             size_t waited = stop_everywhere();
             most = waited > most ? waited : most;
         }
@@ -276,7 +284,7 @@ static void run_script(const char *order) {
 }
 
 int main(int argc, char **argv) {
-    effort it = {.programs = IS_SANITIZED ? 150 : 700, /* what CTest runs */
+    effort it = {.programs = IS_SANITIZED ? 150 : 760, /* what CTest runs */
                  .stops = 2,
                  .most = IS_SANITIZED ? 4 : 8,
                  .random = IS_SANITIZED ? 2 : 4,
@@ -300,6 +308,7 @@ int main(int argc, char **argv) {
     };
     command_read("orders-run", options, sizeof options / sizeof *options, argc, argv);
     scheduler_init(report);
+    find_any_acts();
     if (asks_for_delay) {
         measure_delay(it.seed);
     } else if (text == NULL) {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Two or three threads that run one at a time. At each point (points.h) the thread that runs asks
+ * A few threads that run one at a time. At each point (points.h) the thread that runs asks
  * which one goes on; so an order of their steps can be chosen, written down and repeated. Locks,
  * condition variables, short sleeps and polls of the library are the scheduler's: a thread that
  * waits is not asked for. Only orders that one processor could produce are made: what processors
@@ -13,7 +13,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { MOST_THREADS = 3, MOST_STEPS = 20000, NOBODY = MOST_THREADS };
+enum { MOST_THREADS = 8, MOST_STEPS = 20000, NOBODY = MOST_THREADS };
 
 /* A moment at which some thread was chosen. */
 typedef struct step {

@@ -15,64 +15,185 @@ bool has_mark(const stage *s, unsigned mark) {
     return (s->marks & mark) != 0;
 }
 
-/* ---- Blocks -------------------------------------------------------------------------------- */
-
-static const char *write_to(const stage *s, const held *h, ductile_stream stream) {
+void count(uint64_t *counter) {
     scheduler_mute();
-    ductile_status status = ductile_virtual_fill(s->f.gpu, h->address, h->pattern, SAMPLE, stream);
+    ++*counter;
     scheduler_unmute();
-    NEED_OK(status);
+}
+
+/* ---- Contents ------------------------------------------------------------------------------ */
+
+/* Many threads at once look at contents and write some, but not while it changes what they may. */
+static void begin_use(stage *s) {
+    if (scheduler_chooses) {
+        scheduler_mute();
+    } else {
+        (void)pthread_rwlock_rdlock(&s->use);
+    }
+}
+
+static void end_use(stage *s) {
+    if (scheduler_chooses) {
+        scheduler_unmute();
+    } else {
+        (void)pthread_rwlock_unlock(&s->use);
+    }
+}
+
+void change_use(stage *s, unsigned *what, int by) {
+    if (scheduler_chooses) {
+        scheduler_mute();
+    } else {
+        (void)pthread_rwlock_wrlock(&s->use);
+    }
+    *what += (unsigned)by;
+    end_use(s);
+}
+
+static bool may_touch(const stage *s, const held *h) {
+    return s->n_dozing == 0 || (!h->is_in_plain && !has_mark(s, SLEEPS));
+}
+
+static const char *write_to(stage *s, held *h, ductile_stream stream) {
+    const uint64_t size = s->is_crowd ? h->size : SAMPLE;
+    if (may_touch(s, h)) {
+        NEED_OK(ductile_virtual_fill(s->t.f.gpu, h->address, h->pattern, size, stream));
+        h->life = s->life;
+    }
+    return NULL;
+}
+
+const char *resumed(stage *s, ductile_status status, bool drops) {
+    bool is_refused = status == DUCTILE_ERR_OUT_OF_MEMORY && has_mark(s, STARVES);
+    NEED(status == DUCTILE_OK || is_refused, "resume: %s", ductile_status_name(status));
+    scheduler_mute();
+    s->is_paused = is_refused; /* no other thread can resume it, or pause it again */
+    s->drops = drops;
+    scheduler_unmute();
+    if (!is_refused) {
+        change_use(s, &s->life, drops);
+        change_use(s, &s->n_dozing, -1);
+    }
+    return NULL;
+}
+
+const char *wake_what_was_refused(stage *s) {
+    scheduler_mute();
+    bool is_mine = s->is_paused;
+    s->is_paused = false;
+    scheduler_unmute();
+    const ductile_pool_id all[] = {{0, 0}, PLAIN_POOL};
+    const ductile_sleep_request set = {
+        .struct_size = sizeof set, .pools = all, .n_pools = 2, .lenient = 1};
+    return is_mine ? resumed(s, ductile_resume_set(s->t.f.allocator, &set, NULL), s->drops) : NULL;
+}
+
+static const char *verify_at(const stage *s, const held *h, uint64_t offset) {
+    uint8_t bytes[SAMPLE];
+    NEED_OK(
+        ductile_virtual_read_back(s->t.f.gpu, bytes, h->address + offset, sizeof bytes, h->stream));
+    for (size_t i = 0; i < sizeof bytes; i++) {
+        NEED(bytes[i] == h->pattern, "block %llx of %s holds %02x at %llu, not %02x", h->address,
+             h->is_in_plain ? "the pool" : "no pool", bytes[i], (unsigned long long)(offset + i),
+             h->pattern);
+    }
+    return NULL;
+}
+
+static const char *verify_all(const stage *s, const held *h) {
+    TRY(verify_at(s, h, 0));
+    if (s->is_crowd) {
+        TRY(verify_at(s, h, h->size / 2));
+        TRY(verify_at(s, h, h->size - SAMPLE));
+    }
     return NULL;
 }
 
 /* A copy to the host would break the capture of another thread. */
-static const char *verify(const stage *s, const held *h) {
-    uint8_t bytes[SAMPLE];
-    scheduler_mute();
-    bool may_copy = s->n_captures == 0;
-    ductile_status status =
-        may_copy ? ductile_virtual_read_back(s->f.gpu, bytes, h->address, sizeof bytes, h->stream)
-                 : DUCTILE_OK;
-    scheduler_unmute();
-    NEED_OK(status);
-    NEED(!may_copy || (bytes[0] == h->pattern && bytes[SAMPLE - 1] == h->pattern),
-         "block %llx has lost its contents", h->address);
-    return NULL;
+static const char *verify(stage *s, const held *h) {
+    begin_use(s);
+    bool is_there = h->is_in_plain ? h->life == s->life : h->life != 0;
+    const char *why = s->n_captures == 0 && is_there && may_touch(s, h) ? verify_all(s, h) : NULL;
+    end_use(s);
+    return why;
 }
 
+/* ---- Blocks -------------------------------------------------------------------------------- */
+
 /* The device takes it for a mistake that the memory of a live block goes. */
-static bool is_hidden(const actor *self, const held *h) {
-    return h == &self->in_pool && has_mark(self->s, PAUSES);
+static bool is_announced(const stage *s, const held *h) {
+    return !has_mark(s, h->is_in_plain ? PAUSES : SLEEPS);
 }
 
 const char *take(actor *self, held *h) {
     static uint8_t next_pattern;
-    model_block block = {
+    stage *s = self->s;
+    const model_block block = {
         .address = h->address, .requested = h->size, .size = model_rounded(h->size)};
     scheduler_mute();
     h->pattern = ++next_pattern;
-    const char *why = model_add(&self->s->live, &block);
+    const char *why = model_add(&s->live, &block);
     scheduler_unmute();
     TRY(why);
-    if (is_hidden(self, h)) {
+    if (s->listener != NULL && is_announced(s, h)) {
+        TRY(shadow_covers(s->listener, h->address, h->size));
+    }
+    begin_use(s);
+    if (is_announced(s, h)) {
+        ductile_virtual_block_begin(s->t.f.gpu, h->address, h->size);
+    }
+    why = write_to(s, h, h->stream);
+    end_use(s);
+    return why;
+}
+
+/* The report is this thread's own. */
+static const char *report_adds_up(stage *s, uint64_t size) {
+    ductile_oom_report o = {.struct_size = sizeof o};
+    count(&s->n_refused);
+    NEED_OK(ductile_get_oom_report(s->t.f.allocator, &o));
+    NEED(o.number > 0 && o.requested_bytes == size, "the report is about %llu bytes, not %llu",
+         (unsigned long long)o.requested_bytes, (unsigned long long)size);
+    NEED(o.held_bytes ==
+             o.live_bytes + o.free_bytes + o.pending_bytes + o.cached_bytes + o.quarantined_bytes,
+         "held is not the sum of its parts");
+    NEED(ductile_oom_report_text(&o, NULL, 0) > 200, "the report says little");
+    return NULL;
+}
+
+/* In a crowd sizes vary. */
+static const char *request(actor *self, held *out) {
+    stage *s = self->s;
+    if (s->is_crowd) {
+        out->size = out->size - out->size / 2 + rng_below(&self->r, out->size);
+    }
+    ductile_status status = ductile_alloc(s->t.f.allocator, out->size, out->stream, &out->address);
+    uint64_t wanted = out->size;
+    if (status == DUCTILE_OK) {
+        return take(self, out);
+    }
+    out->size = 0;
+    if (status == DUCTILE_ERR_ASLEEP && has_mark(s, out->is_in_plain ? PAUSES : SLEEPS)) {
         return NULL;
     }
-    scheduler_mute();
-    ductile_virtual_block_begin(self->s->f.gpu, h->address, h->size);
-    scheduler_unmute();
-    return write_to(self->s, h, h->stream);
+    NEED(status == DUCTILE_ERR_OUT_OF_MEMORY && has_mark(s, STARVES), "alloc of %llu bytes: %s",
+         (unsigned long long)wanted, ductile_status_name(status));
+    return report_adds_up(s, wanted);
 }
 
 const char *make(actor *self, uint64_t size, ductile_stream stream, held *out) {
     *out = (held){.size = size, .stream = stream};
-    ductile_status status = ductile_alloc(self->s->f.allocator, size, stream, &out->address);
-    if (status == DUCTILE_ERR_OUT_OF_MEMORY && has_mark(self->s, STARVES)) {
-        out->size = 0;
-        return NULL;
-    }
-    NEED(status == DUCTILE_OK, "alloc of %llu bytes: %s", (unsigned long long)size,
-         ductile_status_name(status));
-    return take(self, out);
+    return request(self, out);
+}
+
+const char *make_in_plain(actor *self, uint64_t size, ductile_stream stream, held *out) {
+    ductile_allocator *a = self->s->t.f.allocator;
+    *out = (held){.size = size, .stream = stream, .is_in_plain = true};
+    NEED_OK(ductile_pool_begin(a, PLAIN_POOL, NULL, NULL));
+    const char *why = request(self, out);
+    NEED_OK(ductile_pool_end(a, PLAIN_POOL));
+    NEED_OK(ductile_pool_release(a, PLAIN_POOL)); /* that of begin */
+    return why;
 }
 
 const char *let_go(stage *s, const held *h) {
@@ -81,7 +202,7 @@ const char *let_go(stage *s, const held *h) {
     bool is_known = i < s->live.n;
     if (is_known) {
         (void)model_remove(&s->live, i);
-        ductile_virtual_block_end(s->f.gpu, h->address);
+        ductile_virtual_block_end(s->t.f.gpu, h->address);
     }
     scheduler_unmute();
     NEED(is_known, "block %llx is not known", h->address);
@@ -93,12 +214,10 @@ const char *give(actor *self, held *h) {
     if (h->size == 0) {
         return NULL;
     }
-    if (!is_hidden(self, h)) {
-        TRY(verify(s, h));
-    }
+    TRY(verify(s, h));
     TRY(let_go(s, h));
     h->size = 0;
-    ductile_status status = ductile_free(s->f.allocator, h->address);
+    ductile_status status = ductile_free(s->t.f.allocator, h->address);
     NEED(status == DUCTILE_OK, "free: %s", ductile_status_name(status));
     return NULL;
 }
@@ -110,29 +229,44 @@ const char *keep(actor *self, const held *h) {
     return NULL;
 }
 
-const char *use_on(stage *s, const held *h, ductile_stream stream) {
+void exchange(stage *s, size_t place, held *h) {
     scheduler_mute();
-    ductile_status before = ductile_virtual_stream_wait(s->f.gpu, stream, h->stream);
-    const char *why = write_to(s, h, stream);
-    ductile_status behind = ductile_virtual_stream_wait(s->f.gpu, h->stream, stream);
+    held there = s->left[place];
+    s->left[place] = *h;
+    *h = there;
     scheduler_unmute();
-    NEED_OK(before);
-    NEED_OK(behind);
+}
+
+static const char *use_between(stage *s, held *h, ductile_stream stream) {
+    NEED_OK(ductile_virtual_stream_wait(s->t.f.gpu, stream, h->stream));
+    TRY(write_to(s, h, stream));
+    NEED_OK(ductile_virtual_stream_wait(s->t.f.gpu, h->stream, stream));
+    return NULL;
+}
+
+const char *use_on(stage *s, held *h, ductile_stream stream) {
+    begin_use(s);
+    const char *why = use_between(s, h, stream);
+    end_use(s);
     return why;
 }
 
-/* ---- Before -------------------------------------------------------------------------------- */
-
-static const char *share_both_ways(stage *s, const fixture_setup *setup) {
-    const struct timeval limit = {.tv_sec = 300};
-    TRY(fixture_add_allocator(&s->f, setup, &s->importer));
-    NEED(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, s->sockets) == 0, "no sockets");
-    for (int i = 0; i < 2; i++) {
-        (void)setsockopt(s->sockets[i], SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
-        (void)setsockopt(s->sockets[i], SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
-    }
+const char *launch(stage *s, ductile_virtual_graph *graph, ductile_stream stream) {
+    begin_use(s);
+    bool may = s->n_dozing == 0 || !has_mark(s, SLEEPS);
+    ductile_status status = may ? ductile_virtual_graph_launch(graph, stream) : DUCTILE_OK;
+    end_use(s);
+    NEED_OK(status);
     return NULL;
 }
+
+const char *record_on(stage *s, held *h, ductile_stream stream) {
+    TRY(use_on(s, h, stream));
+    NEED_OK(ductile_record_stream(s->t.f.allocator, h->address, stream));
+    return NULL;
+}
+
+/* ---- Before -------------------------------------------------------------------------------- */
 
 static const char *leave_free(actor *self, uint64_t size, ductile_stream stream) {
     held h;
@@ -140,26 +274,12 @@ static const char *leave_free(actor *self, uint64_t size, ductile_stream stream)
     return give(self, &h);
 }
 
-static const char *fill_pool(stage *s) {
-    ductile_allocator *a = s->f.allocator;
-    NEED_OK(ductile_pool_retain(a, PLAIN_POOL));
-    NEED_OK(ductile_pool_set_kind(a, PLAIN_POOL, DUCTILE_POOL_PLAIN));
-    NEED_OK(ductile_pool_begin(a, PLAIN_POOL, NULL, NULL));
-    for (unsigned i = 0; i < s->n_actors; i++) {
-        TRY(make(&s->actors[i], SMALL, s->f.streams[0], &s->actors[i].in_pool));
-    }
-    NEED_OK(ductile_pool_end(a, PLAIN_POOL));
-    NEED_OK(ductile_pool_release(a, PLAIN_POOL)); /* that of begin */
-    return NULL;
-}
-
 static const char *give_actor(actor *self) {
     stage *s = self->s;
-    TRY(make(self, SMALL, s->f.streams[0], &self->small));
-    TRY(make(self, FIXTURE_GRANULE, s->f.streams[1], &self->large));
+    TRY(make(self, SMALL, s->t.f.streams[0], &self->small));
+    TRY(make(self, FIXTURE_GRANULE, s->t.f.streams[1], &self->large));
     for (unsigned i = 0; i < s->n_actors; i++) {
-        TRY(use_on(s, &self->large, s->actors[i].own));
-        NEED_OK(ductile_record_stream(s->f.allocator, self->large.address, s->actors[i].own));
+        TRY(record_on(s, &self->large, s->actors[i].own));
     }
     return NULL;
 }
@@ -167,43 +287,53 @@ static const char *give_actor(actor *self) {
 static const char *furnish(stage *s) {
     actor *first = &s->actors[0];
     for (unsigned i = 0; i < s->n_actors; i++) {
-        NEED_OK(ductile_virtual_stream_create(s->f.gpu, &s->actors[i].own));
+        NEED_OK(ductile_virtual_stream_create(s->t.f.gpu, &s->actors[i].own));
     }
     for (unsigned i = 0; i < s->n_actors; i++) {
         TRY(give_actor(&s->actors[i]));
     }
-    TRY(make(first, SMALL, s->f.streams[0], &s->twice));
+    TRY(make(first, SMALL, s->t.f.streams[0], &s->twice));
     if (has_mark(s, IS_APART)) {
-        TRY(make(first, SMALL, s->f.streams[N_COMMON], &s->apart));
+        TRY(make(first, SMALL, s->t.f.streams[N_COMMON], &s->apart));
     }
-    TRY(fill_pool(s));
-    TRY(leave_free(first, 3 * FIXTURE_GRANULE, s->f.streams[0]));
-    return leave_free(first, 2 * FIXTURE_GRANULE + SMALL, s->f.streams[1]);
+    for (unsigned i = 0; i < s->n_actors; i++) {
+        actor *a = &s->actors[i];
+        TRY(make_in_plain(a, SMALL, s->t.f.streams[0], &a->in_pool));
+    }
+    TRY(leave_free(first, 3 * FIXTURE_GRANULE, s->t.f.streams[0]));
+    return leave_free(first, 2 * FIXTURE_GRANULE + SMALL, s->t.f.streams[1]);
+}
+
+const char *stage_prepare(stage *s, const fixture_setup *setup) {
+    char conf[200];
+    fixture_setup with = *setup;
+    bool is_more = has_mark(s, SHARES) && *setup->conf != '\0';
+    (void)snprintf(conf, sizeof conf, "%s%s%s", setup->conf, is_more ? "," : "",
+                   has_mark(s, SHARES) ? "shareable:fd" : "");
+    with.conf = conf;
+    with.n_streams = N_COMMON + has_mark(s, IS_APART);
+    with.n_devices = has_mark(s, HAS_PEER) ? 2 : 1;
+    s->announces = strstr(conf, ":announced") != NULL;
+    s->life = 1;
+    (void)pthread_rwlock_init(&s->use, NULL);
+    model_init(&s->live);
+    for (unsigned i = 0; i < s->n_actors; i++) {
+        s->actors[i] = (actor){.s = s, .act = s->actors[i].act, .number = i};
+    }
+    TRY(has_mark(s, SHARES) ? two_ends_open(&s->t, &with, SOCK_STREAM)
+                            : fixture_open(&s->t.f, &with));
+    NEED_OK(ductile_pool_retain(s->t.f.allocator, PLAIN_POOL));
+    NEED_OK(ductile_pool_set_kind(s->t.f.allocator, PLAIN_POOL, DUCTILE_POOL_PLAIN));
+    return NULL;
 }
 
 const char *stage_open(stage *s, const manner *m) {
-    char conf[200];
-    const unsigned n = s->n_actors;
-    for (unsigned i = 0; i < n; i++) {
-        actor *a = &s->actors[i];
-        *a = (actor){.s = s, .act = a->act, .number = i};
-        s->marks |= a->act->marks;
+    const fixture_setup setup = {
+        .capacity_bytes = 40 * FIXTURE_GRANULE, .schedule = m->schedule, .lag = 3, .conf = m->conf};
+    for (unsigned i = 0; i < s->n_actors; i++) {
+        s->marks |= s->actors[i].act->marks;
     }
-    bool is_more = has_mark(s, SHARES) && *m->conf != '\0';
-    (void)snprintf(conf, sizeof conf, "%s%s%s", m->conf, is_more ? "," : "",
-                   has_mark(s, SHARES) ? "shareable:fd" : "");
-    fixture_setup setup = {.capacity_bytes = 40 * FIXTURE_GRANULE,
-                           .n_streams = N_COMMON + has_mark(s, IS_APART),
-                           .schedule = m->schedule,
-                           .lag = 3,
-                           .n_devices = has_mark(s, HAS_PEER) ? 2 : 1,
-                           .conf = conf};
-    s->announces = strstr(m->conf, ":announced") != NULL;
-    model_init(&s->live);
-    TRY(fixture_open(&s->f, &setup));
-    if (has_mark(s, SHARES)) {
-        TRY(share_both_ways(s, &setup));
-    }
+    TRY(stage_prepare(s, &setup));
     return furnish(s);
 }
 
@@ -221,6 +351,16 @@ void stage_play(void *user, unsigned number) {
     scheduler_unmute();
 }
 
+/* Others may have blocks that were recorded on it. */
+const char *end_stream_of(stage *s, ductile_stream *stream) {
+    if (*stream != NULL) {
+        NEED_OK(ductile_stream_done(s->t.f.allocator, *stream));
+        NEED_OK(ductile_virtual_stream_destroy(s->t.f.gpu, *stream));
+    }
+    *stream = NULL;
+    return NULL;
+}
+
 static const char *end_actor(actor *self) {
     stage *s = self->s;
     TRY(give(self, &self->small));
@@ -230,18 +370,16 @@ static const char *end_actor(actor *self) {
         TRY(give(self, &self->kept[i]));
     }
     if (self->own != NULL) {
-        NEED_OK(ductile_virtual_stream_sync(s->f.gpu, self->own));
-        NEED_OK(ductile_stream_done(s->f.allocator, self->own));
-        NEED_OK(ductile_virtual_stream_destroy(s->f.gpu, self->own));
+        NEED_OK(ductile_virtual_stream_sync(s->t.f.gpu, self->own));
     }
-    return NULL;
+    return end_stream_of(s, &self->own);
 }
 
 static const char *end_sharing(stage *s) {
-    if (s->importer != NULL) {
-        NEED_OK(ductile_destroy(s->importer));
-        (void)close(s->sockets[0]);
-        (void)close(s->sockets[1]);
+    if (s->t.importer != NULL) {
+        NEED_OK(ductile_destroy(s->t.importer));
+        (void)close(s->t.out);
+        (void)close(s->t.in);
     }
     return NULL;
 }
@@ -261,23 +399,20 @@ static const char *no_capture_is_left(void) {
 
 /* With nothing live and all work done, nothing is left. */
 static const char *empty(stage *s) {
-    ductile_allocator *a = s->f.allocator;
-    TRY(fixture_sync_all(&s->f));
+    ductile_allocator *a = s->t.f.allocator;
+    TRY(fixture_sync_all(&s->t.f));
     NEED_OK(ductile_empty_cache(a));
     ductile_stats left = fixture_stats(a);
     NEED(left.reserved_bytes == 0 && left.live_blocks == 0,
          "%llu bytes stay reserved with nothing live", (unsigned long long)left.reserved_bytes);
-    return audit_fixture(&s->f, &s->live);
+    return audit_fixture(&s->t.f, &s->live);
 }
 
 const char *stage_close(stage *s) {
     NEED(s->wrong[0] == '\0', "%s", s->wrong);
-    if (s->is_paused) {
-        s->is_paused = false;
-        TRY(resume_pool(s));
-        NEED(!s->is_paused, "the pool cannot be resumed");
-    }
-    TRY(audit_allocator(s->f.allocator, has_mark(s, PAUSES) ? NULL : &s->live));
+    TRY(wake_what_was_refused(s));
+    NEED(!s->is_paused, "the pool cannot be resumed");
+    TRY(audit_allocator(s->t.f.allocator, has_mark(s, PAUSES) ? NULL : &s->live));
     TRY(no_capture_is_left());
     TRY(end_twice(s));
     TRY(give(&s->actors[0], &s->apart));
@@ -285,8 +420,8 @@ const char *stage_close(stage *s) {
         TRY(end_actor(&s->actors[i]));
     }
     TRY(end_sharing(s));
-    NEED_OK(ductile_pool_release(s->f.allocator, PLAIN_POOL));
+    NEED_OK(ductile_pool_release(s->t.f.allocator, PLAIN_POOL));
     TRY(empty(s));
     model_fini(&s->live);
-    return fixture_close(&s->f);
+    return fixture_close(&s->t.f);
 }

@@ -1,33 +1,39 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the threads of a small program share: an allocator on a virtual GPU with two streams, memory
- * freed on both, and a model of the live blocks. Each thread has blocks of its own from before it
- * began, and a stream of its own, on which everybody's blocks were recorded.
+ * What threads that play acts share: an allocator on a virtual GPU with two streams, and a model of
+ * the live blocks. In a small program (orders.c) each thread plays one act, with blocks of its own
+ * from before it began, memory freed on both streams, and a stream of its own, on which everybody's
+ * blocks were recorded. In a crowd (tests/stress/crowd.c) threads play acts for as long as there is
+ * time, with blocks that change hands.
  */
 #ifndef TESTS_ORDERS_STAGE_H
 #define TESTS_ORDERS_STAGE_H
 
 #include "tests/orders/scheduler.h"
 #include "tests/support/complain.h"
-#include "tests/support/fixture_virtual.h"
 #include "tests/support/model.h"
-
-#include <ductile_share.h>
+#include "tests/support/rng.h"
+#include "tests/support/shadow.h"
+#include "tests/support/two_ends.h"
 
 #include <stdbool.h>
 
 #define PLAIN_POOL ((ductile_pool_id){0, 7}) /* held; has a block of each thread */
 
-enum { N_COMMON = 2, SMALL = 4096 };
+enum { N_COMMON = 2, SMALL = 4096, N_LEFT = 64 };
 
 /* What an act may do to the others. */
 enum {
-    STARVES = 1,  /* they may be refused memory               */
-    PAUSES = 2,   /* the plain pool's memory may be gone      */
-    SHARES = 4,   /* blocks pass between two allocators       */
-    HAS_PEER = 8, /* the machine has a second GPU             */
-    IS_SLOW = 16, /* few orders are tried: a process is made  */
-    IS_APART = 32 /* it works on a stream of its own, which has memory */
+    STARVES = 1,     /* they may be refused memory               */
+    PAUSES = 2,      /* the plain pool's memory may be gone      */
+    SHARES = 4,      /* blocks pass between two allocators       */
+    HAS_PEER = 8,    /* the machine has a second GPU             */
+    IS_SLOW = 16,    /* few orders are tried: a process is made  */
+    IS_APART = 32,   /* it works on a stream of its own, which has memory   */
+    IN_CROWD = 64,   /* only there: it has a thread that is no scheduler's */
+    IN_ORDERS = 128, /* only there: its partner has to be named            */
+    CAPTURES = 256,
+    SLEEPS = 512 /* the default pool's memory may be gone, and PAUSES */
 };
 
 typedef struct actor actor;
@@ -38,8 +44,8 @@ typedef struct act {
     unsigned marks;
 } act;
 
-extern const act acts[];
-extern const size_t n_acts;
+extern act acts[];
+extern size_t n_acts;
 
 /* A live block; size 0: none. Only its actor's thread touches it. */
 typedef struct held {
@@ -47,6 +53,8 @@ typedef struct held {
     uint64_t size;
     ductile_stream stream;
     uint8_t pattern;
+    bool is_in_plain; /* in the plain pool, whose memory may be gone      */
+    unsigned life;    /* of that pool's contents, when it was written; 0: never */
 } held;
 
 typedef struct stage stage;
@@ -56,10 +64,13 @@ struct actor {
     const act *act;
     unsigned number;
     ductile_stream own;         /* NULL: it has ended            */
+    ductile_stream far;         /* in a crowd: the same, of the second GPU */
     held small, large, in_pool; /* given at the start; large: recorded on everybody's own stream */
     held kept[3];               /* made by the act, and not freed */
     size_t n_kept;
-    bool is_removed; /* its callback, or its filter, which must not be called any more */
+    uint64_t n_turns; /* in a crowd: before this one */
+    bool is_removed;  /* its callback, or its filter, which must not be called any more */
+    rng r;
 };
 
 /* How a program is played. */
@@ -69,23 +80,35 @@ typedef struct manner {
 } manner;
 
 struct stage {
-    fixture f;
+    two_ends t; /* the importer is NULL where nothing is shared */
     model live;
     actor actors[MOST_THREADS];
     unsigned n_actors, marks;
     bool is_paused;      /* the plain pool, after a resume that was refused */
+    bool drops;          /* its contents, in that case                      */
     unsigned n_captures; /* under way                            */
     bool announces;      /* captures, even with a pool that is open */
     held twice;          /* freed by everybody: once with success */
     held apart;          /* on the stream apart */
     unsigned n_freed_twice;
-    ductile_allocator *importer;
-    int sockets[2];
-    char wrong[1024]; /* the first complaint of an actor, or empty */
+    char wrong[1024];     /* the first complaint of an actor, or empty */
+    pthread_rwlock_t use; /* of contents; n_captures and the next two change under it      */
+    unsigned n_dozing;    /* calls under which the plain pool may sleep: no thread touches it */
+    unsigned life;        /* contents of the plain pool that were dropped end it           */
+
+    /* Of a crowd: */
+    bool is_crowd;         /* sizes vary, and what callbacks free is left by others */
+    shadow *listener;      /* a map callback that keeps a table; NULL: there is none */
+    ductile_stream theirs; /* of the second GPU; NULL: there is none */
+    held left[N_LEFT];     /* by threads, for others */
+    bool is_passing;
+    uint64_t n_refused, n_asked, n_refused_inside, n_slept;
 };
 
 /* Everything before the threads begin, for the acts set in the actors. */
 const char *stage_open(stage *s, const manner *m);
+/* The same without blocks and streams of actors; `setup` has what the stage does not say itself. */
+const char *stage_prepare(stage *s, const fixture_setup *setup);
 /* For scheduler_run. */
 void stage_play(void *stage, unsigned number);
 /* What has to hold once all have ended; then everything ends, and nothing may be left. */
@@ -96,6 +119,8 @@ const char *stage_close(stage *s);
 /* Allocates, enters the block in the model and writes to it. Refused where a thread starves the
  * others: *out is none. */
 const char *make(actor *self, uint64_t size, ductile_stream stream, held *out);
+/* In the plain pool; none while that sleeps. */
+const char *make_in_plain(actor *self, uint64_t size, ductile_stream stream, held *out);
 /* The same with a block that a call of the act has made. */
 const char *take(actor *self, held *h);
 /* Frees it: its contents have to be there; none is fine. */
@@ -103,10 +128,23 @@ const char *give(actor *self, held *h);
 /* The program is done with the block; what remains is the call that frees it. */
 const char *let_go(stage *s, const held *h);
 const char *keep(actor *self, const held *h);
+/* Not while what it uses sleeps. */
+const char *launch(stage *s, ductile_virtual_graph *graph, ductile_stream stream);
 /* Work of another stream, in order, before and behind that of the block's own. */
-const char *use_on(stage *s, const held *h, ductile_stream stream);
-/* The plain pool; refused where a thread starves the others. */
-const char *resume_pool(stage *s);
+const char *use_on(stage *s, held *h, ductile_stream stream);
+/* The same, and the stream is recorded. */
+const char *record_on(stage *s, held *h, ductile_stream stream);
+/* NULL: there is none. */
+const char *end_stream_of(stage *s, ductile_stream *stream);
+/* The end of a sleep of the plain pool, and maybe the default one; refused where a thread starves
+ * the others, and then it goes on until wake_what_was_refused. */
+const char *resumed(stage *s, ductile_status status, bool drops);
+const char *wake_what_was_refused(stage *s);
 bool has_mark(const stage *s, unsigned mark);
+/* Of n_dozing, life and n_captures: while no thread looks at contents or writes some. */
+void change_use(stage *s, unsigned *what, int by);
+void count(uint64_t *counter);
+/* The block that lies at `place` goes to the thread, and the thread's, or none, lies there. */
+void exchange(stage *s, size_t place, held *h);
 
 #endif

@@ -155,9 +155,26 @@ static bool is_served(ductile_addr at) {
     return at >= 0x700000000000;
 }
 
+typedef struct named_check {
+    const char *name;
+    void (*run)(void);
+    const char *mode; /* DUCTILE_PRELOAD */
+} named_check;
+
+static named_check checks[64];
+static size_t n_checks;
+
+/* The head of a check, which adds itself to the table. */
+#define PROMISE(name, mode)                                                                        \
+    static void check_##name(void);                                                                \
+    __attribute__((constructor)) static void add_##name(void) {                                    \
+        checks[n_checks++] = (named_check){#name, check_##name, mode};                             \
+    }                                                                                              \
+    static void check_##name(void)
+
 /* ---- The promises --------------------------------------------------------------------------- */
 
-static void check_malloc_is_served(void) {
+PROMISE(malloc_is_served, "") {
     ductile_addr at = plain(3 * MIB);
     CHECK(is_served(at) && fake_driver.mallocs == 0);
     CHECK(fake_driver.creates > 0 && fake_driver.maps > 0);
@@ -165,7 +182,7 @@ static void check_malloc_is_served(void) {
     CHECK(plain(3 * MIB) == at); /* served again from what was freed */
 }
 
-static void check_free_waits_and_ordered_free_does_not(void) {
+PROMISE(free_waits_and_ordered_free_does_not, "") {
     ductile_stream stream = new_stream();
     ductile_addr a = plain(MIB), b = ordered(MIB, stream), c = ordered(MIB, stream);
     int before = fake_driver.waits;
@@ -174,7 +191,7 @@ static void check_free_waits_and_ordered_free_does_not(void) {
     CHECK(cu.mem_free(c) == 0 && fake_driver.waits == before + 2);
 }
 
-static void check_free_keeps_memory_that_could_not_be_waited_for(void) {
+PROMISE(free_keeps_memory_that_could_not_be_waited_for, "") {
     ductile_addr at = plain(MIB);
     fake_driver.fails_wait = true;
     CHECK(cu.mem_free(at) == 900);
@@ -183,7 +200,7 @@ static void check_free_keeps_memory_that_could_not_be_waited_for(void) {
     CHECK(cu.mem_free(at) == CU_INVALID_VALUE);
 }
 
-static void check_ordered_calls_are_served(void) {
+PROMISE(ordered_calls_are_served, "") {
     ductile_stream stream = new_stream();
     ductile_addr a = ordered(MIB, stream), b = 0, c = 0;
     CHECK(is_served(a) && fake_driver.async_mallocs == 0);
@@ -194,14 +211,14 @@ static void check_ordered_calls_are_served(void) {
     CHECK(cu.free_async(b, NULL) == 0 && fake_driver.async_frees == 0);
 }
 
-static void check_malloc_can_be_freed_in_order_of_a_stream(void) {
+PROMISE(malloc_can_be_freed_in_order_of_a_stream, "") {
     ductile_addr at = plain(MIB);
     CHECK(cu.free_async(at, new_stream()) == 0);
     CHECK(cu.free_async(at, new_stream()) == CU_INVALID_VALUE);
 }
 
 /* Stream NULL is the current context's: here another GPU's, whose work uses the memory. */
-static void check_free_on_another_gpus_default_stream_waits(void) {
+PROMISE(free_on_another_gpus_default_stream_waits, "") {
     cu_context popped;
     ductile_addr a = ordered(MIB, NULL), b = ordered(MIB, NULL), c = ordered(MIB, NULL);
     int before = fake_driver.waits;
@@ -216,20 +233,20 @@ static void check_free_on_another_gpus_default_stream_waits(void) {
 }
 
 /* It may be used on every stream at once, and Ductile fills it on one. */
-static void check_malloc_waits_where_memory_is_filled(void) {
+PROMISE(malloc_waits_where_memory_is_filled, "") {
     CHECK(setenv("DUCTILE_CONF", "zero:on", 1) == 0);
     int before = fake_driver.stream_waits;
     CHECK(is_served(plain(MIB)) && fake_driver.stream_waits == before + 1);
 }
 
-static void check_malloc_takes_nothing_of_a_stream(void) {
+PROMISE(malloc_takes_nothing_of_a_stream, "") {
     ductile_addr at = ordered(MIB, NULL);
     CHECK(cu.free_async(at, NULL) == 0);
     ductile_addr other = plain(MIB);
     CHECK(other != at && ordered(MIB, NULL) == at);
 }
 
-static void check_other_pools_pass(void) {
+PROMISE(other_pools_pass, "") {
     ductile_stream stream = new_stream();
     ductile_addr at = 0;
     CHECK(cu.alloc_from_pool(&at, MIB, FAKE_OWN_POOL, stream) == 0 && !is_served(at));
@@ -241,7 +258,7 @@ static void check_other_pools_pass(void) {
     CHECK(cu.free_async(at, stream) == 0 && fake_driver.async_frees == 1);
 }
 
-static void check_captured_calls_pass(void) {
+PROMISE(captured_calls_pass, "") {
     ductile_stream captured = new_stream(), other = new_stream();
     ductile_addr before = ordered(MIB, captured);
     void *graph;
@@ -256,7 +273,7 @@ static void check_captured_calls_pass(void) {
 }
 
 /* A wait would break the capture. */
-static void check_free_beside_a_capture_happens_when_it_has_ended(void) {
+PROMISE(free_beside_a_capture_happens_when_it_has_ended, "") {
     ductile_stream captured = new_stream();
     ductile_addr at = plain(MIB), base = 0;
     void *graph;
@@ -270,7 +287,7 @@ static void check_free_beside_a_capture_happens_when_it_has_ended(void) {
 }
 
 /* The driver's answer to a second free, though the first one has only been noted. */
-static void check_a_free_beside_a_capture_is_the_only_one(void) {
+PROMISE(a_free_beside_a_capture_is_the_only_one, "") {
     ductile_stream captured = new_stream();
     ductile_addr at = plain(MIB);
     void *graph;
@@ -282,7 +299,7 @@ static void check_a_free_beside_a_capture_is_the_only_one(void) {
 }
 
 /* The next allocator may have the address again. */
-static void check_a_free_beside_a_capture_ends_with_its_device(void) {
+PROMISE(a_free_beside_a_capture_ends_with_its_device, "") {
     ductile_stream captured = new_stream();
     ductile_addr at = plain(MIB);
     void *graph;
@@ -295,7 +312,7 @@ static void check_a_free_beside_a_capture_ends_with_its_device(void) {
 }
 
 /* Its stream is gone: nothing else will tell of its end. */
-static void check_a_capture_ends_with_its_device(void) {
+PROMISE(a_capture_ends_with_its_device, "") {
     ductile_stream captured = new_stream();
     void *graph;
     CHECK(cu.begin_capture(captured, 2) == 0 && cu.reset(1) == 0);
@@ -316,7 +333,7 @@ static void move_memory(int times) {
     CHECK(cu.stream_destroy(a) == 0 && cu.stream_destroy(b) == 0);
 }
 
-static void check_captures_are_announced(void) {
+PROMISE(captures_are_announced, "") {
     ductile_stream captured = new_stream();
     void *graph;
     CHECK(cu.begin_capture(captured, 0) == 0);
@@ -336,7 +353,7 @@ static void check_captures_are_announced(void) {
     CHECK(fake_driver.markers > before); /* all have ended */
 }
 
-static void check_what_is_not_ours_passes(void) {
+PROMISE(what_is_not_ours_passes, "") {
     ductile_addr at = 0;
     CHECK(cu.alloc_managed(&at, MIB, 1) == 0 && !is_served(at) && fake_driver.managed == 1);
     CHECK(cu.mem_free(at) == 0 && fake_driver.frees == 1);
@@ -345,7 +362,7 @@ static void check_what_is_not_ours_passes(void) {
     CHECK(cu.mem_alloc(&at, 0) == CU_INVALID_VALUE);
 }
 
-static void check_other_contexts_pass(void) {
+PROMISE(other_contexts_pass, "") {
     cu_context popped;
     CHECK(cu.push_context(FAKE_OTHER_CONTEXT) == 0);
     ductile_addr at = plain(MIB);
@@ -356,7 +373,7 @@ static void check_other_contexts_pass(void) {
     CHECK(!is_served(ordered(MIB, stream)));
 }
 
-static void check_devices_have_allocators_of_their_own(void) {
+PROMISE(devices_have_allocators_of_their_own, "") {
     cu_context popped;
     CHECK(cu.push_context((cu_context)0x1100) == 0);
     ductile_addr there = plain(MIB);
@@ -367,7 +384,7 @@ static void check_devices_have_allocators_of_their_own(void) {
     CHECK(cu.mem_free(there) == 0);
 }
 
-static void check_pitched_memory_is_served(void) {
+PROMISE(pitched_memory_is_served, "") {
     ductile_addr at = 0;
     size_t pitch = 0, size = 0;
     CHECK(cu.alloc_pitch(&at, &pitch, 1000, 3, 4) == 0 && is_served(at));
@@ -376,7 +393,7 @@ static void check_pitched_memory_is_served(void) {
     CHECK(cu.mem_free(at) == 0);
 }
 
-static void check_addresses_are_described(void) {
+PROMISE(addresses_are_described, "") {
     ductile_addr at = plain(3 * MIB + 5), base = 0;
     size_t size = 0;
     CHECK(cu.get_range(&base, &size, at + MIB) == 0 && base == at && size == 3 * MIB + 5);
@@ -391,7 +408,7 @@ static void check_addresses_are_described(void) {
     CHECK(cu.get_range(&base, &size, 12345) == 0 && base == 7);
 }
 
-static void check_free_memory_counts_what_is_held(void) {
+PROMISE(free_memory_counts_what_is_held, "") {
     size_t before = 0, after = 0, total = 0;
     ductile_addr at = plain(512 * (size_t)MIB);
     CHECK(cu.get_info(&before, &total) == 0);
@@ -399,7 +416,7 @@ static void check_free_memory_counts_what_is_held(void) {
     CHECK(after >= before + 512 * (size_t)MIB && total == (size_t)64 << 30);
 }
 
-static void check_free_memory_ends_at_the_limit(void) {
+PROMISE(free_memory_ends_at_the_limit, "") {
     size_t left = 0, total = 0;
     CHECK(setenv("DUCTILE_CONF", "limit_bytes:64M", 1) == 0);
     ductile_addr at = plain(16 * (size_t)MIB);
@@ -413,7 +430,7 @@ static void fill_device(void) {
     fake_driver.is_full = true;
 }
 
-static void check_what_passes_gets_what_is_held_free(void) {
+PROMISE(what_passes_gets_what_is_held_free, "") {
     const cu_phys_head here = {1, 0, CU_LOCATION_OF_DEVICE, 0};
     const cu_phys_head there = {1, 0, CU_LOCATION_OF_DEVICE, 1};
     unsigned long long handle = 0;
@@ -430,7 +447,7 @@ static void check_what_passes_gets_what_is_held_free(void) {
     CHECK(cu.alloc_managed(&at, MIB, 1) == CU_OUT_OF_MEMORY);
 }
 
-static void check_ipc_is_refused(void) {
+PROMISE(ipc_is_refused, "") {
     char handle[64];
     ductile_addr managed = 0, at = plain(MIB);
     CHECK(cu.ipc_handle(handle, at) == CU_NOT_SUPPORTED && fake_driver.ipc == 0);
@@ -438,7 +455,7 @@ static void check_ipc_is_refused(void) {
     CHECK(cu.ipc_handle(handle, managed) == 0 && fake_driver.ipc == 1);
 }
 
-static void check_trim_of_the_default_pool_gives_back(void) {
+PROMISE(trim_of_the_default_pool_gives_back, "") {
     size_t before = 0, after = 0, total = 0;
     ductile_stream stream = new_stream();
     CHECK(cu.free_async(ordered(256 * (size_t)MIB, stream), stream) == 0);
@@ -447,7 +464,7 @@ static void check_trim_of_the_default_pool_gives_back(void) {
     CHECK(cu.get_info(&after, &total) == 0 && after + 256 * (size_t)MIB <= before);
 }
 
-static void check_lack_of_memory_is_told(void) {
+PROMISE(lack_of_memory_is_told, "") {
     ductile_addr at = 0;
     CHECK(cu.mem_free(plain(MIB)) == 0);
     fake_driver.is_out_of_memory = true;
@@ -457,7 +474,7 @@ static void check_lack_of_memory_is_told(void) {
     fake_driver.is_out_of_memory = false;
 }
 
-static void check_peers_get_access(void) {
+PROMISE(peers_get_access, "") {
     cu_context popped;
     ductile_addr at = plain(MIB);
     CHECK(cu.push_context((cu_context)0x1100) == 0);
@@ -468,7 +485,7 @@ static void check_peers_get_access(void) {
 }
 
 /* Before there is any memory, as programs set their pools up. */
-static void check_pools_give_access(void) {
+PROMISE(pools_give_access, "") {
     const cu_access there[] = {{CU_LOCATION_OF_DEVICE, 1, 3}};
     CHECK(cu.pool_access(FAKE_DEFAULT_POOL(0), there, 1) == 0);
     ductile_addr at = plain(MIB);
@@ -477,7 +494,7 @@ static void check_pools_give_access(void) {
 }
 
 /* Access that the program has given in two ways ends with the last of them. */
-static void check_access_given_twice_is_taken_twice(void) {
+PROMISE(access_given_twice_is_taken_twice, "") {
     const cu_access on = {CU_LOCATION_OF_DEVICE, 1, 3}, off = {CU_LOCATION_OF_DEVICE, 1, 0};
     cu_context popped;
     CHECK(cu.push_context((cu_context)0x1100) == 0);
@@ -495,14 +512,14 @@ static void check_access_given_twice_is_taken_twice(void) {
     CHECK(cu.mem_free(b) == 0 && fake_driver.waits == before + 1);
 }
 
-static void check_reset_takes_the_memory(void) {
+PROMISE(reset_takes_the_memory, "") {
     ductile_addr at = plain(MIB);
     CHECK(cu.reset(0) == 0 && fake_driver.resets == 1);
     CHECK(cu.mem_free(at) == CU_INVALID_VALUE);
     CHECK(is_served(plain(MIB)));
 }
 
-static void check_destroyed_streams_are_forgotten(void) {
+PROMISE(destroyed_streams_are_forgotten, "") {
     for (int i = 0; i < 100; i++) {
         ductile_stream stream = new_stream();
         ductile_addr at = ordered(MIB, stream);
@@ -534,7 +551,7 @@ static void *alloc_and_free(void *seed) {
     return NULL;
 }
 
-static void check_threads(void) {
+PROMISE(threads, "") {
     pthread_t threads[6];
     for (uintptr_t i = 0; i < 6; i++) {
         CHECK(pthread_create(&threads[i], NULL, alloc_and_free, (void *)(i + 1)) == 0);
@@ -546,7 +563,7 @@ static void check_threads(void) {
 }
 
 /* The driver does not work in a child either: what it says is what the program gets. */
-static void check_forked_children_get_the_drivers_answers(void) {
+PROMISE(forked_children_get_the_drivers_answers, "") {
     ductile_addr at = plain(MIB);
     pid_t child = fork();
     if (child == 0) {
@@ -565,7 +582,7 @@ static void *free_it(void *addr) {
 }
 
 /* A thread that the child does not have was in the middle of a call. */
-static void check_a_forked_child_waits_for_no_thread_of_its_parent(void) {
+PROMISE(a_forked_child_waits_for_no_thread_of_its_parent, "") {
     ductile_addr at = plain(MIB);
     pthread_t thread;
     int before = fake_driver.waits;
@@ -593,13 +610,13 @@ static void free_late(void) {
 }
 
 /* Registered before the first use, so that it runs after Ductile has left. */
-static void check_frees_after_exit_has_begun(void) {
+PROMISE(frees_after_exit_has_begun, "") {
     CHECK(atexit(free_late) == 0);
     until_exit = plain(MIB);
     exit(0);
 }
 
-static void check_functions_of_other_libraries_stay(void) {
+PROMISE(functions_of_other_libraries_stay, "") {
     void *late = dlsym(driver(), "cuMemCreate");
     CHECK(late != NULL && dlsym(RTLD_NEXT, "cuMemAlloc_v2") != NULL);
     CHECK(dlsym(RTLD_DEFAULT, "cuMemAlloc_v2") == dlsym(driver(), "cuMemAlloc_v2"));
@@ -608,14 +625,14 @@ static void check_functions_of_other_libraries_stay(void) {
 
 /* A program asks dlerror whether a lookup failed. The first one finds all that is interposed, of
  * which this driver lacks some. */
-static void check_a_lookup_that_succeeds_leaves_no_error(void) {
+PROMISE(a_lookup_that_succeeds_leaves_no_error, "") {
     (void)dlerror();
     CHECK(dlsym(driver(), "cuMemAlloc_v2") != NULL && dlerror() == NULL);
     CHECK(dlsym(driver(), "cuNoSuchFunction") == NULL && dlerror() != NULL);
 }
 
 /* Programs ask so for what the driver can do. */
-static void check_functions_that_the_driver_lacks_are_not_found(void) {
+PROMISE(functions_that_the_driver_lacks_are_not_found, "") {
     const char *lacking = "cuStreamBeginCaptureToGraph";
     CHECK(dlsym(driver(), lacking) == NULL && dlerror() != NULL);
     CHECK(dlsym(RTLD_DEFAULT, lacking) == NULL && dlerror() != NULL);
@@ -625,7 +642,7 @@ static void check_functions_that_the_driver_lacks_are_not_found(void) {
 
 /* ---- What is set in the environment ---------------------------------------------------------- */
 
-static void check_async_keeps_malloc_native(void) {
+PROMISE(async_keeps_malloc_native, "async") {
     ductile_addr at = plain(MIB);
     CHECK(!is_served(at) && fake_driver.mallocs == 1 && cu.mem_free(at) == 0);
     CHECK(fake_driver.frees == 1 && is_served(ordered(MIB, new_stream())));
@@ -633,7 +650,7 @@ static void check_async_keeps_malloc_native(void) {
 
 /* A file that would be too large ends a process with a signal; one on a full disk when it is
  * written to. Then nothing is counted. */
-static void check_counts_that_cannot_be_kept_end_nothing(void) {
+PROMISE(counts_that_cannot_be_kept_end_nothing, "") {
     char folder[] = "preloaded-XXXXXX"; /* of the build */
     const struct rlimit little = {4096, 4096};
     CHECK(mkdtemp(folder) != NULL && setenv("DUCTILE_PRELOAD_COUNTS", folder, 1) == 0);
@@ -642,66 +659,16 @@ static void check_counts_that_cannot_be_kept_end_nothing(void) {
     CHECK(rmdir(folder) == 0);
 }
 
-static void check_off_serves_nothing(void) {
+PROMISE(off_serves_nothing, "off") {
     CHECK(!is_served(plain(MIB)) && !is_served(ordered(MIB, new_stream())));
     CHECK(fake_driver.creates == 0);
 }
 
+PROMISE(nonsense_serves_nothing, "nonsense") {
+    check_off_serves_nothing();
+}
+
 /* ---- One process for each ------------------------------------------------------------------- */
-
-typedef struct named_check {
-    const char *name;
-    void (*run)(void);
-    const char *mode; /* DUCTILE_PRELOAD */
-} named_check;
-
-#define NAMED(check)                                                                               \
-    { #check, check_##check, "" }
-
-static const named_check checks[] = {
-    NAMED(malloc_is_served),
-    NAMED(free_waits_and_ordered_free_does_not),
-    NAMED(free_keeps_memory_that_could_not_be_waited_for),
-    NAMED(ordered_calls_are_served),
-    NAMED(malloc_can_be_freed_in_order_of_a_stream),
-    NAMED(free_on_another_gpus_default_stream_waits),
-    NAMED(malloc_waits_where_memory_is_filled),
-    NAMED(malloc_takes_nothing_of_a_stream),
-    NAMED(other_pools_pass),
-    NAMED(captured_calls_pass),
-    NAMED(captures_are_announced),
-    NAMED(free_beside_a_capture_happens_when_it_has_ended),
-    NAMED(a_free_beside_a_capture_is_the_only_one),
-    NAMED(a_free_beside_a_capture_ends_with_its_device),
-    NAMED(a_capture_ends_with_its_device),
-    NAMED(what_is_not_ours_passes),
-    NAMED(other_contexts_pass),
-    NAMED(devices_have_allocators_of_their_own),
-    NAMED(pitched_memory_is_served),
-    NAMED(addresses_are_described),
-    NAMED(free_memory_counts_what_is_held),
-    NAMED(free_memory_ends_at_the_limit),
-    NAMED(what_passes_gets_what_is_held_free),
-    NAMED(ipc_is_refused),
-    NAMED(trim_of_the_default_pool_gives_back),
-    NAMED(lack_of_memory_is_told),
-    NAMED(peers_get_access),
-    NAMED(pools_give_access),
-    NAMED(access_given_twice_is_taken_twice),
-    NAMED(reset_takes_the_memory),
-    NAMED(destroyed_streams_are_forgotten),
-    NAMED(threads),
-    NAMED(forked_children_get_the_drivers_answers),
-    NAMED(a_forked_child_waits_for_no_thread_of_its_parent),
-    NAMED(frees_after_exit_has_begun),
-    NAMED(functions_of_other_libraries_stay),
-    NAMED(a_lookup_that_succeeds_leaves_no_error),
-    NAMED(functions_that_the_driver_lacks_are_not_found),
-    NAMED(counts_that_cannot_be_kept_end_nothing),
-    {"async_keeps_malloc_native", check_async_keeps_malloc_native, "async"},
-    {"off_serves_nothing", check_off_serves_nothing, "off"},
-    {"nonsense_serves_nothing", check_off_serves_nothing, "nonsense"},
-};
 
 static void take(const char *way) {
     if (strcmp(way, "linked") == 0) {
@@ -733,7 +700,7 @@ static int run_one(const char *way, const named_check *check) {
 int main(int n, char **words) {
     int n_failed = 0, n_run = 0;
     CHECK(n >= 2);
-    for (size_t i = 0; i < sizeof(checks) / sizeof(checks[0]); i++) {
+    for (size_t i = 0; i < n_checks; i++) {
         if (n == 2 || strcmp(words[2], checks[i].name) == 0) {
             n_failed += run_one(words[1], &checks[i]);
             n_run++;

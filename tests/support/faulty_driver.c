@@ -50,9 +50,9 @@ static bool fails_now(faulty_driver *f, dvmm_call call) {
     return is_first || is_later;
 }
 
-/* One call: refused, or made; `effect` is what it changes when it has succeeded. */
-#define PASS(name, arguments, effect)                                                              \
-    do {                                                                                           \
+/* A call that is refused, or made; `effect` is what it changes when it has succeeded. */
+#define PASS(name, parameters, arguments, effect)                                                  \
+    static int pass_##name parameters {                                                            \
         faulty_driver *f = ctx;                                                                    \
         bool fails = fails_now(f, DVMM_CALL_##name);                                               \
         if (fails && !f->plan.is_late) {                                                           \
@@ -63,7 +63,7 @@ static bool fails_now(faulty_driver *f, dvmm_call call) {
             effect;                                                                                \
         }                                                                                          \
         return fails ? f->plan.code : code;                                                        \
-    } while (0)
+    }
 
 #define IN f->inner_ctx
 #define NOTHING ((void)0)
@@ -80,204 +80,87 @@ static uint64_t pass_clock_ns(void *ctx) {
     return f->inner->clock_ns(f->inner_ctx);
 }
 
-static int pass_mem_info(void *ctx, uint64_t *free_bytes, uint64_t *total_bytes) {
-    PASS(mem_info, (IN, free_bytes, total_bytes), NOTHING);
-}
-
-static int pass_address_reserve(void *ctx, uint64_t size, uint64_t alignment, ductile_addr hint,
-                                ductile_addr *out) {
-    PASS(address_reserve, (IN, size, alignment, hint, out), add(f, FAULTY_RANGE, *out, size));
-}
-
-static int pass_address_free(void *ctx, ductile_addr addr, uint64_t size) {
-    PASS(address_free, (IN, addr, size), take_out(f, FAULTY_RANGE, addr));
-}
-
-static int pass_phys_create(void *ctx, uint64_t size, const dvmm_phys_props *props,
-                            dvmm_phys *out) {
-    PASS(phys_create, (IN, size, props, out), add(f, FAULTY_HANDLE, *out, size));
-}
-
-static int pass_phys_release(void *ctx, dvmm_phys phys) {
-    PASS(phys_release, (IN, phys), take_out(f, FAULTY_HANDLE, phys));
-}
-
-static int pass_map(void *ctx, ductile_addr addr, uint64_t size, uint64_t offset, dvmm_phys phys) {
-    PASS(map, (IN, addr, size, offset, phys), add(f, FAULTY_MAPPING, addr, size));
-}
-
-static int pass_unmap(void *ctx, ductile_addr addr, uint64_t size) {
-    PASS(unmap, (IN, addr, size), take_out_mappings(f, addr, size));
-}
-
-static int pass_set_access(void *ctx, ductile_addr addr, uint64_t size, dvmm_access access) {
-    PASS(set_access, (IN, addr, size, access), NOTHING);
-}
-
-static int pass_get_access(void *ctx, ductile_addr addr, dvmm_access *out) {
-    PASS(get_access, (IN, addr, out), NOTHING);
-}
-
-static int pass_can_access_peer(void *ctx, int device, int *out) {
-    PASS(can_access_peer, (IN, device, out), NOTHING);
-}
-
-static int pass_set_access_for(void *ctx, ductile_addr addr, uint64_t size, dvmm_access access,
-                               const int *devices, size_t n_devices) {
-    PASS(set_access_for, (IN, addr, size, access, devices, n_devices), NOTHING);
-}
-
-static int pass_get_access_for(void *ctx, ductile_addr addr, int device, dvmm_access *out) {
-    PASS(get_access_for, (IN, addr, device, out), NOTHING);
-}
-
-static int pass_phys_export(void *ctx, dvmm_phys phys, dvmm_share_type type, dvmm_shared *out) {
-    PASS(phys_export, (IN, phys, type, out), NOTHING);
-}
-
-static int pass_phys_import(void *ctx, const dvmm_shared *shared, dvmm_phys *out) {
-    PASS(phys_import, (IN, shared, out), add(f, FAULTY_HANDLE, *out, 0));
-}
-
-static int pass_mem_alloc(void *ctx, uint64_t size, ductile_addr *out) {
-    PASS(mem_alloc, (IN, size, out), NOTHING);
-}
-
-static int pass_mem_free(void *ctx, ductile_addr addr) {
-    PASS(mem_free, (IN, addr), NOTHING);
-}
-
-static int pass_mem_alloc_async(void *ctx, uint64_t size, ductile_stream stream,
-                                ductile_addr *out) {
-    PASS(mem_alloc_async, (IN, size, stream, out), NOTHING);
-}
-
-static int pass_mem_free_async(void *ctx, ductile_addr addr, ductile_stream stream) {
-    PASS(mem_free_async, (IN, addr, stream), NOTHING);
-}
-
-static int pass_async_pool_info(void *ctx, uint64_t *reserved, uint64_t *reserved_peak) {
-    PASS(async_pool_info, (IN, reserved, reserved_peak), NOTHING);
-}
-
-static int pass_async_pool_trim(void *ctx, uint64_t keep_bytes) {
-    PASS(async_pool_trim, (IN, keep_bytes), NOTHING);
-}
-
-static int pass_stream_create(void *ctx, ductile_stream *out) {
-    PASS(stream_create, (IN, out), add(f, FAULTY_STREAM, word(*out), 0));
-}
-
-static int pass_stream_destroy(void *ctx, ductile_stream stream) {
-    PASS(stream_destroy, (IN, stream), take_out(f, FAULTY_STREAM, word(stream)));
-}
-
-static int pass_stream_sync(void *ctx, ductile_stream stream) {
-    PASS(stream_sync, (IN, stream), NOTHING);
-}
-
-static int pass_stream_query(void *ctx, ductile_stream stream) {
-    PASS(stream_query, (IN, stream), NOTHING);
-}
-
-static int pass_stream_is_ours(void *ctx, ductile_stream stream, int *out) {
-    PASS(stream_is_ours, (IN, stream, out), NOTHING);
-}
-
-static int pass_stream_wait_event(void *ctx, ductile_stream stream, dvmm_event event) {
-    PASS(stream_wait_event, (IN, stream, event), NOTHING);
-}
-
-static int pass_stream_wait_value(void *ctx, ductile_stream stream, uint64_t *host_word,
-                                  uint64_t value) {
-    PASS(stream_wait_value, (IN, stream, host_word, value), NOTHING);
-}
-
-static int pass_capture_status(void *ctx, ductile_stream stream, dvmm_capture_status *out) {
-    PASS(capture_status, (IN, stream, out), NOTHING);
-}
-
-static int pass_capture_begin(void *ctx, ductile_stream stream, dvmm_capture_mode mode) {
-    PASS(capture_begin, (IN, stream, mode), NOTHING);
-}
-
-static int pass_capture_end(void *ctx, ductile_stream stream) {
-    PASS(capture_end, (IN, stream), NOTHING);
-}
-
-static int pass_capture_exchange_mode(void *ctx, dvmm_capture_mode *mode) {
-    PASS(capture_exchange_mode, (IN, mode), NOTHING);
-}
-
-static int pass_context_sync(void *ctx) {
-    PASS(context_sync, (IN), NOTHING);
-}
-
-static int pass_context_record(void *ctx, dvmm_event event) {
-    PASS(context_record, (IN, event), NOTHING);
-}
-
-static int pass_event_create(void *ctx, dvmm_event *out) {
-    PASS(event_create, (IN, out), add(f, FAULTY_EVENT, word(*out), 0));
-}
-
-static int pass_event_destroy(void *ctx, dvmm_event event) {
-    PASS(event_destroy, (IN, event), take_out(f, FAULTY_EVENT, word(event)));
-}
-
-static int pass_event_record(void *ctx, dvmm_event event, ductile_stream stream) {
-    PASS(event_record, (IN, event, stream), NOTHING);
-}
-
-static int pass_event_query(void *ctx, dvmm_event event) {
-    PASS(event_query, (IN, event), NOTHING);
-}
-
-static int pass_event_sync(void *ctx, dvmm_event event) {
-    PASS(event_sync, (IN, event), NOTHING);
-}
-
-static int pass_host_alloc(void *ctx, uint64_t size, void **out) {
-    PASS(host_alloc, (IN, size, out), add(f, FAULTY_HOST_MEMORY, word(*out), size));
-}
-
-static int pass_host_free(void *ctx, void *memory) {
-    PASS(host_free, (IN, memory), take_out(f, FAULTY_HOST_MEMORY, word(memory)));
-}
-
-static int pass_host_register(void *ctx, void *memory, uint64_t size) {
-    PASS(host_register, (IN, memory, size), add(f, FAULTY_REGISTRATION, word(memory), size));
-}
-
-static int pass_host_unregister(void *ctx, void *memory) {
-    PASS(host_unregister, (IN, memory), take_out(f, FAULTY_REGISTRATION, word(memory)));
-}
-
-static int pass_fill(void *ctx, ductile_addr addr, uint8_t value, uint64_t size,
-                     ductile_stream stream) {
-    PASS(fill, (IN, addr, value, size, stream), NOTHING);
-}
-
-static int pass_copy(void *ctx, ductile_addr to, ductile_addr from, uint64_t size,
-                     ductile_stream stream) {
-    PASS(copy, (IN, to, from, size, stream), NOTHING);
-}
-
-static int pass_upload(void *ctx, ductile_addr to, const void *from, uint64_t size,
-                       ductile_stream stream) {
-    PASS(upload, (IN, to, from, size, stream), NOTHING);
-}
-
-static int pass_download(void *ctx, void *to, ductile_addr from, uint64_t size,
-                         ductile_stream stream) {
-    PASS(download, (IN, to, from, size, stream), NOTHING);
-}
-
-static int pass_read_back(void *ctx, void *to, ductile_addr from, uint64_t size,
-                          ductile_stream stream) {
-    PASS(read_back, (IN, to, from, size, stream), NOTHING);
-}
-
+PASS(mem_info, (void *ctx, uint64_t *free_bytes, uint64_t *total_bytes),
+     (IN, free_bytes, total_bytes), NOTHING)
+PASS(address_reserve,
+     (void *ctx, uint64_t size, uint64_t alignment, ductile_addr hint, ductile_addr *out),
+     (IN, size, alignment, hint, out), add(f, FAULTY_RANGE, *out, size))
+PASS(address_free, (void *ctx, ductile_addr addr, uint64_t size), (IN, addr, size),
+     take_out(f, FAULTY_RANGE, addr))
+PASS(phys_create, (void *ctx, uint64_t size, const dvmm_phys_props *props, dvmm_phys *out),
+     (IN, size, props, out), add(f, FAULTY_HANDLE, *out, size))
+PASS(phys_release, (void *ctx, dvmm_phys phys), (IN, phys), take_out(f, FAULTY_HANDLE, phys))
+PASS(map, (void *ctx, ductile_addr addr, uint64_t size, uint64_t offset, dvmm_phys phys),
+     (IN, addr, size, offset, phys), add(f, FAULTY_MAPPING, addr, size))
+PASS(unmap, (void *ctx, ductile_addr addr, uint64_t size), (IN, addr, size),
+     take_out_mappings(f, addr, size))
+PASS(set_access, (void *ctx, ductile_addr addr, uint64_t size, dvmm_access access),
+     (IN, addr, size, access), NOTHING)
+PASS(get_access, (void *ctx, ductile_addr addr, dvmm_access *out), (IN, addr, out), NOTHING)
+PASS(can_access_peer, (void *ctx, int device, int *out), (IN, device, out), NOTHING)
+PASS(set_access_for,
+     (void *ctx, ductile_addr addr, uint64_t size, dvmm_access access, const int *devices,
+      size_t n_devices),
+     (IN, addr, size, access, devices, n_devices), NOTHING)
+PASS(get_access_for, (void *ctx, ductile_addr addr, int device, dvmm_access *out),
+     (IN, addr, device, out), NOTHING)
+PASS(phys_export, (void *ctx, dvmm_phys phys, dvmm_share_type type, dvmm_shared *out),
+     (IN, phys, type, out), NOTHING)
+PASS(phys_import, (void *ctx, const dvmm_shared *shared, dvmm_phys *out), (IN, shared, out),
+     add(f, FAULTY_HANDLE, *out, 0))
+PASS(mem_alloc, (void *ctx, uint64_t size, ductile_addr *out), (IN, size, out), NOTHING)
+PASS(mem_free, (void *ctx, ductile_addr addr), (IN, addr), NOTHING)
+PASS(mem_alloc_async, (void *ctx, uint64_t size, ductile_stream stream, ductile_addr *out),
+     (IN, size, stream, out), NOTHING)
+PASS(mem_free_async, (void *ctx, ductile_addr addr, ductile_stream stream), (IN, addr, stream),
+     NOTHING)
+PASS(async_pool_info, (void *ctx, uint64_t *reserved, uint64_t *reserved_peak),
+     (IN, reserved, reserved_peak), NOTHING)
+PASS(async_pool_trim, (void *ctx, uint64_t keep_bytes), (IN, keep_bytes), NOTHING)
+PASS(stream_create, (void *ctx, ductile_stream *out), (IN, out),
+     add(f, FAULTY_STREAM, word(*out), 0))
+PASS(stream_destroy, (void *ctx, ductile_stream stream), (IN, stream),
+     take_out(f, FAULTY_STREAM, word(stream)))
+PASS(stream_sync, (void *ctx, ductile_stream stream), (IN, stream), NOTHING)
+PASS(stream_query, (void *ctx, ductile_stream stream), (IN, stream), NOTHING)
+PASS(stream_is_ours, (void *ctx, ductile_stream stream, int *out), (IN, stream, out), NOTHING)
+PASS(stream_wait_event, (void *ctx, ductile_stream stream, dvmm_event event), (IN, stream, event),
+     NOTHING)
+PASS(stream_wait_value, (void *ctx, ductile_stream stream, uint64_t *host_word, uint64_t value),
+     (IN, stream, host_word, value), NOTHING)
+PASS(capture_status, (void *ctx, ductile_stream stream, dvmm_capture_status *out),
+     (IN, stream, out), NOTHING)
+PASS(capture_begin, (void *ctx, ductile_stream stream, dvmm_capture_mode mode), (IN, stream, mode),
+     NOTHING)
+PASS(capture_end, (void *ctx, ductile_stream stream), (IN, stream), NOTHING)
+PASS(capture_exchange_mode, (void *ctx, dvmm_capture_mode *mode), (IN, mode), NOTHING)
+PASS(context_sync, (void *ctx), (IN), NOTHING)
+PASS(context_record, (void *ctx, dvmm_event event), (IN, event), NOTHING)
+PASS(event_create, (void *ctx, dvmm_event *out), (IN, out), add(f, FAULTY_EVENT, word(*out), 0))
+PASS(event_destroy, (void *ctx, dvmm_event event), (IN, event),
+     take_out(f, FAULTY_EVENT, word(event)))
+PASS(event_record, (void *ctx, dvmm_event event, ductile_stream stream), (IN, event, stream),
+     NOTHING)
+PASS(event_query, (void *ctx, dvmm_event event), (IN, event), NOTHING)
+PASS(event_sync, (void *ctx, dvmm_event event), (IN, event), NOTHING)
+PASS(host_alloc, (void *ctx, uint64_t size, void **out), (IN, size, out),
+     add(f, FAULTY_HOST_MEMORY, word(*out), size))
+PASS(host_free, (void *ctx, void *memory), (IN, memory),
+     take_out(f, FAULTY_HOST_MEMORY, word(memory)))
+PASS(host_register, (void *ctx, void *memory, uint64_t size), (IN, memory, size),
+     add(f, FAULTY_REGISTRATION, word(memory), size))
+PASS(host_unregister, (void *ctx, void *memory), (IN, memory),
+     take_out(f, FAULTY_REGISTRATION, word(memory)))
+PASS(fill, (void *ctx, ductile_addr addr, uint8_t value, uint64_t size, ductile_stream stream),
+     (IN, addr, value, size, stream), NOTHING)
+PASS(copy, (void *ctx, ductile_addr to, ductile_addr from, uint64_t size, ductile_stream stream),
+     (IN, to, from, size, stream), NOTHING)
+PASS(upload, (void *ctx, ductile_addr to, const void *from, uint64_t size, ductile_stream stream),
+     (IN, to, from, size, stream), NOTHING)
+PASS(download, (void *ctx, void *to, ductile_addr from, uint64_t size, ductile_stream stream),
+     (IN, to, from, size, stream), NOTHING)
+PASS(read_back, (void *ctx, void *to, ductile_addr from, uint64_t size, ductile_stream stream),
+     (IN, to, from, size, stream), NOTHING)
 static const dvmm_driver_ops passing = {.close = pass_close,
 #define ENTRY(name) .name = pass_##name,
                                         DVMM_CALLS(ENTRY)

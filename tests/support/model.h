@@ -21,6 +21,7 @@ typedef struct model_block {
     size_t stream;      /* index of the stream it was allocated on                           */
     uint32_t recorded;  /* bit i: stream i was recorded on it                                */
     uint8_t pattern;    /* the byte it is filled with, when contents are checked             */
+    uint8_t captured;   /* what a graph fills it with when it is launched; 0: none does      */
     bool is_blank;      /* its contents are undefined                                        */
     bool is_paused, is_dedicated;
     unsigned pool; /* 0: none; else the caller's number of its private pool */

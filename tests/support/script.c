@@ -120,6 +120,16 @@ static size_t count_lines(const char *text) {
     return n;
 }
 
+/* The end of the line, or NULL. One that ends with a backslash goes on; *n: how many it is. */
+static char *end_of_line(char *line, unsigned *n) {
+    char *end = strchr(line, '\n');
+    for (*n = 1; end != NULL && end > line && end[-1] == '\\'; ++*n) {
+        end[-1] = *end = ' ';
+        end = strchr(end, '\n');
+    }
+    return end;
+}
+
 const char *script_read(script *s, const char *path) {
     scenario usual = {.capacity_bytes = 256 * MIB, .lag = 150, .schedules = ALL_SCHEDULES};
     *s = (script){0};
@@ -127,8 +137,9 @@ const char *script_read(script *s, const char *path) {
     s->all = calloc(count_lines(s->text), sizeof *s->all);
     NEED(s->all != NULL, "no host memory for the test");
     unsigned number = 1;
-    for (char *line = s->text; line != NULL; number++) {
-        char *end = strchr(line, '\n');
+    unsigned n = 0;
+    for (char *line = s->text; line != NULL; number += n) {
+        char *end = end_of_line(line, &n);
         if (end != NULL) {
             *end++ = '\0';
         }

@@ -13,7 +13,7 @@
  * `callback maps` one that keeps a table of all mappings, `callback memory` one that frees blocks
  * when memory is short; `schedules` those under which it holds (all). What stands before the first
  * scenario holds for all of the file. Every other line is operations, which docs/testing.md lists.
- * A line that begins with # is a comment.
+ * A line that begins with # is a comment, and one that ends with a backslash goes on in the next.
  */
 #ifndef TESTS_SUPPORT_SCRIPT_H
 #define TESTS_SUPPORT_SCRIPT_H

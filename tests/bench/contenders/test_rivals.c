@@ -134,18 +134,26 @@ static const contender_ops *const caching[] = {&contender_classic, &contender_ex
 
 enum { N_CACHING = sizeof caching / sizeof caching[0] };
 
-/* What holds for each of them, on a device of that schedule. */
-#define OF_BOTH(name, schedule)                                                                    \
-    static void name(arena *a);                                                                    \
-    Test(rivals, name) {                                                                           \
-        for (int i = 0; i < N_CACHING; i++) {                                                      \
+/* What holds for each of the caching ones, or for one: on a device of so many bytes and that
+ * schedule, under a cap. Body: of a function that gets the arena. */
+#define IN_ARENAS(suite, name, first, n, device_bytes, cap, schedule)                              \
+    static void suite##_##name(arena *a);                                                          \
+    Test(suite, name) {                                                                            \
+        for (const contender_ops *const *ops = (first); ops < (first) + (n); ops++) {              \
             arena a;                                                                               \
-            open_arena(&a, caching[i], GIB, 0, DUCTILE_SCHEDULE_##schedule);                       \
-            name(&a);                                                                              \
+            open_arena(&a, *ops, device_bytes, cap, DUCTILE_SCHEDULE_##schedule);                  \
+            suite##_##name(&a);                                                                    \
             close_arena(&a);                                                                       \
         }                                                                                          \
     }                                                                                              \
-    static void name(arena *a)
+    static void suite##_##name(arena *a)
+
+static const contender_ops *const only_classic[] = {&contender_classic};
+static const contender_ops *const only_expandable[] = {&contender_expandable};
+static const contender_ops *const only_cumemalloc[] = {&contender_cumemalloc};
+#define OF_BOTH(name, schedule) IN_ARENAS(rivals, name, caching, N_CACHING, GIB, 0, schedule)
+#define OF_BOTH_UNDER(name, cap) IN_ARENAS(rivals, name, caching, N_CACHING, GIB, cap, EAGER)
+#define OF(contender, name, cap) IN_ARENAS(contender, name, only_##contender, 1, GIB, cap, EAGER)
 
 OF_BOTH(round_requests_to_512_bytes, EAGER) {
     ductile_addr first = take(a, 1);
@@ -254,181 +262,134 @@ Test(classic, segments_are_2_MiB_or_20_MiB_or_the_request_in_2_MiB) {
     }
 }
 
-Test(classic, a_large_block_keeps_a_remainder_of_1_MiB) {
-    arena a;
-    open_eager(&a, &contender_classic);
-    (void)take(&a, 19 * MIB); /* a segment of 20 MiB, 1 MiB of it left over */
-    (void)take(&a, 2 * MIB);
-    cr_expect_eq(held(&a), 40 * MIB);
-    close_arena(&a);
+OF(classic, a_large_block_keeps_a_remainder_of_1_MiB, 0) {
+    (void)take(a, 19 * MIB); /* a segment of 20 MiB, 1 MiB of it left over */
+    (void)take(a, 2 * MIB);
+    cr_expect_eq(held(a), 40 * MIB);
 }
 
-Test(classic, a_large_block_gives_up_a_remainder_above_1_MiB) {
-    arena a;
-    open_eager(&a, &contender_classic);
-    ductile_addr first = take(&a, 8 * MIB);
-    cr_expect_eq(take(&a, 8 * MIB), first + 8 * MIB);
-    cr_expect_eq(held(&a), 20 * MIB);
-    close_arena(&a);
+OF(classic, a_large_block_gives_up_a_remainder_above_1_MiB, 0) {
+    ductile_addr first = take(a, 8 * MIB);
+    cr_expect_eq(take(a, 8 * MIB), first + 8 * MIB);
+    cr_expect_eq(held(a), 20 * MIB);
 }
 
-Test(classic, at_the_cap_wholly_free_segments_go_back_and_split_ones_stay) {
-    arena a;
-    open_arena(&a, &contender_classic, GIB, 60 * MIB, DUCTILE_SCHEDULE_EAGER);
-    (void)take(&a, 2 * MIB); /* a segment of 20 MiB, split */
-    give(&a, take(&a, 30 * MIB));
-    cr_expect_eq(held(&a), 50 * MIB);
-    (void)take(&a, 36 * MIB);
-    cr_expect_eq(held(&a), 56 * MIB);
-    cr_expect_eq(stats_of(&a).releases, 1);
-    cr_expect_eq(stats_of(&a).pressure_returns, 1);
-    cr_expect_eq(stats_of(&a).pressure_returned_bytes, 30 * MIB);
-    close_arena(&a);
+OF(classic, at_the_cap_wholly_free_segments_go_back_and_split_ones_stay, 60 * MIB) {
+    (void)take(a, 2 * MIB); /* a segment of 20 MiB, split */
+    give(a, take(a, 30 * MIB));
+    cr_expect_eq(held(a), 50 * MIB);
+    (void)take(a, 36 * MIB);
+    cr_expect_eq(held(a), 56 * MIB);
+    cr_expect_eq(stats_of(a).releases, 1);
+    cr_expect_eq(stats_of(a).pressure_returns, 1);
+    cr_expect_eq(stats_of(a).pressure_returned_bytes, 30 * MIB);
 }
 
 /* ---- Expandable: handles, growth, the cap -------------------------------------------------- */
 
-Test(expandable, grows_by_handles_of_20_MiB_or_of_2_MiB_for_small_requests) {
-    arena a;
-    open_eager(&a, &contender_expandable);
-    (void)take(&a, 21 * MIB);
-    cr_expect_eq(held(&a), 40 * MIB);
-    (void)take(&a, MIB);
-    cr_expect_eq(held(&a), 42 * MIB);
-    cr_expect_eq(stats_of(&a).creates, 3);
-    close_arena(&a);
+OF(expandable, grows_by_handles_of_20_MiB_or_of_2_MiB_for_small_requests, 0) {
+    (void)take(a, 21 * MIB);
+    cr_expect_eq(held(a), 40 * MIB);
+    (void)take(a, MIB);
+    cr_expect_eq(held(a), 42 * MIB);
+    cr_expect_eq(stats_of(a).creates, 3);
 }
 
-Test(expandable, grows_at_the_end_of_the_free_block_before_it) {
-    arena a;
-    open_eager(&a, &contender_expandable);
-    ductile_addr first = take(&a, 15 * MIB); /* 5 MiB of the handle are left over */
-    ductile_addr second = take(&a, 24 * MIB);
+OF(expandable, grows_at_the_end_of_the_free_block_before_it, 0) {
+    ductile_addr first = take(a, 15 * MIB); /* 5 MiB of the handle are left over */
+    ductile_addr second = take(a, 24 * MIB);
     cr_expect_eq(second, first + 15 * MIB);
-    cr_expect_eq(held(&a), 40 * MIB);
-    close_arena(&a);
+    cr_expect_eq(held(a), 40 * MIB);
 }
 
-Test(expandable, splits_off_remainders_of_512_bytes) {
-    arena a;
-    open_eager(&a, &contender_expandable);
-    (void)take(&a, 19 * MIB);
-    (void)take(&a, MIB + 512); /* does not fit the 1 MiB left over, which grows */
-    cr_expect_eq(held(&a), 40 * MIB);
-    (void)take(&a, 18 * MIB);
-    cr_expect_eq(held(&a), 40 * MIB);
-    close_arena(&a);
+OF(expandable, splits_off_remainders_of_512_bytes, 0) {
+    (void)take(a, 19 * MIB);
+    (void)take(a, MIB + 512); /* does not fit the 1 MiB left over, which grows */
+    cr_expect_eq(held(a), 40 * MIB);
+    (void)take(a, 18 * MIB);
+    cr_expect_eq(held(a), 40 * MIB);
 }
 
 /* The tail's own size is the better fit, but it could grow: inner holes come first. */
-Test(expandable, prefers_a_hole_to_the_tail) {
-    arena a;
-    open_eager(&a, &contender_expandable);
-    ductile_addr hole = take(&a, 8 * MIB);
-    (void)take(&a, 8 * MIB);
-    give(&a, hole); /* the hole has 8 MiB, the tail 4 */
-    cr_expect_eq(take(&a, 3 * MIB), hole);
-    close_arena(&a);
+OF(expandable, prefers_a_hole_to_the_tail, 0) {
+    ductile_addr hole = take(a, 8 * MIB);
+    (void)take(a, 8 * MIB);
+    give(a, hole); /* the hole has 8 MiB, the tail 4 */
+    cr_expect_eq(take(a, 3 * MIB), hole);
 }
 
-Test(expandable, at_the_cap_free_handles_go_back_with_a_wait_and_their_addresses_are_refilled) {
-    arena a;
-    open_arena(&a, &contender_expandable, GIB, 100 * MIB, DUCTILE_SCHEDULE_EAGER);
-    ductile_addr low = take(&a, 40 * MIB);
-    ductile_addr high = take(&a, 20 * MIB);
-    give(&a, low);
-    cr_expect_eq(stats_of(&a).stream_syncs, 0);
-    ductile_addr big = take(&a, 60 * MIB); /* 60 held, 40 of them free: only a flush makes room */
+OF(expandable, at_the_cap_free_handles_go_back_with_a_wait_and_their_addresses_are_refilled,
+   100 * MIB) {
+    ductile_addr low = take(a, 40 * MIB);
+    ductile_addr high = take(a, 20 * MIB);
+    give(a, low);
+    cr_expect_eq(stats_of(a).stream_syncs, 0);
+    ductile_addr big = take(a, 60 * MIB); /* 60 held, 40 of them free: only a flush makes room */
     cr_expect(big > high);
-    cr_expect_eq(held(&a), 80 * MIB);
-    cr_expect_eq(stats_of(&a).releases, 2);
-    cr_expect_geq(stats_of(&a).stream_syncs, 1);
-    cr_expect_eq(stats_of(&a).pressure_waits, 1);
-    cr_expect_eq(stats_of(&a).pressure_returns, 1);
-    cr_expect_eq(stats_of(&a).pressure_returned_bytes, 40 * MIB);
-    cr_expect_eq(take(&a, 20 * MIB), low);
-    close_arena(&a);
+    cr_expect_eq(held(a), 80 * MIB);
+    cr_expect_eq(stats_of(a).releases, 2);
+    cr_expect_geq(stats_of(a).stream_syncs, 1);
+    cr_expect_eq(stats_of(a).pressure_waits, 1);
+    cr_expect_eq(stats_of(a).pressure_returns, 1);
+    cr_expect_eq(stats_of(a).pressure_returned_bytes, 40 * MIB);
+    cr_expect_eq(take(a, 20 * MIB), low);
 }
 
-Test(expandable, handles_that_are_partly_in_use_stay) {
-    arena a;
-    open_arena(&a, &contender_expandable, GIB, 60 * MIB, DUCTILE_SCHEDULE_EAGER);
-    ductile_addr low = take(&a, 30 * MIB);
-    (void)take(&a, 2 * MIB); /* in the second handle */
-    give(&a, low);
-    cr_assert_eq(a.ops->trim(a.self), DUCTILE_OK);
-    cr_expect_eq(held(&a), 20 * MIB);
-    close_arena(&a);
+OF(expandable, handles_that_are_partly_in_use_stay, 60 * MIB) {
+    ductile_addr low = take(a, 30 * MIB);
+    (void)take(a, 2 * MIB); /* in the second handle */
+    give(a, low);
+    cr_assert_eq(a->ops->trim(a->self), DUCTILE_OK);
+    cr_expect_eq(held(a), 20 * MIB);
 }
 
-Test(expandable, trim_gives_an_empty_segment_and_its_addresses_back) {
-    arena a;
-    open_eager(&a, &contender_expandable);
-    give(&a, take(&a, 100 * MIB));
-    cr_assert_eq(a.ops->trim(a.self), DUCTILE_OK);
+OF(expandable, trim_gives_an_empty_segment_and_its_addresses_back, 0) {
+    give(a, take(a, 100 * MIB));
+    cr_assert_eq(a->ops->trim(a->self), DUCTILE_OK);
     ductile_virtual_state state = {.struct_size = sizeof state};
-    cr_assert_eq(ductile_virtual_get_state(a.gpu, &state), DUCTILE_OK);
+    cr_assert_eq(ductile_virtual_get_state(a->gpu, &state), DUCTILE_OK);
     cr_expect_eq(state.handles, 0);
     cr_expect_eq(state.reservations, 0);
-    close_arena(&a);
 }
 
 /* ---- Caps ---------------------------------------------------------------------------------- */
 
 /* A request of 3 MiB counts as the 20 MiB it would take, also where less would do. */
-Test(rivals, the_cap_is_checked_with_rounded_sizes) {
-    for (int i = 0; i < N_CACHING; i++) {
-        arena a;
-        ductile_addr block = 0;
-        open_arena(&a, caching[i], GIB, 19 * MIB, DUCTILE_SCHEDULE_EAGER);
-        cr_expect_eq(a.ops->alloc(a.self, 3 * MIB, a.streams[0], &block),
-                     DUCTILE_ERR_OUT_OF_MEMORY);
-        cr_expect_eq(block, 0);
-        cr_expect_eq(held(&a), 0);
-        (void)take(&a, MIB);
-        close_arena(&a);
-    }
+OF_BOTH_UNDER(the_cap_is_checked_with_rounded_sizes, 19 * MIB) {
+    ductile_addr block = 0;
+    cr_expect_eq(a->ops->alloc(a->self, 3 * MIB, a->streams[0], &block), DUCTILE_ERR_OUT_OF_MEMORY);
+    cr_expect_eq(block, 0);
+    cr_expect_eq(held(a), 0);
+    (void)take(a, MIB);
 }
 
-Test(rivals, never_hold_more_than_the_cap) {
-    for (int i = 0; i < N_CACHING; i++) {
-        arena a;
-        ductile_addr block = 0;
-        open_arena(&a, caching[i], GIB, 90 * MIB, DUCTILE_SCHEDULE_EAGER);
-        while (a.ops->alloc(a.self, 11 * MIB, a.streams[0], &block) == DUCTILE_OK) {
-            cr_assert_leq(stats_of(&a).reserved_peak_bytes, 90 * MIB);
-        }
-        cr_expect_gt(held(&a), 60 * MIB);
-        close_arena(&a);
+OF_BOTH_UNDER(never_hold_more_than_the_cap, 90 * MIB) {
+    ductile_addr block = 0;
+    while (a->ops->alloc(a->self, 11 * MIB, a->streams[0], &block) == DUCTILE_OK) {
+        cr_assert_leq(stats_of(a).reserved_peak_bytes, 90 * MIB);
     }
+    cr_expect_gt(held(a), 60 * MIB);
 }
 
-Test(rivals, a_full_device_is_out_of_memory_and_stays_usable) {
-    for (int i = 0; i < N_CACHING; i++) {
-        arena a;
-        ductile_addr block = 0;
-        open_arena(&a, caching[i], 128 * MIB, 0, DUCTILE_SCHEDULE_EAGER);
-        ductile_addr first = take(&a, 100 * MIB);
-        cr_expect_eq(a.ops->alloc(a.self, 64 * MIB, a.streams[0], &block),
-                     DUCTILE_ERR_OUT_OF_MEMORY);
-        give(&a, first);
-        (void)take_on(&a, 64 * MIB, 1); /* another stream: the first one's memory must go back */
-        close_arena(&a);
-    }
+IN_ARENAS(rivals, a_full_device_is_out_of_memory_and_stays_usable, caching, N_CACHING, 128 * MIB, 0,
+          EAGER) {
+    ductile_addr block = 0;
+    ductile_addr first = take(a, 100 * MIB);
+    cr_expect_eq(a->ops->alloc(a->self, 64 * MIB, a->streams[0], &block),
+                 DUCTILE_ERR_OUT_OF_MEMORY);
+    give(a, first);
+    (void)take_on(a, 64 * MIB, 1); /* another stream: the first one's memory must go back */
 }
 
-Test(expandable, a_failing_map_changes_nothing) {
-    arena a;
+OF(expandable, a_failing_map_changes_nothing, 0) {
     ductile_addr block = 0;
     const ductile_virtual_fault fault = {
         .struct_size = sizeof fault, .call = "map", .nth = 2, .code = DVMM_UNKNOWN};
-    open_eager(&a, &contender_expandable);
-    cr_assert_eq(ductile_virtual_inject(a.gpu, &fault), DUCTILE_OK);
-    cr_expect_neq(a.ops->alloc(a.self, 50 * MIB, a.streams[0], &block), DUCTILE_OK);
-    cr_expect_eq(held(&a), 0);
-    (void)take(&a, 50 * MIB);
-    cr_expect_eq(held(&a), 60 * MIB);
-    close_arena(&a);
+    cr_assert_eq(ductile_virtual_inject(a->gpu, &fault), DUCTILE_OK);
+    cr_expect_neq(a->ops->alloc(a->self, 50 * MIB, a->streams[0], &block), DUCTILE_OK);
+    cr_expect_eq(held(a), 0);
+    (void)take(a, 50 * MIB);
+    cr_expect_eq(held(a), 60 * MIB);
 }
 
 /* ---- Recorded runs ------------------------------------------------------------------------- */
@@ -483,24 +444,18 @@ Test(rivals, reserve_what_pytorch_reserved_for_recorded_runs) {
 
 /* ---- The driver's own ---------------------------------------------------------------------- */
 
-Test(cumemalloc, gives_every_block_back_at_once) {
-    arena a;
-    open_eager(&a, &contender_cumemalloc);
-    ductile_addr block = take(&a, 5 * MIB);
-    cr_expect_eq(held(&a), 6 * MIB);
-    give(&a, block);
-    cr_expect_eq(held(&a), 0);
-    cr_expect_eq(stats_of(&a).releases, 1);
-    close_arena(&a);
+OF(cumemalloc, gives_every_block_back_at_once, 0) {
+    ductile_addr block = take(a, 5 * MIB);
+    cr_expect_eq(held(a), 6 * MIB);
+    give(a, block);
+    cr_expect_eq(held(a), 0);
+    cr_expect_eq(stats_of(a).releases, 1);
 }
 
-Test(cumemalloc, live_blocks_do_not_outlive_it) {
-    arena a;
-    open_eager(&a, &contender_cumemalloc);
+OF(cumemalloc, live_blocks_do_not_outlive_it, 0) {
     for (int i = 0; i < 100; i++) {
-        (void)take(&a, 3 * KIB);
+        (void)take(a, 3 * KIB);
     }
-    close_arena(&a);
 }
 
 Test(cumemallocasync, is_absent_where_the_device_has_no_such_pool) {

@@ -164,10 +164,13 @@ static void assert_kinds(const char *expected) {
     cr_assert_str_eq(kinds, expected);
 }
 
+static void assert_run(const char *text, replay_spec spec, const char *kinds) {
+    cr_assert_eq(replay(text, spec), RUN_COMPLETED);
+    assert_kinds(kinds);
+}
+
 Test(replay, every_event_arrives_in_order_with_its_size) {
-    cr_assert_eq(replay("a 1 10 0\na 2 20 0\nf 1\na 3 30 0\nf 3\nf 2\n", (replay_spec){0}),
-                 RUN_COMPLETED);
-    assert_kinds("aafaff");
+    assert_run("a 1 10 0\na 2 20 0\nf 1\na 3 30 0\nf 3\nf 2\n", (replay_spec){0}, "aafaff");
     cr_assert_eq(calls[1].size, 20);
     cr_assert_eq(calls[2].address, calls[0].address);
     cr_assert_eq(calls[4].address, calls[3].address);
@@ -189,22 +192,19 @@ Test(replay, an_end_is_told_and_the_next_stream_is_another) {
     replay_spec spec = lazily;
     told.stream_done = fake_done;
     spec.contender = &told;
-    cr_assert_eq(replay(ends, spec), RUN_COMPLETED);
-    assert_kinds("arfqdqafq");
+    assert_run(ends, spec, "arfqdqafq");
     cr_assert_eq(calls[4].stream, calls[1].stream);
     cr_assert_eq(calls[3].answer, DUCTILE_ERR_NOT_READY, "the use ended by itself");
     cr_assert_eq(calls[5].answer, DUCTILE_OK, "the new one has the old one's work");
 }
 
 Test(replay, who_cannot_be_told_keeps_the_stream) {
-    cr_assert_eq(replay(ends, lazily), RUN_COMPLETED);
-    assert_kinds("arfqqafq");
+    assert_run(ends, lazily, "arfqqafq");
     cr_assert_eq(calls[4].answer, DUCTILE_ERR_NOT_READY);
 }
 
 Test(replay, what_lives_at_the_end_of_a_pass_is_freed) {
-    cr_assert_eq(replay("a 1 10 0\na 2 20 0\nf 1\n", (replay_spec){.n_passes = 3}), RUN_COMPLETED);
-    assert_kinds("aaffaaffaaff");
+    assert_run("a 1 10 0\na 2 20 0\nf 1\n", (replay_spec){.n_passes = 3}, "aaffaaffaaff");
     cr_assert_eq(n_live, 0);
     cr_assert_eq(result.last.ops, 3, "frees at the end of a pass are no operations of the trace");
 }
@@ -247,9 +247,8 @@ Test(replay, a_single_pass_has_no_warm_calls) {
 }
 
 Test(replay, another_streams_use_is_under_way_from_the_free_to_the_completion) {
-    cr_assert_eq(replay("a 1 10 0\na 2 20 1\nf 1\na 3 1 0\nc 1\na 4 1 0\n", (replay_spec){0}),
-                 RUN_COMPLETED);
-    assert_kinds("aarfqqaqafqfqfq"); /* three frees at the end of the pass */
+    assert_run("a 1 10 0\na 2 20 1\nf 1\na 3 1 0\nc 1\na 4 1 0\n", (replay_spec){0},
+               "aarfqqaqafqfqfq"); /* three frees at the end of the pass */
     cr_assert_eq(calls[2].stream, calls[1].stream, "not the next higher stream");
     cr_assert_eq(calls[2].address, calls[0].address);
     cr_assert_eq(calls[4].answer, DUCTILE_ERR_NOT_READY, "over at the free already");
@@ -279,10 +278,8 @@ Test(replay, a_use_that_never_completes_ends_with_its_pass) {
 }
 
 Test(replay, a_named_use_is_recorded_where_it_stands) {
-    cr_assert_eq(
-        replay("# version 2\na 1 10 0\na 2 20 1\nu 1 1\na 3 30 0\nf 1\n", (replay_spec){0}),
-        RUN_COMPLETED);
-    assert_kinds("aarqafqfqfq");
+    assert_run("# version 2\na 1 10 0\na 2 20 1\nu 1 1\na 3 30 0\nf 1\n", (replay_spec){0},
+               "aarqafqfqfq");
     cr_assert_eq(calls[2].address, calls[0].address);
     cr_assert_eq(calls[2].stream, calls[1].stream);
     cr_assert_eq(calls[6].answer, DUCTILE_OK, "work completes at once unless told otherwise");
@@ -291,8 +288,7 @@ Test(replay, a_named_use_is_recorded_where_it_stands) {
 Test(replay, a_named_use_completes_as_the_pace_has_it) {
     static const char text[] = "# version 2\na 1 10 0\na 2 20 1\nu 1 1\nf 1\na 3 30 0\na 4 40 0\n";
     const bench_pace lag = {.schedule = DUCTILE_SCHEDULE_LAGGING, .lag = 2};
-    cr_assert_eq(replay(text, (replay_spec){.pace = lag}), RUN_COMPLETED);
-    assert_kinds("aarfqqaqafqfqfq");
+    assert_run(text, (replay_spec){.pace = lag}, "aarfqqaqafqfqfq");
     cr_assert_eq(calls[4].answer, DUCTILE_ERR_NOT_READY, "one event after the use");
     cr_assert_eq(calls[5].answer, DUCTILE_OK, "two events after the use");
 }
@@ -307,10 +303,8 @@ Test(replay, nothing_completes_by_itself_on_a_lazy_device) {
 }
 
 Test(replay, named_uses_end_together_at_the_completion) {
-    cr_assert_eq(replay("# version 2\na 1 10 0\nu 1 1\nu 1 2\nf 1\na 2 1 0\nc 1\na 3 1 0\n",
-                        (replay_spec){0}),
-                 RUN_COMPLETED);
-    assert_kinds("arrfqqaqafqfq");
+    assert_run("# version 2\na 1 10 0\nu 1 1\nu 1 2\nf 1\na 2 1 0\nc 1\na 3 1 0\n",
+               (replay_spec){0}, "arrfqqaqafqfq");
     cr_assert_eq(calls[4].answer, DUCTILE_ERR_NOT_READY, "over at the free already");
     cr_assert_eq(calls[5].answer, DUCTILE_ERR_NOT_READY, "over before the completion");
     cr_assert_eq(calls[7].answer, DUCTILE_OK, "still under way after the completion");

@@ -250,32 +250,6 @@ Test(reproducers, a_larger_request_takes_the_memory_of_the_last) {
     end();
 }
 
-Test(reproducers, a_larger_request_takes_the_memory_of_the_last_in_a_pool_too) {
-    ductile_virtual_gpu *gpu = NULL;
-    ductile_allocator *allocator = NULL;
-    ductile_options options;
-    ductile_addr address = 0;
-    const ductile_pool_id pool = {1, 2};
-    cr_assert_eq(ductile_virtual_create(&gpu, NULL), DUCTILE_OK);
-    ductile_options_init(&options);
-    options.driver = DUCTILE_DRIVER_VIRTUAL;
-    options.virtual_gpu = gpu;
-    options.limit_bytes = 80 * GIB;
-    cr_assert_eq(ductile_create(&allocator, &options), DUCTILE_OK);
-    cr_assert_eq(ductile_pool_retain(allocator, pool), DUCTILE_OK);
-    cr_assert_eq(ductile_pool_set_kind(allocator, pool, DUCTILE_POOL_PLAIN), DUCTILE_OK);
-    cr_assert_eq(ductile_pool_begin(allocator, pool, NULL, NULL), DUCTILE_OK);
-    for (uint64_t size = 60 * GIB; size <= 70 * GIB; size += 10 * GIB) {
-        cr_assert_eq(ductile_alloc(allocator, size, NULL, &address), DUCTILE_OK);
-        cr_assert_eq(ductile_free(allocator, address), DUCTILE_OK);
-    }
-    cr_assert_eq(ductile_pool_end(allocator, pool), DUCTILE_OK);
-    cr_assert_eq(ductile_pool_release(allocator, pool), DUCTILE_OK);
-    cr_assert_eq(ductile_pool_release(allocator, pool), DUCTILE_OK); /* what begin has added */
-    cr_assert_eq(ductile_destroy(allocator), DUCTILE_OK);
-    ductile_virtual_destroy(gpu);
-}
-
 /* ---- One small block of many stays in each granule (kvcached) ----------------------------------
  */
 

@@ -439,42 +439,37 @@ static void annotation(const char *stage, const char *name, uint64_t gpu, uint64
     make_op(&p, 'u');
 }
 
-Test(snapshot, the_end_of_an_optimizers_step_ends_a_step) {
+typedef struct noted {
+    const char *stage, *name;
+    uint64_t gpu, time_us;
+} noted;
+
+static void expect_steps(const noted *all, size_t n, uint64_t steps) {
     begin_annotations();
-    annotation("START", "Optimizer.step#SGD.step", 0, 11);
-    annotation("END", "Optimizer.step#SGD.step", 0, 15);
-    annotation("END", "Optimizer.step#SGD.step", 0, 40);
+    for (size_t i = 0; i < n; i++) {
+        annotation(all[i].stage, all[i].name, all[i].gpu, all[i].time_us);
+    }
     end_snapshot();
-    cr_expect_eq(read_good(TRACE_BUSIEST_GPU)->n_steps, 2);
+    cr_expect_eq(read_good(TRACE_BUSIEST_GPU)->n_steps, steps);
     cr_expect_eq(now.t.n_events, 3);
 }
 
-Test(snapshot, other_annotations_end_no_step) {
-    begin_annotations();
-    annotation("END", "Optimizer.zero_grad#SGD.zero_grad", 0, 15);
-    annotation("START", "Optimizer.step#SGD.step", 0, 16);
-    annotation("END", "Optimizer.step#SGD.step", 1, 17);
-    annotation("END", "Optimizer", 0, 18);
-    end_snapshot();
-    cr_expect_eq(read_good(TRACE_BUSIEST_GPU)->n_steps, 0);
-}
+#define STEPS_OF(name, steps, ...)                                                                 \
+    Test(snapshot, name) {                                                                         \
+        const noted all[] = {__VA_ARGS__};                                                         \
+        expect_steps(all, sizeof all / sizeof *all, steps);                                        \
+    }
+#define SGD "Optimizer.step#SGD.step"
+#define ADAM "Optimizer.step#Adam.step"
 
-Test(snapshot, steps_of_two_optimizers_without_an_event_between_them_are_one) {
-    begin_annotations();
-    annotation("END", "Optimizer.step#Adam.step", 0, 15);
-    annotation("END", "Optimizer.step#SGD.step", 0, 16);
-    annotation("END", "Optimizer.step#Adam.step", 0, 20);
-    end_snapshot();
-    cr_expect_eq(read_good(TRACE_BUSIEST_GPU)->n_steps, 1);
-}
-
-Test(snapshot, a_step_that_ends_before_the_history_begins_is_none) {
-    begin_annotations();
-    annotation("END", "Optimizer.step#Adam.step", 0, 5);
-    annotation("END", "Optimizer.step#Adam.step", 0, 25);
-    end_snapshot();
-    cr_expect_eq(read_good(TRACE_BUSIEST_GPU)->n_steps, 1);
-}
+STEPS_OF(the_end_of_an_optimizers_step_ends_a_step, 2, {"START", SGD, 0, 11}, {"END", SGD, 0, 15},
+         {"END", SGD, 0, 40})
+STEPS_OF(other_annotations_end_no_step, 0, {"END", "Optimizer.zero_grad#SGD.zero_grad", 0, 15},
+         {"START", SGD, 0, 16}, {"END", SGD, 1, 17}, {"END", "Optimizer", 0, 18})
+STEPS_OF(steps_of_two_optimizers_without_an_event_between_them_are_one, 1, {"END", ADAM, 0, 15},
+         {"END", SGD, 0, 16}, {"END", ADAM, 0, 20})
+STEPS_OF(a_step_that_ends_before_the_history_begins_is_none, 1, {"END", ADAM, 0, 5},
+         {"END", ADAM, 0, 25})
 
 Test(snapshot, a_history_without_times_has_no_steps_but_the_last) {
     begin_traces();
@@ -484,7 +479,7 @@ Test(snapshot, a_history_without_times_has_no_steps_but_the_last) {
     make_op(&p, 'e');
     make_string(&p, "external_annotations");
     make_bytes(&p, "](", 2);
-    annotation("END", "Optimizer.step#Adam.step", 0, 5);
+    annotation("END", ADAM, 0, 5);
     end_snapshot();
     cr_expect_eq(read_good(TRACE_BUSIEST_GPU)->n_steps, 1);
 }

@@ -59,6 +59,16 @@ static const fsdp_result *run(fsdp_run_spec spec) {
     return &result;
 }
 
+/* The other stream does nothing. */
+static const fsdp_result *run_alone(const contender_ops *contender, const char *setting,
+                                    size_t stream) {
+    fsdp_run_spec spec = spec_of(contender, 1);
+    spec.settings = &setting;
+    spec.n_settings = setting != NULL;
+    spec.is_idle[FSDP_N_STREAMS - 1 - stream] = true;
+    return run(spec);
+}
+
 /* ---- The program --------------------------------------------------------------------------- */
 
 Test(fsdp, every_gathered_and_every_reduced_block_is_used_by_the_other_stream) {
@@ -123,9 +133,7 @@ Test(fsdp, a_stream_alone_takes_the_sum_of_its_work) {
     }
     make_work_long();
     for (size_t i = 0; i < FSDP_N_STREAMS; i++) {
-        fsdp_run_spec spec = spec_of(&contender_expandable, 1);
-        spec.is_idle[FSDP_N_STREAMS - 1 - i] = true;
-        cr_assert_eq(run(spec)->outcome, RUN_COMPLETED);
+        cr_assert_eq(run_alone(&contender_expandable, NULL, i)->outcome, RUN_COMPLETED);
         cr_expect_gt((double)result.elapsed_ns, 0.9 * (double)sum[i], "stream %zu", i);
         cr_expect_lt((double)result.elapsed_ns, 1.15 * (double)sum[i], "stream %zu", i);
     }
@@ -136,9 +144,7 @@ Test(fsdp, the_streams_overlap) {
     build(&small);
     make_work_long();
     for (size_t i = 0; i < FSDP_N_STREAMS; i++) {
-        fsdp_run_spec spec = spec_of(&contender_expandable, 1);
-        spec.is_idle[FSDP_N_STREAMS - 1 - i] = true;
-        alone[i] = run(spec)->elapsed_ns;
+        alone[i] = run_alone(&contender_expandable, NULL, i)->elapsed_ns;
     }
     uint64_t together = run(spec_of(&contender_expandable, 1))->elapsed_ns;
     cr_assert_lt(together, alone[0] + alone[1]);
@@ -215,11 +221,7 @@ Test(fsdp, with_poll_the_streams_overlap_as_if_nobody_waited) {
     const char *poll = "record_stream=poll";
     build(&large);
     for (size_t i = 0; i < FSDP_N_STREAMS; i++) {
-        fsdp_run_spec spec = spec_of(&contender_ductile, 1);
-        spec.settings = &poll;
-        spec.n_settings = 1;
-        spec.is_idle[FSDP_N_STREAMS - 1 - i] = true;
-        alone[i] = run(spec)->steady_ns;
+        alone[i] = run_alone(&contender_ductile, poll, i)->steady_ns;
     }
     double together = (double)run_ductile(poll, 1)->steady_ns;
     double longer = (double)(alone[0] > alone[1] ? alone[0] : alone[1]);
