@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Destroys an allocator: all memory goes back, whatever the state of its blocks. */
+#include "pool/base/events.h"
 #include "pool/base/map_callbacks.h"
 #include "pool/blocks/arena.h"
 #include "pool/blocks/region.h"
@@ -8,7 +9,6 @@
 #include "pool/pools/pools.h"
 #include "pool/sharing/import.h"
 #include "pool/sharing/pin.h"
-#include "pool/streams/fill.h"
 #include "pool/streams/gpu_waits.h"
 #include "pool/streams/marks.h"
 #include "pool/streams/quiesce.h"
@@ -73,7 +73,7 @@ static ductile_status destroy_regions(ductile_allocator *a, dpool_arena *arena) 
         dpool_region *region = arena->regions;
         arena->regions = region->next;
         free_uses(a, region);
-        first = keep_first(first, dpool_region_destroy(region));
+        first = keep_first(first, dpool_region_destroy(a, region));
     }
     return first;
 }
@@ -165,7 +165,7 @@ ductile_status ductile_destroy(ductile_allocator *a) {
     first = keep_first(first, destroy_arenas(a));
     first = keep_first(first, dpool_imports_fini(a, may_unmap, idle));
     dpool_pins_fini(a);
-    dpool_fill_fini(a);
+    dpool_services_end(a);
     dvmm_store_fini(&a->store);
     dpool_spare_uses_free(a);
     first = keep_first(first, dvmm_markers_fini(&a->markers));

@@ -1,0 +1,43 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "pool/base/events.h"
+
+#include "pool/base/allocator.h"
+
+bool dpool_wants_freed_locked(const ductile_allocator *a, const struct dpool_block *b) {
+    DTI_ASSERT_HELD(&a->index_lock);
+    bool is_wanted = false;
+    for (dpool_service *s = a->services; s != NULL && !is_wanted; s = s->next) {
+        is_wanted = s->events->freed != NULL && s->events->wants_freed_locked(s, a, b);
+    }
+    return is_wanted;
+}
+
+ductile_status dpool_tell_region_made(ductile_allocator *a, const struct dpool_region *region) {
+    ductile_status status = DUCTILE_OK;
+    for (dpool_service *s = a->services; s != NULL && status == DUCTILE_OK; s = s->next) {
+        status = s->events->region_made != NULL ? s->events->region_made(s, a, region) : DUCTILE_OK;
+    }
+    return status;
+}
+
+bool dpool_follows_addresses(const ductile_allocator *a) {
+    const dpool_service *s = a->services;
+    while (s != NULL && s->events->left_locked == NULL) {
+        s = s->next;
+    }
+    return s != NULL;
+}
+
+void dpool_service_add(ductile_allocator *a, dpool_service *s) {
+    s->next = a->services;
+    a->services = s;
+    a->hears_blocks |= s->events->freed != NULL;
+}
+
+void dpool_services_end(ductile_allocator *a) {
+    while (a->services != NULL) {
+        dpool_service *s = a->services;
+        a->services = s->next;
+        s->events->end(s, a);
+    }
+}

@@ -1,0 +1,40 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "pool/services/services.h"
+
+#include "pool/base/allocator.h"
+#include "pool/services/fill/fill.h"
+
+#include <stdio.h>
+
+static bool wants_fill(const ductile_options *o) {
+    return o->find == DUCTILE_FIND_STALE_WRITES;
+}
+
+typedef struct service {
+    const char *option; /* that asks for it */
+    const char *build;  /* the switch of the build */
+    bool (*is_wanted)(const ductile_options *o);
+    ductile_status (*begin)(ductile_allocator *a); /* NULL: not in this build */
+} service;
+
+static const service services[] = {
+    {"find:stale_writes", "DUCTILE_WITH_FILL", wants_fill,
+     DUCTILE_WITH_FILL ? dpool_fill_begin : NULL},
+};
+
+ductile_status dpool_services_begin(ductile_allocator *a, char *message, size_t size) {
+    ductile_status status = DUCTILE_OK;
+    for (size_t i = 0; i < sizeof services / sizeof services[0] && status == DUCTILE_OK; i++) {
+        const service *s = &services[i];
+        if (!s->is_wanted(&a->options)) {
+            continue;
+        }
+        if (s->begin == NULL) {
+            (void)snprintf(message, size, "%s needs a library that was built with %s", s->option,
+                           s->build);
+            return DUCTILE_ERR_UNSUPPORTED;
+        }
+        status = s->begin(a);
+    }
+    return status;
+}
