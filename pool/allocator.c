@@ -52,18 +52,6 @@ static ductile_status choose_handles(ductile_allocator *a, char *message, size_t
     return DUCTILE_OK;
 }
 
-/* What is wrong with the tool is no reason to refuse: the program runs as it does without one. */
-static void attach_nvtx(ductile_allocator *a) {
-    char message[512];
-    if (a->options.nvtx == DUCTILE_NVTX_OFF) {
-        return;
-    }
-    dvmm_set_nvtx(a->driver, dvmm_nvtx_attach(message, sizeof message));
-    if (message[0] != '\0') {
-        dpool_log(a, DUCTILE_LOG_WARNING, "%s", message);
-    }
-}
-
 static void set_up(ductile_allocator *a) {
     const ductile_options *o = &a->options;
     a->is_plain = o->roundup_power2_divisions == 0 && o->caching_off == 0 && o->zero == 0 &&
@@ -123,7 +111,6 @@ static ductile_status create(ductile_allocator **out, const ductile_options *opt
     if (status != DUCTILE_OK) {
         goto close_driver;
     }
-    attach_nvtx(a);
     status = dpool_services_begin(a, message, size);
     if (status != DUCTILE_OK) {
         goto end_services;

@@ -100,10 +100,9 @@ static ductile_status execute_announced(ductile_allocator *a, dpool_plan *p) {
 }
 
 ductile_status dpool_plan_execute(ductile_allocator *a, dpool_plan *p) {
-    const dvmm_nvtx *nvtx = dvmm_nvtx_of(a->driver);
-    dvmm_nvtx_push(nvtx, "grow", p->body_bytes);
+    dvmm_section_begin(a->driver, "grow", p->body_bytes);
     ductile_status status = execute_announced(a, p);
-    dvmm_nvtx_pop(nvtx);
+    dvmm_section_end(a->driver);
     return status;
 }
 

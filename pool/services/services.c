@@ -3,11 +3,16 @@
 
 #include "pool/base/allocator.h"
 #include "pool/services/fill/fill.h"
+#include "pool/services/profiling/nvtx.h"
 
 #include <stdio.h>
 
 static bool wants_fill(const ductile_options *o) {
     return o->find == DUCTILE_FIND_STALE_WRITES;
+}
+
+static bool wants_profiling(const ductile_options *o) {
+    return o->nvtx != DUCTILE_NVTX_OFF;
 }
 
 typedef struct service {
@@ -20,6 +25,8 @@ typedef struct service {
 static const service services[] = {
     {"find:stale_writes", "DUCTILE_WITH_FILL", wants_fill,
      DUCTILE_WITH_FILL ? dpool_fill_begin : NULL},
+    {"nvtx:ranges", "DUCTILE_WITH_PROFILING", wants_profiling,
+     DUCTILE_WITH_PROFILING ? dpool_nvtx_begin : NULL},
 };
 
 ductile_status dpool_services_begin(ductile_allocator *a, char *message, size_t size) {
