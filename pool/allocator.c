@@ -67,7 +67,6 @@ static void set_up(ductile_allocator *a) {
     dvmm_host_arena_init(&a->host_arena, a->driver);
     dvmm_set_trace(a->driver, dpool_record_failure, NULL, false);
     dpool_callbacks_init(&a->oom_callbacks, DPOOL_CALLBACK_OOM);
-    dpool_callbacks_init(&a->map_callbacks, DPOOL_CALLBACK_MAP);
     a->instance_id = dpool_next_instance_id();
     a->age = 1;
     atomic_init(&a->captures, (int)o->captures);

@@ -99,7 +99,6 @@ struct ductile_allocator {
     dvmm_marker_pool markers;
     dvmm_host_arena host_arena; /* for kept contents of sleeping pools */
     dpool_callbacks oom_callbacks;
-    dpool_callbacks map_callbacks;
 };
 
 /* Do the options let free memory move between streams, without the driver? */

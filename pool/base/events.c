@@ -20,12 +20,41 @@ ductile_status dpool_tell_region_made(ductile_allocator *a, const struct dpool_r
     return status;
 }
 
-bool dpool_follows_addresses(const ductile_allocator *a) {
+static bool hears_granules(const dpool_service *s) {
+    return s->events->granules != NULL && s->events->listens(s);
+}
+
+bool dpool_announces(const ductile_allocator *a) {
     const dpool_service *s = a->services;
-    while (s != NULL && s->events->left_locked == NULL) {
+    while (s != NULL && !hears_granules(s)) {
         s = s->next;
     }
     return s != NULL;
+}
+
+ductile_map_event dpool_new_map_event(const ductile_allocator *a, ductile_map_change change) {
+    return (ductile_map_event){
+        .struct_size = sizeof(ductile_map_event),
+        .change = change,
+        .device = dvmm_get_caps(a->driver)->ordinal,
+        .tag = "",
+    };
+}
+
+bool dpool_follows_addresses(const ductile_allocator *a) {
+    const dpool_service *s = a->services;
+    while (s != NULL && s->events->left_locked == NULL && !hears_granules(s)) {
+        s = s->next;
+    }
+    return s != NULL;
+}
+
+bool dpool_services_at_rest(const ductile_allocator *a) {
+    dpool_service *s = a->services;
+    while (s != NULL && (s->events->is_at_rest == NULL || s->events->is_at_rest(s))) {
+        s = s->next;
+    }
+    return s == NULL;
 }
 
 void dpool_service_add(ductile_allocator *a, dpool_service *s) {

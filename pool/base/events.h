@@ -12,7 +12,7 @@
 
 #include "vmm/base/fault.h"
 
-#include <ductile.h>
+#include <ductile_share.h>
 
 struct dpool_block;
 struct dpool_region;
@@ -37,11 +37,19 @@ typedef struct dpool_events {
     void (*left_locked)(dpool_service *s, ductile_allocator *a, ductile_addr addr,
                         ductile_addr end);
 
+    /* A handle was mapped, or is about to leave. What the event is about belongs to this thread
+     * alone until all services have heard of it. */
+    void (*granules)(dpool_service *s, ductile_allocator *a, const ductile_map_event *event);
+    /* Does the service hear of granules now? It may change its mind at any time. */
+    bool (*listens)(const dpool_service *s);
+
     /* Recounts what the service knows of the block. */
     void (*check_locked)(dpool_service *s, const ductile_allocator *a, dti_fault *fault,
                          const struct dpool_block *b);
     /* Says what the service counts. */
     void (*count_locked)(dpool_service *s, const ductile_allocator *a, ductile_stats *out);
+    /* For a forked child: no thread of the parent held a lock of the service at the fork. */
+    bool (*is_at_rest)(dpool_service *s);
     /* The allocator is destroyed; the driver is still open. Frees the service. */
     void (*end)(dpool_service *s, ductile_allocator *a);
 } dpool_events;
@@ -66,8 +74,16 @@ struct dpool_service {
 bool dpool_wants_freed_locked(const ductile_allocator *a, const struct dpool_block *b);
 ductile_status dpool_tell_region_made(ductile_allocator *a, const struct dpool_region *region);
 
-/* Does a service know memory by its address? */
+/* Does a service hear of granules now? Read only where memory is mapped or unmapped. */
+bool dpool_announces(const ductile_allocator *a);
+
+/* An event of this allocator's device, of no memory yet. */
+ductile_map_event dpool_new_map_event(const ductile_allocator *a, ductile_map_change change);
+
+/* Does a service know memory by its address now? */
 bool dpool_follows_addresses(const ductile_allocator *a);
+
+bool dpool_services_at_rest(const ductile_allocator *a);
 
 /* While the allocator is created, and destroyed. */
 void dpool_service_add(ductile_allocator *a, dpool_service *s);

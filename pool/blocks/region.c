@@ -2,7 +2,6 @@
 #include "pool/blocks/region.h"
 
 #include "pool/base/events.h"
-#include "pool/base/map_callbacks.h"
 #include "pool/blocks/room.h"
 #include "pool/blocks/transitions.h"
 #include "pool/blocks/wait_spans.h"
@@ -218,7 +217,7 @@ void dpool_mapped_to_gap_locked(ductile_allocator *a, dpool_block *b, ductile_st
     dpool_unmapped_to_gap_locked(a, b, status);
 }
 
-/* ---- Map callbacks -------------------------------------------------------------------------- */
+/* ---- Announcing ----------------------------------------------------------------------------- */
 
 /* The arena and the pool exist as long as they have memory. */
 ductile_map_event dpool_map_event_at(const ductile_allocator *a, ductile_map_change change,
@@ -240,6 +239,6 @@ void dpool_notify_granules(ductile_allocator *a, ductile_map_change change,
     const dseg_segment *seg = region->seg;
     for (uint32_t g = first; g < first + n; g += dseg_handle_at(seg, g, NULL)->n_granules) {
         const ductile_map_event event = dpool_map_event_at(a, change, region, g);
-        dpool_notify_map(a, &event);
+        DPOOL_TELL(a, granules, &event);
     }
 }

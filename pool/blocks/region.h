@@ -53,7 +53,7 @@ void dpool_mapped_to_gap_locked(ductile_allocator *a, dpool_block *b, ductile_st
 ductile_map_event dpool_map_event_at(const ductile_allocator *a, ductile_map_change change,
                                      const dpool_region *region, uint32_t first);
 
-/* Notifies the map callbacks of each handle in n granules, which only this thread may change now.
+/* Tells of each handle in n granules, which only this thread may change now.
  * No lock held. */
 void dpool_notify_granules(ductile_allocator *a, ductile_map_change change,
                            const dpool_region *region, uint32_t first, uint32_t n);

@@ -2,7 +2,6 @@
 #include "pool/streams/progress.h"
 
 #include "pool/base/events.h"
-#include "pool/base/map_callbacks.h"
 #include "pool/blocks/age.h"
 #include "pool/blocks/region.h"
 #include "pool/blocks/transitions.h"
@@ -42,7 +41,7 @@ static uint64_t kept_bytes(const ductile_allocator *a, const dpool_arena *arena)
  * a user is told what is mapped where, or where freed memory is known by its address. */
 bool dpool_keeps_old_addresses(const ductile_allocator *a) {
     return a->sizes.most_granules == 1 && a->counts.arenas == 1 && !dpool_retires_in_order(a) &&
-           !dpool_announces(a) && !dpool_follows_addresses(a);
+           !dpool_follows_addresses(a);
 }
 
 /* No request will use what streams and pools have left. */
