@@ -1,0 +1,33 @@
+# SPDX-License-Identifier: Apache-2.0
+# A build without any service: it compiles, defines no function of theirs, and serves what needs none, as the model and
+# threads that make every call beside every other one judge.
+cmake_minimum_required(VERSION 3.23)
+
+function(run)
+  execute_process(COMMAND ${ARGN} RESULT_VARIABLE status OUTPUT_VARIABLE output ERROR_VARIABLE output)
+  if(NOT status EQUAL 0)
+    list(JOIN ARGN " " command)
+    message(FATAL_ERROR "${command}\n${output}")
+  endif()
+  set(output "${output}" PARENT_SCOPE)
+endfunction()
+
+file(GLOB folders RELATIVE ${ROOT}/pool/services ${ROOT}/pool/services/*)
+list(FILTER folders EXCLUDE REGEX "\\.")
+set(switches "")
+foreach(folder ${folders})
+  string(TOUPPER ${folder} service)
+  list(APPEND switches -D DUCTILE_WITH_${service}=OFF)
+endforeach()
+
+set(build ${SCRATCH}/build)
+run(${CMAKE_COMMAND} -S ${ROOT} -B ${build} -G ${GENERATOR} -D CMAKE_C_COMPILER=${CC} -D CMAKE_BUILD_TYPE=Debug
+  -D CMAKE_COMPILE_WARNING_AS_ERROR=ON -D DUCTILE_CRITERION=OFF -D DUCTILE_BUILD_BENCH=OFF ${switches})
+run(${CMAKE_COMMAND} --build ${build} --target ductile model-run stress-acts)
+run(${NM} --defined-only ${build}/libductile.a)
+string(REGEX MATCH "dpool_(fill|nvtx|map_callbacks)_[a-z]+" found "${output}")
+if(found)
+  message(FATAL_ERROR "the library without services defines ${found}")
+endif()
+run(${EMULATOR} ${build}/tests/model-run --seeds 40)
+run(${EMULATOR} ${build}/tests/stress-acts --programs 100)
