@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The public calls: they check arguments and call the rooms below. No algorithm here. */
+#include "pool/base/events.h"
 #include "pool/base/log.h"
 #include "pool/base/options.h"
 #include "pool/blocks/arena.h"
@@ -12,7 +13,7 @@
 #include "pool/pressure/ladder.h"
 #include "pool/pressure/limits.h"
 #include "pool/pressure/oom_report.h"
-#include "pool/streams/fill.h"
+#include "pool/services/services.h"
 #include "pool/streams/gpu_waits.h"
 #include "pool/streams/stream_use.h"
 
@@ -51,23 +52,12 @@ static ductile_status choose_handles(ductile_allocator *a, char *message, size_t
     return DUCTILE_OK;
 }
 
-/* What is wrong with the tool is no reason to refuse: the program runs as it does without one. */
-static void attach_nvtx(ductile_allocator *a) {
-    char message[512];
-    if (a->options.nvtx == DUCTILE_NVTX_OFF) {
-        return;
-    }
-    dvmm_set_nvtx(a->driver, dvmm_nvtx_attach(message, sizeof message));
-    if (message[0] != '\0') {
-        dpool_log(a, DUCTILE_LOG_WARNING, "%s", message);
-    }
-}
-
 static void set_up(ductile_allocator *a) {
     const ductile_options *o = &a->options;
     a->is_plain = o->roundup_power2_divisions == 0 && o->caching_off == 0 && o->zero == 0 &&
                   o->check < DPOOL_AUDIT_GROW && DUCTILE_CHECK < DPOOL_AUDIT_CALL &&
-                  o->find == DUCTILE_FIND_NONE && o->record_stream == DUCTILE_RECORD_POLL;
+                  o->find != DUCTILE_FIND_OVERRUNS && o->record_stream == DUCTILE_RECORD_POLL &&
+                  !a->hears_blocks;
     a->device_bytes = dvmm_get_caps(a->driver)->total_bytes;
     dti_lock_init(&a->index_lock, DTI_RANK_INDEX);
     dti_lock_init(&a->grow_lock, DTI_RANK_GROW);
@@ -77,7 +67,6 @@ static void set_up(ductile_allocator *a) {
     dvmm_host_arena_init(&a->host_arena, a->driver);
     dvmm_set_trace(a->driver, dpool_record_failure, NULL, false);
     dpool_callbacks_init(&a->oom_callbacks, DPOOL_CALLBACK_OOM);
-    dpool_callbacks_init(&a->map_callbacks, DPOOL_CALLBACK_MAP);
     a->instance_id = dpool_next_instance_id();
     a->age = 1;
     atomic_init(&a->captures, (int)o->captures);
@@ -121,15 +110,20 @@ static ductile_status create(ductile_allocator **out, const ductile_options *opt
     if (status != DUCTILE_OK) {
         goto close_driver;
     }
-    attach_nvtx(a);
+    status = dpool_services_begin(a, message, size);
+    if (status != DUCTILE_OK) {
+        goto end_services;
+    }
     set_up(a);
     status = check_properties(a, message, size);
     if (status != DUCTILE_OK) {
-        goto close_driver;
+        goto end_services;
     }
     *out = a;
     return DUCTILE_OK;
 
+end_services:
+    dpool_services_end(a);
 close_driver:
     dvmm_close(a->driver);
 free_allocator:
@@ -214,7 +208,7 @@ static ductile_status hand_over(ductile_allocator *a, dpool_block *b, size_t siz
                                 ductile_stream stream, ductile_addr *out) {
     ductile_addr addr = b->addr;
     dpool_audit(a, DPOOL_AUDIT_CALL);
-    dpool_fill_check(a, b);
+    DPOOL_TELL(a, handed_out, b);
     ductile_status status = DUCTILE_OK;
     if (a->options.zero != 0) {
         status = dseg_fill(&a->store, addr, 0, size, stream);

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The public free, and what happens to a freed block. */
+#include "pool/base/events.h"
 #include "pool/blocks/address_map.h"
 #include "pool/blocks/region.h"
 #include "pool/blocks/transitions.h"
 #include "pool/growth/give_back.h"
 #include "pool/inspect/audit.h"
 #include "pool/sharing/import.h"
-#include "pool/streams/fill.h"
 #include "pool/streams/stream_use.h"
 
 /* Uncommon ways to free, kept out of line. Called with the index lock held; they unlock it. */
@@ -36,10 +36,10 @@ static __attribute__((noinline)) ductile_status free_used(ductile_allocator *a, 
     return DUCTILE_OK;
 }
 
-/* With find:stale_writes. The block is pending while the fill is issued; the use that it needs for
+/* A service may have work for the memory. The block is pending meanwhile; the use that it needs for
  * that is one of its own stream, which tells ductile_stream_done. */
-static __attribute__((noinline)) ductile_status free_filled(ductile_allocator *a, dpool_block *b) {
-    dpool_use *use = dpool_fill_is_possible_locked(a, b) ? dpool_use_take_locked(a) : NULL;
+static __attribute__((noinline)) ductile_status free_told(ductile_allocator *a, dpool_block *b) {
+    dpool_use *use = dpool_wants_freed_locked(a, b) ? dpool_use_take_locked(a) : NULL;
     if (use == NULL) {
         dpool_free_at_once_locked(a, b);
         dti_lock_release(&a->index_lock);
@@ -50,7 +50,7 @@ static __attribute__((noinline)) ductile_status free_filled(ductile_allocator *a
     b->uses = use;
     dpool_pending_begin_locked(a, b);
     dti_lock_release(&a->index_lock);
-    dpool_fill_block(a, b);
+    DPOOL_TELL(a, freed, b);
     dti_lock_acquire(&a->index_lock);
     use->pending_next = NULL; /* in transit no more */
     (void)dpool_pending_finish_some_locked(a, use);
@@ -60,7 +60,7 @@ static __attribute__((noinline)) ductile_status free_filled(ductile_allocator *a
 
 /* is_pending: NULL, or 0, which a block that becomes pending changes. */
 static inline __attribute__((always_inline)) ductile_status
-free_block(ductile_allocator *a, ductile_addr addr, int *is_pending, bool fills) {
+free_block(ductile_allocator *a, ductile_addr addr, int *is_pending, bool tells) {
     dti_lock_acquire(&a->index_lock);
     dpool_block *b = dpool_map_take(&a->map, addr);
     if (__builtin_expect(b == NULL, 0)) {
@@ -74,8 +74,8 @@ free_block(ductile_allocator *a, ductile_addr addr, int *is_pending, bool fills)
     if (uses != NULL) {
         return free_used(a, b, uses, is_pending);
     }
-    if (fills) {
-        return free_filled(a, b);
+    if (tells) {
+        return free_told(a, b);
     }
     dpool_free_at_once_locked(a, b);
     dti_lock_release(&a->index_lock);
@@ -85,11 +85,10 @@ free_block(ductile_allocator *a, ductile_addr addr, int *is_pending, bool fills)
 /* With options that need more than a plain free. */
 static __attribute__((noinline)) ductile_status
 free_otherwise(ductile_allocator *a, ductile_addr address, int *is_pending) {
-    bool fills = a->options.find == DUCTILE_FIND_STALE_WRITES;
-    if (fills) {
+    if (a->hears_blocks) {
         dpool_uses_keep_spare_for(a, address);
     }
-    ductile_status status = free_block(a, address, is_pending, fills);
+    ductile_status status = free_block(a, address, is_pending, a->hears_blocks);
     if (status == DUCTILE_OK && a->options.caching_off != 0) {
         (void)dpool_trim(a, 0);
     }

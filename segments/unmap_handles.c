@@ -68,15 +68,14 @@ ductile_status dseg_unmap_handles(dseg_segment *seg, uint32_t first, uint32_t n_
                                   dseg_idle proof) {
     DTI_ASSERT(dseg_is_proven(proof));
     DTI_ASSERT(is_whole(seg, first, n_granules));
-    const dvmm_nvtx *nvtx = dvmm_nvtx_of(seg->store->driver);
     ductile_status result = DUCTILE_OK;
-    dvmm_nvtx_push(nvtx, "unmap", n_granules * seg->store->granule_bytes);
+    dvmm_section_begin(seg->store->driver, "unmap", n_granules * seg->store->granule_bytes);
     for (uint32_t g = first, next; g < first + n_granules; g = next) {
         next = g + seg->slots[g].handle->n_granules;
         ductile_status status = unmap_one(seg, g);
         result = result == DUCTILE_OK ? status : result;
     }
-    dvmm_nvtx_pop(nvtx);
+    dvmm_section_end(seg->store->driver);
     return result;
 }
 

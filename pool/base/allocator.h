@@ -38,7 +38,6 @@ typedef struct dpool_counts {
     uint64_t recycled_handles, compacted_handles, readdressed_handles;
     uint64_t segments, arenas;
     uint64_t use_host_bytes, table_host_bytes;
-    uint64_t filled, fill_checked, fill_mismatches;               /* see fill.h */
     uint64_t past_allocated_peak, past_active_peak;               /* of what has ended: sizes.h */
     uint64_t pressure_waits, pressure_returns, pressure_returned; /* see cost.h */
 } dpool_counts;
@@ -58,6 +57,8 @@ struct ductile_allocator {
     uint64_t granule; /* of the driver: the smallest handle */
     uint64_t device_bytes;
     struct dpool_private_pool *default_pool;
+    struct dpool_service *services; /* see events.h */
+    bool hears_blocks;         /* a service works for freed memory, or with what is handed out */
     uint64_t instance_id;      /* which allocator of the process this is, from 1 */
     bool is_plain;             /* no option makes a hit do more than find a block */
     _Atomic bool has_routes;   /* pools are open, or the default pool is not awake: a request looks
@@ -82,8 +83,7 @@ struct ductile_allocator {
     struct dpool_arena *buckets[DPOOL_ARENA_BUCKETS];
     dseg_set segments;
     struct dpool_use *spare_uses; /* linked by next */
-    struct dpool_fill_buffer *spare_fill_buffers;
-    uint64_t last_mark; /* the latest number of a use's marker */
+    uint64_t last_mark;           /* the latest number of a use's marker */
     dpool_wait_spans waits;
     uint64_t lost_reported; /* lost bytes that the log has reported */
     dpool_imports imports;  /* changed under both locks */
@@ -99,7 +99,6 @@ struct ductile_allocator {
     dvmm_marker_pool markers;
     dvmm_host_arena host_arena; /* for kept contents of sleeping pools */
     dpool_callbacks oom_callbacks;
-    dpool_callbacks map_callbacks;
 };
 
 /* Do the options let free memory move between streams, without the driver? */

@@ -41,7 +41,6 @@ typedef struct dpool_region {
     bool is_dedicated;
     dpool_block *first;
     uint64_t *ages;      /* of granules in mixed blocks, see age.h */
-    uint64_t *filled;    /* find:stale_writes: see fill_map.h; else NULL  */
     uint64_t span_bytes; /* as counted in the statistics */
     struct dpool_region *next;
 } dpool_region;

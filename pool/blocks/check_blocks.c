@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "pool/blocks/check_blocks.h"
 
+#include "pool/base/events.h"
 #include "pool/blocks/address_map.h"
-#include "pool/blocks/fill_map.h"
 #include "pool/blocks/wait_spans.h"
 
 #include "segments/check.h"
@@ -94,14 +94,6 @@ static void check_shape(recount *c, const dpool_block *b) {
     dti_expect(c->fault, "B2", b->size > 0, "a block's size", b->size, unit, b->addr);
 }
 
-/* Where the segment maps nothing, the table of a gap is not read, which may be long. */
-static bool is_filled(const dpool_block *b) {
-    const dseg_segment *seg = b->region->seg;
-    ductile_addr high = dseg_addr(seg, seg->high);
-    ductile_addr end = dpool_end(b) < high ? dpool_end(b) : high;
-    return b->addr < end && dpool_fill_is_any(b->region, b->addr, end);
-}
-
 static void check_block(recount *c, const dpool_block *b) {
     check_shape(c, b);
     dti_expect(c->fault, "B3", b->state != DPOOL_BUSY, "a block's state", b->state, DPOOL_FREE,
@@ -119,9 +111,7 @@ static void check_block(recount *c, const dpool_block *b) {
     bool may_wait = b->state == DPOOL_FREE || b->state == DPOOL_LIVE;
     dti_expect(c->fault, "W1", may_wait || !dpool_wait_covers_locked(c->a, b->addr, dpool_end(b)),
                "a span with waits over a block in the state", b->state, DPOOL_FREE, b->addr);
-    bool has_memory = may_wait || b->state == DPOOL_PENDING || b->state == DPOOL_RETIRING;
-    dti_expect(c->fault, "B8", has_memory || !is_filled(b), "filled units in the state", b->state,
-               DPOOL_FREE, b->addr);
+    DPOOL_TELL(c->a, check_locked, c->fault, b);
     check_granules(c, b);
     count_block(c, b);
 }

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "pool/blocks/region.h"
 
-#include "pool/base/map_callbacks.h"
-#include "pool/blocks/fill_map.h"
+#include "pool/base/events.h"
 #include "pool/blocks/room.h"
 #include "pool/blocks/transitions.h"
 #include "pool/blocks/wait_spans.h"
@@ -73,17 +72,18 @@ ductile_status dpool_region_add(ductile_allocator *a, dpool_arena *arena, uint64
     region->is_dedicated = is_dedicated;
     region->seg->owner = region;
     region->ages = dti_table_new(region->seg->n_granules, sizeof *region->ages);
-    status = region->ages != NULL ? dpool_fill_map_init(a, region) : DUCTILE_ERR_OUT_OF_HOST_MEMORY;
+    status =
+        region->ages != NULL ? dpool_tell_region_made(a, region) : DUCTILE_ERR_OUT_OF_HOST_MEMORY;
     status = status == DUCTILE_OK ? link_region(a, arena, region) : status;
     if (status != DUCTILE_OK) {
-        (void)dpool_region_destroy(region);
+        (void)dpool_region_destroy(a, region);
     }
     return status;
 }
 
-ductile_status dpool_region_destroy(dpool_region *region) {
+ductile_status dpool_region_destroy(ductile_allocator *a, dpool_region *region) {
+    DPOOL_TELL(a, region_gone, region);
     dti_table_free(region->ages, region->seg->n_granules, sizeof *region->ages);
-    dpool_fill_map_fini(region);
     ductile_status status = dseg_destroy(region->seg);
     free(region);
     return status;
@@ -123,7 +123,7 @@ void dpool_regions_release_empty(ductile_allocator *a, dpool_arena *arena) {
         if (region == NULL) {
             return;
         }
-        (void)dpool_region_destroy(region);
+        (void)dpool_region_destroy(a, region);
     }
 }
 
@@ -201,7 +201,7 @@ void dpool_count_mapped_locked(ductile_allocator *a, dpool_arena *arena, int64_t
 void dpool_unmapped_to_gap_locked(ductile_allocator *a, dpool_block *b, ductile_status status) {
     DTI_ASSERT_HELD(&a->index_lock);
     dpool_region *region = b->region; /* the block may become part of another */
-    dpool_fill_forget(region, b->addr, dpool_end(b));
+    DPOOL_TELL(a, left_locked, b->addr, dpool_end(b));
     if (status == DUCTILE_OK) {
         (void)dpool_make_gap_locked(a, b);
     } else {
@@ -217,7 +217,7 @@ void dpool_mapped_to_gap_locked(ductile_allocator *a, dpool_block *b, ductile_st
     dpool_unmapped_to_gap_locked(a, b, status);
 }
 
-/* ---- Map callbacks -------------------------------------------------------------------------- */
+/* ---- Announcing ----------------------------------------------------------------------------- */
 
 /* The arena and the pool exist as long as they have memory. */
 ductile_map_event dpool_map_event_at(const ductile_allocator *a, ductile_map_change change,
@@ -239,6 +239,6 @@ void dpool_notify_granules(ductile_allocator *a, ductile_map_change change,
     const dseg_segment *seg = region->seg;
     for (uint32_t g = first; g < first + n; g += dseg_handle_at(seg, g, NULL)->n_granules) {
         const ductile_map_event event = dpool_map_event_at(a, change, region, g);
-        dpool_notify_map(a, &event);
+        DPOOL_TELL(a, granules, &event);
     }
 }

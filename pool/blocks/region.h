@@ -19,7 +19,7 @@ ductile_status dpool_region_add(ductile_allocator *a, dpool_arena *arena, uint64
 void dpool_regions_release_empty(ductile_allocator *a, dpool_arena *arena);
 
 /* Gives the range of an unlinked region back, and frees the region. */
-ductile_status dpool_region_destroy(dpool_region *region);
+ductile_status dpool_region_destroy(ductile_allocator *a, dpool_region *region);
 
 /* Iterates over the regions of the pool: the first after NULL, NULL after the last. Either lock
  * held. */
@@ -53,7 +53,7 @@ void dpool_mapped_to_gap_locked(ductile_allocator *a, dpool_block *b, ductile_st
 ductile_map_event dpool_map_event_at(const ductile_allocator *a, ductile_map_change change,
                                      const dpool_region *region, uint32_t first);
 
-/* Notifies the map callbacks of each handle in n granules, which only this thread may change now.
+/* Tells of each handle in n granules, which only this thread may change now.
  * No lock held. */
 void dpool_notify_granules(ductile_allocator *a, ductile_map_change change,
                            const dpool_region *region, uint32_t first, uint32_t n);

@@ -115,13 +115,12 @@ void dpool_compact(ductile_allocator *a, dpool_arena *arena) {
         return; /* another thread grows: the next allocation compacts */
     }
     dvmm_capture_mode mode = dvmm_capture_relax(a->driver);
-    const dvmm_nvtx *nvtx = dvmm_nvtx_of(a->driver);
-    dvmm_nvtx_push(nvtx, "compact", 0);
+    dvmm_section_begin(a->driver, "compact", 0);
     dpool_plan *p = dpool_plan_take(a, HANDLES_PER_CALL * a->granule);
     if (p != NULL) {
         compact_piece(a, p, arena);
         dpool_plan_give(a, p);
     }
-    dvmm_nvtx_pop(nvtx);
+    dvmm_section_end(a->driver);
     dpool_grow_unlock(a, mode);
 }

@@ -68,10 +68,9 @@ ductile_status dpool_dedicated_fill(ductile_allocator *a, dpool_region *region, 
         dpool_regions_release_empty(a, arena);
         return status;
     }
-    const dvmm_nvtx *nvtx = dvmm_nvtx_of(a->driver);
-    dvmm_nvtx_push(nvtx, "grow", b->size);
+    dvmm_section_begin(a->driver, "grow", b->size);
     status = dseg_fill_with_one(region->seg, max_held);
-    dvmm_nvtx_pop(nvtx);
+    dvmm_section_end(a->driver);
     if (status == DUCTILE_OK) {
         dpool_announce_block(a, DUCTILE_MAP_MAPPED, b);
     }

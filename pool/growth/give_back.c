@@ -367,8 +367,7 @@ static ductile_status give_back_waiting(ductile_allocator *a, const goal *g) {
     if (dpool_is_inside_callback(DPOOL_CALLBACK_MAP)) {
         return DUCTILE_ERR_BUSY;
     }
-    const dvmm_nvtx *nvtx = dvmm_nvtx_of(a->driver);
-    dvmm_nvtx_push(nvtx, "trim", 0);
+    dvmm_section_begin(a->driver, "trim", 0);
     bool enough = false;
     ductile_status status = give_back_now(a, g, &enough);
     if (!enough && status == DUCTILE_OK) {
@@ -377,7 +376,7 @@ static ductile_status give_back_waiting(ductile_allocator *a, const goal *g) {
         dvmm_capture_restore(a->driver, mode);
         status = give_back_now(a, g, &enough);
     }
-    dvmm_nvtx_pop(nvtx);
+    dvmm_section_end(a->driver);
     return status;
 }
 

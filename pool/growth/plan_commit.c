@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Executes a plan: the GPU waits, then the driver calls of segments/grow.h. Then
  * commits or aborts it. */
-#include "pool/base/map_callbacks.h"
+#include "pool/base/events.h"
 #include "pool/blocks/region.h"
 #include "pool/blocks/transitions.h"
 #include "pool/blocks/wait_spans.h"
@@ -100,10 +100,9 @@ static ductile_status execute_announced(ductile_allocator *a, dpool_plan *p) {
 }
 
 ductile_status dpool_plan_execute(ductile_allocator *a, dpool_plan *p) {
-    const dvmm_nvtx *nvtx = dvmm_nvtx_of(a->driver);
-    dvmm_nvtx_push(nvtx, "grow", p->body_bytes);
+    dvmm_section_begin(a->driver, "grow", p->body_bytes);
     ductile_status status = execute_announced(a, p);
-    dvmm_nvtx_pop(nvtx);
+    dvmm_section_end(a->driver);
     return status;
 }
 

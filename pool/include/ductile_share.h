@@ -119,7 +119,8 @@ typedef void (*ductile_map_fn)(void *user, ductile_allocator *allocator,
  * Arguments: callback: not NULL. user: passed to it. priority: callbacks with smaller numbers get
  *            MAPPED first and LEAVING last; of equal ones, the one registered first counts as
  *            smaller. id: receives a number for ductile_remove_map_callback, never 0; not NULL.
- * Returns:   DUCTILE_OK; ERR_INVALID_ARGUMENT, ERR_OUT_OF_HOST_MEMORY, ERR_FORKED.
+ * Returns:   DUCTILE_OK; ERR_INVALID_ARGUMENT, ERR_OUT_OF_HOST_MEMORY, ERR_FORKED,
+ *            ERR_UNSUPPORTED (the library was built with DUCTILE_WITH_CALLBACKS=OFF).
  * On error:  *id is 0.
  * Ownership: unregister with ductile_remove_map_callback; ductile_destroy drops what is left.
  * Threads:   safe, also from inside a callback. A call that is already under way may or may not

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The public calls that read one pool, and that allocate at a given address. */
+#include "pool/base/events.h"
 #include "pool/base/guards.h"
 #include "pool/base/log.h"
 #include "pool/blocks/address_map.h"
 #include "pool/blocks/arena.h"
-#include "pool/blocks/fill_map.h"
 #include "pool/blocks/region.h"
 #include "pool/blocks/room.h"
 #include "pool/blocks/transitions.h"
@@ -312,7 +312,7 @@ static ductile_status put_locked(ductile_allocator *a, ductile_pool_id id, ducti
     dpool_wait_forget_done_locked(a, address, address + rounded);
     b = dpool_carve_free_locked(a, b, address, address + rounded);
     dpool_make_live_locked(a, b, size);
-    dpool_fill_forget(b->region, b->addr, dpool_end(b)); /* the call names no stream for a check */
+    DPOOL_TELL(a, left_locked, b->addr, dpool_end(b)); /* the call names no stream for a check */
     return DUCTILE_OK;
 }
 

@@ -214,12 +214,11 @@ static void go_to_bottom(ductile_allocator *a, dpool_climb *c) {
 }
 
 static bool climb_rung(ductile_allocator *a, dpool_climb *c, const rung *r) {
-    const dvmm_nvtx *nvtx = dvmm_nvtx_of(a->driver);
-    dvmm_nvtx_push(nvtx, r->range, c->request->missing);
+    dvmm_section_begin(a->driver, r->range, c->request->missing);
     dpool_cost before = dpool_cost_now(a);
     bool again = r->relieve(a, c);
     dpool_count_cost(a, &before);
-    dvmm_nvtx_pop(nvtx);
+    dvmm_section_end(a->driver);
     return again;
 }
 
@@ -358,8 +357,7 @@ ductile_status dpool_alloc_slow(ductile_allocator *a, dpool_request *r) {
     if (dpool_is_inside_callback(DPOOL_CALLBACK_MAP)) {
         return DUCTILE_ERR_BUSY;
     }
-    const dvmm_nvtx *nvtx = dvmm_nvtx_of(a->driver);
-    dvmm_nvtx_push(nvtx, "miss", r->requested);
+    dvmm_section_begin(a->driver, "miss", r->requested);
     situation s = look(a);
     r->is_soft = s.has_soft;
     dpool_climb c = {.request = r, .cached_before = s.cached};
@@ -371,7 +369,7 @@ ductile_status dpool_alloc_slow(ductile_allocator *a, dpool_request *r) {
     }
     dpool_log_losses(a);
     status = status == DUCTILE_OK ? status : refuse(a, status, r->requested);
-    dvmm_nvtx_pop(nvtx);
+    dvmm_section_end(a->driver);
     return status;
 }
 

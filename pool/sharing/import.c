@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "pool/sharing/import.h"
 
-#include "pool/base/map_callbacks.h"
+#include "pool/base/events.h"
 #include "pool/streams/quiesce.h"
 #include "vmm/base/array.h"
 
@@ -50,7 +50,7 @@ static dpool_import *find_live_locked(const ductile_allocator *a, ductile_addr a
     return NULL;
 }
 
-/* ---- Map callbacks -------------------------------------------------------------------------- */
+/* ---- Announcing ----------------------------------------------------------------------------- */
 
 void dpool_announce_import(ductile_allocator *a, ductile_map_change change, const dseg_foreign *in,
                            ductile_stream stream) {
@@ -62,7 +62,7 @@ void dpool_announce_import(ductile_allocator *a, ductile_map_change change, cons
     event.size = in->range.size;
     event.stream = stream;
     dvmm_capture_mode mode = dvmm_capture_relax(a->driver);
-    dpool_notify_map(a, &event);
+    DPOOL_TELL(a, granules, &event);
     dvmm_capture_restore(a->driver, mode);
 }
 

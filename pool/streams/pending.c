@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "pool/streams/pending.h"
 
-#include "pool/streams/fill.h"
+#include "pool/base/events.h"
 #include "pool/streams/per_stream.h"
 #include "pool/streams/stream_use.h"
 
@@ -204,19 +204,16 @@ static void turn_round(poll *p) {
     p->others = (dpool_pending_list){NULL, NULL};
 }
 
-/* Where an option wants it: no stream uses the blocks any more, and no other thread knows of them.
- */
-static void fill_done(const poll *p) {
-    bool is_wanted = p->a->options.find == DUCTILE_FIND_STALE_WRITES;
-    for (const dpool_use *uses = is_wanted ? p->done.first : NULL; uses != NULL;
+static void tell_done(const poll *p) {
+    for (const dpool_use *uses = p->a->hears_blocks ? p->done.first : NULL; uses != NULL;
          uses = uses->pending_next) {
-        dpool_fill_block(p->a, uses->block);
+        DPOOL_TELL(p->a, freed, uses->block);
     }
 }
 
 static void end_poll(poll *p, dpool_arena *arena) {
     dvmm_capture_restore(p->a->driver, p->q.restore);
-    fill_done(p);
+    tell_done(p);
     join(&p->kept, p->others);
     dti_lock_acquire(&p->a->index_lock);
     dpool_pending_put_back_locked(p->a, arena, p->kept);

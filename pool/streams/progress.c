@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "pool/streams/progress.h"
 
-#include "pool/base/map_callbacks.h"
+#include "pool/base/events.h"
 #include "pool/blocks/age.h"
 #include "pool/blocks/region.h"
 #include "pool/blocks/transitions.h"
@@ -43,8 +43,7 @@ static uint64_t kept_bytes(const ductile_allocator *a, const dpool_arena *arena)
 bool dpool_keeps_old_addresses_locked(const ductile_allocator *a, const dpool_arena *arena) {
     DTI_ASSERT_HELD(&a->index_lock);
     return a->sizes.most_granules == 1 && arena->pool->n_arenas == 1 &&
-           !dpool_retires_in_order(a) && !dpool_announces(a) &&
-           a->options.find != DUCTILE_FIND_STALE_WRITES;
+           !dpool_retires_in_order(a) && !dpool_follows_addresses(a);
 }
 
 /* No request will use what streams and pools have left. */

@@ -204,11 +204,11 @@ static ductile_status wait_for_context_once(ductile_allocator *a) {
     return status == DUCTILE_OK ? status : wait_for_device(a);
 }
 
-/* With find:stale_writes, blocks whose uses the wait has proven are filled before they are free:
- * that is work of their streams again. */
+/* A service may have work for blocks whose uses the wait has proven, before they are free: that is
+ * work of their streams again. */
 static ductile_status wait_for_context(ductile_allocator *a) {
     ductile_status status = wait_for_context_once(a);
-    if (status == DUCTILE_OK && a->options.find == DUCTILE_FIND_STALE_WRITES) {
+    if (status == DUCTILE_OK && a->hears_blocks) {
         poll_pending(a);
         status = wait_for_context_once(a);
     }

@@ -140,8 +140,7 @@ bool dpool_pending_record(ductile_allocator *a, dpool_use *uses) {
         }
         is_unmarked |= use->marker == NULL;
     }
-    bool waits_on_gpu = a->options.record_stream == DUCTILE_RECORD_WAIT &&
-                        a->options.find != DUCTILE_FIND_STALE_WRITES;
+    bool waits_on_gpu = a->options.record_stream == DUCTILE_RECORD_WAIT && !a->hears_blocks;
     bool pends = !waits_on_gpu || !becomes_free_at_once(a, uses);
     if (pends) {
         append(a, uses);

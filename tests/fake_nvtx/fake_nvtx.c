@@ -2,7 +2,7 @@
 /* FAKE_KIND says what it takes; the build makes one library of each. */
 #include "tests/fake_nvtx/fake_nvtx.h"
 
-#include "vmm/nvtx/interface.h"
+#include "pool/services/profiling/interface.h"
 
 #include <pthread.h>
 #include <stdio.h>

@@ -22,21 +22,23 @@ import re
 import sys
 
 # From the bottom up. A room may use itself, the rooms named after it, and what those stand for.
-BELOW_POOL = ["segments", "vmm", "vmm/driver", "vmm/nvtx", "vmm/base"]
+BELOW_POOL = ["segments", "vmm", "vmm/driver", "vmm/base"]
 POOL = ["pool/base", "pool/blocks", "pool/streams", "pool/sharing", "pool/growth", "pool/pressure",
-        "pool/inspect", "pool/pools", "pool"]
+        "pool/inspect", "pool/pools"]
+SERVICES = ["pool/services/callbacks", "pool/services/fill", "pool/services/profiling"]
 MODEL = ["vmm/virtual/state", "vmm/virtual/addresses", "vmm/virtual/race", "vmm/virtual/memory", "vmm/virtual/work",
          "vmm/virtual"]
 ROOMS = {
     "vmm/base": [],
-    "vmm/nvtx": ["vmm/base"],
-    "vmm/driver": ["vmm/nvtx", "vmm/base"],
+    "vmm/driver": ["vmm/base"],
     "vmm/cuda": ["vmm/driver", "vmm/base"],
     **{room: MODEL[:n] + ["vmm/driver", "vmm/base"] for n, room in enumerate(MODEL)},
     "vmm": ["vmm/driver", "vmm/base"],
-    "segments": ["vmm", "vmm/driver", "vmm/nvtx", "vmm/base"],
-    **{room: POOL[:n] + BELOW_POOL for n, room in enumerate(POOL[:-1])},
-    "pool": POOL[:-1] + BELOW_POOL + ["vmm/cuda"],  # the front door chooses the backend
+    "segments": ["vmm", "vmm/driver", "vmm/base"],
+    **{room: POOL[:n] + BELOW_POOL for n, room in enumerate(POOL)},
+    **{room: POOL + BELOW_POOL for room in SERVICES},  # none knows another, and nothing below knows any
+    "pool/services": SERVICES + ["pool/base", "vmm/base"],
+    "pool": ["pool/services"] + POOL + BELOW_POOL + ["vmm/cuda"],  # the front door chooses the backend
     "pool/preload": [],  # the public headers and the driver's binary interface
     "bench/base": ["vmm/cuda", "vmm/driver", "vmm/base"],  # opens the device
     "bench/trace": ["bench/base"],

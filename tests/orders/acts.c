@@ -503,6 +503,9 @@ static void hear(void *user, ductile_allocator *a, const ductile_map_event *even
 }
 
 ACT(listen_to_maps, "listen", 0) {
+    if (!DUCTILE_WITH_CALLBACKS) {
+        return NULL;
+    }
     uint64_t id = 0;
     NEED_OK(ductile_add_map_callback(of(self), hear, self, 0, &id));
     TRY(make_and_keep(self, 4 * FIXTURE_GRANULE, 0));

@@ -241,9 +241,9 @@ ductile_status dvmm_stream_destroy(dvmm_driver *d, ductile_stream stream) {
 
 ductile_status dvmm_stream_sync(dvmm_driver *d, ductile_stream stream) {
     seam_call call;
-    dvmm_nvtx_push(d->nvtx, "wait for a stream", 0);
+    dvmm_section_begin(d, "wait for a stream", 0);
     ductile_status status = CALL(d, stream_sync, word(stream), 0, (d->ctx, stream));
-    dvmm_nvtx_pop(d->nvtx);
+    dvmm_section_end(d);
     return status;
 }
 
@@ -283,9 +283,9 @@ ductile_status dvmm_stream_wait_value(dvmm_driver *d, ductile_stream stream, uin
 
 ductile_status dvmm_context_sync(dvmm_driver *d) {
     seam_call call;
-    dvmm_nvtx_push(d->nvtx, "wait for the device", 0);
+    dvmm_section_begin(d, "wait for the device", 0);
     ductile_status status = CALL(d, context_sync, 0, 0, (d->ctx));
-    dvmm_nvtx_pop(d->nvtx);
+    dvmm_section_end(d);
     return status;
 }
 
@@ -364,9 +364,9 @@ ductile_status dvmm_event_query(dvmm_driver *d, dvmm_event event) {
 ductile_status dvmm_event_sync(dvmm_driver *d, dvmm_event event) {
     seam_call call;
     DTI_ASSERT(event != NULL);
-    dvmm_nvtx_push(d->nvtx, "wait for a marker", 0);
+    dvmm_section_begin(d, "wait for a marker", 0);
     ductile_status status = CALL(d, event_sync, word(event), 0, (d->ctx, event));
-    dvmm_nvtx_pop(d->nvtx);
+    dvmm_section_end(d);
     return status;
 }
 

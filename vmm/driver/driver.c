@@ -124,8 +124,8 @@ void dvmm_time_calls(dvmm_driver *d) {
     atomic_store_explicit(&d->times_calls, true, memory_order_release);
 }
 
-void dvmm_set_nvtx(dvmm_driver *d, const dvmm_nvtx *nvtx) {
-    d->nvtx = nvtx;
+void dvmm_set_sections(dvmm_driver *d, const dvmm_sections *sections) {
+    d->sections = sections;
 }
 
 /* ---- Counters ------------------------------------------------------------------------------ */

@@ -5,8 +5,8 @@
  * interface_check.c compares every line with NVIDIA's headers where there are some. Programs
  * compile this interface into themselves, so tools keep it as it is.
  */
-#ifndef DUCTILE_VMM_NVTX_INTERFACE_H
-#define DUCTILE_VMM_NVTX_INTERFACE_H
+#ifndef DUCTILE_POOL_SERVICES_PROFILING_INTERFACE_H
+#define DUCTILE_POOL_SERVICES_PROFILING_INTERFACE_H
 
 #include <stddef.h>
 #include <stdint.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The idea: a table of bits is compared with a table of bytes, which is too simple to be wrong,
  * over random spans, among them those that begin and end at words. */
-#include "pool/blocks/fill_map.h"
+#include "pool/services/fill/fill_map.h"
 #include "tests/support/expect.h"
 #include "tests/support/rng.h"
 
@@ -11,17 +11,8 @@ enum { UNITS = 1000, UNIT = 512, STEPS = 4000 };
 
 #define BASE ((ductile_addr)1 << 40)
 
-static ductile_allocator a;
-static dseg_segment segment;
-static dpool_region region;
+static dpool_fill_map *map;
 static uint8_t model[UNITS];
-
-static void open_map(ductile_find find, bool is_dedicated) {
-    a.options.find = find;
-    segment.range = (dvmm_range){BASE, UNITS * UNIT, 0};
-    region = (dpool_region){.seg = &segment, .is_dedicated = is_dedicated};
-    assert_ok(dpool_fill_map_init(&a, &region));
-}
 
 static ductile_addr at(uint64_t unit) {
     return BASE + unit * UNIT;
@@ -39,7 +30,7 @@ static void compare_take(uint64_t from, uint64_t to, uint64_t most) {
     ductile_addr addr = at(from);
     ductile_addr end = at(to);
     uint64_t first = first_in_model(from, to, 1);
-    bool is_any = dpool_fill_take(&region, &addr, &end, most * UNIT);
+    bool is_any = dpool_fill_take(map, &addr, &end, most * UNIT);
     cr_assert_eq(is_any, first < to);
     if (is_any) {
         uint64_t last = first_in_model(first, to < first + most ? to : first + most, 0);
@@ -56,41 +47,26 @@ static void step(rng *r) {
     to = at_words ? from + (to - from) / 64 * 64 : to;
     switch (rng_below(r, 4)) {
     case 0:
-        dpool_fill_set(&region, at(from), at(to));
+        dpool_fill_set(map, at(from), at(to));
         memset(model + from, 1, to - from);
         break;
     case 1:
-        dpool_fill_forget(&region, at(from), at(to));
+        dpool_fill_forget(map, at(from), at(to));
         memset(model + from, 0, to - from);
         break;
     case 2:
         compare_take(from, to, 1 + rng_below(r, 200));
         break;
     default:
-        cr_assert_eq(dpool_fill_is_any(&region, at(from), at(to)),
-                     first_in_model(from, to, 1) < to);
+        cr_assert_eq(dpool_fill_is_any(map, at(from), at(to)), first_in_model(from, to, 1) < to);
     }
 }
 
 Test(fill_map, any_sequence_leaves_what_a_table_of_bytes_holds) {
-    open_map(DUCTILE_FIND_STALE_WRITES, false);
+    map = dpool_fill_map_new(BASE, (uint64_t)UNITS * UNIT);
     rng r = rng_seeded(7);
     for (int i = 0; i < STEPS; i++) {
         step(&r);
     }
-    dpool_fill_map_fini(&region);
-}
-
-Test(fill_map, without_the_option_and_for_dedicated_regions_there_is_none) {
-    for (int i = 0; i < 2; i++) {
-        open_map(i == 0 ? DUCTILE_FIND_NONE : DUCTILE_FIND_STALE_WRITES, i == 1);
-        cr_assert_not(dpool_has_fill_map(&region));
-        dpool_fill_set(&region, at(0), at(UNITS));
-        dpool_fill_forget(&region, at(0), at(UNITS));
-        ductile_addr addr = at(0);
-        ductile_addr end = at(UNITS);
-        cr_assert_not(dpool_fill_take(&region, &addr, &end, UNITS * UNIT));
-        cr_assert_not(dpool_fill_is_any(&region, at(0), at(UNITS)));
-        dpool_fill_map_fini(&region);
-    }
+    dpool_fill_map_free(map);
 }

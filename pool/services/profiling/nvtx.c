@@ -1,8 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "vmm/nvtx/nvtx.h"
+#include "pool/services/profiling/nvtx.h"
+
+#include "pool/base/allocator.h"
+#include "pool/base/log.h"
+#include "pool/services/profiling/interface.h"
 
 #include "vmm/base/lock.h"
-#include "vmm/nvtx/interface.h"
 
 #include <dlfcn.h>
 #include <pthread.h>
@@ -136,41 +139,24 @@ static void *load_tool(const char *path, sentence why) {
 
 /* ---- Once per process ------------------------------------------------------------------------ */
 
-/* Guarded by `lock` until it is returned; constant after that. */
-struct dvmm_nvtx {
-    void *library; /* stays loaded; NULL: nothing is attached */
-    nvtx_domain domain;
-};
+/* Guarded by the lock of dpool_nvtx_attach until that returns a tool; constant after that. */
+static void *library; /* stays loaded; NULL: nothing is attached */
+static nvtx_domain domain;
 
-static bool attach(dvmm_nvtx *it, const char *path, sentence why) {
+static bool attach(const char *path, sentence why) {
     make_tables();
-    it->library = load_tool(path, why);
-    if (it->library == NULL) {
+    library = load_tool(path, why);
+    if (library == NULL) {
         return false;
     }
     nvtx_function create = slots[NVTX_TABLE_CORE2][NVTX_SLOT_DOMAIN_CREATE];
-    it->domain = create != NULL ? ((nvtx_domain_create)create)("ductile") : NULL;
+    domain = create != NULL ? ((nvtx_domain_create)create)("ductile") : NULL;
     return true;
-}
-
-/* A failure is not kept, because the caller may remove its cause. */
-const dvmm_nvtx *dvmm_nvtx_attach(char *message, size_t size) {
-    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-    static dvmm_nvtx it;
-
-    message[0] = '\0';
-    const char *path = getenv(NVTX_TOOL_VARIABLE);
-    pthread_mutex_lock(&lock);
-    bool is_named = path != NULL && path[0] != '\0';
-    bool is_attached =
-        it.library != NULL || (is_named && attach(&it, path, (sentence){message, size}));
-    pthread_mutex_unlock(&lock);
-    return is_attached ? &it : NULL;
 }
 
 /* ---- Ranges ---------------------------------------------------------------------------------- */
 
-void dvmm_nvtx_begin(const dvmm_nvtx *n, const char *what, uint64_t bytes) {
+static void begin(const char *what, uint64_t bytes) {
     DTI_ASSERT_MAY_CALL_DRIVER();
     const nvtx_event event = {.version = NVTX_INTERFACE_VERSION,
                               .size = sizeof event,
@@ -180,14 +166,40 @@ void dvmm_nvtx_begin(const dvmm_nvtx *n, const char *what, uint64_t bytes) {
                               .message.ascii = what};
     nvtx_push push = (nvtx_push)slots[NVTX_TABLE_CORE2][NVTX_SLOT_PUSH];
     if (push != NULL) {
-        (void)push(n->domain, &event);
+        (void)push(domain, &event);
     }
 }
 
-void dvmm_nvtx_finish(const dvmm_nvtx *n) {
+static void end(void) {
     DTI_ASSERT_MAY_CALL_DRIVER();
     nvtx_pop pop = (nvtx_pop)slots[NVTX_TABLE_CORE2][NVTX_SLOT_POP];
     if (pop != NULL) {
-        (void)pop(n->domain);
+        (void)pop(domain);
     }
+}
+
+/* ---- The service --------------------------------------------------------------------------- */
+
+/* A failure is not kept, because the caller may remove its cause. */
+const dvmm_sections *dpool_nvtx_attach(char *message, size_t size) {
+    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+    static const dvmm_sections ranges = {begin, end};
+
+    message[0] = '\0';
+    const char *path = getenv(NVTX_TOOL_VARIABLE);
+    pthread_mutex_lock(&lock);
+    bool is_named = path != NULL && path[0] != '\0';
+    bool is_attached = library != NULL || (is_named && attach(path, (sentence){message, size}));
+    pthread_mutex_unlock(&lock);
+    return is_attached ? &ranges : NULL;
+}
+
+/* What is wrong with the tool is no reason to refuse: the program runs as it does without one. */
+ductile_status dpool_nvtx_begin(ductile_allocator *a) {
+    char message[512];
+    dvmm_set_sections(a->driver, dpool_nvtx_attach(message, sizeof message));
+    if (message[0] != '\0') {
+        dpool_log(a, DUCTILE_LOG_WARNING, "%s", message);
+    }
+    return DUCTILE_OK;
 }

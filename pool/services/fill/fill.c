@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "pool/streams/fill.h"
+#include "pool/services/fill/fill.h"
 
 #include "pool/base/log.h"
 #include "pool/blocks/age.h"
-#include "pool/blocks/fill_map.h"
+#include "pool/blocks/arena.h"
 #include "pool/streams/marks.h"
 
 #include "segments/granules.h"
@@ -14,7 +14,80 @@
 
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+
+static dpool_fill *fill_of(dpool_service *s) {
+    return (dpool_fill *)s;
+}
+
+/* ---- Maps ---------------------------------------------------------------------------------- */
+
+/* NULL: what lies there is not filled. */
+static dpool_fill_map *find_map(const dpool_fill *f, ductile_addr addr) {
+    dpool_fill_map *map = f->maps;
+    while (map != NULL && addr - map->base >= map->size) {
+        map = map->next;
+    }
+    return map;
+}
+
+/* Dedicated blocks are never handed out again. */
+static ductile_status add_map(dpool_service *s, ductile_allocator *a, const dpool_region *region) {
+    if (region->is_dedicated) {
+        return DUCTILE_OK;
+    }
+    dpool_fill *f = fill_of(s);
+    dpool_fill_map *map = dpool_fill_map_new(region->seg->range.addr, region->seg->range.size);
+    if (map == NULL) {
+        return DUCTILE_ERR_OUT_OF_HOST_MEMORY;
+    }
+    dti_lock_acquire(&a->index_lock);
+    map->next = f->maps;
+    f->maps = map;
+    dti_lock_release(&a->index_lock);
+    return DUCTILE_OK;
+}
+
+static void drop_map(dpool_service *s, ductile_allocator *a, const dpool_region *region) {
+    dti_lock_acquire(&a->index_lock);
+    dpool_fill_map *map = find_map(fill_of(s), region->seg->range.addr);
+    dpool_fill_map **link = &fill_of(s)->maps;
+    while (*link != map) {
+        link = &(*link)->next;
+    }
+    *link = map != NULL ? map->next : NULL;
+    dti_lock_release(&a->index_lock);
+    if (map != NULL) {
+        dpool_fill_map_free(map);
+    }
+}
+
+static void forget_locked(dpool_service *s, ductile_allocator *a, ductile_addr addr,
+                          ductile_addr end) {
+    DTI_ASSERT_HELD(&a->index_lock);
+    const dpool_fill_map *map = find_map(fill_of(s), addr);
+    if (map != NULL) {
+        dpool_fill_forget(map, addr, end);
+    }
+}
+
+/* Where the segment maps nothing, the table of a gap is not read, which may be long. */
+static bool holds_any(const dpool_fill_map *map, const dpool_block *b) {
+    const dseg_segment *seg = b->region->seg;
+    ductile_addr end = dti_min(dpool_end(b), dseg_addr(seg, seg->high));
+    return b->addr < end && dpool_fill_is_any(map, b->addr, end);
+}
+
+static void check_locked(dpool_service *s, const ductile_allocator *a, dti_fault *fault,
+                         const dpool_block *b) {
+    DTI_ASSERT_HELD(&a->index_lock);
+    const dpool_fill_map *map = find_map(fill_of(s), b->addr);
+    bool has_memory = b->state == DPOOL_FREE || b->state == DPOOL_LIVE ||
+                      b->state == DPOOL_PENDING || b->state == DPOOL_RETIRING;
+    dti_expect(fault, "B8", has_memory || map == NULL || !holds_any(map, b),
+               "filled units in the state", b->state, DPOOL_FREE, b->addr);
+}
 
 /* ---- Filling ------------------------------------------------------------------------------- */
 
@@ -23,11 +96,12 @@ static bool is_pinned(const dpool_block *b) {
     return dseg_ties_of(seg, dseg_granules_over(seg, b->addr, dpool_end(b))).pinned;
 }
 
-bool dpool_fill_is_possible_locked(const ductile_allocator *a, const dpool_block *b) {
+static bool may_fill_locked(dpool_service *s, const ductile_allocator *a, const dpool_block *b) {
     DTI_ASSERT_HELD(&a->index_lock);
     const dpool_arena *arena = b->region->arena;
-    return dpool_has_fill_map(b->region) && !dpool_had_graphs(arena) && !dpool_is_frozen(arena) &&
-           !arena->is_foreign && dpool_arena_may_be_named(arena) && !is_pinned(b);
+    return find_map(fill_of(s), b->addr) != NULL && !dpool_had_graphs(arena) &&
+           !dpool_is_frozen(arena) && !arena->is_foreign && dpool_arena_may_be_named(arena) &&
+           !is_pinned(b);
 }
 
 /* A capture that began between the question and the fill would make the fill a part of its graph:
@@ -50,10 +124,10 @@ static ductile_status fill(ductile_allocator *a, const dpool_block *b) {
 
 /* The pool is pinned: a pause that begins now waits for the end of the call, and so does
  * ductile_stream_done. */
-static bool begin(ductile_allocator *a, const dpool_block *b) {
+static bool begin(dpool_service *s, ductile_allocator *a, const dpool_block *b) {
     dpool_arena *arena = b->region->arena;
     dti_lock_acquire(&a->index_lock);
-    bool may = dpool_fill_is_possible_locked(a, b);
+    bool may = may_fill_locked(s, a, b);
     arena->n_stream_refs += may;
     arena->pool->n_users += may;
     dti_lock_release(&a->index_lock);
@@ -61,22 +135,22 @@ static bool begin(ductile_allocator *a, const dpool_block *b) {
 }
 
 /* The fill is work on the memory too: a proof has to be recorded behind it. */
-static void note_filled(ductile_allocator *a, dpool_block *b) {
+static void note_filled(dpool_fill *f, ductile_allocator *a, dpool_block *b) {
     dti_lock_acquire(&a->index_lock);
-    dpool_fill_set(b->region, b->addr, dpool_end(b));
+    dpool_fill_set(find_map(f, b->addr), b->addr, dpool_end(b));
     dpool_make_young_locked(a, b);
     dpool_want_mark_locked(a);
-    a->counts.filled += b->size;
+    f->filled += b->size;
     dti_lock_release(&a->index_lock);
 }
 
-void dpool_fill_block(ductile_allocator *a, dpool_block *b) {
+static void fill_block(dpool_service *s, ductile_allocator *a, dpool_block *b) {
     dpool_arena *arena = b->region->arena; /* stays: the block is pending */
-    if (!begin(a, b)) {
+    if (!begin(s, a, b)) {
         return;
     }
     if (fill(a, b) == DUCTILE_OK) {
-        note_filled(a, b);
+        note_filled(fill_of(s), a, b);
     }
     dpool_stream_ref_end(a, arena);
     dpool_unpin(a, arena->pool);
@@ -87,7 +161,6 @@ void dpool_fill_block(ductile_allocator *a, dpool_block *b) {
 #define BUFFER_BYTES (8 * DTI_MIB)
 
 /* Kept for the next check. */
-typedef struct dpool_fill_buffer dpool_fill_buffer;
 struct dpool_fill_buffer {
     union {
         dpool_fill_buffer *next; /* spare */
@@ -95,29 +168,21 @@ struct dpool_fill_buffer {
     };
 };
 
-static dpool_fill_buffer *take_buffer(ductile_allocator *a) {
+static dpool_fill_buffer *take_buffer(dpool_fill *f, ductile_allocator *a) {
     dti_lock_acquire(&a->index_lock);
-    dpool_fill_buffer *buffer = a->spare_fill_buffers;
+    dpool_fill_buffer *buffer = f->spare_buffers;
     if (buffer != NULL) {
-        a->spare_fill_buffers = buffer->next;
+        f->spare_buffers = buffer->next;
     }
     dti_lock_release(&a->index_lock);
     return buffer != NULL ? buffer : dvmm_host_buffer_make(a->driver, sizeof *buffer);
 }
 
-static void give_buffer(ductile_allocator *a, dpool_fill_buffer *buffer) {
+static void give_buffer(dpool_fill *f, ductile_allocator *a, dpool_fill_buffer *buffer) {
     dti_lock_acquire(&a->index_lock);
-    buffer->next = a->spare_fill_buffers;
-    a->spare_fill_buffers = buffer;
+    buffer->next = f->spare_buffers;
+    f->spare_buffers = buffer;
     dti_lock_release(&a->index_lock);
-}
-
-void dpool_fill_fini(ductile_allocator *a) {
-    while (a->spare_fill_buffers != NULL) {
-        dpool_fill_buffer *buffer = a->spare_fill_buffers;
-        a->spare_fill_buffers = buffer->next;
-        dvmm_host_buffer_drop(a->driver, buffer);
-    }
 }
 
 /* ---- Comparing ----------------------------------------------------------------------------- */
@@ -157,6 +222,7 @@ static void compare(finding *f, ductile_addr addr, const uint8_t *bytes, uint64_
 
 /* Runs of the pattern in a block. */
 typedef struct runs {
+    dpool_fill *fill;
     const dpool_block *b;
     ductile_addr at, end; /* the present one */
 } runs;
@@ -165,7 +231,8 @@ static bool next_run(ductile_allocator *a, runs *r) {
     r->at = r->end;
     r->end = dpool_end(r->b);
     dti_lock_acquire(&a->index_lock);
-    bool is_any = dpool_fill_take(r->b->region, &r->at, &r->end, BUFFER_BYTES);
+    const dpool_fill_map *map = find_map(r->fill, r->at);
+    bool is_any = map != NULL && dpool_fill_take(map, &r->at, &r->end, BUFFER_BYTES);
     dti_lock_release(&a->index_lock);
     return is_any;
 }
@@ -173,7 +240,7 @@ static bool next_run(ductile_allocator *a, runs *r) {
 /* After a wait that failed the copy may land at any time: the buffer is left to it. */
 static bool check_run(ductile_allocator *a, const runs *r, finding *f) {
     ductile_stream stream = r->b->region->arena->stream;
-    dpool_fill_buffer *buffer = take_buffer(a);
+    dpool_fill_buffer *buffer = take_buffer(r->fill, a);
     if (buffer == NULL) {
         return false;
     }
@@ -185,7 +252,7 @@ static bool check_run(ductile_allocator *a, const runs *r, finding *f) {
         compare(f, r->at, buffer->bytes, n);
     }
     if (is_idle) {
-        give_buffer(a, buffer);
+        give_buffer(r->fill, a, buffer);
     }
     return status == DUCTILE_OK;
 }
@@ -197,9 +264,9 @@ static void check_runs(ductile_allocator *a, runs *r, finding *f) {
         goes_on = next_run(a, r);
     }
     dti_lock_acquire(&a->index_lock);
-    dpool_fill_forget(r->b->region, r->b->addr, dpool_end(r->b));
-    a->counts.fill_checked += f->checked;
-    a->counts.fill_mismatches += f->wrong > 0;
+    forget_locked(&r->fill->service, a, r->b->addr, dpool_end(r->b));
+    r->fill->checked += f->checked;
+    r->fill->mismatches += f->wrong > 0;
     dti_lock_release(&a->index_lock);
 }
 
@@ -216,9 +283,9 @@ static void tell(const ductile_allocator *a, const dpool_block *b, const finding
               f->wrong, f->first, f->first - b->addr, b->size, bytes, (unsigned)DPOOL_FILL_BYTE);
 }
 
-void dpool_fill_check(ductile_allocator *a, const dpool_block *b) {
-    runs r = {.b = b, .end = b->addr};
-    if (a->options.find != DUCTILE_FIND_STALE_WRITES || !next_run(a, &r)) {
+static void check_block(dpool_service *s, ductile_allocator *a, const dpool_block *b) {
+    runs r = {.fill = fill_of(s), .b = b, .end = b->addr};
+    if (!next_run(a, &r)) {
         return;
     }
     finding f = {.wrong = 0};
@@ -228,4 +295,44 @@ void dpool_fill_check(ductile_allocator *a, const dpool_block *b) {
     if (f.wrong > 0) {
         tell(a, b, &f);
     }
+}
+
+/* ---- The service --------------------------------------------------------------------------- */
+
+static void count_locked(dpool_service *s, const ductile_allocator *a, ductile_stats *out) {
+    DTI_ASSERT_HELD(&a->index_lock);
+    out->fill_total_bytes = fill_of(s)->filled;
+    out->fill_checked_total_bytes = fill_of(s)->checked;
+    out->fill_mismatches = fill_of(s)->mismatches;
+}
+
+static void end(dpool_service *s, ductile_allocator *a) {
+    dpool_fill *f = fill_of(s);
+    while (f->spare_buffers != NULL) {
+        dpool_fill_buffer *buffer = f->spare_buffers;
+        f->spare_buffers = buffer->next;
+        dvmm_host_buffer_drop(a->driver, buffer);
+    }
+    free(f);
+}
+
+ductile_status dpool_fill_begin(ductile_allocator *a) {
+    static const dpool_events events = {
+        .wants_freed_locked = may_fill_locked,
+        .freed = fill_block,
+        .handed_out = check_block,
+        .region_made = add_map,
+        .region_gone = drop_map,
+        .left_locked = forget_locked,
+        .check_locked = check_locked,
+        .count_locked = count_locked,
+        .end = end,
+    };
+    dpool_fill *f = calloc(1, sizeof *f);
+    if (f == NULL) {
+        return DUCTILE_ERR_OUT_OF_HOST_MEMORY;
+    }
+    f->service.events = &events;
+    dpool_service_add(a, &f->service);
+    return DUCTILE_OK;
 }

@@ -16,26 +16,26 @@
  * has moved to another address or went back to the driver; a request of a stream that is being
  * captured.
  */
-#ifndef DUCTILE_POOL_STREAMS_FILL_H
-#define DUCTILE_POOL_STREAMS_FILL_H
+#ifndef DUCTILE_POOL_SERVICES_FILL_FILL_H
+#define DUCTILE_POOL_SERVICES_FILL_FILL_H
 
-#include "pool/blocks/arena.h"
+#include "pool/base/events.h"
+#include "pool/services/fill/fill_map.h"
 
 /* The byte that freed memory is filled with: a NaN or an impossible number to most programs. */
 enum { DPOOL_FILL_BYTE = 0xDF };
 
-/* May the memory of the block be filled? Index lock held. */
-bool dpool_fill_is_possible_locked(const ductile_allocator *a, const dpool_block *b);
+typedef struct dpool_fill_buffer dpool_fill_buffer;
 
-/* Fills a PENDING block that only this thread knows of, if that is possible. No wait for the GPU;
- * index lock not held. */
-void dpool_fill_block(ductile_allocator *a, dpool_block *b);
+typedef struct dpool_fill {
+    dpool_service service;
+    /* guarded by the index lock */
+    dpool_fill_map *maps; /* of all regions but dedicated ones */
+    dpool_fill_buffer *spare_buffers;
+    uint64_t filled, checked, mismatches;
+} dpool_fill;
 
-/* Checks what is filled of a LIVE block that no caller has seen yet: waits for its stream. Without
- * find:stale_writes it does nothing. No lock held. */
-void dpool_fill_check(ductile_allocator *a, const dpool_block *b);
-
-/* Destroying only. */
-void dpool_fill_fini(ductile_allocator *a);
+/* ERR_OUT_OF_HOST_MEMORY. */
+ductile_status dpool_fill_begin(ductile_allocator *a);
 
 #endif

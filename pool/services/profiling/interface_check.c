@@ -3,8 +3,9 @@
  * Compares Ductile's own declarations of NVTX with NVIDIA's headers, where there are some.
  * Everything happens at compile time; a difference is an error that names its line.
  */
+#include "pool/services/profiling/interface.h"
+
 #include "vmm/base/same.h"
-#include "vmm/nvtx/interface.h"
 
 #ifdef __has_include
 #if __has_include(<nvtx3/nvToolsExt.h>)

@@ -4,16 +4,16 @@
  * functions are used, depends on that library alone. The stand-in checks what it is given itself,
  * and aborts at a mistake. Each test is its own process.
  */
+#include "pool/services/profiling/nvtx.h"
 #include "tests/support/nvtx_tool.h"
-#include "vmm/nvtx/nvtx.h"
 
 #include <string.h>
 
 static char reason[512];
 
-static const dvmm_nvtx *attach(void) {
+static const dvmm_sections *attach(void) {
     strcpy(reason, "not written");
-    return dvmm_nvtx_attach(reason, sizeof reason);
+    return dpool_nvtx_attach(reason, sizeof reason);
 }
 
 static void expect_no_tool(const char *word) {
@@ -55,7 +55,7 @@ Test(nvtx_attach, a_later_attempt_finds_a_tool_named_meanwhile) {
 
 Test(nvtx_attach, a_tool_is_asked_once) {
     load_tool(FAKE_NVTX_WHOLE);
-    const dvmm_nvtx *first = attach();
+    const dvmm_sections *first = attach();
     cr_assert_not_null(first);
     cr_expect(tool->is_attached);
     cr_expect_eq(attach(), first);
@@ -64,9 +64,9 @@ Test(nvtx_attach, a_tool_is_asked_once) {
 Test(nvtx_attach, ranges_reach_the_tool) {
     uint64_t bytes = 0;
     load_tool(FAKE_NVTX_WHOLE);
-    const dvmm_nvtx *n = attach();
-    dvmm_nvtx_push(n, "a range", 77);
-    dvmm_nvtx_pop(n);
+    const dvmm_sections *n = attach();
+    n->begin("a range", 77);
+    n->end();
     assert_u64(tool->count("a range", &bytes), 1);
     assert_u64(bytes, 77);
     assert_u64(tool->n_popped, 1);
@@ -74,13 +74,13 @@ Test(nvtx_attach, ranges_reach_the_tool) {
 
 Test(nvtx_attach, a_tool_may_stop_listening_and_begin_again) {
     load_tool(FAKE_NVTX_WHOLE);
-    const dvmm_nvtx *n = attach();
+    const dvmm_sections *n = attach();
     tool->listen(false);
-    dvmm_nvtx_push(n, "a range", 0);
-    dvmm_nvtx_pop(n);
+    n->begin("a range", 0);
+    n->end();
     assert_u64(tool->n_calls, 0);
     tool->listen(true);
-    dvmm_nvtx_push(n, "a range", 0);
-    dvmm_nvtx_pop(n);
+    n->begin("a range", 0);
+    n->end();
     assert_u64(tool->n_calls, 2);
 }

@@ -2,10 +2,9 @@
 /* The idea: under find:stale_writes a byte that is written after the free is found when the memory
  * is handed out again, wherever it lies and whichever stream wrote it. That what is legal is never
  * reported is in tests/scenarios/fill.txt. */
-#include "pool/streams/fill.h"
+#include "pool/services/fill/fill.h"
 
-#include "pool/blocks/address_map.h"
-#include "pool/blocks/fill_map.h"
+#include "pool/base/allocator.h"
 #include "tests/support/one_fixture.h"
 
 #include <ductile_pools.h>
@@ -178,13 +177,13 @@ Test(fill, a_gap_that_is_said_to_hold_the_pattern_is_found) {
     open_filling("sizes:tight");
     ductile_addr gone = take(4 * MIB, 0);
     ductile_addr kept = take(2 * MIB, 0);
-    const dpool_region *region = dpool_map_find(&f.allocator->map, kept)->region;
+    const dpool_fill_map *map = ((dpool_fill *)f.allocator->services)->maps;
     give(gone);
     assert_ok(ductile_empty_cache(f.allocator));
     assert_sound();
-    dpool_fill_set(region, gone + 1 * MIB, gone + 1 * MIB + 512);
+    dpool_fill_set(map, gone + 1 * MIB, gone + 1 * MIB + 512);
     assert_finds("B8");
-    dpool_fill_forget(region, gone, kept);
+    dpool_fill_forget(map, gone, kept);
     assert_sound();
     close_audited();
 }

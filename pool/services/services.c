@@ -1,0 +1,72 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "pool/services/services.h"
+
+#include "pool/base/allocator.h"
+#include "pool/services/callbacks/map_callbacks.h"
+#include "pool/services/fill/fill.h"
+#include "pool/services/profiling/nvtx.h"
+
+#include <stdio.h>
+
+/* Callbacks may be added at any time. A build without them refuses those, and no allocator. */
+static bool wants_callbacks(const ductile_options *o) {
+    (void)o;
+    return DUCTILE_WITH_CALLBACKS;
+}
+
+static bool wants_fill(const ductile_options *o) {
+    return o->find == DUCTILE_FIND_STALE_WRITES;
+}
+
+static bool wants_profiling(const ductile_options *o) {
+    return o->nvtx != DUCTILE_NVTX_OFF;
+}
+
+typedef struct service {
+    const char *option; /* that asks for it */
+    const char *build;  /* the switch of the build */
+    bool (*is_wanted)(const ductile_options *o);
+    ductile_status (*begin)(ductile_allocator *a); /* NULL: not in this build */
+} service;
+
+static const service services[] = {
+    {"a map callback", "DUCTILE_WITH_CALLBACKS", wants_callbacks,
+     DUCTILE_WITH_CALLBACKS ? dpool_map_callbacks_begin : NULL},
+    {"find:stale_writes", "DUCTILE_WITH_FILL", wants_fill,
+     DUCTILE_WITH_FILL ? dpool_fill_begin : NULL},
+    {"nvtx:ranges", "DUCTILE_WITH_PROFILING", wants_profiling,
+     DUCTILE_WITH_PROFILING ? dpool_nvtx_begin : NULL},
+};
+
+ductile_status dpool_services_begin(ductile_allocator *a, char *message, size_t size) {
+    ductile_status status = DUCTILE_OK;
+    for (size_t i = 0; i < sizeof services / sizeof services[0] && status == DUCTILE_OK; i++) {
+        const service *s = &services[i];
+        if (!s->is_wanted(&a->options)) {
+            continue;
+        }
+        if (s->begin == NULL) {
+            (void)snprintf(message, size, "%s needs a library that was built with %s", s->option,
+                           s->build);
+            return DUCTILE_ERR_UNSUPPORTED;
+        }
+        status = s->begin(a);
+    }
+    return status;
+}
+
+#if !DUCTILE_WITH_CALLBACKS
+ductile_status ductile_add_map_callback(ductile_allocator *a, ductile_map_fn callback, void *user,
+                                        int priority, uint64_t *id) {
+    (void)a, (void)callback, (void)user, (void)priority;
+    if (id != NULL) {
+        *id = 0;
+    }
+    return DUCTILE_ERR_UNSUPPORTED;
+}
+
+ductile_status ductile_remove_map_callback(ductile_allocator *a, uint64_t id) {
+    (void)a, (void)id;
+    return DUCTILE_ERR_UNSUPPORTED;
+}
+#endif
