@@ -233,9 +233,9 @@ static const char *may_sleep(ductile_status status) {
     return may_be("pause", status, is_known ? status : DUCTILE_ERR_BUSY);
 }
 
-/* In a crowd contents are kept by turns, and the others go on meanwhile. */
+/* In a crowd contents are kept now and then, and the others go on meanwhile. */
 static bool keeps_contents(actor *self) {
-    return self->s->is_crowd && rng_percent(&self->r, 60);
+    return self->s->is_crowd && rng_percent(&self->r, 25);
 }
 
 static const char *has_slept(actor *self, ductile_status status) {

@@ -214,7 +214,9 @@ const char *give(actor *self, held *h) {
     if (h->size == 0) {
         return NULL;
     }
-    TRY(verify(s, h));
+    if (!s->is_crowd || h->pattern % 4 == 0) { /* a look waits for the stream */
+        TRY(verify(s, h));
+    }
     TRY(let_go(s, h));
     h->size = 0;
     ductile_status status = ductile_free(s->t.f.allocator, h->address);
