@@ -256,3 +256,14 @@ Test(process_life, a_device_lost_inside_a_callback_is_said) {
     assert_status(ductile_destroy(f.allocator), DUCTILE_ERR_DEVICE_LOST);
     fixture_abandon(&f);
 }
+
+Test(process_life, a_device_lost_at_the_end_of_a_stream_is_said) {
+    open_fixture(&(fixture_setup){.n_streams = 2});
+    (void)take(MIB, 1);
+    const ductile_virtual_fault fault = {
+        .struct_size = sizeof fault, .nth = 1, .code = DVMM_ILLEGAL_ADDRESS};
+    assert_ok(ductile_virtual_inject(f.gpu, &fault));
+    assert_status(ductile_stream_done(f.allocator, f.streams[1]), DUCTILE_ERR_DEVICE_LOST);
+    assert_status(ductile_destroy(f.allocator), DUCTILE_ERR_DEVICE_LOST);
+    fixture_abandon(&f);
+}

@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * ductile_stream_done beside threads that are about to name the stream, untold: in a pause, at the
- * close of an import, at a free that fails to. A thread stops just before it names the stream; once
- * ductile_stream_done has returned and the stream is destroyed, it must not. The linker puts the
- * stops in: see __wrap_. Plain frees and trims are beside it in tests/orders, in any order.
+ * ductile_stream_done beside threads that are about to name the stream, untold: in a trim, in a
+ * pause, at the close of an import, at a free that fails to. A thread stops just before it names
+ * the stream; once ductile_stream_done has returned and the stream is destroyed, it must not. The
+ * linker puts the stops in: see __wrap_. Frees and trims are beside it in tests/orders, in any
+ * order.
  */
 #include "tests/support/audit.h"
 #include "tests/support/expect.h"
 #include "tests/support/two_ends.h"
+#include "vmm/capture_mode.h"
 #include "vmm/marker.h"
 
 #include <pthread.h>
@@ -27,6 +29,7 @@ typedef struct errand {
     ductile_stream stream;
     bool stops; /* before it names this stream */
     int passes; /* so often before it stops    */
+    bool looks; /* it stops where it asks whether the stream is captured, not where it marks it */
     ductile_status status;
     atomic_bool is_back;
 } errand;
@@ -35,21 +38,34 @@ static sem_t reached, released;
 static _Thread_local bool stops_next;
 static _Thread_local ductile_stream stops_for;
 static _Thread_local int passes_left;
+static _Thread_local bool stops_at_looks;
 
 /* The linker sends calls of X to __wrap_X and those of __real_X to X. */
 ductile_status __real_dvmm_marker_record(dvmm_marker_pool *pool, ductile_stream stream,
                                          dvmm_marker **out);
 ductile_status __wrap_dvmm_marker_record(dvmm_marker_pool *pool, ductile_stream stream,
                                          dvmm_marker **out);
+bool __real_dvmm_is_capturing(dvmm_driver *d, ductile_stream stream);
+bool __wrap_dvmm_is_capturing(dvmm_driver *d, ductile_stream stream);
 
-ductile_status __wrap_dvmm_marker_record(dvmm_marker_pool *pool, ductile_stream stream,
-                                         dvmm_marker **out) {
-    if (stops_next && stops_for == stream && passes_left-- == 0) {
+static void stop_before(ductile_stream stream, bool is_look) {
+    bool is_here = stops_next && stops_at_looks == is_look && stops_for == stream;
+    if (is_here && passes_left-- == 0) {
         stops_next = false;
         (void)sem_post(&reached);
         (void)sem_wait(&released);
     }
+}
+
+ductile_status __wrap_dvmm_marker_record(dvmm_marker_pool *pool, ductile_stream stream,
+                                         dvmm_marker **out) {
+    stop_before(stream, false);
     return __real_dvmm_marker_record(pool, stream, out);
+}
+
+bool __wrap_dvmm_is_capturing(dvmm_driver *d, ductile_stream stream) {
+    stop_before(stream, true);
+    return __real_dvmm_is_capturing(d, stream);
 }
 
 static void make_stops(void) {
@@ -61,6 +77,7 @@ static void get_ready(const errand *e) {
     stops_next = e->stops;
     stops_for = e->stream;
     passes_left = e->passes;
+    stops_at_looks = e->looks;
 }
 
 static void come_back(errand *e) {
@@ -85,6 +102,14 @@ static void *do_free(void *user) {
     errand *e = user;
     get_ready(e);
     e->status = ductile_free(e->allocator, e->address);
+    come_back(e);
+    return NULL;
+}
+
+static void *do_trim(void *user) {
+    errand *e = user;
+    get_ready(e);
+    e->status = ductile_trim(e->allocator, 0, NULL);
     come_back(e);
     return NULL;
 }
@@ -197,6 +222,17 @@ Test(stream_done_beside, a_free_that_could_not_mark_the_stream) {
     assert_ok(ductile_pool_begin(f.allocator, POOL, NULL, NULL));
     assert_ok(ductile_pool_end(f.allocator, POOL)); /* marks what could not be marked before */
     assert_ok(ductile_pool_release(f.allocator, POOL));
+    close_audited();
+}
+
+/* No context marker may be recorded: the trim waits for the stream. */
+Test(stream_done_beside, a_trim_that_waits_for_the_stream) {
+    assert_ok(ductile_set_captures(f.allocator, DUCTILE_CAPTURES_UNANNOUNCED));
+    assert_ok(ductile_free(f.allocator, take_on(f.n_streams - 1)));
+    errand e = with_last_stream(0, true);
+    e.looks = true;
+    done_waits_for(do_trim, &e);
+    end_stream();
     close_audited();
 }
 
