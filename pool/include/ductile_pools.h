@@ -33,7 +33,8 @@ extern "C" {
  *   merge and are reused. None of its memory moves, serves other requests, or goes back to the
  *   driver. After the last reference is dropped, its free memory counts as in use until all work of
  *   the device that was issued by then is done: the graphs may have been launched on any stream.
- *   Launch none of them later.
+ *   Launch none of them later, and do not begin the pool again under its id while their work is
+ *   under way: its streams reuse its free memory at once.
  * PLAIN: memory may move inside the pool (recycling, compaction) and goes back to the driver in
  *   trims. Under pressure it serves other requests. Both happen only once it is proven done.
  *
