@@ -138,7 +138,8 @@ DUCTILE_API DUCTILE_CHECKED ductile_status ductile_add_map_callback(ductile_allo
  * enter it, so `user` may be freed.
  *
  * Arguments: id: from ductile_add_map_callback.
- * Returns:   DUCTILE_OK; ERR_INVALID_ARGUMENT (no such id), ERR_FORKED.
+ * Returns:   DUCTILE_OK; ERR_INVALID_ARGUMENT (no such id), ERR_FORKED; ERR_UNSUPPORTED
+ *            (the library was built with DUCTILE_WITH_CALLBACKS=OFF).
  * On error:  nothing has changed.
  * Threads:   safe. It waits for other threads that are inside the callback, so hold no lock that
  *            the callback takes. From inside the callback it does not wait for its own thread. Two

@@ -240,5 +240,8 @@ int main(int argc, char **argv) {
         a.scenarios.is_listed = a.list;
         return scenarios_run(&a.scenarios) ? COMMAND_PASSED : COMMAND_BROKEN;
     }
+    if (a.scenarios.conf != NULL || a.scenarios.schedule != NULL || a.scenarios.only != NULL) {
+        command_refuse("--conf, --schedule and --only choose among --scenarios");
+    }
     return a.input != NULL ? run_input(&a) : run_seeds(&a);
 }
