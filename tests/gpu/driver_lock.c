@@ -575,7 +575,10 @@ static void print_cell(const figures *turns, unsigned n, size_t offset) {
     }
     qsort(all, n, sizeof *all, by_size);
     int digits = all[n / 2] < 10 ? 1 : 0;
-    (void)printf(" | %.*f (%.*f-%.*f)", digits, all[n / 2], digits, all[0], digits, all[n - 1]);
+    (void)printf(" | %.*f", digits, all[n / 2]);
+    if (n > 1) {
+        (void)printf(" (%.*f-%.*f)", digits, all[0], digits, all[n - 1]);
+    }
 }
 
 static void print_table(const bench *b) {
@@ -594,7 +597,8 @@ static void print_table(const bench *b) {
         {"other", offsetof(figures, other)},
     };
     enum { N = sizeof columns / sizeof *columns };
-    (void)printf("\n%u turns: median (least-most)\n\n| case | gap, ms", b->n_turns);
+    (void)printf("\n%u turn%s: median (least-most)\n\n| case | gap, ms", b->n_turns,
+                 b->n_turns == 1 ? "" : "s");
     for (size_t k = 0; k < N; k++) {
         (void)printf(" | %s", columns[k].name);
     }
@@ -668,6 +672,9 @@ static void read_request(request *r, int argc, char **argv) {
     command_read("driver_lock", options, sizeof options / sizeof *options, argc, argv);
     if (r->turns == 0 || r->turns > MOST_TURNS || r->bursts == 0 || r->bursts > MOST_BURSTS) {
         command_refuse("it takes 1 to 16 turns of 1 to 64 bursts");
+    }
+    if (r->seconds == 0) {
+        command_refuse("it takes at least a second");
     }
 }
 
