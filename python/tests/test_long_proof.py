@@ -113,7 +113,9 @@ def test_a_client_of_mps_is_well_only_on_mps_and_with_its_contents() -> None:
 CLEAN = "echo '========= ERROR SUMMARY: 0 errors'"
 FOUND = """\
 case "$*" in
-*"{0}"*) echo '=========     at void spoil<int>(int*)+0x40'; echo '========= ERROR SUMMARY: 2 errors' ;;
+*"{0}"*)
+    echo '=========     at void spoil<int>(int*)+0x40'
+    echo '========= ERROR SUMMARY: 2 errors' ;;
 *) echo '========= ERROR SUMMARY: 0 errors' ;;
 esac"""
 

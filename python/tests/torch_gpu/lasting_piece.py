@@ -61,7 +61,7 @@ class Evaluation:
         self.model(self.given)
         torch.cuda.synchronize()
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
+        with torch.cuda.graph(graph, capture_error_mode="thread_local"):  # the loader pins memory
             self.out = self.model(self.given)
         self.graph = graph
         self.counts["captures"] += 1
@@ -120,7 +120,7 @@ class Training:
         following.replace(self.file)
 
     def load(self) -> dict[str, Any]:
-        found: dict[str, Any] = torch.load(self.file, map_location=self.device)
+        found: dict[str, Any] = torch.load(self.file, map_location="cpu")
         with torch.no_grad():
             for name, weight in self.trained.items():
                 weight.copy_(found["weights"][name])
@@ -223,7 +223,8 @@ class Rows:
             "allocator": self.training.given.allocator, "piece": self.training.piece,
             "seconds": round(seconds, 1), "step": self.training.step_number,
             "step_ms": round(statistics.median(ordered), 2),
-            "p99_ms": round(ordered[int(0.99 * len(ordered))], 2), "worst_ms": round(ordered[-1], 2),
+            "p99_ms": round(ordered[int(0.99 * len(ordered))], 2),
+            "worst_ms": round(ordered[-1], 2),
             "loss": round(statistics.mean(self.losses), 4) if self.losses else None,
             **self.memory(), **self.training.counts,
         }  # fmt: skip
@@ -236,12 +237,11 @@ class Rows:
 
 def batches(training: Training) -> Iterator[torch.Tensor]:
     given = training.given
-    return iter(
-        torch.utils.data.DataLoader(
-            Texts(given.words, given.tiny), batch_size=None, num_workers=2,
-            sampler=range(training.step_number, 10**9), pin_memory=given.device == "cuda",
-        )  # fmt: skip
-    )
+    loader = torch.utils.data.DataLoader(
+        Texts(given.words, given.tiny), batch_size=None, num_workers=2,
+        sampler=range(training.step_number, 10**9), pin_memory=given.device == "cuda",
+    )  # fmt: skip
+    return iter(loader)
 
 
 def train(training: Training, rows: Rows) -> None:

@@ -76,7 +76,9 @@ def work(torch: Any, seconds: float) -> dict[str, Any]:
         rounds += 1
         with torch.cuda.stream(streams[rounds % 2]):
             size = (rounds * 7919 % 61 + 1) * MIB
-            live.append((torch.full((size,), rounds % 251, dtype=torch.uint8, device="cuda"), rounds))
+            live.append(
+                (torch.full((size,), rounds % 251, dtype=torch.uint8, device="cuda"), rounds)
+            )
         torch.cuda.synchronize()
         if len(live) > 20:
             block, n = live.pop(rounds * 31 % 20)
