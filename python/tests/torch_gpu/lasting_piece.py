@@ -166,10 +166,13 @@ class Training:
         return loss
 
     def ask_too_much(self) -> None:
-        """A batch that cannot fit: it is refused, and the training goes on."""
+        """A batch that cannot fit: it is refused, and the training goes on. What was held for it is
+        given back, and is no part of the rows."""
         if self.device == "cuda":
             ids = torch.zeros(TOO_LARGE, dtype=torch.int64)
             assert self.try_step(ids) is None, "a batch that was to be too large is not"
+            torch.cuda.empty_cache()
+            torch.cuda.reset_peak_memory_stats()
             self.counts["caught"] += 1
 
     def between_steps(self, seconds: float) -> None:
