@@ -47,7 +47,7 @@ run_piece(second 0 --cycles 20)
 expect_said("${second}" "piece 2, after ${n_first} operations.*seed 71")
 string(REGEX MATCH "([0-9]+) operations:" sample "${second}")
 if(NOT CMAKE_MATCH_1 GREATER n_first)
-  message(FATAL_ERROR "the count begins anew: ${sample} after ${n_first}")
+  message(FATAL_ERROR "the count begins again: ${sample} after ${n_first}")
 endif()
 expect_state("pieces 2\nseed 72\n")
 
