@@ -205,6 +205,31 @@ def sharded(virtual, hardware):
             yield sharded_cell(hardware, contender=name, settings=older, device="NVIDIA H200")
 
 
+LIMITED = (("ductile", POLL), ("ductile", WAIT), ("expandable", []), ("classic", []))
+
+
+def limiter_cell(rows, **wanted):
+    found = where(rows, **wanted)
+    return [held_mib(rows, **wanted), ends(f"{row['overlap']:.2f}" for row in found),
+            ends(f"{row['gap_mean_us']:.1f}" for row in found), ends(f"{row['gap_most_us']:,.0f}" for row in found)]
+
+
+def limiter(rows):
+    for name, settings in LIMITED:
+        yield [limiter_cell(rows, contender=name, settings=settings, limiter=n) for n in (0, 4)]
+
+
+# ---- Ranks ---------------------------------------------------------------------------------------
+
+RANK = re.compile(r"\| (recorded|generated) \| (\d+) \| ([\d,]+) \|(.*)\|$")
+
+
+def ranks(lines):
+    """The lines of single ranks, as they were printed."""
+    found = [match.groups() for match in map(RANK.match, lines) if match]
+    return [[rank, lag, cells] for run, rank, lag, cells in found if run == "recorded"]
+
+
 # ---- What lag costs --------------------------------------------------------------------------
 
 LAGS = (0, 100, 10000)
