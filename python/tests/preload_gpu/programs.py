@@ -121,9 +121,9 @@ def run_nccl(counts_calls=False):
     wanted = values * 2
     torch.cuda.synchronize()
     counts = calls_of_memory() if counts_calls else {}
-    with tempfile.NamedTemporaryFile() as store:
+    with tempfile.TemporaryDirectory() as folder:
         dist.init_process_group(
-            "nccl", init_method=f"file://{store.name}", rank=0, world_size=1,
+            "nccl", init_method=f"file://{folder}/store", rank=0, world_size=1,
             device_id=torch.device("cuda", 0),
         )  # fmt: skip
         for _ in range(20):
