@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent / "torch_gpu"))
-import steps  # noqa: E402
+import steps
 
 ALL = [sys.executable, "-m", "ductile_gpu", "run", "--all"]
 PYTHON = [sys.executable]
