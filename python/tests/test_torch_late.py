@@ -780,6 +780,18 @@ def test_without_the_adapter_it_is_too_late(runtime: Path) -> None:
     assert "TooLate" in done.stderr
     assert "install a C++ compiler" in done.stderr
 
+def test_a_warning_of_enable_names_the_line_that_called_it(runtime: Path, tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import torch, ductile_gpu.torch\n"
+        "with torch.cuda.use_mem_pool(torch.cuda.MemPool()):\n"
+        "    torch.empty(10, device='cuda')\n"
+        "    ductile_gpu.torch.enable('full')\n"
+    )
+    done = run(runtime, f"import runpy; runpy.run_path({str(program)!r})")
+    assert f"{program}:4: RuntimeWarning: a memory pool or a capture is open" in done.stderr
+
+
 # ---- NCCL's registration of all memory ---------------------------------------------------------
 
 GROUP = """

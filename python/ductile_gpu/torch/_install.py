@@ -205,7 +205,7 @@ def _tell_what_stays(loaded: ctypes.CDLL) -> None:
             f"{pools} open that began before Ductile was enabled: until it is closed, new memory "
             "comes from PyTorch's own allocator",
             RuntimeWarning,
-            stacklevel=6,
+            stacklevel=5,
         )
 
 
