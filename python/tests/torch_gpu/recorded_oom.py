@@ -26,15 +26,15 @@ from typing import Any
 
 import allocators
 
-GPT = '''\
+GPT = """\
 import sys, torch
 from transformers import GPT2Config, GPT2LMHeadModel
 
 SIZES = {"tiny": (2, 32, 2, 100, 16), "medium": (24, 1024, 16, 50257, 1024)}
 layers, width, heads, words, length = SIZES[sys.argv[1]]
 torch.manual_seed(0)
-config = GPT2Config(n_layer=layers, n_embd=width, n_head=heads, vocab_size=words, n_positions=length)
-model = GPT2LMHeadModel(config).cuda()
+config = {"n_layer": layers, "n_embd": width, "n_head": heads, "vocab_size": words}
+model = GPT2LMHeadModel(GPT2Config(**config, n_positions=length)).cuda()
 optimizer = torch.optim.AdamW(model.parameters())
 
 def train(batch):
@@ -51,9 +51,9 @@ while True:
         train(batch)
     print("batch", batch, "fits", flush=True)
     batch *= 2
-'''
+"""
 
-RANK = '''\
+RANK = """\
 import torch, torch.distributed as dist
 
 dist.init_process_group("gloo")
@@ -69,7 +69,7 @@ for step in range(5):
     optimizer.step()
     optimizer.zero_grad()
 dist.destroy_process_group()
-'''
+"""
 
 
 class Place:

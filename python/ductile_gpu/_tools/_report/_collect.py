@@ -80,8 +80,8 @@ class Recording:
 
     @property
     def recorded_map(self) -> Optional[dict[str, Any]]:
-        """Where each block of PyTorch's own allocator lay: at the worst refusal where that is known,
-        else at the end."""
+        """Where each block of PyTorch's own allocator lay: at the worst refusal where that is
+        known, else at the end."""
         at_refusal = (self.worst_refusal or {}).get("recorded")
         return (at_refusal or self.recorded or {}).get("map")
 
