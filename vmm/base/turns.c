@@ -30,7 +30,7 @@ static bool look_for(const dti_turns *t, uint32_t number) {
     return is_up(t, number);
 }
 
-/* Counted before it looks once more: whoever ends a turn after that look sees a sleeper. */
+/* Counted before it looks once more: a thread that ends its turn after that look sees a sleeper. */
 static void sleep_until(dti_turns *t, uint32_t number) {
     (void)atomic_fetch_add(&t->sleepers, 1);
     for (;;) {
