@@ -23,6 +23,16 @@ typedef struct contender_env {
     size_t n_settings;
 } contender_env;
 
+/* What a contender that plans placed, all 0 for the others. */
+typedef struct contender_plan_stats {
+    uint64_t requests; /* large ones                                             */
+    uint64_t placed;   /* of these, where a layout had a place for them          */
+    uint64_t layouts;
+    uint64_t host_ns;       /* that making layouts took                               */
+    uint64_t touched_bytes; /* held now, without handles that nothing used since all  */
+                            /* was free: what would suffice for that                  */
+} contender_plan_stats;
+
 typedef struct contender_stats {
     uint64_t reserved_bytes; /* physical memory held now, cached or in use          */
     uint64_t reserved_peak_bytes;
@@ -38,6 +48,7 @@ typedef struct contender_stats {
     uint64_t address_span_bytes;      /* peak of lowest to highest address in use, by range */
     uint64_t driver_time_ns;          /* modelled on the virtual GPU                          */
     uint64_t driver_host_ns;          /* as this host spent it                                */
+    contender_plan_stats plan;
 } contender_stats;
 
 typedef enum contender_span_state { SPAN_LIVE, SPAN_PENDING, SPAN_FREE } contender_span_state;

@@ -11,6 +11,7 @@
 #define DUCTILE_CONTENDERS_MAP(X)                                                                  \
     X(ductile, "Ductile")                                                                          \
     X(expandable, "expandable segments")                                                           \
+    X(planned, "planned")                                                                          \
     X(classic, "native")                                                                           \
     X(cumemalloc, "cudaMalloc")                                                                    \
     X(cumemallocasync, "cudaMallocAsync")

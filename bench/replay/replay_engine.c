@@ -443,6 +443,8 @@ static contender_stats since(const contender_stats *before, const contender_stat
     delta.pressure_returned_bytes -= before->pressure_returned_bytes;
     delta.driver_time_ns -= before->driver_time_ns;
     delta.driver_host_ns -= before->driver_host_ns;
+    delta.plan.requests -= before->plan.requests;
+    delta.plan.placed -= before->plan.placed;
     return delta;
 }
 
