@@ -7,13 +7,13 @@
  * and every request of a step that is new, is placed by best fit. Nothing is ever mapped twice.
  */
 #include "bench/base/array.h"
-#include "bench/base/stopwatch.h"
 #include "bench/contenders/contender.h"
 #include "bench/contenders/plan_steps.h"
 #include "bench/contenders/rival_ranges.h"
 #include "bench/contenders/rival_report.h"
 
 #include <stdlib.h>
+#include <time.h>
 
 /* Requests between two layouts of one step. */
 enum { LAYOUT_EVERY = 64, MAX_RANGES = 256 };
@@ -108,29 +108,63 @@ static bool add_requests(planned *p, size_t *n, size_t from) {
     return true;
 }
 
-static bool pack_from(planned *p, size_t from, size_t *n) {
-    plan_step *step = p->steps.followed;
+/* Packs the rest of the followed step. What that needs, in bytes; 0: no host memory. */
+static uint64_t pack_from(planned *p, size_t from, plan_order order, size_t *n) {
     *n = 0;
-    bool ok = add_lives(p, n, step->requests[from].born) && add_requests(p, n, from) &&
-              plan_pack(p->spans, *n);
-    for (size_t i = 0; ok && i < *n; i++) {
-        if (p->spans[i].request != PLAN_NONE) {
-            step->requests[p->spans[i].request].offset = p->spans[i].offset;
+    bool ok = add_lives(p, n, p->steps.followed->requests[from].born) && add_requests(p, n, from) &&
+              plan_pack(p->spans, *n, order);
+    return ok ? plan_bytes(p->spans, *n, p->ranges.large_handle_bytes) : 0;
+}
+
+static void keep_layout(planned *p, size_t n) {
+    for (size_t i = 0; i < n; i++) {
+        const plan_span *span = &p->spans[i];
+        if (span->request != PLAN_NONE) {
+            p->steps.followed->requests[span->request].offset = span->offset;
         }
     }
-    return ok;
+}
+
+static uint64_t held_bytes(const planned *p) {
+    uint64_t n = 0;
+    for (uint32_t i = 0; i < p->n_streams; i++) {
+        n += p->streams[i].segment != NULL ? p->streams[i].segment->n_mapped : 0;
+    }
+    return n * p->ranges.large_handle_bytes;
+}
+
+/* The order that needs least, if that is held already. */
+static bool pack_best(planned *p, size_t from) {
+    uint64_t best = held_bytes(p);
+    bool found = false;
+    for (plan_order order = 0; order < PLAN_ORDERS; order++) {
+        size_t n = 0;
+        uint64_t needed = pack_from(p, from, order, &n);
+        if (needed > 0 && needed < best + !found) {
+            best = needed;
+            found = true;
+            keep_layout(p, n);
+        }
+    }
+    return found;
+}
+
+/* Of this thread alone: others share the machine. */
+static uint64_t processor_ns(void) {
+    struct timespec now;
+    (void)clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
 static void lay_out(planned *p, size_t from) {
-    size_t n = 0;
-    uint64_t started = host_now_ns();
-    if (!pack_from(p, from, &n)) {
-        p->steps.followed = NULL;
+    uint64_t started = processor_ns();
+    p->laid_out_at = from;
+    if (!pack_best(p, from)) {
+        plan_steps_refuse(&p->steps);
         p->next = PLAN_NONE;
     }
-    p->laid_out_at = from;
     p->stats.layouts++;
-    p->stats.host_ns += host_now_ns() - started;
+    p->stats.host_ns += processor_ns() - started;
 }
 
 /* Where everything lies now; never 0. */
@@ -182,10 +216,15 @@ static void adopt(planned *p, size_t from) {
     match_lives(p);
     if (hash != 0 && hash == step->layout) {
         p->laid_out_at = from;
+        if (step->refused != 0) {
+            plan_steps_refuse(&p->steps);
+            p->next = PLAN_NONE;
+        }
         return;
     }
-    lay_out(p, from);
     step->layout = hash;
+    step->refused = 0;
+    lay_out(p, from);
 }
 
 /* ---- Placing ------------------------------------------------------------------------------- */
@@ -215,8 +254,8 @@ static rival_block *find_planned(rival_cache *cache, rival_arena *arena, uint64_
     }
     rival_block *block = open_planned(p, arena, size);
     if (block == NULL && p->next != PLAN_NONE && p->next >= p->laid_out_at + LAYOUT_EVERY) {
-        lay_out(p, p->next);
         p->steps.followed->layout = 0;
+        lay_out(p, p->next);
         block = open_planned(p, arena, size);
     }
     p->stats.placed += block != NULL;
@@ -303,8 +342,18 @@ static uint32_t number_range(planned *p, rival_arena *arena) {
     return range != NULL ? (uint32_t)(range - p->streams) : PLAN_NONE;
 }
 
+static void forget_touched(planned *p) {
+    for (uint32_t i = 0; i < p->n_streams; i++) {
+        free(p->streams[i].touched);
+        p->streams[i].touched = NULL;
+    }
+}
+
 static void follow(planned *p, uint64_t size, uint32_t range) {
     bool is_new = false;
+    if (p->live_bytes == 0) {
+        forget_touched(p);
+    }
     note_rise(p, size);
     p->next = plan_steps_follow(&p->steps, size, range, &is_new);
     if (is_new) {
@@ -363,13 +412,6 @@ static ductile_status planned_alloc(void *self, uint64_t size, ductile_stream st
     return record(p, *out, range);
 }
 
-static void forget_pass(planned *p) {
-    for (uint32_t i = 0; p->live_bytes == 0 && i < p->n_streams; i++) {
-        free(p->streams[i].touched);
-        p->streams[i].touched = NULL;
-    }
-}
-
 static ductile_status planned_free(void *self, ductile_addr address) {
     planned *p = self;
     uintptr_t index = hash_map_find(&p->live_at, address);
@@ -381,7 +423,6 @@ static ductile_status planned_free(void *self, ductile_addr address) {
         }
         live->block = NULL;
         hash_map_remove(&p->live_at, address);
-        forget_pass(p);
     }
     return rival_cache_free(&p->ranges.cache, address);
 }
@@ -397,6 +438,7 @@ static ductile_status planned_init(const contender_env *env, void **self, char *
     }
     rival_ranges_init(&p->ranges, &planned_policy, env);
     if (getenv("PLANNED_MIB")) p->ranges.large_handle_bytes = (uint64_t)atoi(getenv("PLANNED_MIB")) << 20;
+    p->ranges.moves = getenv("PLANNED_MOVES") != NULL;
     p->next = PLAN_NONE;
     return DUCTILE_OK;
 }
@@ -405,8 +447,7 @@ static void planned_fini(void *self) {
     planned *p = self;
     rival_ranges_fini(&p->ranges);
     plan_steps_fini(&p->steps);
-    p->live_bytes = 0;
-    forget_pass(p);
+    forget_touched(p);
     hash_map_drop(&p->live_at);
     free(p->lives);
     free(p->spans);

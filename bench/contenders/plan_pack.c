@@ -9,16 +9,28 @@ static int compare(uint64_t a, uint64_t b) {
     return (a > b) - (a < b);
 }
 
-/* By range; in each the fixed ones, then from large to small, of equals the one that lives longer.
- */
+/* By range; in each the fixed ones, then by rank, of equals the one that lives longer. */
 static int compare_spans(const void *left, const void *right) {
     const plan_span *a = left;
     const plan_span *b = right;
     int order = compare(a->range, b->range);
     order = order != 0 ? order : compare(b->is_fixed, a->is_fixed);
-    order = order != 0 ? order : compare(b->size, a->size);
+    order = order != 0 ? order : compare(b->rank, a->rank);
     order = order != 0 ? order : compare(b->dies - b->born, a->dies - a->born);
     return order != 0 ? order : compare(a->born, b->born);
+}
+
+static uint64_t rank_of(const plan_span *span, plan_order order) {
+    switch (order) {
+    case PLAN_BY_STAY:
+        return span->dies == PLAN_FOREVER ? UINT64_MAX / 2 + span->size : span->size;
+    case PLAN_BY_AREA:
+        return span->size / 512 * (span->dies - span->born);
+    case PLAN_BY_SIZE:
+    case PLAN_ORDERS:
+        break;
+    }
+    return span->size;
 }
 
 static bool meet(const plan_span *a, const plan_span *b) {
@@ -58,10 +70,13 @@ static void insert(const plan_span **placed, size_t n, const plan_span *span) {
     placed[low] = span;
 }
 
-bool plan_pack(plan_span *spans, size_t n) {
+bool plan_pack(plan_span *spans, size_t n, plan_order order) {
     const plan_span **placed = malloc((n + 1) * sizeof *placed);
     if (placed == NULL) {
         return false;
+    }
+    for (size_t i = 0; i < n; i++) {
+        spans[i].rank = rank_of(&spans[i], order);
     }
     qsort(spans, n, sizeof *spans, compare_spans);
     size_t n_placed = 0;
@@ -74,4 +89,29 @@ bool plan_pack(plan_span *spans, size_t n) {
     }
     free(placed);
     return true;
+}
+
+/* ---- What a layout needs ------------------------------------------------------------------- */
+
+static uint64_t last_handle(const plan_span *span, uint64_t handle_bytes) {
+    return (span->offset + span->size - 1) / handle_bytes;
+}
+
+uint64_t plan_bytes(const plan_span *spans, size_t n, uint64_t handle_bytes) {
+    uint64_t n_slots = 0;
+    for (size_t i = 0; i < n; i++) {
+        uint64_t end = last_handle(&spans[i], handle_bytes) + 1;
+        n_slots = end > n_slots ? end : n_slots;
+    }
+    uint32_t *used_by = calloc(n_slots + 1, sizeof *used_by); /* the last range, plus 1 */
+    uint64_t n_used = 0;
+    for (size_t i = 0; used_by != NULL && i < n; i++) {
+        uint64_t last = last_handle(&spans[i], handle_bytes);
+        for (uint64_t slot = spans[i].offset / handle_bytes; slot <= last; slot++) {
+            n_used += used_by[slot] != spans[i].range + 1;
+            used_by[slot] = spans[i].range + 1;
+        }
+    }
+    free(used_by);
+    return n_used * handle_bytes;
 }

@@ -101,7 +101,7 @@ static plan_step *find_step(plan_steps *s, uint64_t prefix) {
     for (size_t i = 0; i < s->n_kept; i++) {
         plan_step *step = &s->kept[i];
         size_t at = step->n_carried + n;
-        if (at < step->n && step->requests[at].prefix == prefix &&
+        if (at < step->n && step->requests[at].prefix == prefix && step->refused != s->n_begun &&
             (found == NULL || step->used > found->used)) {
             found = step;
         }
@@ -142,4 +142,10 @@ uint32_t plan_steps_follow(plan_steps *s, uint64_t size, uint32_t range, bool *i
     }
     s->is_exact = false;
     return s->followed != NULL ? skip_to(s, size, range) : PLAN_NONE;
+}
+
+void plan_steps_refuse(plan_steps *s) {
+    s->followed->refused = s->n_begun;
+    s->followed = NULL;
+    s->is_exact = false;
 }

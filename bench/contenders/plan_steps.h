@@ -32,7 +32,8 @@ typedef struct plan_step {
     size_t n_carried;
     uint32_t clock;  /* allocations and frees until now */
     uint64_t used;   /* when it was last followed; the oldest one goes first */
-    uint64_t layout; /* hash of what was live when the whole of it was laid out; 0: it was not */
+    uint64_t layout;  /* hash of what was live when the whole of it was laid out; 0: it was not */
+    uint64_t refused; /* the step in which its layout would need too much; 0: none */
 } plan_step;
 
 typedef struct plan_steps {
@@ -55,6 +56,8 @@ uint32_t plan_steps_carry(plan_steps *s, uint64_t size, uint32_t range);
 /* The next request: its index in `followed`, or NONE. *is_new: another step is followed than
  * before, and has to be laid out from this request on. */
 uint32_t plan_steps_follow(plan_steps *s, uint64_t size, uint32_t range, bool *is_new);
+/* The followed step is followed no more, until the next one begins. */
+void plan_steps_refuse(plan_steps *s);
 /* Records the request. Its index in `now`, or NONE: the step is too long. */
 uint32_t plan_steps_add(plan_steps *s, uint64_t size, uint32_t range);
 void plan_steps_end_request(plan_steps *s, uint32_t request);

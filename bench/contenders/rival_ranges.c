@@ -97,22 +97,81 @@ static void note_span(rival_ranges *r, uint64_t before, uint64_t now) {
     r->span_peak_bytes = dti_max(r->span_peak_bytes, r->span_bytes);
 }
 
+/* ---- Moving -------------------------------------------------------------------------------- */
+
+/* [free][unmapped][free] in place of one free block. Pre: two blocks spare. */
+static void cut_out(rival_ranges *r, rival_block *block, ductile_addr start, uint64_t size) {
+    rival_store *store = &r->cache.store;
+    rival_block_remove(block);
+    if (start > block->address) {
+        rival_block *rest = rival_block_split(store, block, start - block->address);
+        rival_block_insert(block);
+        block = rest;
+    }
+    if (size < block->size) {
+        rival_block_insert(rival_block_split(store, block, size));
+    }
+    block->is_mapped = false;
+    rival_block_merge(store, block);
+    rival_block_insert(block);
+}
+
+/* The smallest free block that holds a whole handle and does not touch `place`. */
+static rival_block *find_donor(const rival_ranges *r, rival_arena *arena,
+                               const rival_block *place) {
+    uint64_t handle = r->large_handle_bytes;
+    rival_node *node = rival_set_find_at_least(&arena->free, handle, 0);
+    for (; node != NULL; node = rival_set_find_next(node)) {
+        rival_block *block = rival_block_of(node);
+        ductile_addr first = dti_round_up(block->address - block->segment->base, handle);
+        bool has_handle = block->segment->base + first + handle <= block->address + block->size;
+        if (has_handle && block->next != place && block->prev != place) {
+            return block;
+        }
+    }
+    return NULL;
+}
+
+/* Makes up to so many handles of free memory spare, for mapping `place`. */
+static void gather(rival_ranges *r, rival_block *place, size_t n) {
+    rival_segment *segment = place->segment;
+    rival_block *donor = NULL;
+    while (segment->n_spare < n && (donor = find_donor(r, place->arena, place)) != NULL) {
+        uint64_t missing = (n - segment->n_spare) * segment->handle_bytes;
+        ductile_addr first = segment->base + dti_round_up(donor->address - segment->base,
+                                                          segment->handle_bytes);
+        uint64_t span = dti_min(donor->address + donor->size - first, missing);
+        uint64_t size = 0;
+        if (!rival_store_reserve(&r->cache.store, 8) ||
+            rival_segment_take(segment, first, span, &first, &size) != DUCTILE_OK || size == 0) {
+            return;
+        }
+        cut_out(r, donor, first, size);
+    }
+}
+
 /* Maps the first handles of an unmapped block that hold `size`; it becomes free, merged with its
  * free neighbours. PyTorch checks its cap only once, with rounded sizes, and may exceed it by part
  * of a handle; here, as on a device of that size, the driver has no more. */
 static ductile_status map_block(rival_ranges *r, rival_block *block, uint64_t size) {
     rival_segment *segment = block->segment;
     uint64_t bytes = rival_segment_mapped_size(segment, size);
-    if (!rival_cache_fits_cap(&r->cache, bytes)) {
+    if (r->moves && !block->arena->is_small) {
+        gather(r, block, (size_t)(bytes / segment->handle_bytes));
+    }
+    uint64_t moved = segment->n_spare * segment->handle_bytes;
+    uint64_t fresh = bytes - moved;
+    if (!rival_cache_fits_cap(&r->cache, fresh)) {
         return DUCTILE_ERR_OUT_OF_MEMORY;
     }
     uint64_t span_before = rival_segment_span(segment);
     ductile_status status = rival_segment_map(segment, block->address, bytes);
     if (status != DUCTILE_OK) {
+        rival_cache_sub_reserved(&r->cache, moved); /* given back with the rest */
         return status;
     }
     note_span(r, span_before, rival_segment_span(segment));
-    rival_cache_add_reserved(&r->cache, bytes);
+    rival_cache_add_reserved(&r->cache, fresh);
     rival_block_remove(block);
     if (bytes < block->size) {
         rival_block_insert(rival_block_split(&r->cache.store, block, bytes));
@@ -215,23 +274,6 @@ rival_block *rival_ranges_open(rival_ranges *r, rival_arena *arena, ductile_addr
 
 /* ---- Giving back --------------------------------------------------------------------------- */
 
-/* [free][unmapped][free] in place of one free block. Pre: two blocks spare. */
-static void cut_out(rival_ranges *r, rival_block *block, ductile_addr start, uint64_t size) {
-    rival_store *store = &r->cache.store;
-    rival_block_remove(block);
-    if (start > block->address) {
-        rival_block *rest = rival_block_split(store, block, start - block->address);
-        rival_block_insert(block);
-        block = rest;
-    }
-    if (size < block->size) {
-        rival_block_insert(rival_block_split(store, block, size));
-    }
-    block->is_mapped = false;
-    rival_block_merge(store, block);
-    rival_block_insert(block);
-}
-
 static ductile_status unmap_block(rival_ranges *r, rival_block *block) {
     if (!rival_store_reserve(&r->cache.store, 2)) {
         return DUCTILE_ERR_OUT_OF_HOST_MEMORY;
@@ -266,6 +308,12 @@ static ductile_status unmap_arena(rival_ranges *r, rival_arena *arena) {
     return DUCTILE_OK;
 }
 
+static void drop_spare(rival_ranges *r) {
+    for (rival_segment *segment = r->segments; segment != NULL; segment = segment->next) {
+        rival_cache_sub_reserved(&r->cache, rival_segment_drop_spare(segment));
+    }
+}
+
 static void drop_empty_segments(rival_ranges *r, rival_arena *arena) {
     rival_node *next = NULL;
     for (rival_node *node = rival_set_find_first(&arena->unmapped); node != NULL; node = next) {
@@ -283,6 +331,7 @@ static void drop_empty_segments(rival_ranges *r, rival_arena *arena) {
 ductile_status rival_ranges_release_free(rival_cache *cache) {
     rival_ranges *r = ranges_of(cache);
     ductile_status status = DUCTILE_OK;
+    drop_spare(r);
     for (rival_arena *arena = cache->store.arenas; arena != NULL && status == DUCTILE_OK;
          arena = arena->next) {
         status = unmap_arena(r, arena);

@@ -13,6 +13,7 @@
 typedef struct rival_ranges {
     rival_cache cache; /* first: the policy gets a pointer to it */
     uint64_t large_handle_bytes;
+    bool moves; /* handles of free memory go where memory is missing, before new ones are made */
     rival_segment *segments;
     uint64_t span_bytes; /* sum over the segments */
     uint64_t span_peak_bytes;
