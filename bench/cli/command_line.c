@@ -320,8 +320,12 @@ static bool parse_words(bench_parser *p, const bench_command *command, int argc,
 static bool check_settings(bench_parser *p) {
     ductile_options scratch;
     char why[160] = "";
-    if (p->shared->n_settings > 0 && !is_chosen(p->shared, &contender_ductile)) {
-        return bench_refuse(p, "--set changes Ductile, which is not among the contenders");
+    for (size_t i = 0; i < p->shared->n_settings; i++) {
+        bool is_of_planned = settings_is_of_planned(p->shared->settings[i]);
+        if (!is_chosen(p->shared, is_of_planned ? &contender_planned : &contender_ductile)) {
+            return bench_refuse(p, "--set changes %s, which is not among the contenders",
+                                is_of_planned ? "planned" : "Ductile");
+        }
     }
     ductile_options_init(&scratch);
     return settings_apply(&scratch, p->shared->settings, p->shared->n_settings, why, sizeof why) ||

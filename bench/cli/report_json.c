@@ -22,7 +22,7 @@ static void print_spec(json *j, const replay_spec *spec) {
     json_text(j, "trace", t->name);
     json_text(j, "file", t->path);
     json_text(j, "contender", spec->contender->name);
-    if (spec->contender == &contender_ductile) {
+    if (spec->contender == &contender_ductile || spec->contender == &contender_planned) {
         json_texts(j, "settings", spec->settings, spec->n_settings);
     }
     if (t->is_snapshot) {

@@ -19,8 +19,9 @@ typedef struct contender_env {
     ductile_virtual_gpu *gpu; /* the virtual GPU behind driver; NULL on CUDA                      */
     int device;               /* CUDA ordinal                                                     */
     uint64_t capacity_bytes;  /* cap on physical memory held; 0: none but the device              */
-    const char *const *settings; /* "key=value" of --set, n of them; only ductile takes any       */
+    const char *const *settings; /* "key=value" of --set, n of them; settings.h says whose        */
     size_t n_settings;
+    const struct trace *trace; /* what will be replayed, for one that asks; NULL: not a replay    */
 } contender_env;
 
 /* What a contender that plans placed, all 0 for the others. */

@@ -2,17 +2,26 @@
 /*
  * A study: how far does placement go that knows what is to come from what has been? Memory is kept
  * as expandable segments keep it; but the large requests of a step that began like an earlier one
- * go where a layout of that whole step has a place for them. A layout is made when a step begins,
- * around what is live then, and again where its next place turns out to be taken. Everything else,
- * and every request of a step that is new, is placed by best fit. Nothing is ever mapped twice.
+ * go where a layout of that whole step has a place for them. A layout is made around what
+ * is live when the step begins, and again where its next place turns out to be taken; one that needs more
+ * than what is held is not used. Everything else, and every request of a step that is new, is placed
+ * by best fit.
+ *
+ *   planned.moves=1       where memory is missing, handles of free memory go before new ones
+ *   planned.foresight=1   the whole replay is known beforehand and laid out once: the bound
+ *   planned.handle_mib=N  the size of handles, 20 unless told
  */
 #include "bench/base/array.h"
 #include "bench/contenders/contender.h"
 #include "bench/contenders/plan_steps.h"
 #include "bench/contenders/rival_ranges.h"
 #include "bench/contenders/rival_report.h"
+#include "bench/contenders/settings.h"
+#include "bench/trace/trace.h"
 
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
 
 /* Requests between two layouts of one step. */
@@ -43,11 +52,12 @@ typedef struct planned {
     plan_span *spans; /* of a layout under way */
     size_t spans_capacity;
     uint32_t next;        /* the request's place: a request of the followed step, or NONE */
-    size_t laid_out_at;   /* the request that the latest layout begins with */
+    size_t next_layout;   /* the request from which on one may be made again */
     uint64_t live_bytes;  /* of large blocks */
     uint64_t peak_bytes;  /* since the step began, */
     uint64_t dips_below;  /* a third of it less; then the lowest since, */
     uint64_t rises_above; /* and where the next step begins */
+    bool foresees;
     contender_plan_stats stats;
 } planned;
 
@@ -135,7 +145,7 @@ static uint64_t held_bytes(const planned *p) {
 
 /* The order that needs least, if that is held already. */
 static bool pack_best(planned *p, size_t from) {
-    uint64_t best = held_bytes(p);
+    uint64_t best = p->foresees ? UINT64_MAX - 1 : held_bytes(p);
     bool found = false;
     for (plan_order order = 0; order < PLAN_ORDERS; order++) {
         size_t n = 0;
@@ -158,25 +168,14 @@ static uint64_t processor_ns(void) {
 
 static void lay_out(planned *p, size_t from) {
     uint64_t started = processor_ns();
-    p->laid_out_at = from;
-    if (!pack_best(p, from)) {
+    p->next_layout = from + LAYOUT_EVERY;
+    p->steps.followed->is_laid_out = pack_best(p, from);
+    if (!p->steps.followed->is_laid_out) {
         plan_steps_refuse(&p->steps);
         p->next = PLAN_NONE;
     }
     p->stats.layouts++;
     p->stats.host_ns += processor_ns() - started;
-}
-
-/* Where everything lies now; never 0. */
-static uint64_t hash_lives(const planned *p) {
-    uint64_t hash = 1;
-    for (size_t i = 0; i < p->n_lives; i++) {
-        const planned_live *live = &p->lives[i];
-        if (live->block != NULL) {
-            hash = plan_mix(plan_mix(hash, live->block->address), live->block->size);
-        }
-    }
-    return hash | 1;
 }
 
 /* What was carried into the step is found again in the followed one by size and age. */
@@ -210,21 +209,14 @@ static void match_lives(planned *p) {
     }
 }
 
+/* A layout of the whole step is kept, until one of its places is taken. */
 static void adopt(planned *p, size_t from) {
-    plan_step *step = p->steps.followed;
-    uint64_t hash = from == step->n_carried ? hash_lives(p) : 0;
+    const plan_step *step = p->steps.followed;
     match_lives(p);
-    if (hash != 0 && hash == step->layout) {
-        p->laid_out_at = from;
-        if (step->refused != 0) {
-            plan_steps_refuse(&p->steps);
-            p->next = PLAN_NONE;
-        }
-        return;
+    p->next_layout = from;
+    if (from > step->n_carried || !step->is_laid_out) {
+        lay_out(p, from);
     }
-    step->layout = hash;
-    step->refused = 0;
-    lay_out(p, from);
 }
 
 /* ---- Placing ------------------------------------------------------------------------------- */
@@ -238,13 +230,20 @@ static planned_range *range_of(planned *p, const rival_arena *arena) {
     return NULL;
 }
 
+static uint64_t followed_offset(const planned *p) {
+    return p->steps.followed->requests[p->next].offset;
+}
+
 static rival_block *open_planned(planned *p, rival_arena *arena, uint64_t size) {
-    const planned_range *range = range_of(p, arena);
-    if (p->next == PLAN_NONE || range == NULL || range->segment == NULL) {
-        return NULL;
-    }
-    uint64_t offset = p->steps.followed->requests[p->next].offset;
-    return rival_ranges_open(&p->ranges, arena, range->segment->base + offset, size);
+    const rival_segment *segment =
+        p->next != PLAN_NONE ? rival_ranges_reserve(&p->ranges, arena) : NULL;
+    return segment == NULL ? NULL
+                           : rival_ranges_open(&p->ranges, arena,
+                                               segment->base + followed_offset(p), size);
+}
+
+static bool may_lay_out_again(const planned *p) {
+    return !p->foresees && p->next != PLAN_NONE && p->next >= p->next_layout;
 }
 
 static rival_block *find_planned(rival_cache *cache, rival_arena *arena, uint64_t size) {
@@ -253,8 +252,7 @@ static rival_block *find_planned(rival_cache *cache, rival_arena *arena, uint64_
         return rival_ranges_find(cache, arena, size);
     }
     rival_block *block = open_planned(p, arena, size);
-    if (block == NULL && p->next != PLAN_NONE && p->next >= p->laid_out_at + LAYOUT_EVERY) {
-        p->steps.followed->layout = 0;
+    if (block == NULL && may_lay_out_again(p)) {
         lay_out(p, p->next);
         block = open_planned(p, arena, size);
     }
@@ -269,7 +267,7 @@ static ductile_status release_free(rival_cache *cache) {
     p->steps.followed = NULL;
     p->next = PLAN_NONE;
     for (size_t i = 0; i < p->steps.n_kept; i++) {
-        p->steps.kept[i].layout = 0;
+        p->steps.kept[i].is_laid_out = false;
     }
     for (uint32_t i = 0; i < p->n_streams; i++) {
         p->streams[i].segment = NULL;
@@ -306,20 +304,29 @@ static void expect_dip(planned *p) {
     p->dips_below = p->peak_bytes / 3 * 2;
 }
 
-/* As in the library: a step begins where live memory rises again that fell by a third. */
-static void note_rise(planned *p, uint64_t size) {
-    if (p->live_bytes + size <= p->rises_above) {
-        p->live_bytes += size;
-        return;
+/* As in the library: a step begins where live memory rises again that fell by a third. With
+ * foresight, where all that was foreseen has come. */
+static bool begins_step(const planned *p, uint64_t live_bytes) {
+    const plan_step *now = &p->steps.now;
+    if (p->foresees) {
+        return now->n - now->n_carried >= p->steps.kept[0].n;
     }
-    bool is_over = p->live_bytes + size <= p->peak_bytes || p->live_bytes == 0;
+    bool dip_is_over = p->live_bytes == 0 || live_bytes <= p->peak_bytes;
     bool was_large = p->peak_bytes - p->dips_below > p->ranges.cache.reserved_bytes / 8;
-    if (is_over && was_large) {
-        plan_steps_begin(&p->steps);
-        carry_lives(p);
+    return dip_is_over && was_large;
+}
+
+static void note_rise(planned *p, uint64_t size) {
+    uint64_t live_bytes = p->live_bytes + size;
+    if (live_bytes > p->rises_above) {
+        if (begins_step(p, live_bytes)) {
+            plan_steps_begin(&p->steps);
+            carry_lives(p);
+        }
+        p->live_bytes = live_bytes;
+        expect_dip(p);
     }
-    p->live_bytes += size;
-    expect_dip(p);
+    p->live_bytes = live_bytes;
 }
 
 static void note_fall(planned *p, uint64_t size) {
@@ -429,6 +436,59 @@ static ductile_status planned_free(void *self, ductile_addr address) {
 
 /* ---- The contender's table ----------------------------------------------------------------- */
 
+/* All that is to come becomes a step that was kept. Ranges are numbered as they are met, as they
+ * will be again. */
+static bool foresee(planned *p, const trace *t) {
+    uint32_t *request_of = calloc((size_t)t->n_slots + 1, sizeof *request_of); /* plus 1 */
+    uint32_t range_of_stream[TRACE_MAX_STREAMS] = {0};                         /* plus 1 */
+    uint32_t n_ranges = 0;
+    for (size_t i = 0; request_of != NULL && i < t->n_events; i++) {
+        const trace_event *event = &t->events[i];
+        bool is_large = event->kind == TRACE_ALLOC && event->size > RIVAL_SMALL_MAX;
+        bool is_free = event->kind == TRACE_FREE || event->kind == TRACE_FREE_GATED;
+        if (is_large) {
+            uint32_t *range = &range_of_stream[event->stream];
+            *range = *range == 0 ? ++n_ranges : *range;
+            uint64_t size = dti_round_up(event->size, RIVAL_UNIT);
+            request_of[event->slot] = plan_steps_add(&p->steps, size, *range - 1) + 1;
+        } else if (is_free && request_of[event->slot] != 0) {
+            plan_steps_end_request(&p->steps, request_of[event->slot] - 1);
+            request_of[event->slot] = 0;
+        }
+    }
+    plan_steps_begin(&p->steps);
+    p->foresees = true;
+    free(request_of);
+    return p->steps.n_kept == 1;
+}
+
+static bool set(planned *p, const contender_env *env, const char *setting) {
+    const char *key = setting + strlen(SETTINGS_OF_PLANNED);
+    char end = 0;
+    unsigned mib = 0;
+    if (strcmp(key, "moves=1") == 0) {
+        p->ranges.moves = true;
+        return true;
+    }
+    if (strcmp(key, "foresight=1") == 0) {
+        return env->trace != NULL && foresee(p, env->trace);
+    }
+    bool ok = sscanf(key, "handle_mib=%3u%c", &mib, &end) == 1 && mib > 0;
+    p->ranges.large_handle_bytes = mib * DTI_MIB;
+    return ok;
+}
+
+static bool set_all(planned *p, const contender_env *env) {
+    for (size_t i = 0; i < env->n_settings; i++) {
+        if (settings_is_of_planned(env->settings[i]) && !set(p, env, env->settings[i])) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static void planned_fini(void *self);
+
 static ductile_status planned_init(const contender_env *env, void **self, char *message,
                                    size_t size) {
     planned *p = calloc(1, sizeof(*p));
@@ -437,9 +497,15 @@ static ductile_status planned_init(const contender_env *env, void **self, char *
         return rival_refuse(DUCTILE_ERR_OUT_OF_HOST_MEMORY, "no host memory", message, size);
     }
     rival_ranges_init(&p->ranges, &planned_policy, env);
-    if (getenv("PLANNED_MIB")) p->ranges.large_handle_bytes = (uint64_t)atoi(getenv("PLANNED_MIB")) << 20;
-    p->ranges.moves = getenv("PLANNED_MOVES") != NULL;
     p->next = PLAN_NONE;
+    if (!set_all(p, env)) {
+        planned_fini(p);
+        *self = NULL;
+        return rival_refuse(DUCTILE_ERR_INVALID_ARGUMENT,
+                            "planned takes moves=1, handle_mib=1..999 and, in a replay of at most "
+                            "262,143 requests above 1 MiB, foresight=1",
+                            message, size);
+    }
     return DUCTILE_OK;
 }
 

@@ -33,45 +33,46 @@ static uint64_t rank_of(const plan_span *span, plan_order order) {
     return span->size;
 }
 
-static bool meet(const plan_span *a, const plan_span *b) {
-    return a->born < b->dies && b->born < a->dies;
-}
+/* One that has its place. They stand by offset, and close together: the search reads them all. */
+typedef struct placed_span {
+    uint64_t offset, end;
+    uint32_t born, dies;
+} placed_span;
 
-static uint64_t choose_offset(const plan_span *const *placed, size_t n, const plan_span *span) {
+static uint64_t choose_offset(const placed_span *placed, size_t n, const plan_span *span) {
     uint64_t at = 0;
     uint64_t best = 0;
     uint64_t best_gap = UINT64_MAX;
     for (size_t i = 0; i < n; i++) {
-        const plan_span *other = placed[i];
-        if (!meet(other, span)) {
+        const placed_span *other = &placed[i];
+        if (other->born >= span->dies || span->born >= other->dies) {
             continue;
         }
         if (other->offset >= at + span->size && other->offset - at < best_gap) {
             best = at;
             best_gap = other->offset - at;
         }
-        at = other->offset + other->size > at ? other->offset + other->size : at;
+        at = other->end > at ? other->end : at;
     }
     return best_gap == UINT64_MAX ? at : best;
 }
 
-/* Keeps the order of offsets. */
-static void insert(const plan_span **placed, size_t n, const plan_span *span) {
+static void insert(placed_span *placed, size_t n, const plan_span *span) {
     size_t low = 0;
     for (size_t high = n; low < high;) {
         size_t middle = (low + high) / 2;
-        if (placed[middle]->offset <= span->offset) {
+        if (placed[middle].offset <= span->offset) {
             low = middle + 1;
         } else {
             high = middle;
         }
     }
     memmove(&placed[low + 1], &placed[low], (n - low) * sizeof *placed);
-    placed[low] = span;
+    placed[low] = (placed_span){span->offset, span->offset + span->size, span->born, span->dies};
 }
 
 bool plan_pack(plan_span *spans, size_t n, plan_order order) {
-    const plan_span **placed = malloc((n + 1) * sizeof *placed);
+    placed_span *placed = malloc((n + 1) * sizeof *placed);
     if (placed == NULL) {
         return false;
     }

@@ -7,7 +7,7 @@
  * keeping. */
 enum { LOOK_AHEAD = 64, MAX_STRANGE = 64, MIN_REQUESTS = 4 };
 
-uint64_t plan_mix(uint64_t hash, uint64_t value) {
+static uint64_t mix(uint64_t hash, uint64_t value) {
     hash = (hash ^ value) * 0x9e3779b97f4a7c15u;
     return hash ^ hash >> 29;
 }
@@ -16,7 +16,7 @@ uint64_t plan_mix(uint64_t hash, uint64_t value) {
 
 static uint64_t prefix_with(const plan_step *step, uint64_t size, uint32_t range) {
     uint64_t before = step->n > step->n_carried ? step->requests[step->n - 1].prefix : 1;
-    return plan_mix(plan_mix(before, size), range);
+    return mix(mix(before, size), range);
 }
 
 static uint32_t append(plan_step *step, plan_request request) {

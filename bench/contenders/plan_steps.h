@@ -14,7 +14,7 @@
 
 #include "bench/contenders/plan_pack.h"
 
-enum { PLAN_MAX_STEPS = 256, PLAN_MAX_REQUESTS = 1 << 16 };
+enum { PLAN_MAX_STEPS = 256, PLAN_MAX_REQUESTS = 1 << 18 };
 
 #define PLAN_NONE UINT32_MAX
 
@@ -32,7 +32,7 @@ typedef struct plan_step {
     size_t n_carried;
     uint32_t clock;  /* allocations and frees until now */
     uint64_t used;   /* when it was last followed; the oldest one goes first */
-    uint64_t layout;  /* hash of what was live when the whole of it was laid out; 0: it was not */
+    bool is_laid_out; /* all requests have an offset */
     uint64_t refused; /* the step in which its layout would need too much; 0: none */
 } plan_step;
 
@@ -46,8 +46,6 @@ typedef struct plan_steps {
     size_t n_strange;    /* requests in a row that it does not have */
     bool is_exact;       /* until now the step is the followed one from the start */
 } plan_steps;
-
-uint64_t plan_mix(uint64_t hash, uint64_t value);
 
 /* Keeps the step under way, unless it was the followed one, and begins an empty one. */
 void plan_steps_begin(plan_steps *s);

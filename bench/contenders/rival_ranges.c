@@ -80,7 +80,8 @@ static ductile_status add_segment(rival_ranges *r, rival_arena *arena, rival_blo
     rival_segment *segment = NULL;
     ductile_status status =
         rival_segment_create(r->cache.driver, arena->stream,
-                             arena->is_small ? RIVAL_SMALL_SEGMENT : r->large_handle_bytes, &segment);
+                             arena->is_small ? RIVAL_SMALL_SEGMENT : r->large_handle_bytes,
+                             &segment);
     if (status != DUCTILE_OK) {
         return status;
     }
@@ -215,6 +216,16 @@ ductile_status rival_ranges_grow(rival_cache *cache, rival_arena *arena, uint64_
         }
     }
     return fill_place(r, place, size, out);
+}
+
+rival_segment *rival_ranges_reserve(rival_ranges *r, rival_arena *arena) {
+    rival_block *place = find_place(arena, 1);
+    if (place != NULL) {
+        return place->segment;
+    }
+    return rival_store_reserve(&r->cache.store, 8) && add_segment(r, arena, &place) == DUCTILE_OK
+               ? place->segment
+               : NULL;
 }
 
 /* ---- At an address ------------------------------------------------------------------------- */

@@ -22,6 +22,8 @@ typedef struct rival_ranges {
 void rival_ranges_init(rival_ranges *r, const rival_policy *policy, const contender_env *env);
 void rival_ranges_fini(rival_ranges *r);
 
+/* The range of an arena, reserved where there is none yet; NULL: it cannot be. */
+rival_segment *rival_ranges_reserve(rival_ranges *r, rival_arena *arena);
 /* A free block that starts at the address and holds `size`, still in its set; what has no memory is
  * mapped. NULL: the span is not free, or no memory is left. */
 rival_block *rival_ranges_open(rival_ranges *r, rival_arena *arena, ductile_addr address,

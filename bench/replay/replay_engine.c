@@ -592,6 +592,7 @@ void replay_run(const replay_spec *spec, replay_result *result) {
                        .contender = spec->contender,
                        .settings = spec->settings,
                        .n_settings = spec->n_settings,
+                       .trace = spec->trace,
                        .capacity_bytes = spec->capacity_bytes,
                        .pace = spec->pace,
                        .detects = spec->checks,
