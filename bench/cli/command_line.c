@@ -68,8 +68,11 @@ static bool parse_contenders(bench_parser *p, const char *value) {
 }
 
 static void choose_all_contenders(bench_options *o) {
-    memcpy(o->contenders, all_contenders, sizeof o->contenders);
-    o->n_contenders = N_CONTENDERS;
+    for (size_t i = 0; all_contenders[i] != NULL; i++) {
+        if (!all_contenders[i]->is_study) {
+            o->contenders[o->n_contenders++] = all_contenders[i];
+        }
+    }
 }
 
 /* ---- Values -------------------------------------------------------------------------------- */

@@ -70,6 +70,7 @@ typedef void (*contender_visit)(void *user, const contender_span *span);
 typedef struct contender_ops {
     const char *name;
     const char *summary; /* for --help, one line */
+    bool is_study;       /* takes part only where it is named */
     /* On failure *self is NULL and message holds one line. ERR_UNSUPPORTED: absent here. */
     ductile_status (*init)(const contender_env *env, void **self, char *message, size_t size);
     void (*fini)(void *self); /* gives everything back */

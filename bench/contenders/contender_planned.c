@@ -559,7 +559,8 @@ static void planned_walk(void *self, contender_visit visit, void *user) {
 
 const contender_ops contender_planned = {
     .name = "planned",
-    .summary = "a study: expandable segments that place a step's requests as the last such step",
+    .summary = "a study: expandable segments that plan a step from those before it; only where named",
+    .is_study = true,
     .init = planned_init,
     .fini = planned_fini,
     .alloc = planned_alloc,

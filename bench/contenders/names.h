@@ -11,10 +11,10 @@
 #define DUCTILE_CONTENDERS_MAP(X)                                                                  \
     X(ductile, "Ductile")                                                                          \
     X(expandable, "expandable segments")                                                           \
-    X(planned, "planned")                                                                          \
     X(classic, "native")                                                                           \
     X(cumemalloc, "cudaMalloc")                                                                    \
-    X(cumemallocasync, "cudaMallocAsync")
+    X(cumemallocasync, "cudaMallocAsync")                                                          \
+    X(planned, "planned")
 /* clang-format on */
 
 #define DUCTILE_COUNT_CONTENDER(name, title) +1
