@@ -19,7 +19,7 @@ PEERS = {
     "foresight": ("planned", ["planned.foresight=1"]),
     "planned": ("planned", []),
     "moves": ("planned", ["planned.moves=1"]),
-    "moves 2": ("planned", ["planned.moves=1", "planned.handle_mib=2"]),
+    "moves, 2 MiB": ("planned", ["planned.moves=1", "planned.handle_mib=2"]),
     "expandable": ("expandable", []),
     "ductile": ("ductile", []),
     "tight": ("ductile", ["sizes=tight"]),
@@ -34,8 +34,8 @@ RUNS = (
     ("exact, 40 passes", 40, []),
 )
 
-EXACT_ONLY = ("foresight", "moves 2")
-MAX_PASSES = {"foresight": 1, "moves 2": 5}
+EXACT_ONLY = ("foresight", "moves, 2 MiB")
+MAX_PASSES = {"foresight": 1, "moves, 2 MiB": 1}
 
 
 def replay(bench, path, peer, passes, options):

@@ -143,11 +143,11 @@ static uint64_t held_bytes(const planned *p) {
     return n * p->ranges.large_handle_bytes;
 }
 
-/* The order that needs least, if that is held already. */
+/* The first order whose layout needs no more than is held; with foresight the best one. */
 static bool pack_best(planned *p, size_t from) {
     uint64_t best = p->foresees ? UINT64_MAX - 1 : held_bytes(p);
     bool found = false;
-    for (plan_order order = 0; order < PLAN_ORDERS; order++) {
+    for (plan_order order = 0; order < PLAN_ORDERS && (p->foresees || !found); order++) {
         size_t n = 0;
         uint64_t needed = pack_from(p, from, order, &n);
         if (needed > 0 && needed < best + !found) {
@@ -503,7 +503,7 @@ static ductile_status planned_init(const contender_env *env, void **self, char *
         *self = NULL;
         return rival_refuse(DUCTILE_ERR_INVALID_ARGUMENT,
                             "planned takes moves=1, handle_mib=1..999 and, in a replay of at most "
-                            "262,143 requests above 1 MiB, foresight=1",
+                            "65,535 requests above 1 MiB, foresight=1",
                             message, size);
     }
     return DUCTILE_OK;

@@ -22,8 +22,9 @@ typedef struct plan_span {
     bool is_fixed;
 } plan_span;
 
-/* Which span is placed first: the larger; one that stays for ever; the larger times its life. */
-typedef enum plan_order { PLAN_BY_SIZE, PLAN_BY_STAY, PLAN_BY_AREA, PLAN_ORDERS } plan_order;
+/* Which span is placed first: one that stays for ever, then the larger; the larger; the larger
+ * times its life. */
+typedef enum plan_order { PLAN_BY_STAY, PLAN_BY_SIZE, PLAN_BY_AREA, PLAN_ORDERS } plan_order;
 
 /* Changes the order of the spans: by range now. False: no host memory. */
 bool plan_pack(plan_span *spans, size_t n, plan_order order);

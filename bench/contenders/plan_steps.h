@@ -14,7 +14,7 @@
 
 #include "bench/contenders/plan_pack.h"
 
-enum { PLAN_MAX_STEPS = 256, PLAN_MAX_REQUESTS = 1 << 18 };
+enum { PLAN_MAX_STEPS = 256, PLAN_MAX_REQUESTS = 1 << 16 };
 
 #define PLAN_NONE UINT32_MAX
 
