@@ -12,6 +12,22 @@
 
 #include <ductile.h>
 
+/* What a replay will ask for, for a contender that may know: its events, by number. */
+typedef struct contender_event {
+    uint64_t size;   /* 0: a free, or nothing that concerns a contender's memory */
+    uint32_t slot;   /* of the block: no two live ones have the same             */
+    uint16_t stream; /* a number                                                 */
+    bool is_free;
+} contender_event;
+
+typedef struct contender_future {
+    const void *user;
+    contender_event (*read)(const void *user, size_t i);
+    size_t n_events;
+    uint32_t n_slots;
+    uint16_t n_streams;
+} contender_future;
+
 /* What a contender runs on. Valid for the contender's whole life. */
 typedef struct contender_env {
     dvmm_driver *driver;      /* opened for this contender alone, so that its counters are its own;
@@ -21,7 +37,7 @@ typedef struct contender_env {
     uint64_t capacity_bytes;  /* cap on physical memory held; 0: none but the device              */
     const char *const *settings; /* "key=value" of --set, n of them; settings.h says whose        */
     size_t n_settings;
-    const struct trace *trace; /* what will be replayed, for one that asks; NULL: not a replay    */
+    const contender_future *future; /* valid during init; NULL: not known                         */
 } contender_env;
 
 /* What a contender that plans placed, all 0 for the others. */

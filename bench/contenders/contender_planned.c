@@ -3,9 +3,9 @@
  * A study: how far does placement go that knows what is to come from what has been? Memory is kept
  * as expandable segments keep it; but the large requests of a step that began like an earlier one
  * go where a layout of that whole step has a place for them. A layout is made around what
- * is live when the step begins, and again where its next place turns out to be taken; one that needs more
- * than what is held is not used. Everything else, and every request of a step that is new, is placed
- * by best fit.
+ * is live when the step begins, and again where its next place turns out to be taken; one that
+ * needs more than what is held is not used. Everything else, and every request of a step that is
+ * new, is placed by best fit.
  *
  *   planned.moves=1       where memory is missing, handles of free memory go before new ones
  *   planned.foresight=1   the whole replay is known beforehand and laid out once: the bound
@@ -17,7 +17,6 @@
 #include "bench/contenders/rival_ranges.h"
 #include "bench/contenders/rival_report.h"
 #include "bench/contenders/settings.h"
-#include "bench/trace/trace.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -237,9 +236,9 @@ static uint64_t followed_offset(const planned *p) {
 static rival_block *open_planned(planned *p, rival_arena *arena, uint64_t size) {
     const rival_segment *segment =
         p->next != PLAN_NONE ? rival_ranges_reserve(&p->ranges, arena) : NULL;
-    return segment == NULL ? NULL
-                           : rival_ranges_open(&p->ranges, arena,
-                                               segment->base + followed_offset(p), size);
+    return segment == NULL
+               ? NULL
+               : rival_ranges_open(&p->ranges, arena, segment->base + followed_offset(p), size);
 }
 
 static bool may_lay_out_again(const planned *p) {
@@ -438,27 +437,26 @@ static ductile_status planned_free(void *self, ductile_addr address) {
 
 /* All that is to come becomes a step that was kept. Ranges are numbered as they are met, as they
  * will be again. */
-static bool foresee(planned *p, const trace *t) {
-    uint32_t *request_of = calloc((size_t)t->n_slots + 1, sizeof *request_of); /* plus 1 */
-    uint32_t range_of_stream[TRACE_MAX_STREAMS] = {0};                         /* plus 1 */
+static bool foresee(planned *p, const contender_future *future) {
+    uint32_t *requests = calloc((size_t)future->n_slots + 1, sizeof *requests); /* plus 1 */
+    uint32_t *ranges = calloc((size_t)future->n_streams + 1, sizeof *ranges);   /* plus 1 */
     uint32_t n_ranges = 0;
-    for (size_t i = 0; request_of != NULL && i < t->n_events; i++) {
-        const trace_event *event = &t->events[i];
-        bool is_large = event->kind == TRACE_ALLOC && event->size > RIVAL_SMALL_MAX;
-        bool is_free = event->kind == TRACE_FREE || event->kind == TRACE_FREE_GATED;
-        if (is_large) {
-            uint32_t *range = &range_of_stream[event->stream];
+    for (size_t i = 0; requests != NULL && ranges != NULL && i < future->n_events; i++) {
+        contender_event event = future->read(future->user, i);
+        if (event.size > RIVAL_SMALL_MAX) {
+            uint32_t *range = &ranges[event.stream];
             *range = *range == 0 ? ++n_ranges : *range;
-            uint64_t size = dti_round_up(event->size, RIVAL_UNIT);
-            request_of[event->slot] = plan_steps_add(&p->steps, size, *range - 1) + 1;
-        } else if (is_free && request_of[event->slot] != 0) {
-            plan_steps_end_request(&p->steps, request_of[event->slot] - 1);
-            request_of[event->slot] = 0;
+            uint64_t size = dti_round_up(event.size, RIVAL_UNIT);
+            requests[event.slot] = plan_steps_add(&p->steps, size, *range - 1) + 1;
+        } else if (event.is_free && requests[event.slot] != 0) {
+            plan_steps_end_request(&p->steps, requests[event.slot] - 1);
+            requests[event.slot] = 0;
         }
     }
     plan_steps_begin(&p->steps);
     p->foresees = true;
-    free(request_of);
+    free(ranges);
+    free(requests);
     return p->steps.n_kept == 1;
 }
 
@@ -471,7 +469,7 @@ static bool set(planned *p, const contender_env *env, const char *setting) {
         return true;
     }
     if (strcmp(key, "foresight=1") == 0) {
-        return env->trace != NULL && foresee(p, env->trace);
+        return env->future != NULL && foresee(p, env->future);
     }
     bool ok = sscanf(key, "handle_mib=%3u%c", &mib, &end) == 1 && mib > 0;
     p->ranges.large_handle_bytes = mib * DTI_MIB;
@@ -559,7 +557,8 @@ static void planned_walk(void *self, contender_visit visit, void *user) {
 
 const contender_ops contender_planned = {
     .name = "planned",
-    .summary = "a study: expandable segments that plan a step from those before it; only where named",
+    .summary =
+        "a study: expandable segments that plan a step from those before it; only where named",
     .is_study = true,
     .init = planned_init,
     .fini = planned_fini,

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Packing spans of memory whose lifetimes are known into ranges of addresses: one after
- * the other, each into the smallest gap that is free for its whole life, or else as low as possible.
+ * the other, each into the smallest gap that is free for its whole life, or else as low as
+ * possible.
  */
 #ifndef DUCTILE_BENCH_CONTENDERS_PLAN_PACK_H
 #define DUCTILE_BENCH_CONTENDERS_PLAN_PACK_H
@@ -14,7 +15,7 @@
 
 typedef struct plan_span {
     uint64_t size;
-    uint64_t offset; /* from the start of its range: given where it is fixed, else the result */
+    uint64_t offset;     /* from the start of its range: given where it is fixed, else the result */
     uint64_t rank;       /* plan_pack's own */
     uint32_t born, dies; /* lives in [born, dies), on any clock */
     uint32_t range;

@@ -30,8 +30,8 @@ typedef struct plan_step {
     plan_request *requests;
     size_t n, capacity;
     size_t n_carried;
-    uint32_t clock;  /* allocations and frees until now */
-    uint64_t used;   /* when it was last followed; the oldest one goes first */
+    uint32_t clock;   /* allocations and frees until now */
+    uint64_t used;    /* when it was last followed; the oldest one goes first */
     bool is_laid_out; /* all requests have an offset */
     uint64_t refused; /* the step in which its layout would need too much; 0: none */
 } plan_step;

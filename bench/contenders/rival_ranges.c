@@ -78,10 +78,9 @@ static void unlink_segment(rival_ranges *r, rival_segment *segment) {
 
 static ductile_status add_segment(rival_ranges *r, rival_arena *arena, rival_block **out) {
     rival_segment *segment = NULL;
-    ductile_status status =
-        rival_segment_create(r->cache.driver, arena->stream,
-                             arena->is_small ? RIVAL_SMALL_SEGMENT : r->large_handle_bytes,
-                             &segment);
+    ductile_status status = rival_segment_create(
+        r->cache.driver, arena->stream,
+        arena->is_small ? RIVAL_SMALL_SEGMENT : r->large_handle_bytes, &segment);
     if (status != DUCTILE_OK) {
         return status;
     }
@@ -139,8 +138,8 @@ static void gather(rival_ranges *r, rival_block *place, size_t n) {
     rival_block *donor = NULL;
     while (segment->n_spare < n && (donor = find_donor(r, place->arena, place)) != NULL) {
         uint64_t missing = (n - segment->n_spare) * segment->handle_bytes;
-        ductile_addr first = segment->base + dti_round_up(donor->address - segment->base,
-                                                          segment->handle_bytes);
+        ductile_addr first =
+            segment->base + dti_round_up(donor->address - segment->base, segment->handle_bytes);
         uint64_t span = dti_min(donor->address + donor->size - first, missing);
         uint64_t size = 0;
         if (!rival_store_reserve(&r->cache.store, 8) ||
@@ -202,7 +201,7 @@ static ductile_status fill_place(rival_ranges *r, rival_block *place, uint64_t s
 }
 
 ductile_status rival_ranges_grow(rival_cache *cache, rival_arena *arena, uint64_t size,
-                           rival_block **out) {
+                                 rival_block **out) {
     rival_ranges *r = ranges_of(cache);
     if (size > dvmm_get_caps(cache->driver)->total_bytes ||
         !rival_cache_fits_cap(cache, rival_segment_size(size))) {

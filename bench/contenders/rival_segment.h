@@ -37,8 +37,8 @@ void rival_segment_destroy(rival_segment *segment);
 
 /* The bytes that mapping `size` from a slot's start takes: whole handles. */
 uint64_t rival_segment_mapped_size(const rival_segment *segment, uint64_t size);
-/* Maps spare handles, then fresh ones, over [address, address + size). On error nothing has changed.
- * Pre: the span is made of whole slots, all empty. */
+/* Maps spare handles, then fresh ones, over [address, address + size). On error nothing has
+ * changed. Pre: the span is made of whole slots, all empty. */
 ductile_status rival_segment_map(rival_segment *segment, ductile_addr address, uint64_t size);
 /* Waits for the stream, then unmaps and releases the handles wholly inside the span. They were
  * mapped over [*start, *start + *size); on error, what was given back until then. */

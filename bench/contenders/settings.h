@@ -12,7 +12,8 @@
 #define SETTINGS_OF_PLANNED "planned."
 
 bool settings_is_of_planned(const char *setting);
-/* Those of Ductile. False: message holds one line that names the key; options may be half changed. */
+/* Those of Ductile. False: message holds one line that names the key; options may be half changed.
+ */
 bool settings_apply(ductile_options *options, const char *const *settings, size_t n_settings,
                     char *message, size_t message_size);
 

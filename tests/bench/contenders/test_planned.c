@@ -165,10 +165,8 @@ static void open_with(const char *setting) {
     cr_assert_eq(ductile_virtual_create(&gpu, &options), DUCTILE_OK);
     cr_assert_eq(dvmm_open_virtual(gpu, &driver, NULL, 0), DUCTILE_OK);
     cr_assert_eq(dvmm_stream_create(driver, &stream), DUCTILE_OK);
-    contender_env env = {.driver = driver,
-                         .gpu = gpu,
-                         .settings = &setting,
-                         .n_settings = setting != NULL};
+    contender_env env = {
+        .driver = driver, .gpu = gpu, .settings = &setting, .n_settings = setting != NULL};
     cr_assert_eq(contender_planned.init(&env, &self, message, sizeof message), DUCTILE_OK, "%s",
                  message);
 }
