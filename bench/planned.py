@@ -62,9 +62,10 @@ def cell(row):
 def plan_cell(row):
     """Of the last pass: efficiency of what it used, and the share placed; of all: planning, ms."""
     plan = row["plan"]
-    used = row["live_peak_bytes"] / plan["touched_bytes"]
+    used = f"{row['live_peak_bytes'] / plan['touched_bytes']:8.4f}"
+    used = f"{'-':>8}" if "vary_seed" in row else used  # the peak is another pass's
     share = plan["placed"] / max(1, plan["requests"])
-    return f"{used:8.4f} {share:6.3f} {plan['layouts']:6d} {plan['host_us'] / 1e3:9.1f}"
+    return f"{used} {share:6.3f} {plan['layouts']:6d} {plan['host_us'] / 1e3:9.1f}"
 
 
 def mean_line(rows):
