@@ -41,7 +41,15 @@ MAX_PASSES = {"foresight": 1, "moves, 2 MiB": 1}
 def replay(bench, path, peer, passes, options):
     """The row of one replay, or None where it was refused."""
     contender, settings = PEERS[peer]
-    command = [bench, "replay", "--device", "virtual", "--contender", contender, "--json"]
+    command = [
+        bench,
+        "replay",
+        "--device",
+        "virtual",
+        "--contender",
+        contender,
+        "--json",
+    ]
     command += [part for setting in settings for part in ("--set", setting)]
     command += ["--repeat", str(passes), *options, path]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -88,7 +96,12 @@ def print_run(title, files, rows):
     print(" ".join([f"{'':16}", *(f"{peer:>16}" for peer in PEERS)]), end="")
     print(f"   {'used':>8} {'placed':>6} {'plans':>6} {'ms':>9}")
     for path, row in zip(files, rows, strict=True):
-        print(" ".join([f"{Path(path).name[:16]:16}", *(cell(row[peer]) for peer in PEERS)]), end="")
+        print(
+            " ".join(
+                [f"{Path(path).name[:16]:16}", *(cell(row[peer]) for peer in PEERS)]
+            ),
+            end="",
+        )
         print(f"   {plan_cell(row['planned'])}" if row["planned"] else "")
     print(mean_line(rows), flush=True)
 
@@ -106,7 +119,8 @@ def main():
                 {
                     peer: pool.submit(replay, given.bench, path, peer, passes, options)
                     for peer in PEERS
-                    if (not options or peer not in EXACT_ONLY) and passes <= MAX_PASSES.get(peer, 40)
+                    if (not options or peer not in EXACT_ONLY)
+                    and passes <= MAX_PASSES.get(peer, 40)
                 }
                 for path in given.files
             ]
