@@ -222,7 +222,7 @@ static const bench_option shared_options[] = {
     {"--capacity", "BYTES", parse_capacity,
      .help = "cap on physical memory; K, M, G, T are powers of 1024 (the device)"},
     {"--set", "KEY=VALUE", parse_setting,
-     .help = "an option of Ductile, as in DUCTILE_CONF; repeatable"},
+     .help = "an option of Ductile, as in DUCTILE_CONF, or planned.KEY=VALUE; repeatable"},
     {"--help", NULL, bench_parse_flag, .help = "this text",
      .offset = offsetof(bench_options, help)},
     {0},
