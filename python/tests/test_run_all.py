@@ -104,7 +104,8 @@ def test_a_file_that_cannot_be_executed_is_refused_for_that(place):
     (place / "notes.txt").write_text("no program")
     for name in ("./notes.txt", "."):
         answer = run(place, "--all", name)
-        assert (answer.returncode, answer.stderr) == (2, f"ductile-gpu: {name}: is not executable\n")
+        assert answer.returncode == 2
+        assert answer.stderr == f"ductile-gpu: {name}: is not executable\n"
 
 
 def test_what_a_killed_program_asked_for_is_told(place):
