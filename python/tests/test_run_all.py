@@ -79,6 +79,14 @@ def test_a_plain_program_is_served_and_its_share_is_told(place):
     assert answer.stdout == "cuda_async\n"
 
 
+def test_a_run_inside_a_run_is_told_by_the_outer_one(place):
+    inner = [sys.executable, "-m", "ductile_gpu", "run", "--all", "./program"]
+    answer = run(place, "--all", *inner, "m8")
+    assert answer.returncode == 0, answer.stderr
+    assert answer.stderr == "ductile-gpu: program asked for 8.0 MiB in 1 request: 100% from Ductile\n"
+    assert run(place, "--all", *inner, "u8").returncode == 1
+
+
 def test_jax_keeps_the_allocator_that_the_user_chose(place):
     answer = run(place, "--all", "./program", "m8", XLA_PYTHON_CLIENT_ALLOCATOR="bfc")
     assert answer.stdout == "bfc\n"
@@ -104,7 +112,8 @@ def test_a_file_that_cannot_be_executed_is_refused_for_that(place):
     (place / "notes.txt").write_text("no program")
     for name in ("./notes.txt", "."):
         answer = run(place, "--all", name)
-        assert (answer.returncode, answer.stderr) == (2, f"ductile-gpu: {name}: is not executable\n")
+        assert answer.returncode == 2
+        assert answer.stderr == f"ductile-gpu: {name}: is not executable\n"
 
 
 def test_what_a_killed_program_asked_for_is_told(place):

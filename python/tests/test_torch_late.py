@@ -780,6 +780,7 @@ def test_without_the_adapter_it_is_too_late(runtime: Path) -> None:
     assert "TooLate" in done.stderr
     assert "install a C++ compiler" in done.stderr
 
+
 def test_a_warning_of_enable_names_the_line_that_called_it(runtime: Path, tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(

@@ -63,7 +63,7 @@ class Training:
         self.done = 0
 
     def next_step(self):
-        """The loss, to the bit, and the time from the batch's arrival."""
+        """The loss, to the bit, and the time that the step took."""
         shape = (BATCH, LENGTHS[self.done % len(LENGTHS)] + 1)
         ids = jax.random.randint(jax.random.fold_in(self.key, self.done), shape, 0, WORDS)
         start = time.perf_counter()
