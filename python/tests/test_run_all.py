@@ -100,6 +100,13 @@ def test_the_programs_own_status_counts_first(place):
     assert run(place, "--all", "./program", "m8", "x7").returncode == 7
 
 
+def test_a_file_that_cannot_be_executed_is_refused_for_that(place):
+    (place / "notes.txt").write_text("no program")
+    for name in ("./notes.txt", "."):
+        answer = run(place, "--all", name)
+        assert (answer.returncode, answer.stderr) == (2, f"ductile-gpu: {name}: is not executable\n")
+
+
 def test_what_a_killed_program_asked_for_is_told(place):
     answer = run(place, "--all", "./program", "m8", "k0")
     assert answer.returncode == 134

@@ -91,6 +91,10 @@ def range_of(values):
     return [low] if low == high else [low, high]
 
 
+def with_spread(values):
+    return [f"{median(values):,.0f}", span(values)]
+
+
 def peers(rows):
     traces = ("fsdp2_llama", *TRACES[:4])
     for peer in PEERS:
@@ -98,7 +102,7 @@ def peers(rows):
                       if row["peer"] == peer and row.get("min_capacity_efficiency")]
         yield [range_of(median(turns(rows, peer, trace, lambda row: row["efficiency"])) for trace in traces),
                range_of(capacities) if capacities else [],
-               [f"{median(turns(rows, peer, trace, all_ms)):,.0f}" for trace in traces]]
+               [with_spread(turns(rows, peer, trace, all_ms)) for trace in traces]]
 
 
 def peers_by_turn(rows):

@@ -38,7 +38,9 @@ def _command(options: argparse.Namespace) -> list[str]:
         return [sys.executable, options.script, *options.arguments]
     program = shutil.which(options.script)
     if program is None:
-        raise Failure(f"{options.script}: no such program; it comes after the options", MISUSED)
+        is_there = os.path.exists(options.script)
+        why = "is not executable" if is_there else "no such program; it comes after the options"
+        raise Failure(f"{options.script}: {why}", MISUSED)
     return [program, *options.arguments]
 
 
