@@ -162,7 +162,11 @@ def test_a_finding_counts_unless_pytorchs_own_allocator_has_it(tmp_path: Path) -
 def test_a_program_that_ends_badly_or_never_is_not_clean(tmp_path: Path) -> None:
     bad = put_program(tmp_path, "bad", f"{CLEAN}; exit 3")
     status, said = sanitize(bad, "--programs", str(tmp_path), "--only", "sleep")
-    assert (status, said.count("ENDED WITH 3")) == (1, 2)
+    assert (status, said.count("ended with 3")) == (1, 2)
+    judged = put_program(tmp_path, "judged", f"{CLEAN}; echo memory is not free; exit 1")
+    status, said = sanitize(judged, "--programs", str(tmp_path), "--only", "sleep")
+    assert (status, said.count("ended with 1"), "memory is not free" in said) == (0, 2, True)
+    assert sanitize(judged, "--trainings", "--only", "moe")[0] == 1
     slow = put_program(tmp_path, "slow", "exec sleep 60")
     status, said = sanitize(slow, "--trainings", "--only", "gpt2", "--seconds", "2")
     assert (status, said.count("NOT FINISHED")) == (1, 2)
