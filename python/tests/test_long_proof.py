@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -128,12 +129,22 @@ def sanitize(tool: Path, *words: str) -> tuple[int, str]:
     return done.returncode, done.stdout + done.stderr
 
 
+def plain_models_names() -> list[str]:
+    text = (SCRIPTS / "plain_models.py").read_text().split("MAKERS", 1)[1].split("}", 1)[0]
+    return re.findall(r'"(\w+)":', text)
+
+
 def test_every_program_is_run_under_both_tools(tmp_path: Path) -> None:
     tool = put_program(tmp_path, "sanitizer", CLEAN)
     status, said = sanitize(tool, "--programs", str(tmp_path), "--trainings")
     assert status == 0, said
-    assert said.count("clean") == 2 * (11 + 6) + 1
-    assert "34 runs, 0 not clean" in said
+    programs = {path.stem for path in (SANITIZE.parent / "gpu").glob("*.c")}
+    wanted = programs - {"sanitizer_blocks", "two_gpus"} | set(plain_models_names())
+    runs = [line.split()[:2] for line in said.splitlines() if " clean " in line]
+    assert sorted(runs) == sorted(
+        [tool, name] for tool in ("initcheck", "memcheck") for name in wanted
+    )
+    assert f"{2 * len(wanted)} runs, 0 not clean" in said
 
 
 def test_a_finding_counts_unless_pytorchs_own_allocator_has_it(tmp_path: Path) -> None:
@@ -151,7 +162,11 @@ def test_a_finding_counts_unless_pytorchs_own_allocator_has_it(tmp_path: Path) -
 def test_a_program_that_ends_badly_or_never_is_not_clean(tmp_path: Path) -> None:
     bad = put_program(tmp_path, "bad", f"{CLEAN}; exit 3")
     status, said = sanitize(bad, "--programs", str(tmp_path), "--only", "sleep")
-    assert (status, said.count("ENDED WITH 3")) == (1, 2)
+    assert (status, said.count("ended with 3")) == (1, 2)
+    judged = put_program(tmp_path, "judged", f"{CLEAN}; echo memory is not free; exit 1")
+    status, said = sanitize(judged, "--programs", str(tmp_path), "--only", "sleep")
+    assert (status, said.count("ended with 1"), "memory is not free" in said) == (0, 2, True)
+    assert sanitize(judged, "--trainings", "--only", "moe")[0] == 1
     slow = put_program(tmp_path, "slow", "exec sleep 60")
     status, said = sanitize(slow, "--trainings", "--only", "gpt2", "--seconds", "2")
     assert (status, said.count("NOT FINISHED")) == (1, 2)

@@ -563,11 +563,13 @@ static const char *unmap_under_kernels(bool *is_seen) {
 
 /* ---- Pieces of a longer run ----------------------------------------------------------------- */
 
+/* A state that cannot be written is told now, not when the piece is over. */
 static const char *go_on(request *r, pieces *behind) {
     behind->seed = r->seed;
-    TRY(r->state != NULL ? pieces_read(r->state, behind) : NULL);
-    r->seed = behind->seed;
     if (r->state != NULL) {
+        TRY(pieces_read(r->state, behind));
+        TRY(pieces_write(r->state, behind));
+        r->seed = behind->seed;
         (void)printf("# piece %llu, after %llu operations in %llu s\n",
                      (unsigned long long)behind->pieces + 1, (unsigned long long)behind->operations,
                      (unsigned long long)behind->seconds);
