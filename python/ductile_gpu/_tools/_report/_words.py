@@ -111,8 +111,10 @@ def _needs(s: dict[str, Any]) -> dict[str, int]:
 
 
 def _ways(needs: dict[str, int]) -> str:
-    sizes = [f"{in_bytes(need)} with {NAMES[name]}" for name, need in needs.items()]
-    return _list(sizes) if sizes else ""
+    names: dict[str, list[str]] = {}
+    for name, need in needs.items():
+        names.setdefault(in_bytes(need), []).append(NAMES[name])
+    return ", ".join(f"{size} with {_list(found)}" for size, found in names.items())
 
 
 def _fitting(s: dict[str, Any]) -> list[str]:
@@ -140,7 +142,7 @@ def _fits(s: dict[str, Any]) -> Sentence:
         told = [told[0], own if own in needs and own != told[0] else told[-1]]
     return [
         ("Fits", True),
-        (f" from {_ways({name: needs[name] for name in told})} on.", False),
+        (f" on {_ways({name: needs[name] for name in told})}.", False),
     ]
 
 

@@ -336,8 +336,8 @@ const isRefused = (recording, event) => recording.summary.refused?.replay_event 
 function readingAt(run, event) {
   const series = run.series, i = sampleAt(series, event);
   const parts = AREAS.filter((name) => name !== "live" && series[name][i] > 0).map((name) => size(series[name][i]) + " " + name);
-  const wanted = isRefused(state.recording, event) ? `${size(state.recording.summary.refused.needed_bytes)} are needed` : `${size(event === state.recording.peak_event ? state.recording.live_peak : series.asked[i])} are live`;
-  return `${stepName(state.recording, event)}, where ${wanted}: ${holds(run)} ${size(series.held[i])}${parts.length ? ", of it " + parts.join(" and ") : ""}`;
+  const wanted = isRefused(state.recording, event) ? `${size(state.recording.summary.refused.needed_bytes)} needed` : `${size(event === state.recording.peak_event ? state.recording.live_peak : series.asked[i])} live`;
+  return `${stepName(state.recording, event)}: ${holds(run)} ${size(series.held[i])}${parts.length ? ` (${parts.join(", ")})` : ""} for ${wanted}`;
 }
 
 function describeCursor(run, bands) {
