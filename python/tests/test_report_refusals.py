@@ -17,7 +17,7 @@ from snapshots import read_snapshot
 from test_report import MIB, entry, frame, replay, report, said
 
 import ductile_gpu
-from ductile_gpu._tools._recorder import Refusals, StackRecorder
+from ductile_gpu._tools._recorder import Recorder, Refusals, StackRecorder
 from ductile_gpu._tools._report import _frames, _openings, _page, _summary, _who
 from ductile_gpu._tools._report._collect import NAMES, Choices, Recording, collect
 
@@ -292,6 +292,12 @@ def test_compiled_code_of_the_backward_pass_is_known_as_such():
     assert _who.category_of(stack, False, False) == "backward pass (gradients)"
 
 
+def test_what_is_none_of_these_and_not_kept_is_a_temporary():
+    stack = "softmax /code/project/ops.py:7\nmain /code/project/run.py:3"
+    assert _who.category_of(stack, False, is_lasting=False) == "temporaries"
+    assert _who.category_of(stack, False, is_lasting=True) == "other"
+
+
 # ---- For programs -------------------------------------------------------------------------------
 
 
@@ -464,3 +470,23 @@ def test_what_record_cannot_keep_does_not_take_the_place_of_the_programs_excepti
     torch.refuse(0, 1, 0, 0)
     assert refusals.found() == []
     Refusals(SimpleNamespace()).watch()  # an early PyTorch
+
+
+@pytest.mark.parametrize("protocol", [2, 3, 4, 5])
+def test_a_recording_without_stacks_says_what_the_device_has_too(tmp_path, protocol):
+    """PyTorch writes the snapshot; what the device had is put behind it."""
+    snapshot = {"device_traces": [[entry("alloc", 1, MIB)]], "segments": []}
+
+    def write(path: str) -> None:
+        Path(path).write_bytes(pickle.dumps(snapshot, protocol=protocol))
+
+    memory = SimpleNamespace(_dump_snapshot=write)
+    recorder = Recorder()
+    recorder.torch = SimpleNamespace(cuda=SimpleNamespace(
+        memory=memory, device_count=lambda: 2, memory_reserved=lambda device: device,
+        mem_get_info=lambda _device: (3 * MIB, 9 * MIB),
+    ))  # fmt: skip
+    recorder.dump(tmp_path / "run.pickle")
+    found = pickle.loads((tmp_path / "run.pickle").read_bytes())
+    assert found == {**snapshot, "device_memory": [{}, {"free": 3 * MIB, "total": 9 * MIB}]}
+    assert study(tmp_path / "run.pickle").live_peak == MIB
