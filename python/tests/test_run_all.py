@@ -83,7 +83,8 @@ def test_a_run_inside_a_run_is_told_by_the_outer_one(place):
     inner = [sys.executable, "-m", "ductile_gpu", "run", "--all", "./program"]
     answer = run(place, "--all", *inner, "m8")
     assert answer.returncode == 0, answer.stderr
-    assert answer.stderr == "ductile-gpu: program asked for 8.0 MiB in 1 request: 100% from Ductile\n"
+    line = "ductile-gpu: program asked for 8.0 MiB in 1 request: 100% from Ductile\n"
+    assert answer.stderr == line
     assert run(place, "--all", *inner, "u8").returncode == 1
 
 
