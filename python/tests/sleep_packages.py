@@ -4,6 +4,7 @@ sleep_packages.py vllm|sglang|torch_memory_saver FOLDER-OF-WHEELS. See sleep_pac
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import importlib
 import inspect
@@ -182,23 +183,62 @@ def turn(report: Report, memory: fake_torch.Torch, allocator: Any, backend: Any)
     backend.suspend(2)
     backend.resume()
     report.check("suspend(2), resume()", held() == full, held())
+    call_hooks(report, allocator, backend)
+    with allocator.reuse_memory_pool("weights"):
+        more = memory.tensor(2 * MIB)
+    report.check("reuse_memory_pool", held()["weights"] == 66, held())
+    report.check("reuse_memory_pool of no tag", refuses(allocator.reuse_memory_pool, ValueError))
+    del more
+    full = held()
     report.check("pointer_to_data", allocator.pointer_to_data[cache.data_ptr()].tag == "kv_cache")
     report.check("get_current_usage", allocator.get_current_usage() == sum(full.values()) * MIB)
     allocator.release_pools()
     del weights, cache, state
 
 
-def pool_context(report: Report, allocator: Any) -> Any:
-    """The worker's own function, where its module can be imported with what is installed."""
+def call_hooks(report: Report, allocator: Any, backend: Any) -> None:
+    heard: list[str] = []
+    end = allocator.register_tag_hooks(
+        "kv_cache", lambda: heard.append("leaves"), lambda: heard.append("is back")
+    )
+    for _ in range(2):
+        backend.suspend(1)
+        backend.resume()
+        end()
+    report.check("register_tag_hooks, until they end", heard == ["leaves", "is back"], heard)
+
+
+def refuses(context: Any, error: type[Exception]) -> bool:
     try:
-        worker = importlib.import_module("vllm.v1.worker.gpu_worker").Worker
-    except Exception as error:
-        print(f"vllm: note gpu_worker cannot be imported here ({error}): its call by hand")
-        return lambda tag: allocator.use_memory_pool(tag=tag)
+        with context("nothing"):
+            return False
+    except error:
+        return True
+
+
+def pool_context(report: Report, allocator: Any) -> Any:
+    """The worker's own function. Its module needs vLLM's compiled parts, which a machine without
+    CUDA cannot load; the function needs none of them, and is read out of the module's text."""
+    import vllm.device_allocator as module
+    import vllm.platforms as platforms
+
+    text = Path(str(module.__file__)).parents[1] / "v1" / "worker" / "gpu_worker.py"
+    found = [
+        node
+        for node in ast.walk(ast.parse(text.read_text()))
+        if isinstance(node, ast.FunctionDef) and node.name == "_maybe_get_memory_pool_context"
+    ]
+    report.check("the worker has _maybe_get_memory_pool_context", len(found) == 1, len(found))
+    names: dict[str, Any] = {
+        "current_platform": platforms.current_platform,
+        "nullcontext": contextlib.nullcontext,
+        "AbstractContextManager": contextlib.AbstractContextManager,
+        **{name: getattr(module, name) for name in vars(module) if not name.startswith("_")},
+    }
+    exec(compile(ast.Module(list(found), []), str(text), "exec"), names)
     config = types.SimpleNamespace(enable_cumem_allocator=True, enable_sleep_mode=True)
     own = types.SimpleNamespace(vllm_config=types.SimpleNamespace(model_config=config))
-    report.check("the worker's own _maybe_get_memory_pool_context", worker is not None)
-    return lambda tag: worker._maybe_get_memory_pool_context(own, tag)
+    return lambda tag: names["_maybe_get_memory_pool_context"](own, tag)
 
 
 # ---- SGLang ------------------------------------------------------------------------------------
@@ -249,7 +289,7 @@ def check_sglang(report: Report) -> None:
 
 
 def check_torch_memory_saver(report: Report) -> None:
-    on_a_virtual_gpu()
+    memory = on_a_virtual_gpu()
     entrypoint = importlib.import_module("torch_memory_saver.entrypoint")
     utils = importlib.import_module("torch_memory_saver.utils")
     from ductile_gpu import memory_saver
@@ -278,6 +318,44 @@ def check_torch_memory_saver(report: Report) -> None:
     report.check(
         f"every C name that an allocator can have ({len(names)})", names and not missing, missing
     )
+    call_saver(report, memory, memory_saver.torch_memory_saver)
+
+
+def as_tensor(fake: Any, size: int) -> Any:
+    """What get_cpu_backup asks a tensor for."""
+    return types.SimpleNamespace(
+        is_cuda=True, is_contiguous=lambda: True, nbytes=size, shape=(size,), dtype=torch.uint8,
+        data_ptr=fake.data_ptr,
+    )  # fmt: skip
+
+
+def call_saver(report: Report, memory: fake_torch.Torch, saver: Any) -> None:
+    """What SGLang does not call, and others do."""
+    saver.hook_mode = "torch"
+    with saver.region("kept", enable_cpu_backup=True):
+        made = memory.tensor(4 * MIB)
+    tensor = as_tensor(made, 4 * MIB)
+    saver.pause("kept")
+    backup = saver.get_cpu_backup(tensor, zero_copy=True)
+    report.check("get_cpu_backup of what is paused", backup is not None and len(backup) == 4 * MIB)
+    backup[0] = 9
+    saver.retain_cpu_backup = True
+    saver.resume("kept")
+    backup = saver.get_cpu_backup(tensor)
+    report.check("retain_cpu_backup", backup is not None and int(backup[0]) == 9)
+    saver.retain_cpu_backup = False
+    saver.memory_margin_bytes = 1 << 50
+    is_refused = False
+    try:
+        with saver.region("more"):
+            memory.tensor(MIB)
+    except memory.OutOfMemoryError:
+        is_refused = True
+    saver.memory_margin_bytes = 0
+    report.check("memory_margin_bytes", is_refused)
+    saver.pause("kept")
+    saver.resume("kept")
+    report.check("a backup that is not retained goes", saver.get_cpu_backup(tensor) is None)
 
 
 def main(package: str, folder: Path) -> int:
