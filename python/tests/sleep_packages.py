@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """One package whose memory Ductile lets sleep, against that package's own Python code:
-sleep_packages.py vllm|sglang|torch_memory_saver FOLDER-OF-WHEELS. See sleep_packages."""
+sleep_packages.py vllm|sglang|torch_memory_saver FOLDER-OF-WHEELS [SOURCES]. With the package's
+sources: those of its own tests that have to do with sleep and need no GPU, with Ductile's plug-in
+loaded. See sleep_packages."""
 
 from __future__ import annotations
 
@@ -98,8 +100,7 @@ def held() -> dict[str, int]:
 # ---- vLLM --------------------------------------------------------------------------------------
 
 
-def check_vllm(report: Report) -> None:
-    memory = on_a_virtual_gpu()
+def load_plugin_of_vllm() -> None:
     import vllm.platforms as platforms
 
     real = platforms.current_platform
@@ -113,6 +114,11 @@ def check_vllm(report: Report) -> None:
     from vllm.plugins import load_general_plugins
 
     load_general_plugins()
+
+
+def check_vllm(report: Report) -> None:
+    memory = on_a_virtual_gpu()
+    load_plugin_of_vllm()
     from vllm.device_allocator.sleep_mode_backend import SleepModeBackend, SleepModeBackendFactory
 
     report.check("the plug-in loads through the entry point", _knows(SleepModeBackendFactory))
@@ -160,7 +166,7 @@ def stand_in_for(real: Any, changed: Any) -> Any:
 
 
 def turn(report: Report, memory: fake_torch.Torch, allocator: Any, backend: Any) -> None:
-    context = pool_context(report, allocator)
+    context = pool_context(report)
     with context("weights"):
         weights = memory.tensor(64 * MIB)
     with context("runtime"), context("kv_cache"):
@@ -216,7 +222,7 @@ def refuses(context: Any, error: type[Exception]) -> bool:
         return True
 
 
-def pool_context(report: Report, allocator: Any) -> Any:
+def pool_context(report: Report) -> Any:
     """The worker's own function. Its module needs vLLM's compiled parts, which a machine without
     CUDA cannot load; the function needs none of them, and is read out of the module's text."""
     import vllm.device_allocator as module
@@ -244,13 +250,18 @@ def pool_context(report: Report, allocator: Any) -> Any:
 # ---- SGLang ------------------------------------------------------------------------------------
 
 
-def check_sglang(report: Report) -> None:
-    memory = on_a_virtual_gpu()
+def load_plugin_of_sglang() -> Any:
     os.environ["SGLANG_PLUGINS"] = "ductile"
     adapter = importlib.import_module("sglang.srt.utils.torch_memory_saver_adapter")
     from sglang.srt.plugins import load_plugins
 
     load_plugins()
+    return adapter
+
+
+def check_sglang(report: Report) -> None:
+    memory = on_a_virtual_gpu()
+    adapter = load_plugin_of_sglang()
     from ductile_gpu import memory_saver
 
     report.check(
@@ -358,17 +369,64 @@ def call_saver(report: Report, memory: fake_torch.Torch, saver: Any) -> None:
     report.check("a backup that is not retained goes", saver.get_cpu_backup(tensor) is None)
 
 
-def main(package: str, folder: Path) -> int:
+# ---- Their own tests ---------------------------------------------------------------------------
+
+COMPILED = "needs the worker's module, and so vLLM's compiled parts"
+REPLACED = "calls vLLM's own allocator and replaces the C functions below it, which Ductile has not"
+
+OWN_TESTS: dict[str, dict[str, str]] = {
+    "vllm": {
+        "tests/v1/worker/test_sleep_mode_backend.py": "",
+        "tests/v1/worker/test_sleep_mode_backend.py::test_worker_drives_communicator_suspension": (
+            COMPILED
+        ),
+        "tests/device_allocator/test_alloc_conf.py": "",
+        "tests/device_allocator/test_cudagraph_pool_policy.py": "",
+        "tests/device_allocator/test_cudagraph_pool_policy.py::test_engine_config_applies_policy": (
+            "fetches a model's configuration"
+        ),
+        "tests/device_allocator/test_cumem.py": REPLACED,
+        "tests/device_allocator/test_cumem_sync_before_unmap.py": REPLACED,
+        "tests/device_allocator/test_cumem_wake_synchronize.py": REPLACED,
+        "tests/device_allocator/test_cumem_wake_up_recovery.py": REPLACED,
+    },
+    "sglang": {"test/registered/unit/utils/test_torch_memory_saver_adapter.py": ""},
+}
+"""Of each test why it does not apply; "": it does."""
+
+
+def run_own_tests(package: str, sources: Path) -> int:
+    import pytest
+
+    tests = OWN_TESTS[package]
+    there = [name for name in tests if (sources / name.partition("::")[0]).is_file()]
+    for name in tests:
+        said = tests[name] or ("runs" if name in there else "")
+        print(f"{package}: {name}: {said or 'not in these sources'}", flush=True)
+    run = [str(sources / name) for name in there if not tests[name]]
+    but = [f"--deselect={name}" for name in there if "::" in name and tests[name]]
+    if not run:
+        return 0
+    sys.path.insert(0, str(sources))
+    plain = ["-q", "--noconftest", "-p", "no:cacheprovider", "-c", os.devnull]
+    return int(pytest.main([*plain, "--rootdir", str(sources), *but, *run]))
+
+
+def main(package: str, folder: Path, sources: str = "") -> int:
     place, version = unpack(package, folder)
     sys.path.insert(0, str(place))
     report = Report(f"{package} {version}")
     finder = stand_ins.Finder(package)
     sys.meta_path.append(finder)  # type: ignore[arg-type]
     logging.getLogger("ductile_gpu").addHandler(logging.StreamHandler())
+    if sources:
+        on_a_virtual_gpu()
+        load_plugin_of_vllm() if package == "vllm" else load_plugin_of_sglang()
+        return run_own_tests(package, Path(sources))
     globals()[f"check_{package}"](report)
     print(f"{report.package}: stand-ins for {', '.join(sorted(finder.made)) or 'nothing'}")
     return int(report.failed > 0)
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1], Path(sys.argv[2])))
+    sys.exit(main(sys.argv[1], Path(sys.argv[2]), *sys.argv[3:]))
