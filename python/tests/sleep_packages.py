@@ -17,7 +17,7 @@ import sys
 import types
 import zipfile
 from pathlib import Path
-from typing import Any
+from typing import Any, Callable
 
 HERE = Path(__file__).parent
 MIB = 1 << 20
@@ -100,7 +100,7 @@ def held() -> dict[str, int]:
 # ---- vLLM --------------------------------------------------------------------------------------
 
 
-def load_plugin_of_vllm() -> None:
+def show_cuda_to_vllm() -> None:
     import vllm.platforms as platforms
 
     real = platforms.current_platform
@@ -110,6 +110,9 @@ def load_plugin_of_vllm() -> None:
         **{name: (lambda found=name: found.startswith("is_cuda")) for name in names},
     )
     platforms.current_platform = stand_in_for(real, fake)
+
+
+def load_plugin_of_vllm() -> None:
     os.environ["VLLM_PLUGINS"] = "ductile"
     from vllm.plugins import load_general_plugins
 
@@ -118,6 +121,7 @@ def load_plugin_of_vllm() -> None:
 
 def check_vllm(report: Report) -> None:
     memory = on_a_virtual_gpu()
+    show_cuda_to_vllm()
     load_plugin_of_vllm()
     from vllm.device_allocator.sleep_mode_backend import SleepModeBackend, SleepModeBackendFactory
 
@@ -395,21 +399,50 @@ OWN_TESTS: dict[str, dict[str, str]] = {
 """Of each test why it does not apply; "": it does."""
 
 
-def run_own_tests(package: str, sources: Path) -> int:
+class Outcomes:
+    """Of each test, as pytest tells them."""
+
+    def __init__(self) -> None:
+        self.found: dict[str, str] = {}
+
+    def pytest_runtest_logreport(self, report: Any) -> None:
+        if report.when == "call" or report.outcome != "passed":
+            self.found[report.nodeid] = report.outcome
+
+
+def outcomes(sources: Path, run: list[str], but: list[str]) -> dict[str, str]:
     import pytest
 
+    seen = Outcomes()
+    plain = ["-q", "--no-header", "--no-summary", "--tb=no", "--noconftest", "-c", os.devnull]
+    where = [f"--rootdir={sources}", "-p", "no:cacheprovider"]
+    chosen = [f"--deselect={name}" for name in but]
+    pytest.main([*plain, *where, *chosen, *(str(sources / name) for name in run)], plugins=[seen])
+    return seen.found
+
+
+def run_own_tests(package: str, sources: Path, load_plugin: Callable[[], object]) -> int:
+    """What passes without the plug-in has to pass with it. What fails without is of a version that
+    the sources are not of."""
     tests = OWN_TESTS[package]
     there = [name for name in tests if (sources / name.partition("::")[0]).is_file()]
     for name in tests:
         said = tests[name] or ("runs" if name in there else "")
         print(f"{package}: {name}: {said or 'not in these sources'}", flush=True)
-    run = [str(sources / name) for name in there if not tests[name]]
-    but = [f"--deselect={name}" for name in there if "::" in name and tests[name]]
+    run = [name for name in there if not tests[name]]
+    but = [name for name in there if "::" in name and tests[name]]
     if not run:
         return 0
     sys.path.insert(0, str(sources))
-    plain = ["-q", "--noconftest", "-p", "no:cacheprovider", "-c", os.devnull]
-    return int(pytest.main([*plain, "--rootdir", str(sources), *but, *run]))
+    before = outcomes(sources, run, but)
+    load_plugin()
+    after = outcomes(sources, run, but)
+    lost = [name for name, said in before.items() if said == "passed" != after.get(name)]
+    for name, said in before.items():
+        print(f"{package}: {name}: {said}, with the plug-in {after.get(name)}")
+    passed = sum(said == "passed" for said in before.values())
+    print(f"{package}: {passed} of {len(before)} pass; with the plug-in {len(lost)} fewer")
+    return int(bool(lost) or not passed)
 
 
 def main(package: str, folder: Path, sources: str = "") -> int:
@@ -421,8 +454,11 @@ def main(package: str, folder: Path, sources: str = "") -> int:
     logging.getLogger("ductile_gpu").addHandler(logging.StreamHandler())
     if sources:
         on_a_virtual_gpu()
-        load_plugin_of_vllm() if package == "vllm" else load_plugin_of_sglang()
-        return run_own_tests(package, Path(sources))
+        load: Callable[[], object] = load_plugin_of_sglang
+        if package == "vllm":
+            show_cuda_to_vllm()
+            load = load_plugin_of_vllm
+        return run_own_tests(package, Path(sources), load)
     globals()[f"check_{package}"](report)
     print(f"{report.package}: stand-ins for {', '.join(sorted(finder.made)) or 'nothing'}")
     return int(report.failed > 0)
