@@ -8,6 +8,7 @@ import pickle
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ from snapshots import read_snapshot
 from test_report import MIB, entry, frame, replay, report, said
 
 import ductile_gpu
-from ductile_gpu._tools._recorder import StackRecorder
+from ductile_gpu._tools._recorder import Refusals, StackRecorder
 from ductile_gpu._tools._report import _frames, _openings, _page, _summary, _who
 from ductile_gpu._tools._report._collect import NAMES, Choices, Recording, collect
 
@@ -421,3 +422,43 @@ def test_record_asks_the_gpus_that_were_used_what_they_have(tmp_path):
     assert recorder._devices([{"device": 1}]) == [{}, {"free": 3 * MIB, "total": 9 * MIB}]
     assert recorder._devices([{"device": 0}]) == [{}]
     assert recorder._devices([]) == []
+
+
+class _Refusing:
+    """A PyTorch whose allocator refuses memory at this test's word."""
+
+    def __init__(self) -> None:
+        self.requested = 0
+        self.segments = [{"device": 0, "address": 1}, {"device": 1, "address": 2}]
+        self._C = SimpleNamespace(_cuda_attach_out_of_memory_observer=self._attach)
+        memory = SimpleNamespace(_snapshot=lambda: {"segments": list(self.segments)})
+        self.cuda = SimpleNamespace(memory_stats=self._stats, memory=memory)
+
+    def _attach(self, observer: Any) -> None:
+        self.refuse = observer
+
+    def _stats(self, _device: int) -> dict[str, int]:
+        return {"requested_bytes.all.current": self.requested}
+
+
+def test_record_keeps_what_was_held_at_the_refusal_that_needed_most_of_each_gpu():
+    torch = _Refusing()
+    refusals = Refusals(torch)
+    refusals.watch()
+    for device, live, asked in ((0, 50, 10), (0, 90, 20), (1, 0, 1), (0, 80, 30), (0, 100, 1)):
+        torch.requested = live
+        torch.segments[device] = {"device": device, "address": live}
+        torch.refuse(device, asked, 0, 0)
+    first, second = sorted(refusals.found(), key=lambda kept: kept["device"])
+    assert first == {"device": 0, "number": 2, "segments": [{"device": 0, "address": 90}]}
+    assert second == {"device": 1, "number": 1, "segments": [{"device": 1, "address": 0}]}
+
+
+def test_what_record_cannot_keep_does_not_take_the_place_of_the_programs_exception():
+    torch = _Refusing()
+    refusals = Refusals(torch)
+    refusals.watch()
+    torch.cuda = None
+    torch.refuse(0, 1, 0, 0)
+    assert refusals.found() == []
+    Refusals(SimpleNamespace()).watch()  # an early PyTorch

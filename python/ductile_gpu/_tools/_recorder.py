@@ -10,6 +10,7 @@ import importlib
 import os
 import shutil
 import tempfile
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -75,6 +76,42 @@ class Recorder:
         return []
 
 
+class Refusals:
+    """What PyTorch's allocator held when it refused a request, since the exception frees much on
+    its way: of each GPU at the refusal that needed most."""
+
+    def __init__(self, torch: ModuleType) -> None:
+        self._torch: Any = torch
+        self._counts: Counter[int] = Counter()
+        self._needs: dict[int, int] = {}
+        self._kept: dict[int, dict[str, Any]] = {}
+
+    def watch(self) -> None:
+        """From now on. Without effect where this PyTorch does not tell."""
+        with contextlib.suppress(Exception):
+            self._torch._C._cuda_attach_out_of_memory_observer(self._observe)
+
+    def _observe(self, device: int, asked: int, _total: int, _free: int) -> None:
+        """The allocator is not locked. An exception would take the place of the program's own."""
+        self._counts[device] += 1
+        with contextlib.suppress(Exception):
+            self._keep(device, asked)
+
+    def _keep(self, device: int, asked: int) -> None:
+        stats = self._torch.cuda.memory_stats(device)
+        need = asked + int(stats["requested_bytes.all.current"])
+        if need <= self._needs.get(device, -1):
+            return
+        held = self._torch.cuda.memory._snapshot()["segments"]
+        segments = [segment for segment in held if segment["device"] == device]
+        kept = {"device": device, "number": self._counts[device], "segments": segments}
+        self._needs[device], self._kept[device] = need, kept
+
+    def found(self) -> list[dict[str, Any]]:
+        """Of each GPU that refused: number counts its refusals from 1."""
+        return list(self._kept.values())
+
+
 class StackRecorder(Recorder):
     """Streams allocations with their stacks to a folder, from the first use of CUDA on."""
 
@@ -83,6 +120,7 @@ class StackRecorder(Recorder):
         self.folder = folder
         self.recording: Optional[Any] = None
         self.tracker: Optional[Any] = None
+        self.refusals: Optional[Refusals] = None
 
     def prepare(self, torch: ModuleType) -> None:
         """May compile the adapter."""
@@ -103,6 +141,9 @@ class StackRecorder(Recorder):
             self.recording.close()
             raise
         self._mark_steps()
+        assert self.torch is not None
+        self.refusals = Refusals(self.torch)
+        self.refusals.watch()
         self.started = True
 
     def _mark_steps(self) -> None:
@@ -164,7 +205,8 @@ class StackRecorder(Recorder):
         try:
             counts = self.recording.close()
             segments, settings = found["segments"], found.get("allocator_settings", {})
-            self.recording.save(path, segments, settings, self._devices(segments))
+            refusals = self.refusals.found() if self.refusals is not None else []
+            self.recording.save(path, segments, settings, self._devices(segments), refusals)
         except (RecordingError, OSError) as error:
             raise NotRecorded(f"the recording could not be written: {error}") from error
         bare = self._explain_bare(counts)

@@ -179,6 +179,7 @@ class StackRecording:
         segments: Sequence[Any],
         settings: dict[str, Any],
         devices: Sequence[dict[str, int]] = (),
+        refusals: Sequence[dict[str, Any]] = (),
     ) -> None:
         """Writes a snapshot as PyTorch does. Pre: closed.
 
@@ -187,12 +188,14 @@ class StackRecording:
             segments: of torch.cuda.memory._snapshot() at the end of the recording.
             settings: its allocator_settings.
             devices: free and total memory of each GPU as a whole, which PyTorch does not write.
+            refusals: what was held when a request was refused, which it does not write either.
         """
         rest = {
             "segments": list(segments),
             "external_annotations": self.annotations,
             "allocator_settings": settings,
             **({"device_memory": list(devices)} if devices else {}),
+            **({"refusals": list(refusals)} if refusals else {}),
         }
         is_packed = path.name.endswith(".gz")
         with gzip.open(path, "wb", 1) if is_packed else open(path, "wb") as out:

@@ -178,7 +178,7 @@ def _recording(recording: Recording, forecast: Optional[dict[str, Any]]) -> dict
         "stack_names": _stack_names(recording),
         "over_time": _over_time(recording),
         "refusals": facts["refusals"],
-        "recorded_map": (recording.recorded or {}).get("map"),
+        "recorded_map": recording.recorded_map,
         "recorded_held": [_delta(column) for column in held] or None,
         "forecast": forecast,
     }
