@@ -21,10 +21,10 @@ static ductile_status copy_singly(dvmm_host_copy *saved, const dvmm_batch *batch
     ductile_status status = DUCTILE_OK;
     for (uint32_t i = 0; i < batch->n && status == DUCTILE_OK; i++) {
         void *host = (void *)(uintptr_t)batch->host[i];
-        status = batch->is_out ? dvmm_download(saved->driver, host, batch->device[i],
-                                               batch->sizes[i], saved->busy)
-                               : dvmm_upload(saved->driver, batch->device[i], host,
-                                             batch->sizes[i], saved->busy);
+        status =
+            batch->is_out
+                ? dvmm_download(saved->driver, host, batch->device[i], batch->sizes[i], saved->busy)
+                : dvmm_upload(saved->driver, batch->device[i], host, batch->sizes[i], saved->busy);
     }
     return status;
 }

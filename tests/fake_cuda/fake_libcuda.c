@@ -332,9 +332,8 @@ static cu_result fake_cuMemcpyBatchAsync(ductile_addr *to, ductile_addr *from, s
         attributes->source_order != CU_SOURCE_IN_STREAM_ORDER || attributes->flags != 0) {
         return DVMM_INVALID_VALUE;
     }
-    ANSWER("cuMemcpyBatchAsync",
-           (fake->copied_to = to[n - 1], fake->copied_from = from[n - 1],
-            fake->copied_bytes = sizes[n - 1]));
+    ANSWER("cuMemcpyBatchAsync", (fake->copied_to = to[n - 1], fake->copied_from = from[n - 1],
+                                  fake->copied_bytes = sizes[n - 1]));
 }
 
 /* ---- How they are found -------------------------------------------------------------------- */

@@ -162,9 +162,8 @@ int dvmm_vgpu_download(vgpu *gpu, void *to, ductile_addr from, uint64_t size,
 
 static int copy_of_batch(vgpu *gpu, const dvmm_batch *batch, uint32_t i, ductile_stream stream) {
     void *host = (void *)(uintptr_t)batch->host[i];
-    return batch->is_out
-               ? dvmm_vgpu_download(gpu, host, batch->device[i], batch->sizes[i], stream)
-               : dvmm_vgpu_upload(gpu, batch->device[i], host, batch->sizes[i], stream);
+    return batch->is_out ? dvmm_vgpu_download(gpu, host, batch->device[i], batch->sizes[i], stream)
+                         : dvmm_vgpu_upload(gpu, batch->device[i], host, batch->sizes[i], stream);
 }
 
 int dvmm_vgpu_copy_batch(vgpu *gpu, const dvmm_batch *batch, uint32_t n, ductile_stream stream) {
