@@ -98,6 +98,41 @@ def test_status_1_where_ductile_served_nothing(place):
     assert "program asked for 8.0 MiB in 1 request: 0% from Ductile" in answer.stderr
 
 
+# Stands in for a program whose PyTorch has used the GPU, through the adapter or not, beside another
+# library, whose memory Ductile does not serve.
+BESIDE_PYTORCH = """
+import ctypes, subprocess, sys, types
+from ductile_gpu._process import _notes
+held = types.SimpleNamespace(device_count=lambda: 1, max_memory_reserved=lambda device: 1 << 20)
+sys.modules["torch"] = types.SimpleNamespace(cuda=held)
+_notes.leave({mode!r}, None)
+driver = ctypes.CDLL("libcuda.so.1")
+address = ctypes.c_uint64()
+assert driver.cuMemAllocManaged(ctypes.byref(address), ctypes.c_size_t(8 << 20), 1) == 0
+if {child!r}:
+    subprocess.run({child!r}, check=True)
+"""
+
+
+@pytest.mark.parametrize(
+    ("mode", "child", "status"),
+    [
+        ("full", [], 0),
+        ("plain", [], 0),
+        ("off", [], 1),
+        ("full", ["./program", "u1"], 1),
+        ("full", ["./program", "m1"], 0),
+        ("off", ["./program", "m1"], 1),
+    ],
+)
+def test_a_process_whose_pytorch_is_on_its_adapter_is_served(place, mode, child, status):
+    (place / "beside.py").write_text(BESIDE_PYTORCH.format(mode=mode, child=child))
+    answer = run(place, "--all", "beside.py")
+    assert answer.returncode == status, answer.stderr
+    assert "asked for 8.0 MiB in 1 request: 0% from Ductile" in answer.stderr
+    assert ("allocated through its adapter" in answer.stderr) == (mode != "off")
+
+
 def test_status_0_and_a_line_where_no_memory_was_asked_for(place):
     answer = run(place, "--all", "./program")
     assert answer.returncode == 0
