@@ -13,7 +13,9 @@ from pathlib import Path
 import pytest
 from conftest import ROOT
 
+from ductile_gpu._process import _notes
 from ductile_gpu._tools import _counts
+from ductile_gpu._tools._cli import run_all
 
 PROGRAM = r"""
 #include <stdio.h>
@@ -83,7 +85,8 @@ def test_a_run_inside_a_run_is_told_by_the_outer_one(place):
     inner = [sys.executable, "-m", "ductile_gpu", "run", "--all", "./program"]
     answer = run(place, "--all", *inner, "m8")
     assert answer.returncode == 0, answer.stderr
-    assert answer.stderr == "ductile-gpu: program asked for 8.0 MiB in 1 request: 100% from Ductile\n"
+    line = "ductile-gpu: program asked for 8.0 MiB in 1 request: 100% from Ductile\n"
+    assert answer.stderr == line
     assert run(place, "--all", *inner, "u8").returncode == 1
 
 
@@ -131,6 +134,19 @@ def test_a_process_whose_pytorch_is_on_its_adapter_is_served(place, mode, child,
     assert answer.returncode == status, answer.stderr
     assert "asked for 8.0 MiB in 1 request: 0% from Ductile" in answer.stderr
     assert ("allocated through its adapter" in answer.stderr) == (mode != "off")
+
+
+@pytest.mark.parametrize(("served", "status"), [(9, 0), (3, 1)])
+def test_what_is_served_beside_pytorch_is_weighed_with_other_processes(served, status):
+    """JAX in PyTorch's process, on Ductile; NCCL there, and a helper elsewhere, from the driver."""
+    libraries = (
+        _counts.Asked("jax", 1, served << 20, 0, 0),
+        _counts.Asked("nccl", 0, 0, 1, 100 << 20),
+    )
+    helper = _counts.Counts(2, "helper", None, (_counts.Asked("helper", 0, 0, 1, 4 << 20),))
+    counts = [_counts.Counts(1, "train", None, libraries), helper]
+    assert run_all._judge(counts, [_notes.Note(1, "train", "full", None)]) == status
+    assert run_all._judge(counts, []) == 1
 
 
 def test_status_0_and_a_line_where_no_memory_was_asked_for(place):

@@ -123,18 +123,24 @@ def _tell(counts: list[_counts.Counts], notes: list[_notes.Note]) -> None:
         say("no process of this run asked for GPU memory: Ductile served nothing")
 
 
+def _unserved_aside(process: _counts.Counts) -> _counts.Counts:
+    return process._replace(rows=tuple(row for row in process.rows if row.served_bytes))
+
+
 def _judge(counts: list[_counts.Counts], notes: list[_notes.Note]) -> int:
     """1 where the library that asked for most, or PyTorch, had nothing from Ductile.
 
-    What PyTorch's adapter serves is not counted. So other libraries of its process, such as NCCL,
-    whose buffers pass untouched, do not decide: that process ran on Ductile.
+    What PyTorch's adapter serves is not counted. So what other libraries of its process had from
+    the driver, such as NCCL's buffers, decides nothing: that process ran on Ductile.
     """
     on_adapter = {note.pid for note in notes if note.mode != "off"}
-    rows = _counts.by_library([one for one in counts if one.pid not in on_adapter])
+    rows = _counts.by_library(
+        [_unserved_aside(one) if one.pid in on_adapter else one for one in counts]
+    )
     if rows and rows[0].total_bytes and not rows[0].served_bytes:
         return 1
     others = any(note.mode == "off" for note in notes)
-    return 1 if others and not any(row.served_bytes for row in _counts.by_library(counts)) else 0
+    return 1 if others and not any(row.served_bytes for row in rows) else 0
 
 
 def _outer_folders() -> Optional[Path]:
