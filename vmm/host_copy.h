@@ -69,9 +69,9 @@ void dvmm_host_copy_fill(dvmm_host_copy *saved, dvmm_driver *driver, dvmm_piece 
 uint8_t *dvmm_host_copy_find(const dvmm_host_copy *saved, ductile_addr addr, uint64_t *bytes);
 
 /* A restore is begun once, goes on between two addresses as memory is mapped there, and is ended by
- * a wait. What is copied back, or filled, are the pieces, or parts of them, that did not stay mapped
- * and for whose address `wants` returns true. The host copy does not change. After a failure copies
- * may be under way, until dvmm_host_copy_wait_next says otherwise. */
+ * a wait. What is copied back, or filled, are the pieces, or parts of them, that did not stay
+ * mapped and for whose address `wants` returns true. The host copy does not change. After a failure
+ * copies may be under way, until dvmm_host_copy_wait_next says otherwise. */
 ductile_status dvmm_host_copy_begin_restore(dvmm_host_copy *saved);
 ductile_status dvmm_host_copy_restore_between(dvmm_host_copy *saved, ductile_addr from,
                                               ductile_addr to,

@@ -66,6 +66,8 @@ typedef struct contender_stats {
     uint64_t driver_time_ns;          /* modelled on the virtual GPU                          */
     uint64_t driver_host_ns;          /* as this host spent it                                */
     contender_plan_stats plan;
+    uint64_t same_from, same_below; /* capacities under which it would have done the same;
+                                       both 0: not known                                    */
 } contender_stats;
 
 typedef enum contender_span_state { SPAN_LIVE, SPAN_PENDING, SPAN_FREE } contender_span_state;

@@ -273,6 +273,7 @@ static ductile_status map_all(resuming *r) {
 }
 
 static ductile_status map_locked(resuming *r) {
+    DTI_ASSERT_HELD(&r->allocator->grow_lock);
     ductile_allocator *a = r->allocator;
     uint64_t cached_before = a->store.totals.cached_bytes;
     set_unbacked(a, r->pool, false);

@@ -181,7 +181,7 @@ def shared_bytes(kind: Any) -> int:
 
 
 def draw(step: int, mine: int, held: dict[int, int], asleep: int, cap: int) -> None:
-    """Who holds what while this side is at work; what is left once it sleeps."""
+    """What each side holds while this one is at work, and what both hold once it sleeps."""
     bars = "".join(NAMES[side][0] * round(BAR * size / cap) for side, size in sorted(held.items()))
     share = f"{sum(held.values()) / cap:4.0%} of the memory, then {asleep / cap:.0%}"
     print(f"{step:3} {NAMES[mine]:9} |{bars:<{BAR}}| {share}", flush=True)

@@ -806,6 +806,8 @@ def make_group(backend):
     dist.init_process_group(backend, init_method=f"file://{place}/store", rank=0, world_size=1)
 """
 HOOK = "TORCH_NCCL_USE_TENSOR_REGISTER_ALLOCATOR_HOOK"
+# The backend that reads it. The other one, since 2.15, wants a GPU at once.
+OLD = {"TORCH_DIST_USE_NCCL2": "0"}
 
 
 def test_nccls_registration_of_all_memory_is_turned_off_before_nccl_reads_it(runtime: Path) -> None:
@@ -827,10 +829,10 @@ try:
     ductile_gpu.torch.enable("full")
 except ductile_gpu.torch.TooLate as error:
     print(error)
-print(ductile_gpu.torch.mode(), os.environ[{HOOK!r}])
+print(ductile_gpu.torch.mode(), os.environ[{HOOK!r}], flush=True)
 os._exit(0)
 """
-    done = run(runtime, program, **{HOOK: "1"})
+    done = run(runtime, program, **OLD, **{HOOK: "1"})
     said, state = done.stdout.splitlines() or ["", done.stderr]
     assert said.startswith(f"{HOOK} has NCCL register all memory, and Ductile's moves: unset it")
     assert state == "off 1"
@@ -843,5 +845,19 @@ ductile_gpu.torch.enable("full")
 print(ductile_gpu.torch.mode(), flush=True)
 os._exit(0)
 """
-    done = run(runtime, program, **{HOOK: "0"})
+    done = run(runtime, program, **OLD, **{HOOK: "0"})
     assert done.stdout == "full\n", done.stderr
+
+
+NCCL2 = "NCCL backend registers the memory that it finds"
+
+
+def test_ranks_are_told_how_to_keep_nccl2_from_registering_memory(runtime: Path) -> None:
+    program = f"{GROUP}ductile_gpu.torch.enable('full')"
+    is_new = int(torch.__version__.split(".")[1]) >= 15
+    ranks = {"WORLD_SIZE": "2", "RANK": "0"}
+    assert (NCCL2 in run(runtime, program, **ranks).stderr) == is_new
+    expandable = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
+    program = program.replace('torch.empty(100, device="cuda")', "")
+    for quiet in ({}, {**ranks, **OLD}, {**ranks, **expandable}):
+        assert NCCL2 not in run(runtime, program, **quiet).stderr

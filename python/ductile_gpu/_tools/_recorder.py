@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Callable, Optional
+from typing import Any, Callable, Optional, cast
 
 from ductile_gpu_start import say
 
@@ -35,6 +35,17 @@ def parts_folder(parent: Path) -> Iterator[Path]:
     finally:
         if os.getpid() == owner:
             shutil.rmtree(path, ignore_errors=True)
+
+
+def _add_devices(path: Path, devices: list[dict[str, int]]) -> None:
+    """To the dict that a pickle ends with: its last opcode gives way to those that add to it."""
+    from ductile_gpu.torch._recording import more_of_dict
+
+    with open(path, "r+b") as file:
+        file.seek(-1, os.SEEK_END)
+        if devices and file.read(1) == b".":
+            file.seek(-1, os.SEEK_END)
+            file.write(more_of_dict("device_memory", devices))
 
 
 def _pack(plain: Path, path: Path) -> None:
@@ -62,6 +73,22 @@ class Recorder:
         self.torch.cuda.memory._record_memory_history("all", context=None, **limit)
         self.started = True
 
+    def _used_devices(self) -> list[dict[str, int]]:
+        """Free and total memory of the GPUs that hold memory: others are not to be woken."""
+        cuda = cast(Any, self.torch).cuda
+        held = [cuda.memory_reserved(device) for device in range(cuda.device_count())]
+        return self._devices([{"device": device} for device, size in enumerate(held) if size])
+
+    def _devices(self, segments: list[dict[str, Any]]) -> list[dict[str, int]]:
+        """Free and total memory of the GPUs that were used."""
+        used = {int(segment["device"]) for segment in segments}
+        found: list[dict[str, int]] = [{} for _ in range(max(used, default=-1) + 1)]
+        for device in used:
+            with contextlib.suppress(Exception):  # a GPU that failed says nothing any more
+                free, total = cast(Any, self.torch).cuda.mem_get_info(device)
+                found[device] = {"free": int(free), "total": int(total)}
+        return found
+
     def dump(self, path: Path) -> list[str]:
         """Writes PyTorch's snapshot while the recording is on, as it must be. Returns remarks."""
         assert self.torch is not None
@@ -69,6 +96,8 @@ class Recorder:
         plain = path.with_suffix("") if is_packed else path
         try:
             self.torch.cuda.memory._dump_snapshot(str(plain))
+            with contextlib.suppress(Exception):  # it is of use without this, too
+                _add_devices(plain, self._used_devices())
             if is_packed:
                 _pack(plain, path)
         except Exception as error:
@@ -168,17 +197,6 @@ class StackRecorder(Recorder):
         except Exception as error:
             say(f"PyTorch cannot say what is held at the end ({error})")
             return {"segments": []}
-
-    def _devices(self, segments: list[dict[str, Any]]) -> list[dict[str, int]]:
-        """Free and total memory of the GPUs that were used: others are not to be woken."""
-        used = {int(segment["device"]) for segment in segments}
-        found: list[dict[str, int]] = [{} for _ in range(max(used, default=-1) + 1)]
-        for device in used:
-            with contextlib.suppress(Exception):  # a GPU that failed says nothing any more
-                assert self.torch is not None
-                free, total = self.torch.cuda.mem_get_info(device)
-                found[device] = {"free": int(free), "total": int(total)}
-        return found
 
     def _stop_tracking(self) -> None:
         """The recording is of use also where PyTorch says no more."""

@@ -32,6 +32,7 @@ _NCCL_HOOK = (
     "TORCH_NCCL_USE_TENSOR_REGISTER_ALLOCATOR_HOOK",
     "NCCL_USE_TENSOR_REGISTER_ALLOCATOR_HOOK",
 )
+_NCCL2_SINCE = 15
 _TRUE = ("1", "y", "yes", "t", "true")
 
 _TOO_LATE = 2  # of ductile_torch_install and ductile_torch_leave
@@ -246,6 +247,21 @@ def _register_nothing(names: list[str]) -> None:
         )
 
 
+def _tell_of_nccl2(torch: _build.Torch) -> None:
+    """Of the backend that has no variable: it looks whether PyTorch's segments are expandable."""
+    is_rank = os.environ.get("WORLD_SIZE", "1") not in ("", "1")
+    is_old = torch.minor < _NCCL2_SINCE or os.environ.get("TORCH_DIST_USE_NCCL2") == "0"
+    settings = _conf.parse(_conf.environment()).get("expandable_segments", "")
+    if is_rank and not is_old and settings.lower() != "true" and not _has_nccl():
+        warnings.warn(
+            f"PyTorch {torch.version}'s NCCL backend registers the memory that it finds, and is "
+            "not told when Ductile's moves: set PYTORCH_ALLOC_CONF=expandable_segments:True, which "
+            "changes nothing else under Ductile",
+            RuntimeWarning,
+            stacklevel=5,
+        )
+
+
 def _take_over(loaded: ctypes.CDLL, options: Mapping[str, Any]) -> None:
     call(loaded.ductile_torch_set_options, options_text(options).encode())
     _share.provide(_open_device, _list_used, {"captures": "announced"})
@@ -277,6 +293,7 @@ def install(options: Mapping[str, Any]) -> None:
         _adapter = loaded  # from here on it serves, whatever fails
         _follow_settings(loaded)
     _register_nothing(registering)
+    _tell_of_nccl2(torch)
     if goes_on:
         _record_on()
     _build.tell_what_is_unknown(torch)

@@ -110,6 +110,11 @@ def _inner(thing: Any) -> bytes:
     return buffer.getvalue()[2:-1]
 
 
+def more_of_dict(name: str, value: Any) -> bytes:
+    """In place of the end of a pickle of a dict: one more member, and the end."""
+    return b"(" + _text(name) + _inner(value) + b"u."
+
+
 def _parts(folder: Path) -> Iterator[Path]:
     """The part of each device, up to the last that has one."""
     found = [int(path.stem.removeprefix("gpu")) for path in folder.glob("gpu*.part")]

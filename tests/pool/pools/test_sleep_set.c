@@ -487,7 +487,8 @@ static void *use_it(void *block) {
     return NULL;
 }
 
-/* As of any address without memory. What sleeps cannot wake after that, and nothing else goes on. */
+/* As of any address without memory. What sleeps cannot wake after that, and nothing else goes on.
+ */
 Test(sleep_alone, a_thread_that_uses_what_sleeps_ends_the_context_and_each_call_says_so) {
     const fixture_setup setup = {.capacity_bytes = 64 * MIB, .n_streams = 2};
     pthread_t thread;

@@ -168,7 +168,7 @@ def _recording(recording: Recording, forecast: Optional[dict[str, Any]]) -> dict
         "live_peak": recording.live_peak,
         "peak_event": facts["peak_event"],
         "summary": summary,
-        "headline": _words.headline(recording, summary),
+        "headline": _words.headline(summary),
         "lines": _words.lines(recording, summary),
         "runs": [_run(name, recording.runs[name]) for name in NAMES],
         "openings": {name: _opening(recording, name) for name in NAMES},

@@ -68,6 +68,7 @@ def refused(recording: Recording) -> Optional[dict[str, Any]]:
         "by": _stack_name(recording, refusal["stack"]),
         "stack": recording.facts["stacks"][refusal["stack"] - 1] if refusal["stack"] else None,
         **place(recording, refusal["event"]),
+        "replay_event": refusal["event"],
         **terms,
         "device_free_bytes": free,
         "device_bytes": held + free if held and not is_limited else None,
