@@ -51,7 +51,9 @@ void Pools::release(Device &device, const MempoolId_t &id) {
     if (goes_native) {
         native_allocator()->releasePool(device.index, id);
     } else {
-        check_pool(device, ductile_pool_release(device.open(), to_pool_id(id)), "releasing a pool");
+        /* Destructors of PyTorch call this: what left them would end the process, also where the GPU
+         * is lost or the process is a forked child. The pool stays then, and the log says why. */
+        (void)ductile_pool_release(device.open(), to_pool_id(id));
     }
 }
 
