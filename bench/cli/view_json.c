@@ -64,7 +64,7 @@ static void print_holder(FILE *out, const view_recording *r, const trace_holder 
     (void)fprintf(out, "{\"stack\":%" PRIu32, h->stack);
     print_number(out, "stream", r->streams[h->stream].number);
     print_number(out, "size_from", UINT64_C(1) << h->size_class);
-    print_bool(out, "before_recording", h->is_elder);
+    print_bool(out, "before_recording", h->is_from_before);
     print_bool(out, "lasting", h->is_lasting);
     print_bool(out, "refused", h->is_refused);
     print_number(out, "blocks", h->blocks);
@@ -267,7 +267,7 @@ void view_json_recording(FILE *out, const view_recording *recording, const bench
     print_number(out, "replay_events", t->n_events);
     print_number(out, "live_peak_bytes", t->live_peak_bytes);
     print_number(out, "peak_event", t->peak_event);
-    print_number(out, "elders", t->n_elders);
+    print_number(out, "blocks_before", t->n_from_before);
     print_number(out, "granule_bytes", device->caps.granule_bytes);
     print_bool(out, "marks_steps", recording->marks_steps);
     print_streams(out, t);
@@ -334,11 +334,11 @@ static void print_member(FILE *out, const view_run *run, const opening_span *spa
     const view_recording *r = run->recording;
     bool is_known = span->block != OPENINGS_NO_BLOCK;
     uint32_t stack = is_known ? trace_stacks_of(r->stacks, span->block) : 0;
-    bool is_elder = is_known && span->block < r->trace->n_elders;
+    bool is_from_before = is_known && span->block < r->trace->n_from_before;
     bool is_lasting = is_known && r->steps->is_lasting[span->block];
     (void)fprintf(out, "[%" PRIu64 ",%" PRIu32 ",%" PRIu64 ",%" PRIu64 ",%s,%s]", span->size, stack,
                   run->spec->trace->streams[span->stream].number, span->born,
-                  is_elder ? "true" : "false", is_lasting ? "true" : "false");
+                  is_from_before ? "true" : "false", is_lasting ? "true" : "false");
 }
 
 static void print_opening(FILE *out, const view_run *run, const openings *o, const opening *of) {
