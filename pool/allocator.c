@@ -338,14 +338,29 @@ ductile_status ductile_record_stream(ductile_allocator *a, ductile_addr address,
     return dpool_use_add(a, address, stream);
 }
 
-ductile_status ductile_free_on(ductile_allocator *a, ductile_addr address, ductile_stream stream) {
-    ductile_status status = ductile_record_stream(a, address, stream);
-    return status == DUCTILE_OK ? ductile_free(a, address) : status;
-}
-
 /* ---- Give back ----------------------------------------------------------------------------- */
 
-ductile_status ductile_trim(ductile_allocator *a, uint64_t keep_bytes, uint64_t *released) {
+/* What the trim is about: all that is held, or what is mapped behind the blocks of one pool. */
+static uint64_t held_by(ductile_allocator *a, const ductile_pool_id *id) {
+    ductile_stats s = {.struct_size = sizeof s};
+    if (id == NULL) {
+        return dvmm_store_read(&a->store).held_bytes;
+    }
+    return ductile_get_stats(a, id, &s) == DUCTILE_OK ? s.reserved_bytes : 0;
+}
+
+static ductile_status trim_pool(ductile_allocator *a, ductile_pool_id id, uint64_t keep_bytes) {
+    dpool_private_pool *pool = dpool_pin_pool(a, id);
+    if (pool == NULL) {
+        return DUCTILE_ERR_INVALID_ARGUMENT;
+    }
+    ductile_status status = dpool_trim_pool(a, pool, keep_bytes);
+    dpool_unpin(a, pool);
+    return status;
+}
+
+ductile_status ductile_trim(ductile_allocator *a, const ductile_pool_id *id, uint64_t keep_bytes,
+                            uint64_t *released) {
     if (released != NULL) {
         *released = 0;
     }
@@ -356,18 +371,14 @@ ductile_status ductile_trim(ductile_allocator *a, uint64_t keep_bytes, uint64_t 
     if (status != DUCTILE_OK) {
         return status;
     }
-    uint64_t before = dvmm_store_read(&a->store).held_bytes;
+    uint64_t before = held_by(a, id);
     dpool_forget_failure();
-    status = dpool_trim(a, keep_bytes);
+    status = id != NULL ? trim_pool(a, *id, keep_bytes) : dpool_trim(a, keep_bytes);
     dpool_log_losses(a);
     dpool_audit(a, DPOOL_AUDIT_TRIM);
-    uint64_t after = dvmm_store_read(&a->store).held_bytes;
+    uint64_t after = held_by(a, id);
     if (released != NULL && after < before) {
         *released = before - after;
     }
     return status;
-}
-
-ductile_status ductile_empty_cache(ductile_allocator *a) {
-    return ductile_trim(a, 0, NULL);
 }

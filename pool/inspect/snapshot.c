@@ -52,7 +52,7 @@ static int copy_block(void *user, const ductile_block_info *block) {
 /* Other threads may add blocks between counting and copying; then it tries again with more room. */
 static ductile_status copy_blocks(ductile_allocator *a, block_copy *copy) {
     size_t n = 0;
-    ductile_status status = ductile_walk(a, count_block, &n);
+    ductile_status status = ductile_walk(a, NULL, count_block, &n);
     while (status == DUCTILE_OK) {
         free(copy->items);
         copy->capacity = n + n / 8 + 64;
@@ -61,7 +61,7 @@ static ductile_status copy_blocks(ductile_allocator *a, block_copy *copy) {
         if (copy->items == NULL) {
             return DUCTILE_ERR_OUT_OF_HOST_MEMORY;
         }
-        status = ductile_walk(a, copy_block, copy);
+        status = ductile_walk(a, NULL, copy_block, copy);
         if (copy->count <= copy->capacity) {
             break;
         }
@@ -112,7 +112,7 @@ static void put_options(ductile_allocator *a, writer *w) {
 
 static void put_statistics(ductile_allocator *a, writer *w) {
     ductile_stats s = {.struct_size = sizeof s};
-    if (ductile_get_stats(a, &s) != DUCTILE_OK) {
+    if (ductile_get_stats(a, NULL, &s) != DUCTILE_OK) {
         return;
     }
     const char *comma = "";

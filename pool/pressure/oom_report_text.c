@@ -216,19 +216,16 @@ static void put_holders(writer *w, const ductile_oom_report *r) {
     }
 }
 
-size_t ductile_oom_report_text(const ductile_oom_report *r, char *buffer, size_t size) {
-    writer w = {buffer, size, 0};
-    put(&w, "%s", "");
+static void put_text(writer *w, const ductile_oom_report *r) {
     if (r->number == 0) {
-        put(&w, "No request was refused for lack of memory.\n");
-        return w.length;
+        put(w, "No request was refused for lack of memory.\n");
+        return;
     }
-    put_head(&w, r);
-    put_free(&w, r);
-    put_holders(&w, r);
-    put(&w, "What would help:\n");
-    put_advice(&w, r, "  - ", "", "\n");
-    return w.length;
+    put_head(w, r);
+    put_free(w, r);
+    put_holders(w, r);
+    put(w, "What would help:\n");
+    put_advice(w, r, "  - ", "", "\n");
 }
 
 /* ---- JSON ---------------------------------------------------------------------------------- */
@@ -297,16 +294,25 @@ static void put_sizes_json(writer *w, const ductile_oom_report *r) {
     put(w, "],");
 }
 
-size_t ductile_oom_report_json(const ductile_oom_report *r, char *buffer, size_t size) {
-    writer w = {buffer, size, 0};
-    put(&w, "{");
-    put_numbers(&w, r);
-    put_holders_json(&w, r);
-    put_sizes_json(&w, r);
-    put(&w, "\"advice\":[");
+static void put_json(writer *w, const ductile_oom_report *r) {
+    put(w, "{");
+    put_numbers(w, r);
+    put_holders_json(w, r);
+    put_sizes_json(w, r);
+    put(w, "\"advice\":[");
     if (r->number > 0) {
-        put_advice(&w, r, "\"", ",", "\"");
+        put_advice(w, r, "\"", ",", "\"");
     }
-    put(&w, "]}");
+    put(w, "]}");
+}
+
+size_t ductile_oom_report_format(const ductile_oom_report *r, ductile_report_format format,
+                                 char *buffer, size_t size) {
+    writer w = {buffer, size, 0};
+    if (format == DUCTILE_REPORT_JSON) {
+        put_json(&w, r);
+    } else {
+        put_text(&w, r);
+    }
     return w.length;
 }

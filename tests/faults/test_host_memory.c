@@ -87,7 +87,7 @@ static const char *give(run *r, size_t i) {
 
 static const char *give_back(run *r) {
     begin(r);
-    ductile_status status = ductile_trim(r->f.allocator, 4 * FIXTURE_GRANULE, NULL);
+    ductile_status status = ductile_trim(r->f.allocator, NULL, 4 * FIXTURE_GRANULE, NULL);
     bool failed = end(r);
     return host_status("trim", status, failed);
 }
@@ -299,7 +299,7 @@ static void use_blocks_again(const fixture *g) {
         assert_ok(ductile_alloc(g->allocator, MIB, g->streams[0], &blocks[i]));
     }
     for (size_t i = 0; i < 4; i++) {
-        assert_ok(ductile_free_on(g->allocator, blocks[i], g->streams[1]));
+        assert_ok(ductile_free_ex(g->allocator, blocks[i], &g->streams[1], 1, NULL));
     }
     assert_fine(fixture_sync_all(g));
     for (size_t i = 0; i < 4; i++) {
@@ -317,7 +317,7 @@ static void pause_used_blocks(const fixture *g) {
     }
     assert_ok(ductile_pool_end(g->allocator, id));
     for (size_t i = 0; i < 6; i += 2) {
-        assert_ok(ductile_free_on(g->allocator, blocks[i], g->streams[1]));
+        assert_ok(ductile_free_ex(g->allocator, blocks[i], &g->streams[1], 1, NULL));
     }
     assert_ok(ductile_pause(g->allocator, id, DUCTILE_CONTENTS_DROP));
     assert_ok(ductile_resume(g->allocator, id));
