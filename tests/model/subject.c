@@ -120,7 +120,7 @@ static void choose_rest(subject *s, const uint8_t *b) {
     if (b[21] % 16 < 3) {
         add_option(s, "check:%u", 1u + b[21] % 16);
     }
-    s->shares = has(s, SHARING);
+    s->shares = DUCTILE_WITH_SHARING && has(s, SHARING);
     if (s->shares) {
         add_option(s, "shareable:fd");
     }

@@ -365,6 +365,9 @@ ACT(look, "look", 0) {
 }
 
 static const char *snapshot_is_json(actor *self) {
+    if (!DUCTILE_WITH_SNAPSHOT) {
+        return NULL;
+    }
     text_sink sink = {.text = NULL};
     NEED_OK(ductile_snapshot_json(of(self), text_sink_write, &sink));
     const char *why = json_check(sink.text);
@@ -554,12 +557,18 @@ ACT(peer, "peer", HAS_PEER) {
 
 /* Together with import_block. */
 ACT(export_block, "export", SHARES | IN_ORDERS) {
+    if (!DUCTILE_WITH_SHARING) {
+        return give(self, &self->large);
+    }
     NEED_OK(ductile_export(of(self), self->large.address, self->s->t.out));
     NEED_OK(ductile_unexport(of(self), self->large.address));
     return give(self, &self->large);
 }
 
 ACT(import_block, "import", SHARES | IN_ORDERS) {
+    if (!DUCTILE_WITH_SHARING) {
+        return NULL;
+    }
     ductile_addr address = 0;
     uint64_t size = 0;
     stage *s = self->s;
@@ -570,6 +579,9 @@ ACT(import_block, "import", SHARES | IN_ORDERS) {
 
 /* One thread at a time: a message of another one would come between. */
 ACT(pass, "pass", SHARES | IN_CROWD) {
+    if (!DUCTILE_WITH_SHARING) {
+        return NULL;
+    }
     stage *s = self->s;
     scheduler_mute();
     bool is_first = !s->is_passing;

@@ -1,36 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Writes the whole state as JSON. Copies the blocks under the lock, and writes them without it. */
-#include "pool/base/allocator.h"
+#include <ductile.h>
 
-#include <inttypes.h>
-#include <stdarg.h>
-#include <stdio.h>
+#include "vmm/base/json.h"
+
 #include <stdlib.h>
-#include <string.h>
 
 typedef struct block_copy {
     ductile_block_info *items;
     size_t count;
     size_t capacity;
 } block_copy;
-
-typedef struct writer {
-    ductile_write_fn write;
-    void *user;
-    int ended;
-} writer;
-
-__attribute__((format(printf, 2, 3))) static void put(writer *w, const char *format, ...) {
-    char text[512];
-    va_list args;
-    va_start(args, format);
-    int n = vsnprintf(text, sizeof text, format, args);
-    va_end(args);
-    if (w->ended == 0 && n > 0) {
-        size_t length = (size_t)n < sizeof text ? (size_t)n : sizeof text - 1;
-        w->ended = w->write(w->user, text, length);
-    }
-}
 
 /* ---- Copying ------------------------------------------------------------------------------- */
 
@@ -96,67 +76,76 @@ static const char *state_name(ductile_block_state state) {
     return "unknown";
 }
 
-static void put_options(ductile_allocator *a, writer *w) {
+static void write_options(ductile_allocator *a, dti_json *j) {
     ductile_options o = {.struct_size = sizeof o};
     char text[1024];
     ductile_get_options(a, &o);
     (void)ductile_options_format(&o, text, sizeof text);
-    put(w, "{\"version\":\"%s\",\"options\":\"", ductile_version());
-    for (const char *piece = text; *piece != '\0';) {
-        size_t n = strnlen(piece, 256);
-        put(w, "%.*s", (int)n, piece);
-        piece += n;
-    }
-    put(w, "\",\"statistics\":{");
+    dti_json_text(j, "version", ductile_version());
+    dti_json_text(j, "options", text);
 }
 
-static void put_statistics(ductile_allocator *a, writer *w) {
+static void write_statistics(ductile_allocator *a, dti_json *j) {
     ductile_stats s = {.struct_size = sizeof s};
     if (ductile_get_stats(a, NULL, &s) != DUCTILE_OK) {
         return;
     }
-    const char *comma = "";
-#define PUT_STAT(name, meaning)                                                                    \
-    put(w, "%s\"" #name "\":%" PRIu64, comma, s.name);                                             \
-    comma = ",";
-    DUCTILE_STATS_MAP(PUT_STAT)
-#undef PUT_STAT
-    put(w, "},\"segments\":[");
+    dti_json_open(j, "statistics", '{');
+#define WRITE_STAT(name, meaning) dti_json_number(j, #name, s.name);
+    DUCTILE_STATS_MAP(WRITE_STAT)
+#undef WRITE_STAT
+    dti_json_close(j, '}');
 }
 
-static void put_segment_head(writer *w, const ductile_block_info *b, bool first) {
-    put(w, "%s{\"address\":%llu,\"size\":%" PRIu64 ",\"stream\":%" PRIuPTR, first ? "" : "]},",
-        b->segment, b->segment_bytes, (uintptr_t)b->stream);
-    put(w, ",\"pool\":[%" PRIu64 ",%" PRIu64 "],\"blocks\":[", b->pool.first, b->pool.second);
+static void begin_segment(dti_json *j, const ductile_block_info *b) {
+    const uint64_t pool[] = {b->pool.first, b->pool.second};
+    dti_json_open(j, NULL, '{');
+    dti_json_number(j, "address", b->segment);
+    dti_json_number(j, "size", b->segment_bytes);
+    dti_json_number(j, "stream", (uintptr_t)b->stream);
+    dti_json_numbers(j, "pool", pool, 2);
+    dti_json_open(j, "blocks", '[');
 }
 
-static void put_flags(writer *w, uint32_t flags) {
-    if ((flags & DUCTILE_BLOCK_PINNED) != 0) {
-        put(w, ",\"pinned\":true");
+static void end_segment(dti_json *j) {
+    dti_json_close(j, ']');
+    dti_json_close(j, '}');
+}
+
+static void write_block(dti_json *j, const ductile_block_info *b) {
+    dti_json_open(j, NULL, '{');
+    dti_json_number(j, "address", b->address);
+    dti_json_number(j, "size", b->size);
+    dti_json_text(j, "state", state_name(b->state));
+    if (b->state == DUCTILE_BLOCK_LIVE) {
+        dti_json_number(j, "requested_size", b->requested_size);
     }
-    if ((flags & DUCTILE_BLOCK_EXPORTED) != 0) {
-        put(w, ",\"exported\":true");
+    if ((b->flags & DUCTILE_BLOCK_PINNED) != 0) {
+        dti_json_bool(j, "pinned", true);
     }
+    if ((b->flags & DUCTILE_BLOCK_EXPORTED) != 0) {
+        dti_json_bool(j, "exported", true);
+    }
+    dti_json_close(j, '}');
 }
 
-static void put_blocks(writer *w, const block_copy *copy) {
-    ductile_addr segment = 0;
+static void write_blocks(dti_json *j, const block_copy *copy) {
+    dti_json_open(j, "segments", '[');
     for (size_t i = 0; i < copy->count; i++) {
         const ductile_block_info *b = &copy->items[i];
-        bool opens = i == 0 || b->segment != segment;
-        if (opens) {
-            put_segment_head(w, b, i == 0);
-            segment = b->segment;
+        bool is_first = i == 0 || b->segment != b[-1].segment;
+        if (is_first && i > 0) {
+            end_segment(j);
         }
-        put(w, "%s{\"address\":%llu,\"size\":%" PRIu64 ",\"state\":\"%s\"", opens ? "" : ",",
-            b->address, b->size, state_name(b->state));
-        if (b->state == DUCTILE_BLOCK_LIVE) {
-            put(w, ",\"requested_size\":%" PRIu64, b->requested_size);
+        if (is_first) {
+            begin_segment(j, b);
         }
-        put_flags(w, b->flags);
-        put(w, "}");
+        write_block(j, b);
     }
-    put(w, "%s]}\n", copy->count > 0 ? "]}" : "");
+    if (copy->count > 0) {
+        end_segment(j);
+    }
+    dti_json_close(j, ']');
 }
 
 ductile_status ductile_snapshot_json(ductile_allocator *a, ductile_write_fn write, void *user) {
@@ -166,10 +155,12 @@ ductile_status ductile_snapshot_json(ductile_allocator *a, ductile_write_fn writ
     block_copy copy = {0};
     ductile_status status = copy_blocks(a, &copy);
     if (status == DUCTILE_OK) {
-        writer w = {write, user, 0};
-        put_options(a, &w);
-        put_statistics(a, &w);
-        put_blocks(&w, &copy);
+        dti_json j = {.write = write, .user = user};
+        dti_json_open(&j, NULL, '{');
+        write_options(a, &j);
+        write_statistics(a, &j);
+        write_blocks(&j, &copy);
+        dti_json_end_line(&j);
     }
     free(copy.items);
     return status;
