@@ -396,7 +396,7 @@ template <typename Peer> class Bench {
         return host_now_ns() + static_cast<uint64_t>(std::min(options_.seconds, 1e9) * 1e9);
     }
 
-    json begin_row(const trace &t) {
+    dti_json begin_row(const trace &t) {
         dti_json row = dti_json_begin_line(stdout);
         dti_json_text(&row, "trace", t.name);
         dti_json_text(&row, "contender", peer_.name());
@@ -565,7 +565,7 @@ template <typename Peer> void serve(Peer &peer, const Options &options) {
     for (const char *path : options.paths) {
         traces.push_back(load_trace(path));
     }
-    json ready = dti_json_begin_line(stdout);
+    dti_json ready = dti_json_begin_line(stdout);
     dti_json_number(&ready, "ready", traces.size());
     dti_json_end_line(&ready);
     std::fflush(stdout);

@@ -207,6 +207,8 @@ DUCTILE_API DUCTILE_CHECKED ductile_status ductile_disable_peer(ductile_allocato
 
 /* ---- To other processes ------------------------------------------------------------------- */
 
+/* A library built with DUCTILE_WITH_SHARING=OFF answers ERR_UNSUPPORTED to all calls below. */
+
 /**
  * Passes a live block to the process at the other end of a UNIX-domain socket, which calls
  * ductile_import. The two calls exchange messages; both return when all memory is mapped there, or
