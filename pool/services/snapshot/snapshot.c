@@ -2,9 +2,11 @@
 /* Writes the whole state as JSON. Copies the blocks under the lock, and writes them without it. */
 #include <ductile.h>
 
+#include "vmm/base/align.h"
 #include "vmm/base/json.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 typedef struct block_copy {
     ductile_block_info *items;
@@ -148,6 +150,37 @@ static void write_blocks(dti_json *j, const block_copy *copy) {
     dti_json_close(j, ']');
 }
 
+/* A caller's function may be costly to call, in another language say. */
+typedef struct gathered {
+    ductile_write_fn write;
+    void *user;
+    size_t length;
+    int ended;
+    char text[4096];
+} gathered;
+
+static void hand_on(gathered *g) {
+    if (g->ended == 0 && g->length > 0) {
+        g->ended = g->write(g->user, g->text, g->length);
+    }
+    g->length = 0;
+}
+
+static int gather(void *user, const char *text, size_t length) {
+    gathered *g = user;
+    while (length > 0 && g->ended == 0) {
+        size_t n = dti_min(length, sizeof g->text - g->length);
+        memcpy(g->text + g->length, text, n);
+        g->length += n;
+        text += n;
+        length -= n;
+        if (g->length == sizeof g->text) {
+            hand_on(g);
+        }
+    }
+    return g->ended;
+}
+
 ductile_status ductile_snapshot_json(ductile_allocator *a, ductile_write_fn write, void *user) {
     if (a == NULL || write == NULL) {
         return DUCTILE_ERR_INVALID_ARGUMENT;
@@ -155,12 +188,14 @@ ductile_status ductile_snapshot_json(ductile_allocator *a, ductile_write_fn writ
     block_copy copy = {0};
     ductile_status status = copy_blocks(a, &copy);
     if (status == DUCTILE_OK) {
-        dti_json j = {.write = write, .user = user};
+        gathered g = {.write = write, .user = user};
+        dti_json j = {.write = gather, .user = &g};
         dti_json_open(&j, NULL, '{');
         write_options(a, &j);
         write_statistics(a, &j);
         write_blocks(&j, &copy);
         dti_json_end_line(&j);
+        hand_on(&g);
     }
     free(copy.items);
     return status;
