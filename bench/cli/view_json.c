@@ -72,39 +72,6 @@ static void print_profiles(dti_json *j, const trace_holders *holders) {
     dti_json_close(j, ']');
 }
 
-static void print_refusal(dti_json *j, const trace_refusal *of) {
-    dti_json_open(j, NULL, '{');
-    dti_json_number(j, "event", of->event);
-    dti_json_number(j, "request_bytes", of->size);
-    dti_json_number(j, "live_bytes", of->live_bytes);
-    dti_json_number(j, "held_bytes", of->held_bytes);
-    dti_json_number(j, "device_free_bytes", of->device_free_bytes);
-    dti_json_number(j, "stack", of->stack);
-    dti_json_bool(j, "replayed", of->is_replayed);
-    dti_json_close(j, '}');
-}
-
-static uint64_t need_of(const trace_refusal *of) {
-    return of->live_bytes + of->size;
-}
-
-/* Of too many the first ones, and the one that needs most. */
-static void print_refusals(dti_json *j, const trace *t) {
-    enum { MOST = 64 };
-    size_t most = 0;
-    for (size_t i = 1; i < t->n_refusals; i++) {
-        most = need_of(&t->refusals[i]) > need_of(&t->refusals[most]) ? i : most;
-    }
-    dti_json_open(j, "refusals", '[');
-    for (size_t i = 0; i < t->n_refusals; i++) {
-        if (i < MOST || i == most) {
-            print_refusal(j, &t->refusals[i]);
-        }
-    }
-    dti_json_close(j, ']');
-    dti_json_number(j, "n_refusals", t->n_refusals);
-}
-
 /* ---- Maps ----------------------------------------------------------------------------------- */
 
 /* Equal cells that follow each other: how many, and which. */
@@ -175,31 +142,70 @@ static void print_held(dti_json *j, const recorded_memory *m) {
     dti_json_close(j, ']');
 }
 
-/* Where each block lay when the recording ended. */
-static void print_layout(dti_json *j, const trace *t) {
+/* What was held just before an event, in parts and where each block lay. */
+static void print_layout(dti_json *j, const trace *t, const recorded_layout *l, uint64_t event) {
     memory_map map;
-    if (memory_map_of_recorded(&map, t)) {
+    dti_json_number(j, "held_bytes", l->held);
+    dti_json_number(j, "live_bytes", l->live);
+    dti_json_number(j, "pending_bytes", l->pending);
+    dti_json_number(j, "free_bytes", l->free);
+    dti_json_number(j, "holes", l->holes);
+    dti_json_number(j, "largest_hole", l->largest_hole);
+    if (memory_map_of_recorded(&map, t, l, event)) {
         print_map(j, &map, NULL);
     }
     memory_map_fini(&map);
 }
 
+/* With all that was held then where that is known. */
+static void print_refusal(dti_json *j, const trace *t, size_t index) {
+    const trace_refusal *of = &t->refusals[index];
+    dti_json_open(j, NULL, '{');
+    dti_json_number(j, "event", of->event);
+    dti_json_number(j, "request_bytes", of->size);
+    dti_json_number(j, "live_bytes", of->live_bytes);
+    dti_json_number(j, "held_bytes", of->held_bytes);
+    dti_json_number(j, "device_free_bytes", of->device_free_bytes);
+    dti_json_number(j, "stack", of->stack);
+    dti_json_bool(j, "replayed", of->is_replayed);
+    if (index == t->recorded.refusal && t->recorded.refused.is_known) {
+        dti_json_open(j, "recorded", '{');
+        print_layout(j, t, &t->recorded.refused, of->event);
+        dti_json_close(j, '}');
+    }
+    dti_json_close(j, '}');
+}
+
+static uint64_t need_of(const trace_refusal *of) {
+    return of->live_bytes + of->size;
+}
+
+/* Of too many the first ones, and the one that needs most. */
+static void print_refusals(dti_json *j, const trace *t) {
+    enum { MOST = 64 };
+    size_t most = 0;
+    for (size_t i = 1; i < t->n_refusals; i++) {
+        most = need_of(&t->refusals[i]) > need_of(&t->refusals[most]) ? i : most;
+    }
+    dti_json_open(j, "refusals", '[');
+    for (size_t i = 0; i < t->n_refusals; i++) {
+        if (i < MOST || i == most) {
+            print_refusal(j, t, i);
+        }
+    }
+    dti_json_close(j, ']');
+    dti_json_number(j, "n_refusals", t->n_refusals);
+}
+
 static void print_recorded(dti_json *j, const trace *t) {
     const recorded_memory *m = &t->recorded;
     dti_json_open(j, "recorded", '{');
-    dti_json_number(j, "held_bytes", m->held);
-    dti_json_number(j, "live_bytes", m->live);
-    dti_json_number(j, "pending_bytes", m->pending);
-    dti_json_number(j, "free_bytes", m->free);
-    dti_json_number(j, "holes", m->holes);
-    dti_json_number(j, "largest_hole", m->largest_hole);
+    print_layout(j, t, &m->end, t->n_events - 1);
     dti_json_number(j, "segments", m->n_segments);
     dti_json_number(j, "held_peak_bytes", m->held_peak);
     dti_json_number(j, "device_bytes", m->device_bytes);
     dti_json_number(j, "device_free_bytes", m->device_free_bytes);
     dti_json_bool(j, "expandable", m->is_expandable);
-    dti_json_bool(j, "at_refusal", m->is_at_refusal);
-    print_layout(j, t);
     dti_json_close(j, '}');
     print_held(j, m);
 }
@@ -234,7 +240,7 @@ void view_json_recording(FILE *out, const view_recording *recording, const bench
     dti_json_numbers(j, "step_peaks", recording->holders->step_peaks, recording->holders->n_steps);
     print_profiles(j, recording->holders);
     print_refusals(j, t);
-    if (t->recorded.is_known) {
+    if (t->recorded.end.is_known) {
         print_recorded(j, t);
     }
     print_holders(j, recording);

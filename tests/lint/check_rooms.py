@@ -42,7 +42,7 @@ ROOMS = {
     "pool": ["pool/services"] + POOL + BELOW_POOL + ["vmm/cuda"],  # the front door chooses the backend
     "pool/preload": [],  # the public headers and the driver's binary interface
     "bench/base": ["vmm/cuda", "vmm/driver", "vmm/base"],  # opens the device
-    "bench/trace": ["bench/base"],
+    "bench/trace": ["bench/base", "vmm/base"],
     "bench/contenders": ["bench/base", "vmm", "vmm/driver", "vmm/base"],
     "bench/replay": ["bench/contenders", "bench/trace", "bench/base", "vmm/driver", "vmm/base"],
     "bench/workloads": ["bench/replay", "bench/contenders", "bench/trace", "bench/base", "vmm", "vmm/driver", "vmm/base"],

@@ -261,12 +261,18 @@ Test(snapshot, what_was_refused_is_asked_for_and_freed_at_once) {
 }
 
 /* 1024 bytes held, of which a block that the history does not name has 512. */
-static void end_with_a_segment(void) {
-    begin_segments();
+static void make_segment(void) {
     begin_segment(0, 0x1000, 0);
     block(0x1000, 512, 100, "active_allocated");
     block(0x1200, 512, 0, "inactive");
-    end_segment();
+    make_op(&p, 'e');
+    make_int_member(&p, "total_size", 1024);
+    make_op(&p, 'u');
+}
+
+static void end_with_a_segment(void) {
+    begin_segments();
+    make_segment();
     end_snapshot();
 }
 
@@ -280,13 +286,12 @@ Test(snapshot, what_was_held_is_told_from_the_end_backwards) {
     entry("segment_free", 0x9000, 4096, 0);
     end_with_a_segment();
     const recorded_memory *m = &read_good(TRACE_BUSIEST_GPU)->recorded;
-    cr_assert(m->is_known);
-    cr_expect_eq(m->held, 1024);
-    cr_expect_eq(m->live, 512);
-    cr_expect_eq(m->holes, 1);
-    cr_expect_eq(m->largest_hole, 512);
+    cr_assert(m->end.is_known);
+    cr_expect_eq(m->end.held, 1024);
+    cr_expect_eq(m->end.live, 512);
+    cr_expect_eq(m->end.holes, 1);
+    cr_expect_eq(m->end.largest_hole, 512);
     cr_expect_eq(m->held_peak, 5120);
-    cr_expect_not(m->is_at_refusal);
     cr_expect_eq(now.t.n_from_before, 1);
     cr_expect_eq(now.t.refusals[0].held_bytes, 5120);
     cr_assert_eq(m->n_changes, 2);
@@ -294,12 +299,121 @@ Test(snapshot, what_was_held_is_told_from_the_end_backwards) {
     cr_expect_eq(m->changes[0].event, 1);
 }
 
-Test(snapshot, the_end_is_the_refusal_where_nothing_follows_it) {
+static void assert_layout(const recorded_layout *l, uint64_t live, uint64_t pending, uint64_t free,
+                          uint64_t holes, uint64_t largest) {
+    cr_assert(l->is_known);
+    cr_expect_eq(l->live, live);
+    cr_expect_eq(l->pending, pending);
+    cr_expect_eq(l->free, free);
+    cr_expect_eq(l->held, live + pending + free);
+    cr_expect_eq(l->holes, holes);
+    cr_expect_eq(l->largest_hole, largest);
+}
+
+Test(snapshot, what_was_held_at_a_refusal_is_told_from_the_addresses_since) {
+    begin_traces();
+    entry("segment_alloc", 0x9000, 4096, 0);
+    entry("alloc", 0x9000, 1000, 0); /* as 1024 */
+    entry("alloc", 0x9800, 600, 0);  /* as 1024 */
+    entry("free_requested", 0x9800, 600, 0);
+    refusal(700, 64); /* before it: 1024 live, 1024 free, 1024 pending, 1024 free */
+    entry("free_completed", 0x9800, 600, 0);
+    entry("free_requested", 0x9000, 1000, 0);
+    entry("free_completed", 0x9000, 1000, 0);
+    entry("segment_free", 0x9000, 4096, 0);
+    entry("segment_alloc", 0x9000, 8192, 0); /* another one in its place */
+    entry("alloc", 0x9000, 8192, 0);
+    entry("free_requested", 0x9000, 8192, 0);
+    entry("free_completed", 0x9000, 8192, 0);
+    entry("segment_free", 0x9000, 8192, 0);
+    end_with_a_segment();
+    const recorded_memory *m = &read_good(TRACE_BUSIEST_GPU)->recorded;
+    assert_layout(&m->refused, 1024 + 512, 1024, 2 * 1024 + 512, 3, 1024);
+    assert_layout(&m->end, 512, 0, 512, 1, 512);
+}
+
+Test(snapshot, the_refusal_that_needed_most_is_the_one_gone_back_to) {
+    begin_traces();
+    entry("segment_alloc", 0x9000, 4096, 0);
+    refusal(700, 64);
+    entry("alloc", 0x9000, 4096, 0);
+    refusal(700, 64);
+    entry("free_requested", 0x9000, 4096, 0);
+    entry("free_completed", 0x9000, 4096, 0);
+    refusal(1400, 64);
+    entry("segment_free", 0x9000, 4096, 0);
+    end_with_a_segment();
+    const recorded_memory *m = &read_good(TRACE_BUSIEST_GPU)->recorded;
+    cr_expect_eq(m->refusal, 1);
+    assert_layout(&m->refused, 4096 + 512, 0, 512, 1, 512);
+}
+
+Test(snapshot, a_large_block_keeps_what_is_too_little_to_be_split_off) {
+    enum { MIB = 1 << 20 };
+    begin_traces();
+    entry("segment_alloc", 0x10000000, 20 * MIB, 0);
+    entry("segment_map", 0x20000000, 20 * MIB, 0);
+    entry("alloc", 0x10000000, 19 * MIB, 0);
+    entry("alloc", 0x20000000, 19 * MIB, 0);
+    refusal(700, 64);
+    for (uint64_t at = 0x10000000; at <= 0x20000000; at += 0x10000000) {
+        entry("free_requested", at, 19 * MIB, 0);
+        entry("free_completed", at, 19 * MIB, 0);
+    }
+    entry("segment_free", 0x10000000, 20 * MIB, 0);
+    entry("segment_unmap", 0x20000000, 20 * MIB, 0);
+    end_with_a_segment();
+    const recorded_memory *m = &read_good(TRACE_BUSIEST_GPU)->recorded;
+    assert_layout(&m->refused, 39 * MIB + 512, 0, MIB + 512, 2, MIB);
+}
+
+Test(snapshot, a_history_that_contradicts_its_addresses_tells_nothing_of_a_refusal) {
+    begin_traces();
+    entry("alloc", 0x9000, 100, 0); /* in no segment */
+    refusal(700, 64);
+    entry("free_requested", 0x9000, 100, 0);
+    entry("free_completed", 0x9000, 100, 0);
+    end_with_a_segment();
+    const recorded_memory *m = &read_good(TRACE_BUSIEST_GPU)->recorded;
+    cr_expect(m->end.is_known);
+    cr_expect_not(m->refused.is_known);
+}
+
+/* {"device": gpu, "number": number, "segments": [ one segment ]} beside the others. */
+static void end_with_a_kept_refusal(uint64_t gpu, uint64_t number) {
+    begin_segments();
+    make_segment();
+    make_op(&p, 'e');
+    make_string(&p, "refusals");
+    make_bytes(&p, "](}(", 4);
+    make_int_member(&p, "device", gpu);
+    make_int_member(&p, "number", number);
+    make_string(&p, "segments");
+    make_bytes(&p, "](", 2);
+    begin_segment(gpu, 0x5000, 0);
+    block(0x5000, 2048, 2000, "active_allocated");
+    block(0x5800, 1024, 0, "inactive");
+    end_segment();
+    make_bytes(&p, "eueu.", 5);
+}
+
+static const recorded_layout *read_with_a_kept_refusal(uint64_t gpu, uint64_t number) {
     begin_traces();
     entry("alloc", 0x1000, 100, 0);
+    refusal(500, 64);
     refusal(700, 64);
-    end_with_a_segment();
-    cr_expect(read_good(TRACE_BUSIEST_GPU)->recorded.is_at_refusal);
+    end_with_a_kept_refusal(gpu, number);
+    return &read_good(TRACE_BUSIEST_GPU)->recorded.refused;
+}
+
+Test(snapshot, what_the_recorder_kept_of_a_refusal_is_taken_as_it_is) {
+    assert_layout(read_with_a_kept_refusal(0, 2), 2048, 0, 1024, 1, 1024);
+}
+
+Test(snapshot, what_was_kept_of_another_refusal_is_not_of_this_one) {
+    assert_layout(read_with_a_kept_refusal(0, 1), 512, 0, 512, 1, 512);
+    drop_now();
+    assert_layout(read_with_a_kept_refusal(1, 2), 512, 0, 512, 1, 512);
 }
 
 Test(snapshot, without_history_what_was_held_is_taken_by_those_who_ask) {
