@@ -359,7 +359,8 @@ PROGRAM_ORDER = ("training", "lora", "images", "streams", "serving", "growing", 
 ALLOCATORS = ("native", "expandable", "ductile")
 # As the page has them.
 SLOWER = (("streams", "ductile"), ("streams", "ductile+record_stream:wait"), ("serving", "ductile+sizes:tight"))
-FASTER = (("notebook", "ductile"), ("notebook", "expandable"), ("images", "ductile"), ("images", "expandable"))
+FASTER = (("notebook", "ductile"), ("notebook", "expandable"), ("lora", "ductile"), ("growing", "expandable"),
+          ("images", "ductile"), ("images", "expandable"), ("serving", "ductile"))
 
 
 def gib(n_bytes):
@@ -367,7 +368,7 @@ def gib(n_bytes):
 
 
 def settings_rows(runs, part):
-    """{(program, way): row} of all runs of settings.py, without those that failed."""
+    """{(program, way): row} of all runs of settings.py, without those that failed; of two the later one."""
     return {(row["program"], row["way"]): row for rows in runs for row in rows
             if row["part"] == part and "error" not in row}
 
@@ -389,12 +390,18 @@ def settings_speed(*runs):
 
 
 def settings_slower(*runs):
-    """Percent, of those whose interval does not reach native."""
-    found = settings_rows(runs, "speed")
-    slower = {key: row for key, row in found.items()
-              if row.get("of_native", 1) + row.get("of_native_noise", 0) < 1}
-    assert sorted(slower) == sorted(SLOWER), sorted(slower)
-    return [f"{100 * (1 - slower[key]['of_native']):.1f}" for key in SLOWER]
+    """Percent, of those whose interval does not reach native: of each run that has them."""
+    each = [settings_rows([rows], "speed") for rows in runs]
+    for found in each:
+        slower = [key for key, row in found.items() if row.get("of_native", 1) + row.get("of_native_noise", 0) < 1]
+        assert not slower or sorted(slower) == sorted(SLOWER), slower
+    return [[f"{100 * (1 - found[key]['of_native']):.1f}" for found in each if key in found] for key in SLOWER]
+
+
+def settings_slower_turns(*runs):
+    """Milliseconds of the first and the last turn of a server with `sizes:tight`, run by run."""
+    every = [settings_rows([rows], "speed").get(("serving", "ductile+sizes:tight")) for rows in runs]
+    return [[f"{row['turns_ms'][at]:.0f}" for at in (0, -1)] for row in every if row]
 
 
 def settings_faster(*runs):
@@ -441,6 +448,12 @@ def settings_near(*runs):
         own = [found.get((program, way)) for way in ("expandable", "ductile")]
         if all(own):
             yield gib(own[0]["cap"]), [[row["refusals"], row["retries"], f"{row['ms']:.0f}"] for row in own]
+
+
+def settings_near_wait(rows):
+    """Steps refused, retries and milliseconds of the program with streams of its own, told to wait."""
+    row = settings_rows([rows], "near")["streams", "ductile+record_stream:wait"]
+    return row["refusals"], row["retries"], f"{row['ms']:.0f}"
 
 
 CAPPED = (*TRACES[:1], *TRACES[2:4], "fsdp2_llama", "fsdp", "oneshot", "llama_1b_lora_recompute", "offload")
