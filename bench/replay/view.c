@@ -41,7 +41,7 @@ static bool is_column(const trace *t, size_t sample) {
 
 /* Blocks from before the recording were there at once: nothing is seen of how they came. */
 static bool is_before_recording(const trace *t, uint64_t event) {
-    return event + 1 < t->n_elders;
+    return event + 1 < t->n_from_before;
 }
 
 static void take_point(void *user, const replay_spec *spec, const replay_moment *now) {

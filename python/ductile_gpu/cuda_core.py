@@ -47,7 +47,7 @@ class DuctileMemoryResource(MemoryResource):  # type: ignore[misc]
     def deallocate(self, ptr: Any, size: int, *, stream: Any) -> None:
         """Frees after the work on `stream`. What is refused is logged: buffers end silently."""
         try:
-            self._allocator.free_on(int(ptr), stream_handle(stream))
+            self._allocator.free(int(ptr), stream_handle(stream))
         except Error as error:
             logger.error("%s", error)
 

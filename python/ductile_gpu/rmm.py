@@ -47,7 +47,7 @@ def _functions_of(allocator: Allocator) -> tuple[Any, Any]:
         """(address, size, stream), and after RMM 26.10 (stream, address, size, alignment)."""
         address, stream = (call[0], call[2]) if len(call) == 3 else (call[1], call[0])
         try:
-            allocator.free_on(address, stream_handle(stream))
+            allocator.free(address, stream_handle(stream))
         except Error as error:  # RMM's deallocation may not fail
             logger.error("%s", error)
 

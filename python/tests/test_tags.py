@@ -238,7 +238,7 @@ def test_contents_are_as_promised(plain, shared, gpu, contents, after):
         address = shared.alloc(4 * MIB)
     gpu.fill(address, 7, 4 * MIB)
     _tags.pause("weights")
-    assert shared.pool_stats((0, 0)).paused_blocks == 0
+    assert shared.stats((0, 0)).paused_blocks == 0
     _tags.resume("weights")
     assert gpu.read_back(address, 64) == after * 64
     assert gpu.read_back(address + 4 * MIB - 64, 64) == after * 64

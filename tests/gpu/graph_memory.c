@@ -147,7 +147,7 @@ static const char *trim_or_check(neighbour *n) {
     char report[256] = "";
     switch (rng_below(&n->rng, 6)) {
     case 0:
-        NEED_OK(ductile_trim(n->s->allocator, rng_below(&n->rng, n->s->limit), NULL));
+        NEED_OK(ductile_trim(n->s->allocator, NULL, rng_below(&n->rng, n->s->limit), NULL));
         return NULL;
     case 1:
         NEED(ductile_check(n->s->allocator, report, sizeof(report)) == DUCTILE_OK, "check: %s",
@@ -385,7 +385,7 @@ static const char *judge(stage *s) {
     NEED(mismatches == 0, "%llu words of the graphs' memory differ",
          (unsigned long long)mismatches);
     ductile_stats stats = {.struct_size = sizeof(stats)};
-    NEED_OK(ductile_get_stats(s->allocator, &stats));
+    NEED_OK(ductile_get_stats(s->allocator, NULL, &stats));
     command_figure("neighbours_breaths", atomic_load(&s->n_steps));
     command_figure("recycled_handles", stats.recycled_handles);
     command_figure("compacted_handles", stats.compacted_handles);

@@ -345,8 +345,9 @@ static const char *free_under_the_peer_often(pair *p) {
     TRY(wait_for_both(p));
     TRY(expect_no_mismatch(p));
     ductile_stats s = {.struct_size = sizeof s};
-    NEED_OK(ductile_trim(p->a, UINT64_MAX, NULL)); /* looks at markers, and gives nothing back */
-    NEED_OK(ductile_get_stats(p->a, &s));
+    NEED_OK(
+        ductile_trim(p->a, NULL, UINT64_MAX, NULL)); /* looks at markers, and gives nothing back */
+    NEED_OK(ductile_get_stats(p->a, NULL, &s));
     NEED(s.pending_blocks == 0, "%llu blocks wait for work that is done",
          (unsigned long long)s.pending_blocks);
     return NULL;
@@ -384,7 +385,7 @@ static const char *run_cycle(pair *p) {
     }
     if (p->cycles % 4 == 3) {
         TRY(wait_for_both(p));
-        NEED_OK(ductile_trim(p->a, p->limit / 4, NULL));
+        NEED_OK(ductile_trim(p->a, NULL, p->limit / 4, NULL));
     }
     p->cycles++;
     TRY(expect_no_mismatch(p));
@@ -412,7 +413,7 @@ static const char *begin(pair *p) {
 
 static const char *judge(const pair *p) {
     ductile_stats s = {.struct_size = sizeof s};
-    NEED_OK(ductile_get_stats(p->a, &s));
+    NEED_OK(ductile_get_stats(p->a, NULL, &s));
     command_figure("cycles", p->cycles);
     command_figure("ops", p->ops);
     command_figure("granules_asked", p->granules_asked);

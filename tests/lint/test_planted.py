@@ -90,8 +90,8 @@ PLANTS = {
     "a private word in a decision": (
         "check_words.py", "docs/decisions/README.md", "The misfits.\n", '"misfits": say oversized'),
     "a block state that is not published": (
-        "check_schema.py", "pool/inspect/snapshot.c", 'case DUCTILE_BLOCK_PLANTED: return "planted";\n',
-        "pool/inspect/snapshot.schema.json: lacks the state planted"),
+        "check_schema.py", "pool/services/snapshot/snapshot.c", 'case DUCTILE_BLOCK_PLANTED: return "planted";\n',
+        "pool/services/snapshot/snapshot.schema.json: lacks the state planted"),
     "a private word in a page": (
         "check_words.py", "docs/contract.md", "The luggage of a plan.\n", '"luggage": say an argument'),
     "a promise without a test": (

@@ -100,8 +100,8 @@ static bool of_pool(const player *p, const char *name, uint64_t *out) {
         return false;
     }
     ductile_pool_id id = p->s.pools[pool].id;
-    (void)!ductile_pool_get_stats(p->s.f.allocator, id, &stats);
-    bool exists = ductile_pool_query(p->s.f.allocator, id, &info) == DUCTILE_OK;
+    (void)!ductile_get_stats(p->s.f.allocator, &id, &stats);
+    bool exists = ductile_list_pools(p->s.f.allocator, &id, &info, 1, NULL) == DUCTILE_OK;
     const struct {
         const char *name;
         uint64_t value;
@@ -166,7 +166,7 @@ static bool of_stream(const player *p, const char *name, uint64_t *out) {
         return false;
     }
     mapped_sum sum = {.stream = p->s.slots[slot].stream};
-    bool is_walked = ductile_walk(p->s.f.allocator, add_mapped, &sum) == DUCTILE_OK;
+    bool is_walked = ductile_walk(p->s.f.allocator, NULL, add_mapped, &sum) == DUCTILE_OK;
     *out = sum.bytes;
     return is_walked;
 }

@@ -21,7 +21,7 @@ ductile_virtual_state fixture_state(const fixture *f) {
 
 ductile_stats fixture_stats(ductile_allocator *allocator) {
     ductile_stats stats = {.struct_size = sizeof stats};
-    if (ductile_get_stats(allocator, &stats) != DUCTILE_OK) {
+    if (ductile_get_stats(allocator, NULL, &stats) != DUCTILE_OK) {
         memset(&stats, 0xFF, sizeof stats);
     }
     return stats;

@@ -292,7 +292,7 @@ Test(snapshot, what_was_held_is_told_from_the_end_backwards) {
     cr_expect_eq(m->end.holes, 1);
     cr_expect_eq(m->end.largest_hole, 512);
     cr_expect_eq(m->held_peak, 5120);
-    cr_expect_eq(now.t.n_elders, 1);
+    cr_expect_eq(now.t.n_from_before, 1);
     cr_expect_eq(now.t.refusals[0].held_bytes, 5120);
     cr_assert_eq(m->n_changes, 2);
     cr_expect_eq(m->changes[0].held_bytes, 5120); /* before the block in it */
@@ -423,7 +423,7 @@ Test(snapshot, without_history_what_was_held_is_taken_by_those_who_ask) {
     drop_now();
     cr_assert(read_held_as_trace(p.bytes, p.size, &now), "%s", now.error.reason);
     cr_assert_eq(now.t.n_events, 1);
-    cr_expect_eq(now.t.n_elders, 1);
+    cr_expect_eq(now.t.n_from_before, 1);
     assert_event(0, TRACE_ALLOC, 100, 0);
 }
 

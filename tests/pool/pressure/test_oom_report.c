@@ -29,7 +29,7 @@ static ductile_oom_report refused(size_t size, size_t stream) {
 /* The text; valid until the next. */
 static const char *text_of(const ductile_oom_report *r) {
     static char text[16384];
-    size_t length = ductile_oom_report_text(r, text, sizeof text);
+    size_t length = ductile_oom_report_format(r, DUCTILE_REPORT_TEXT, text, sizeof text);
     cr_assert_lt(length, sizeof text);
     assert_u64(strlen(text), length);
     return text;
@@ -271,7 +271,7 @@ Test(oom_report, is_valid_json_with_every_number_and_the_advice_after_a_refusal)
     }
     ductile_oom_report r = refused(250 * MIB, 0);
     char text[16384];
-    size_t length = ductile_oom_report_json(&r, text, sizeof text);
+    size_t length = ductile_oom_report_format(&r, DUCTILE_REPORT_JSON, text, sizeof text);
     cr_assert_lt(length, sizeof text);
     assert_fine(json_check(text));
     char number[64];
@@ -280,7 +280,7 @@ Test(oom_report, is_valid_json_with_every_number_and_the_advice_after_a_refusal)
     cr_assert_not_null(strstr(text, number));
     cr_assert_null(strstr(text, "\"advice\":[]"), "%s", text);
     r.number = 0;
-    (void)ductile_oom_report_json(&r, text, sizeof text);
+    (void)ductile_oom_report_format(&r, DUCTILE_REPORT_JSON, text, sizeof text);
     assert_fine(json_check(text));
     cr_assert_not_null(strstr(text, "\"advice\":[]"), "%s", text);
     close_audited();
@@ -289,12 +289,12 @@ Test(oom_report, is_valid_json_with_every_number_and_the_advice_after_a_refusal)
 Test(oom_report, tells_the_length_it_needs_and_never_writes_more) {
     open_fixture(NULL);
     ductile_oom_report r = refused(GIB, 0);
-    size_t length = ductile_oom_report_text(&r, NULL, 0);
+    size_t length = ductile_oom_report_format(&r, DUCTILE_REPORT_TEXT, NULL, 0);
     cr_assert_gt(length, 100);
     char *exact = malloc(length + 1);
     cr_assert_not_null(exact);
     for (size_t size = 1; size <= length + 1; size++) {
-        assert_u64(ductile_oom_report_text(&r, exact, size), length);
+        assert_u64(ductile_oom_report_format(&r, DUCTILE_REPORT_TEXT, exact, size), length);
         assert_u64(strlen(exact), size - 1);
     }
     cr_assert_eq(strcmp(exact, text_of(&r)), 0);
@@ -325,7 +325,7 @@ Test(oom_report, tells_of_memory_that_the_driver_lost) {
     const ductile_virtual_fault fault = {
         .struct_size = sizeof fault, .call = "unmap", .nth = 1, .code = DVMM_UNKNOWN};
     assert_ok(ductile_virtual_inject(f.gpu, &fault));
-    assert_status(ductile_empty_cache(f.allocator), DUCTILE_ERR_DRIVER);
+    assert_status(ductile_trim(f.allocator, NULL, 0, NULL), DUCTILE_ERR_DRIVER);
     r = refused(f.capacity_bytes, 0);
     cr_assert_gt(r.quarantined_bytes, 0);
     advises(&r, "lost to driver failures");

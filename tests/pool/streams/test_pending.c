@@ -28,7 +28,7 @@ static uint64_t pending(void) {
 
 /* The block is freed behind a use of that stream. */
 static void free_on(ductile_addr block, int stream) {
-    assert_ok(ductile_free_on(f.allocator, block, f.streams[stream]));
+    assert_ok(ductile_free_ex(f.allocator, block, &f.streams[stream], 1, NULL));
 }
 
 static void take_many(ductile_addr *block, int n) {
@@ -297,7 +297,7 @@ Test(pending, small_request_waits_for_as_much_as_it_lacks) {
 Test(pending, trim_of_many_is_linear) {
     make_pending();
     uint64_t before = calls_about_events();
-    assert_ok(ductile_empty_cache(f.allocator));
+    assert_ok(ductile_trim(f.allocator, NULL, 0, NULL));
     uint64_t calls = calls_about_events() - before;
     cr_assert(calls < 3 * (uint64_t)N_BLOCKS, "%llu calls for %d blocks", (unsigned long long)calls,
               N_BLOCKS);

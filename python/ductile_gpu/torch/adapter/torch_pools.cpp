@@ -367,7 +367,8 @@ namespace {
 uint64_t held_bytes(ductile_allocator *a, const MempoolId_t &id) {
     ductile_stats stats = {};
     stats.struct_size = sizeof stats;
-    bool is_there = ductile_pool_get_stats(a, to_pool_id(id), &stats) == DUCTILE_OK;
+    const ductile_pool_id of = to_pool_id(id);
+    bool is_there = ductile_get_stats(a, &of, &stats) == DUCTILE_OK;
     return is_there ? stats.reserved_bytes : 0;
 }
 

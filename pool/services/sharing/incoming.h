@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Handles of another process on their way into a range of this one: of a block, or of a tag. */
-#ifndef DUCTILE_POOL_SHARING_INCOMING_H
-#define DUCTILE_POOL_SHARING_INCOMING_H
+#ifndef DUCTILE_POOL_SERVICES_SHARING_INCOMING_H
+#define DUCTILE_POOL_SERVICES_SHARING_INCOMING_H
 
 #include "pool/base/allocator.h"
+#include "pool/services/sharing/share_wire.h"
 #include "pool/sharing/import.h"
-#include "pool/sharing/share_wire.h"
 
 /* An import under way, on the stack. The caller sets the first three, and receives the head. */
 typedef struct dpool_incoming {

@@ -4,7 +4,7 @@
  * leaves no descriptor, address or mapping behind. The other side of the socket is played by hand:
  * every byte of a true message is falsified in turn, and messages end at every place.
  */
-#include "pool/sharing/share_wire.h"
+#include "pool/services/sharing/share_wire.h"
 #include "tests/support/expect.h"
 #include "tests/support/rng.h"
 #include "tests/support/two_ends.h"

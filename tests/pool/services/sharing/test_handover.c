@@ -4,7 +4,7 @@
  */
 #include "tests/support/one_pair.h"
 
-#include "pool/sharing/tag_wire.h"
+#include "pool/services/sharing/tag_wire.h"
 #include "vmm/driver/open_virtual.h"
 
 #include <ductile_handover.h>

@@ -13,8 +13,8 @@
  * The receiver trusts nothing: it checks every number before it uses it, and closes every
  * descriptor that was not announced.
  */
-#ifndef DUCTILE_POOL_SHARING_SHARE_WIRE_H
-#define DUCTILE_POOL_SHARING_SHARE_WIRE_H
+#ifndef DUCTILE_POOL_SERVICES_SHARING_SHARE_WIRE_H
+#define DUCTILE_POOL_SERVICES_SHARING_SHARE_WIRE_H
 
 #include "vmm/driver/driver.h"
 

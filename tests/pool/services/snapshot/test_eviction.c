@@ -230,7 +230,7 @@ static void follow(size_t *n_live, size_t size) {
         }
     }
     heap h = {0};
-    assert_ok(ductile_walk(f.allocator, keep_block, &h));
+    assert_ok(ductile_walk(f.allocator, NULL, keep_block, &h));
     bool is_there = false;
     for (size_t i = 0; i < h.n; i++) {
         is_there |= h.blocks[i].address == e.address && h.blocks[i].size == e.size &&
@@ -250,7 +250,7 @@ static void try_heap(uint64_t seed) {
     size_t n = make_heap(&r, &n_live);
     size_t size = 512 * rng_between(&r, 1, 24000);
     heap h = {0};
-    assert_ok(ductile_walk(f.allocator, keep_block, &h));
+    assert_ok(ductile_walk(f.allocator, NULL, keep_block, &h));
     uint64_t best = cheapest(&h, n, size);
     ductile_status status = plan(size, n);
     cr_assert_eq(status, best == UINT64_MAX ? DUCTILE_ERR_OUT_OF_MEMORY : DUCTILE_OK, "seed %llu",
@@ -265,8 +265,8 @@ static void try_heap(uint64_t seed) {
     while (n_live > 0) {
         give(live[--n_live]);
     }
-    assert_ok(
-        ductile_trim(f.allocator, 0, NULL)); /* the next one has no free memory to begin with */
+    assert_ok(ductile_trim(f.allocator, NULL, 0,
+                           NULL)); /* the next one has no free memory to begin with */
 }
 
 Test(eviction, no_subset_is_cheaper) {

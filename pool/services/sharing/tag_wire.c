@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "pool/sharing/tag_wire.h"
+#include "pool/services/sharing/tag_wire.h"
 
 #include "vmm/base/align.h"
 

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Handles on their way to another process: of a block, or of a tag. They are pinned. */
-#ifndef DUCTILE_POOL_SHARING_OUTGOING_H
-#define DUCTILE_POOL_SHARING_OUTGOING_H
+#ifndef DUCTILE_POOL_SERVICES_SHARING_OUTGOING_H
+#define DUCTILE_POOL_SERVICES_SHARING_OUTGOING_H
 
 #include "pool/base/allocator.h"
-#include "pool/sharing/share_wire.h"
+#include "pool/services/sharing/share_wire.h"
 
 /* Owner: one call. */
 typedef struct dpool_outgoing {

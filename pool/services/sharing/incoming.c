@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Everything that arrives is checked before it is used. */
-#include "pool/sharing/incoming.h"
+#include "pool/services/sharing/incoming.h"
 
 #include "vmm/base/align.h"
 #include "vmm/export.h"

@@ -12,10 +12,10 @@
  *
  * The layout is a hash of the table, so the receiver can tell that all of it arrived as it was.
  */
-#ifndef DUCTILE_POOL_SHARING_TAG_WIRE_H
-#define DUCTILE_POOL_SHARING_TAG_WIRE_H
+#ifndef DUCTILE_POOL_SERVICES_SHARING_TAG_WIRE_H
+#define DUCTILE_POOL_SERVICES_SHARING_TAG_WIRE_H
 
-#include "pool/sharing/share_wire.h"
+#include "pool/services/sharing/share_wire.h"
 
 #include <ductile_handover.h>
 

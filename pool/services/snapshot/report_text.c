@@ -3,6 +3,7 @@
 #include <ductile.h>
 
 #include "vmm/base/align.h"
+#include "vmm/base/json.h"
 
 #include <inttypes.h>
 #include <stdarg.h>
@@ -147,20 +148,19 @@ static const advice_fn advice[] = {advise_size,    advise_limit,   advise_others
                                    advise_capture, advise_pending, advise_recycling, advise_pinned,
                                    advise_lost,    advise_less};
 
-/* Writes every sentence that applies, each between `before` and `after`, with `between` between
- * two. */
-static void put_advice(writer *w, const ductile_oom_report *r, const char *before,
-                       const char *between, const char *after) {
-    const char *lead = "";
-    for (size_t i = 0; i < sizeof advice / sizeof *advice; i++) {
-        char sentence[512];
-        writer one = {sentence, sizeof sentence, 0};
-        advice[i](&one, r);
-        if (one.length > 0) {
-            put(w, "%s%s%s%s", lead, before, sentence, after);
-            lead = between;
-        }
+/* What is advised first, second, ...: NULL when there is no more, "" where it does not apply. */
+typedef struct sentence {
+    char text[512];
+} sentence;
+
+static const char *advise(const ductile_oom_report *r, size_t i, sentence *out) {
+    if (r->number == 0 || i == sizeof advice / sizeof advice[0]) {
+        return NULL;
     }
+    writer w = {out->text, sizeof out->text, 0};
+    out->text[0] = '\0';
+    advice[i](&w, r);
+    return out->text;
 }
 
 /* ---- Text ---------------------------------------------------------------------------------- */
@@ -216,34 +216,42 @@ static void put_holders(writer *w, const ductile_oom_report *r) {
     }
 }
 
-size_t ductile_oom_report_text(const ductile_oom_report *r, char *buffer, size_t size) {
-    writer w = {buffer, size, 0};
-    put(&w, "%s", "");
-    if (r->number == 0) {
-        put(&w, "No request was refused for lack of memory.\n");
-        return w.length;
+static void put_advice(writer *w, const ductile_oom_report *r) {
+    sentence s;
+    for (size_t i = 0; advise(r, i, &s) != NULL; i++) {
+        if (s.text[0] != '\0') {
+            put(w, "  - %s\n", s.text);
+        }
     }
-    put_head(&w, r);
-    put_free(&w, r);
-    put_holders(&w, r);
-    put(&w, "What would help:\n");
-    put_advice(&w, r, "  - ", "", "\n");
-    return w.length;
+}
+
+static void put_text(writer *w, const ductile_oom_report *r) {
+    if (r->number == 0) {
+        put(w, "No request was refused for lack of memory.\n");
+        return;
+    }
+    put_head(w, r);
+    put_free(w, r);
+    put_holders(w, r);
+    put(w, "What would help:\n");
+    put_advice(w, r);
 }
 
 /* ---- JSON ---------------------------------------------------------------------------------- */
 
-#define NUMBER(field) put(w, "\"" #field "\":%" PRIu64 ",", (uint64_t)r->field)
+#define NUMBER(field) dti_json_number(j, #field, r->field)
 
-static void put_pool(writer *w, ductile_pool_id id) {
-    put(w, "\"pool\":[%" PRIu64 ",%" PRIu64 "],", id.first, id.second);
+static void write_pool(dti_json *j, ductile_pool_id id) {
+    const uint64_t numbers[] = {id.first, id.second};
+    dti_json_numbers(j, "pool", numbers, 2);
 }
 
-static void put_numbers(writer *w, const ductile_oom_report *r) {
-    put(w, "\"device\":%d,\"captured\":%d,\"stream\":%" PRIuPTR ",", r->device, r->captured,
-        (uintptr_t)r->stream);
+static void write_numbers(dti_json *j, const ductile_oom_report *r) {
+    dti_json_signed(j, "device", r->device);
+    dti_json_signed(j, "captured", r->captured);
+    dti_json_number(j, "stream", (uintptr_t)r->stream);
     NUMBER(number);
-    put_pool(w, r->pool);
+    write_pool(j, r->pool);
     NUMBER(requested_bytes);
     NUMBER(rounded_bytes);
     NUMBER(missing_bytes);
@@ -268,45 +276,71 @@ static void put_numbers(writer *w, const ductile_oom_report *r) {
     NUMBER(n_holders);
 }
 
-static void put_holders_json(writer *w, const ductile_oom_report *report) {
-    put(w, "\"holders\":[");
+static void write_holders(dti_json *j, const ductile_oom_report *report) {
+    dti_json_open(j, "holders", '[');
     for (uint64_t i = 0; i < n_kept(report); i++) {
         const ductile_oom_holder *r = &report->holders[i];
-        put(w, "%s{\"stream\":%" PRIuPTR ",", i == 0 ? "" : ",", (uintptr_t)r->stream);
-        put_pool(w, r->pool);
+        dti_json_open(j, NULL, '{');
+        dti_json_number(j, "stream", (uintptr_t)r->stream);
+        write_pool(j, r->pool);
         NUMBER(held_bytes);
         NUMBER(live_bytes);
         NUMBER(free_bytes);
         NUMBER(pending_bytes);
         NUMBER(unproven_bytes);
-        put(w, "\"largest_free_bytes\":%" PRIu64 "}", r->largest_free_bytes);
+        NUMBER(largest_free_bytes);
+        dti_json_close(j, '}');
     }
-    put(w, "],");
+    dti_json_close(j, ']');
 }
 
-static void put_sizes_json(writer *w, const ductile_oom_report *r) {
-    const char *comma = "";
-    put(w, "\"free_by_size\":[");
+static void write_sizes(dti_json *j, const ductile_oom_report *r) {
+    dti_json_open(j, "free_by_size", '[');
     for (unsigned i = 0; i < DUCTILE_OOM_SIZES; i++) {
         if (r->free_blocks_by_size[i] > 0) {
-            put(w, "%s{\"from_bytes\":%" PRIu64 ",\"blocks\":%" PRIu64 ",\"bytes\":%" PRIu64 "}",
-                comma, (uint64_t)512 << i, r->free_blocks_by_size[i], r->free_bytes_by_size[i]);
-            comma = ",";
+            dti_json_open(j, NULL, '{');
+            dti_json_number(j, "from_bytes", (uint64_t)512 << i);
+            dti_json_number(j, "blocks", r->free_blocks_by_size[i]);
+            dti_json_number(j, "bytes", r->free_bytes_by_size[i]);
+            dti_json_close(j, '}');
         }
     }
-    put(w, "],");
+    dti_json_close(j, ']');
 }
 
-size_t ductile_oom_report_json(const ductile_oom_report *r, char *buffer, size_t size) {
-    writer w = {buffer, size, 0};
-    put(&w, "{");
-    put_numbers(&w, r);
-    put_holders_json(&w, r);
-    put_sizes_json(&w, r);
-    put(&w, "\"advice\":[");
-    if (r->number > 0) {
-        put_advice(&w, r, "\"", ",", "\"");
+static void write_advice(dti_json *j, const ductile_oom_report *r) {
+    sentence s;
+    dti_json_open(j, "advice", '[');
+    for (size_t i = 0; advise(r, i, &s) != NULL; i++) {
+        if (s.text[0] != '\0') {
+            dti_json_text(j, NULL, s.text);
+        }
     }
-    put(&w, "]}");
+    dti_json_close(j, ']');
+}
+
+static int put_piece(void *user, const char *text, size_t length) {
+    put(user, "%.*s", (int)length, text);
+    return 0;
+}
+
+static void put_json(writer *w, const ductile_oom_report *r) {
+    dti_json j = {.write = put_piece, .user = w};
+    dti_json_open(&j, NULL, '{');
+    write_numbers(&j, r);
+    write_holders(&j, r);
+    write_sizes(&j, r);
+    write_advice(&j, r);
+    dti_json_close(&j, '}');
+}
+
+size_t ductile_oom_report_format(const ductile_oom_report *r, ductile_report_format format,
+                                 char *buffer, size_t size) {
+    writer w = {buffer, size, 0};
+    if (format == DUCTILE_REPORT_JSON) {
+        put_json(&w, r);
+    } else {
+        put_text(&w, r);
+    }
     return w.length;
 }

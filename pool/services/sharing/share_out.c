@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Exports blocks to other processes. */
-#include "pool/sharing/outgoing.h"
+#include "pool/services/sharing/outgoing.h"
 #include "pool/sharing/pin.h"
 
 #include <ductile_share.h>

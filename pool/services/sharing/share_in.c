@@ -2,7 +2,7 @@
 /* Imports blocks from other processes. */
 #include "pool/base/callback_list.h"
 #include "pool/base/stream_id.h"
-#include "pool/sharing/incoming.h"
+#include "pool/services/sharing/incoming.h"
 
 #include <ductile_share.h>
 

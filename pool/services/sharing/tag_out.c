@@ -2,9 +2,9 @@
 /* Exports all blocks of the pools with a tag as one message. */
 #include "pool/base/guards.h"
 #include "pool/blocks/region.h"
-#include "pool/sharing/outgoing.h"
+#include "pool/services/sharing/outgoing.h"
+#include "pool/services/sharing/tag_wire.h"
 #include "pool/sharing/pin.h"
-#include "pool/sharing/tag_wire.h"
 
 #include <stdlib.h>
 #include <string.h>

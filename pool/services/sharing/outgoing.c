@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* No lock is held while a socket is used, and none is needed: pinned handles stay what and where
  * they are. */
-#include "pool/sharing/outgoing.h"
+#include "pool/services/sharing/outgoing.h"
 
 #include "pool/base/log.h"
 

@@ -2,8 +2,8 @@
 /* Imports whole tags from other processes. */
 #include "pool/base/callback_list.h"
 #include "pool/base/stream_id.h"
-#include "pool/sharing/incoming.h"
-#include "pool/sharing/tag_wire.h"
+#include "pool/services/sharing/incoming.h"
+#include "pool/services/sharing/tag_wire.h"
 
 #include <ductile_share.h>
 

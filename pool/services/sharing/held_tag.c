@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Keeps the descriptors of a tag without a device: while one is open, the memory stays alive. */
-#include "pool/sharing/tag_wire.h"
+#include "pool/services/sharing/tag_wire.h"
 
 #include "vmm/base/align.h"
 
