@@ -480,33 +480,20 @@ def parse(words):
         formatter_class=argparse.RawDescriptionHelpFormatter,
         usage=argparse.SUPPRESS,
     )  # fmt: skip
-    parser.add_argument(
-        "--quick", action="store_true", help="1 turn of 2 passes, no smallest capacities"
-    )
-    parser.add_argument(
-        "--turns", type=int, help="of each peer on each trace, while there is time (3)"
-    )
-    parser.add_argument(
-        "--passes", type=int, help="of each trace in a turn, the first one cold (5)"
-    )
-    parser.add_argument("--seconds", type=float, default=4,
-                        help="PyTorch and RMM: no third pass begins later (4)")  # fmt: skip
-    parser.add_argument(
-        "--limit", type=float, help="seconds for everything but the picture (430; quick: 150)"
-    )
-    parser.add_argument(
-        "--capacity-seconds", type=float, default=45, help="for one smallest capacity (45)"
-    )
-    parser.add_argument("--no-capacity", action="store_true", help="no smallest capacities")
-    parser.add_argument("--only", help="these peers, separated by commas")
-    parser.add_argument("--device", choices=("auto", "cuda", "virtual"), default="auto")
-    parser.add_argument("--output", type=Path, default=ROOT / "bench/out", metavar="FOLDER",
-                        help="(bench/out)")  # fmt: skip
-    parser.add_argument("--bench", help=argparse.SUPPRESS)
-    parser.add_argument(
-        "--python", default=os.environ.get("PYTHON", "python3"), help=argparse.SUPPRESS
-    )
-    parser.add_argument("traces", nargs="*", metavar="TRACE", help="(those of bench/traces)")
+    add = parser.add_argument
+    add("--quick", action="store_true", help="1 turn of 2 passes, no smallest capacities")
+    add("--turns", type=int, help="of each peer on each trace, while there is time (3)")
+    add("--passes", type=int, help="of each trace in a turn, the first one cold (5)")
+    add("--seconds", type=float, default=4, help="PyTorch and RMM: no third pass begins later (4)")
+    add("--limit", type=float, help="seconds for everything but the picture (430; quick: 150)")
+    add("--capacity-seconds", type=float, default=45, help="for one smallest capacity (45)")
+    add("--no-capacity", action="store_true", help="no smallest capacities")
+    add("--only", help="these peers, separated by commas")
+    add("--device", choices=("auto", "cuda", "virtual"), default="auto")
+    add("--output", type=Path, default=ROOT / "bench/out", metavar="FOLDER", help="(bench/out)")
+    add("--bench", help=argparse.SUPPRESS)
+    add("--python", default=os.environ.get("PYTHON", "python3"), help=argparse.SUPPRESS)
+    add("traces", nargs="*", metavar="TRACE", help="(those of bench/traces)")
     given = parser.parse_args(words)
     return complete(parser, given)
 

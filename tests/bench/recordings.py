@@ -1,23 +1,29 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""usage: snapshots.py DUCTILE_BENCH
+"""usage: recordings.py DUCTILE_BENCH
 
-What ductile-bench makes of the snapshots in snapshots.txt, which says what its words mean."""
+What ductile-bench makes of the traces and snapshots in recordings.txt, which says what its words mean."""
 
 import ast
 import json
 import pickle
+import re
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
-CASES = Path(__file__).with_name("snapshots.txt")
+CASES = Path(__file__).with_name("recordings.txt")
+COMMANDS = {
+    "view": ["view", "--quick", "--contender", "ductile"],
+    "replay": ["replay", "--json", "--device", "virtual"],
+}
+OPTIONS = re.compile(r"(?:--[a-z]+ \S+ )*")
 BLOCK = {"address": (0, 16), "size": (1, 10), "requested_size": (2, 10)}
 
 
 class Snapshot:
-    """As PyTorch writes it. The words of snapshots.txt are its methods."""
+    """As PyTorch writes it. The words of recordings.txt are its methods."""
 
     def __init__(self):
         self.content = {"device_traces": [[]], "segments": [], "external_annotations": []}
@@ -65,23 +71,57 @@ class Snapshot:
         self.content["segments"][-1]["blocks"].append({**said, "state": words[3]})
 
 
+def in_bytes(word):
+    """"3M" and "1M+512" are numbers."""
+    if not re.fullmatch(r"\d+[KM](\+\d+)?", word):
+        return word
+    return str(sum(int(part[:-1]) << {"K": 10, "M": 20}[part[-1]] if part[-1] in "KM" else int(part)
+                   for part in word.split("+")))
+
+
+class Text:
+    """A trace, a line of it for each operation."""
+
+    def __init__(self):
+        self.lines = []
+
+    def add(self, *words):
+        self.lines.append(" ".join(in_bytes(word) for word in words))
+
+
+def content_of(recording):
+    if isinstance(recording, Snapshot):
+        return pickle.dumps(recording.content, protocol=4)
+    return "\n".join([*recording.lines, ""]).encode()
+
+
 def read_cases(lines):
-    """(name, snapshot, [(what becomes of it, options, the rest of the line)])"""
+    """(name, snapshot or text, [(what becomes of it, options, the rest of the line)])"""
     cases = []
     for line in lines:
         word, _, rest = line.strip().partition(" ")
-        if word == "snapshot":
-            cases.append((rest, Snapshot(), []))
-        elif word in ("gives", "refuses", "view"):
-            options = rest.split()[:2] if rest.startswith("--") else []
+        if word in ("snapshot", "trace"):
+            cases.append((rest, Snapshot() if word == "snapshot" else Text(), []))
+        elif word == "bad":
+            reason, _, text = rest.partition(" | ")
+            cases.append((f"bad line {text}", Text(), [("refuses", [], reason)]))
+            cases[-1][1].lines = text.split("; ")
+        elif word in ("gives", "refuses", "view", "replay"):
+            options = OPTIONS.match(rest).group().split()
             cases[-1][2].append((word, options, rest.split(" ", len(options))[-1]))
-        elif not word.startswith("#") and word:
+        elif word and (word != "#" or isinstance(cases[-1][1] if cases else None, Text) and rest.startswith("version")):
             for operation in line.split(";"):
                 cases[-1][1].add(*operation.split())
     return cases
 
 
 def figure(view, name):
+    """"recorded.holes", "refusals.0.event", "sum holders.bytes"; "sum holders.bytes refused" of those that are."""
+    word, _, rest = name.partition(" ")
+    if word == "sum":
+        path, _, which = rest.partition(" ")
+        rows, key = path.split(".")
+        return sum(row[key] for row in view[rows] if not which or row[which])
     for part in name.split("."):
         view = view[int(part)] if part.isdigit() else view[part]
     return view
@@ -89,20 +129,22 @@ def figure(view, name):
 
 def judge(program, file, what, options, rest):
     """What is wrong, or None."""
-    given = ["view", "--quick", "--contender", "ductile"] if what == "view" else ["convert"]
-    words = [program, *given, *options, file, *(["-"] if what != "view" else [])]
+    words = [program, *COMMANDS.get(what, ["convert"]), *options, file, *([] if what in COMMANDS else ["-"])]
     done = subprocess.run(words, capture_output=True, text=True, timeout=600, check=False)
     if what == "refuses":
-        return None if done.returncode == 1 and rest in done.stderr else f"{done.returncode}: {done.stderr!r}"
+        parts = rest.split(" ", 1) if rest.startswith(":") else [rest]  # ":3: REASON", of line 3
+        is_told = done.returncode == 1 and all(part in done.stderr for part in parts)
+        return None if is_told else f"{done.returncode}: {done.stderr!r}"
     if done.returncode != 0 or done.stderr:
         return f"{done.returncode}: {done.stderr!r}"
     if what == "gives":
-        lines = done.stdout.splitlines()[1:]
+        lines = done.stdout.splitlines()
+        lines = lines if rest.startswith("# version") else lines[1:]
         return None if lines == rest.split("; ") else f"gives {'; '.join(lines)}"
     view = json.loads(done.stdout.splitlines()[0])
     for claim in rest.split("; "):
         name, _, value = claim.partition(" = ")
-        if figure(view, name) != ast.literal_eval(value):
+        if figure(view, name) != ast.literal_eval(in_bytes(value)):
             return f"{name} is {figure(view, name)}"
     return None
 
@@ -111,9 +153,9 @@ def main(arguments):
     if len(arguments) != 1:
         sys.exit(__doc__)
     failures = 0
-    with tempfile.NamedTemporaryFile(suffix=".pickle") as file:
-        for name, snapshot, claims in read_cases(CASES.read_text(encoding="utf-8").splitlines()):
-            Path(file.name).write_bytes(pickle.dumps(snapshot.content, protocol=4))
+    with tempfile.NamedTemporaryFile() as file:
+        for name, recording, claims in read_cases(CASES.read_text(encoding="utf-8").splitlines()):
+            Path(file.name).write_bytes(content_of(recording))
             for claim in claims:
                 why = judge(arguments[0], file.name, *claim)
                 failures += why is not None
