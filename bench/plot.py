@@ -19,26 +19,27 @@ from math import log10
 from pathlib import Path
 from statistics import median
 
+from compare_peers import BY_NAME
 from contender_titles import TITLES
 
 GIB = 1 << 30
-# As every page calls them, in the order of the legend; whatever else a file has follows in grey. Colour, width and
-# dashes: told apart also without colour.
+# Colour, width and dashes, in the order of the legend; whatever else a file has follows in grey. Told apart also
+# without colour.
 LOOKS = {
-    "ductile": (TITLES["ductile"], "#0b6e4f", 2.2, ""),
-    "ductile wait": ("Ductile, wait", "#0b6e4f", 2.2, ""),
-    "ductile poll": ("Ductile, poll", "#e09f3e", 1.8, ""),
-    "expandable": (TITLES["expandable"], "#d1495b", 1.5, "7 2"),
-    "classic": (TITLES["classic"], "#30638e", 1.5, "3 1.5"),
-    "cumemallocasync": (TITLES["cumemallocasync"], "#8d5a97", 1.3, "8 1.5 1.5 1.5"),
-    "ductile-tight": ("Ductile, tight", "#7cb518", 1.6, ""),
-    "torch-ductile": ("Ductile in PyTorch", "#14a37f", 1.4, "11 3"),
-    "torch-expandable": ("expandable in PyTorch", "#d1495b", 1.5, "7 2"),
-    "torch-native": ("native in PyTorch", "#30638e", 1.5, "3 1.5"),
-    "torch-async": ("async in PyTorch", "#b07aa1", 1.3, "8 1.5 1.5 1.5"),
-    "rmm-pool": ("RMM's pool", "#c77d0a", 1.3, "4 1.5 1.5 1.5"),
-    "rmm-arena": ("RMM's arena", "#6f4e37", 1, "1.5 1.5"),
-    "cumemalloc": (TITLES["cumemalloc"], "#9a9a9a", 0.8, ""),
+    "ductile": ("#0b6e4f", 2.2, ""),
+    "ductile wait": ("#0b6e4f", 2.2, ""),
+    "ductile poll": ("#e09f3e", 1.8, ""),
+    "expandable": ("#d1495b", 1.5, "7 2"),
+    "classic": ("#30638e", 1.5, "3 1.5"),
+    "cumemallocasync": ("#8d5a97", 1.3, "8 1.5 1.5 1.5"),
+    "ductile-tight": ("#7cb518", 1.6, ""),
+    "torch-ductile": ("#14a37f", 1.4, "11 3"),
+    "torch-expandable": ("#d1495b", 1.5, "7 2"),
+    "torch-native": ("#30638e", 1.5, "3 1.5"),
+    "torch-async": ("#b07aa1", 1.3, "8 1.5 1.5 1.5"),
+    "rmm-pool": ("#c77d0a", 1.3, "4 1.5 1.5 1.5"),
+    "rmm-arena": ("#6f4e37", 1, "1.5 1.5"),
+    "cumemalloc": ("#9a9a9a", 0.8, ""),
 }
 STYLE = """
   text { font: 13px system-ui, sans-serif; fill: #59636e }
@@ -61,7 +62,15 @@ def fail(reason):
 
 
 def look(name):
-    return LOOKS.get(name, (name, "#777777", 1, ""))
+    return LOOKS.get(name, ("#777777", 1, ""))
+
+
+def title_of(name):
+    """As every page calls it: "ductile wait" is "Ductile, wait"."""
+    contender, *way = name.split(" ")
+    peer = BY_NAME.get(name)
+    known = TITLES.get(contender) or (peer.title if peer else name)
+    return ", ".join([known, *way]) if contender in TITLES else known
 
 
 def by_legend(name):
@@ -101,7 +110,7 @@ class Panel:
         return [f"{x:.1f},{y:.1f}" for x, y in map(self.place, xs, ys)]
 
     def line(self, xs, ys, name):
-        _, color, width, dashes = look(name)
+        color, width, dashes = look(name)
         yield (f'<polyline points="{" ".join(self.points(xs, ys))}" stroke="{color}" stroke-width="{width}" '
                f'stroke-dasharray="{dashes}"/>')
 
@@ -161,7 +170,7 @@ def draw_trace(top, trace, runs):
     labels = [(panel.place(0, live)[1], f"{live:.2f} GiB live", "")]
     for name in sorted(runs, key=by_legend, reverse=True):
         yield from panel.line([s[0] for s in runs[name]], [s[2] / GIB for s in runs[name]], name)
-        labels.append((panel.place(0, most[name])[1], f"{most[name]:.2f} GiB {look(name)[0]}", look(name)[1]))
+        labels.append((panel.place(0, most[name])[1], f"{most[name]:.2f} GiB {title_of(name)}", look(name)[0]))
     for y, words, color in spread(labels, 15):
         yield text(590, y + 4, words, "small", f' style="fill: {color}"' if color else "")
 
@@ -217,7 +226,7 @@ def draw_bands(panel, contenders):
         yield text(x, y + 16, spread_percent, "middle small")
     for name in sorted(contenders, key=by_legend, reverse=True):
         xs, least, middle, most = zip(*contenders[name])
-        yield from panel.area(xs, least, most, "", f' fill="{look(name)[1]}" fill-opacity="0.18"')
+        yield from panel.area(xs, least, most, "", f' fill="{look(name)[0]}" fill-opacity="0.18"')
         yield from panel.line(xs, middle, name)
 
 
@@ -235,8 +244,8 @@ def draw_sweep(rows):
     names = sorted({row["contender"] for row in rows if not row.get("absent")}, key=by_legend)
     parts = []
     for n, name in enumerate(names):
-        title, color, *_ = look(name)
-        parts += [box("", 60 + 170 * n, 12, 12, 12, f' fill="{color}"'), text(78 + 170 * n, 23, title)]
+        parts.append(box("", 60 + 170 * n, 12, 12, 12, f' fill="{look(name)[0]}"'))
+        parts.append(text(78 + 170 * n, 23, title_of(name)))
     for n, (title, figure) in enumerate(FIGURES):
         settings = bands(rows, figure)
         parts += draw_figure(70 + 190 * n, title, settings)
