@@ -152,22 +152,22 @@ static bool is_over(const late_work *l) {
 static const char *late_before_pause(late_work *l, ductile_allocator *a,
                                      ductile_contents contents) {
     canvas c;
-    const ductile_pool_id pool = {9, l->id}; /* one that holds nothing yet */
-    NEED_OK(ductile_pool_retain(a, pool));
-    NEED_OK(ductile_pool_set_kind(a, pool, DUCTILE_POOL_PLAIN));
-    NEED_OK(ductile_pool_begin(a, pool, NULL, NULL));
+    const ductile_pool_id id = {9, l->id}; /* one that holds nothing yet */
+    NEED_OK(ductile_pool_retain(a, id));
+    NEED_OK(ductile_pool_set_kind(a, id, DUCTILE_POOL_PLAIN));
+    NEED_OK(ductile_pool_begin(a, id, NULL, NULL));
     TRY(begin_late(l, a, &c));
-    NEED_OK(ductile_pool_end(a, pool));
+    NEED_OK(ductile_pool_end(a, id));
     l->n_late += !is_over(l);
-    NEED_OK(ductile_pause(a, pool, contents));
+    NEED_OK(ductile_pause(a, id, contents));
     NEED(is_over(l), "a pause did not wait for the peer's stream");
-    NEED_OK(ductile_resume(a, pool));
+    NEED_OK(ductile_resume(a, id));
     if (contents == DUCTILE_CONTENTS_KEEP) {
         TRY(look(&l->owner->painter, &c, l->owner->stream));
     }
     NEED_OK(ductile_free(a, c.address));
-    NEED_OK(ductile_pool_release(a, pool));
-    NEED_OK(ductile_pool_release(a, pool));
+    NEED_OK(ductile_pool_release(a, id));
+    NEED_OK(ductile_pool_release(a, id));
     return NULL;
 }
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Callbacks that are asked for memory: wrong arguments, and other threads meanwhile. Who is asked,
- * when and how often, and what they may do, is in tests/scenarios/asked.txt. */
+/* Callbacks that are asked for memory: wrong arguments, and other threads meanwhile. When each is
+ * asked and how often, and what it may do, is in tests/scenarios/asked.txt. */
 #include "tests/support/one_fixture.h"
 
 #include <pthread.h>
