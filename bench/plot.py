@@ -341,14 +341,15 @@ def make_picture(path):
         return fail(f"{path}: neither memory over time nor rows of a sweep, of replay --json or of preload_gpu")
 
 
-def main(arguments):
+def run(usage, picture_of):
+    arguments = sys.argv[1:]
     if len(arguments) != 2 or arguments[0].startswith("-"):
-        sys.exit(__doc__)
+        sys.exit(usage)
     try:
-        Path(arguments[1]).write_text(make_picture(Path(arguments[0])), encoding="utf-8")
+        Path(arguments[1]).write_text(picture_of(Path(arguments[0])), encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         fail(f"{getattr(error, 'filename', None) or arguments[0]}: {getattr(error, 'strerror', None) or error}")
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    run(__doc__, make_picture)

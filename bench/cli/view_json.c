@@ -117,40 +117,6 @@ static void print_profiles(FILE *out, const trace_holders *holders) {
     (void)fputs(holders->n_profiles > 0 ? "]]" : "]", out);
 }
 
-static void print_refusal(FILE *out, const trace_refusal *of) {
-    (void)fprintf(out, "{\"event\":%zu", of->event);
-    print_number(out, "request_bytes", of->size);
-    print_number(out, "live_bytes", of->live_bytes);
-    print_number(out, "held_bytes", of->held_bytes);
-    print_number(out, "device_free_bytes", of->device_free_bytes);
-    print_number(out, "stack", of->stack);
-    print_bool(out, "replayed", of->is_replayed);
-    (void)putc('}', out);
-}
-
-static uint64_t need_of(const trace_refusal *of) {
-    return of->live_bytes + of->size;
-}
-
-/* Of too many the first ones, and the one that needs most. */
-static void print_refusals(FILE *out, const trace *t) {
-    enum { MOST = 64 };
-    size_t most = 0;
-    size_t n = 0;
-    for (size_t i = 1; i < t->n_refusals; i++) {
-        most = need_of(&t->refusals[i]) > need_of(&t->refusals[most]) ? i : most;
-    }
-    (void)fputs(",\"refusals\":[", out);
-    for (size_t i = 0; i < t->n_refusals; i++) {
-        if (i < MOST || i == most) {
-            (void)fputs(comma(n++), out);
-            print_refusal(out, &t->refusals[i]);
-        }
-    }
-    (void)putc(']', out);
-    print_number(out, "n_refusals", t->n_refusals);
-}
-
 /* ---- Maps ----------------------------------------------------------------------------------- */
 
 /* Equal cells that follow each other: how many, and which. */
@@ -217,30 +183,71 @@ static void print_held(FILE *out, const recorded_memory *m) {
     (void)putc(']', out);
 }
 
-/* Where each block lay when the recording ended. */
-static void print_layout(FILE *out, const trace *t) {
+/* What was held just before an event, in parts and where each block lay. */
+static void print_layout(FILE *out, const trace *t, const recorded_layout *l, uint64_t event) {
     memory_map map;
-    if (memory_map_of_recorded(&map, t)) {
+    (void)fprintf(out, "\"held_bytes\":%" PRIu64, l->held);
+    print_number(out, "live_bytes", l->live);
+    print_number(out, "pending_bytes", l->pending);
+    print_number(out, "free_bytes", l->free);
+    print_number(out, "holes", l->holes);
+    print_number(out, "largest_hole", l->largest_hole);
+    if (memory_map_of_recorded(&map, t, l, event)) {
         print_map(out, &map, NULL);
     }
     memory_map_fini(&map);
 }
 
+/* With all that was held then where that is known. */
+static void print_refusal(FILE *out, const trace *t, size_t index) {
+    const trace_refusal *of = &t->refusals[index];
+    (void)fprintf(out, "{\"event\":%zu", of->event);
+    print_number(out, "request_bytes", of->size);
+    print_number(out, "live_bytes", of->live_bytes);
+    print_number(out, "held_bytes", of->held_bytes);
+    print_number(out, "device_free_bytes", of->device_free_bytes);
+    print_number(out, "stack", of->stack);
+    print_bool(out, "replayed", of->is_replayed);
+    if (index == t->recorded.refusal && t->recorded.refused.is_known) {
+        (void)fputs(",\"recorded\":{", out);
+        print_layout(out, t, &t->recorded.refused, of->event);
+        (void)putc('}', out);
+    }
+    (void)putc('}', out);
+}
+
+static uint64_t need_of(const trace_refusal *of) {
+    return of->live_bytes + of->size;
+}
+
+/* Of too many the first ones, and the one that needs most. */
+static void print_refusals(FILE *out, const trace *t) {
+    enum { MOST = 64 };
+    size_t most = 0;
+    size_t n = 0;
+    for (size_t i = 1; i < t->n_refusals; i++) {
+        most = need_of(&t->refusals[i]) > need_of(&t->refusals[most]) ? i : most;
+    }
+    (void)fputs(",\"refusals\":[", out);
+    for (size_t i = 0; i < t->n_refusals; i++) {
+        if (i < MOST || i == most) {
+            (void)fputs(comma(n++), out);
+            print_refusal(out, t, i);
+        }
+    }
+    (void)putc(']', out);
+    print_number(out, "n_refusals", t->n_refusals);
+}
+
 static void print_recorded(FILE *out, const trace *t) {
     const recorded_memory *m = &t->recorded;
-    (void)fprintf(out, ",\"recorded\":{\"held_bytes\":%" PRIu64, m->held);
-    print_number(out, "live_bytes", m->live);
-    print_number(out, "pending_bytes", m->pending);
-    print_number(out, "free_bytes", m->free);
-    print_number(out, "holes", m->holes);
-    print_number(out, "largest_hole", m->largest_hole);
+    (void)fputs(",\"recorded\":{", out);
+    print_layout(out, t, &m->end, t->n_events - 1);
     print_number(out, "segments", m->n_segments);
     print_number(out, "held_peak_bytes", m->held_peak);
     print_number(out, "device_bytes", m->device_bytes);
     print_number(out, "device_free_bytes", m->device_free_bytes);
     print_bool(out, "expandable", m->is_expandable);
-    print_bool(out, "at_refusal", m->is_at_refusal);
-    print_layout(out, t);
     (void)putc('}', out);
     print_held(out, m);
 }
@@ -275,7 +282,7 @@ void view_json_recording(FILE *out, const view_recording *recording, const bench
     print_step_peaks(out, recording->holders);
     print_profiles(out, recording->holders);
     print_refusals(out, t);
-    if (t->recorded.is_known) {
+    if (t->recorded.end.is_known) {
         print_recorded(out, t);
     }
     print_holders(out, recording);

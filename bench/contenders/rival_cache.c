@@ -19,8 +19,15 @@ uint64_t rival_segment_size(uint64_t size) {
     return size < RIVAL_LARGE_MIN ? RIVAL_LARGE_SEGMENT : dti_round_up(size, RIVAL_LARGE_ROUNDING);
 }
 
-bool rival_cache_fits_cap(const rival_cache *cache, uint64_t more) {
-    return cache->capacity_bytes == 0 || cache->reserved_bytes + more <= cache->capacity_bytes;
+bool rival_cache_fits_cap(rival_cache *cache, uint64_t more) {
+    uint64_t wanted = cache->reserved_bytes + more;
+    bool fits = cache->capacity_bytes == 0 || wanted <= cache->capacity_bytes;
+    if (fits) {
+        cache->most_granted = dti_max(cache->most_granted, wanted);
+    } else {
+        cache->least_refused = dti_min(cache->least_refused, wanted);
+    }
+    return fits;
 }
 
 void rival_cache_add_reserved(rival_cache *cache, uint64_t bytes) {
@@ -44,8 +51,10 @@ static void on_done(void *user, rival_block *block) {
 }
 
 void rival_cache_init(rival_cache *cache, const rival_policy *policy, const contender_env *env) {
-    *cache = (rival_cache){
-        .policy = policy, .driver = env->driver, .capacity_bytes = env->capacity_bytes};
+    *cache = (rival_cache){.policy = policy,
+                           .driver = env->driver,
+                           .capacity_bytes = env->capacity_bytes,
+                           .least_refused = UINT64_MAX};
     rival_events_init(&cache->events, env->driver, on_done, cache);
 }
 
@@ -114,7 +123,7 @@ static ductile_status grow_or_flush(rival_cache *cache, rival_arena *arena, uint
 
 static ductile_status get_block(rival_cache *cache, rival_arena *arena, uint64_t size,
                                 rival_block **out) {
-    *out = cache->policy->find(arena, size);
+    *out = cache->policy->find(cache, arena, size);
     if (*out == NULL) {
         return grow_or_flush(cache, arena, size, out);
     }
@@ -230,6 +239,8 @@ void rival_cache_walk(const rival_cache *cache, contender_visit visit, void *use
 void rival_cache_stats(const rival_cache *cache, contender_stats *out) {
     *out = (contender_stats){.reserved_bytes = cache->reserved_bytes,
                              .reserved_peak_bytes = cache->reserved_peak_bytes,
+                             .same_from = cache->most_granted,
+                             .same_below = cache->least_refused,
                              .pressure_waits = cache->pressure_waits,
                              .pressure_returns = cache->pressure_returns,
                              .pressure_returned_bytes = cache->pressure_returned_bytes};

@@ -29,7 +29,7 @@ typedef struct rival_cache rival_cache;
 /* Where the two differ. */
 typedef struct rival_policy {
     /* The free block that serves a request, still in its set; NULL: none. */
-    rival_block *(*find)(rival_arena *arena, uint64_t size);
+    rival_block *(*find)(rival_cache *cache, rival_arena *arena, uint64_t size);
     /* A new block that holds at least `size`, in no set. ERR_OUT_OF_MEMORY: at the cap. */
     ductile_status (*grow)(rival_cache *cache, rival_arena *arena, uint64_t size,
                            rival_block **out);
@@ -44,6 +44,8 @@ struct rival_cache {
     const rival_policy *policy;
     dvmm_driver *driver;
     uint64_t capacity_bytes; /* 0: none */
+    uint64_t most_granted;  /* of what would be held, where the cap was asked: with a cap between */
+    uint64_t least_refused; /* these two every answer would be the same */
     uint64_t reserved_bytes;
     uint64_t reserved_peak_bytes;
     uint64_t pressure_waits; /* see contender.h */
@@ -68,7 +70,7 @@ ductile_status rival_cache_trim(rival_cache *cache);
 
 /* What PyTorch asks the driver for to serve a request; the cap is checked with it. */
 uint64_t rival_segment_size(uint64_t size);
-bool rival_cache_fits_cap(const rival_cache *cache, uint64_t more);
+bool rival_cache_fits_cap(rival_cache *cache, uint64_t more);
 void rival_cache_add_reserved(rival_cache *cache, uint64_t bytes);
 void rival_cache_sub_reserved(rival_cache *cache, uint64_t bytes);
 

@@ -156,12 +156,12 @@ static uint16_t cell_of(const recorded_span *span) {
     return 1;
 }
 
-bool memory_map_of_recorded(memory_map *map, const trace *t) {
-    const recorded_memory *m = &t->recorded;
+bool memory_map_of_recorded(memory_map *map, const trace *t, const recorded_layout *l,
+                            uint64_t event) {
     *map = (memory_map){.trace = t};
-    map->columns[0].event = t->n_events - 1;
-    for (size_t i = 0; m->is_known && i < m->n_spans; i++) {
-        const recorded_span *span = &m->spans[i];
+    map->columns[0].event = event;
+    for (size_t i = 0; l->is_known && i < l->n_spans; i++) {
+        const recorded_span *span = &l->spans[i];
         add_run(map,
                 (memory_run){.address = span->address, .size = span->size, .cell = cell_of(span)});
     }

@@ -60,9 +60,10 @@ typedef struct memory_map {
 bool memory_map_init(memory_map *map, const trace *t);
 /* Adds a column for this moment; without effect when there are enough. */
 void memory_map_add(memory_map *map, const contender_ops *ops, const replay_moment *now);
-/* A map of one column, which is the end of the recording: what its own allocator held. Classes of
- * age and stream are 0. False: nothing is known of that, or no host memory. */
-bool memory_map_of_recorded(memory_map *map, const trace *t);
+/* A map of one column: what the recorded program's own allocator held at an event. Classes of age
+ * and stream are 0. False: nothing is known of that, or no host memory. */
+bool memory_map_of_recorded(memory_map *map, const trace *t, const recorded_layout *l,
+                            uint64_t event);
 /* Fills row_bytes and cells. False: no host memory, now or before. */
 bool memory_map_draw(memory_map *map);
 void memory_map_fini(memory_map *map);

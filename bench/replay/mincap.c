@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "bench/replay/mincap.h"
 
+#include "vmm/base/align.h"
+
 /* A search under way: fails <= low, holds >= high as far as known. */
 typedef struct search {
     mincap_probe probe;
@@ -66,13 +68,56 @@ uint64_t mincap_search(mincap_probe probe, void *user, uint64_t too_few, uint64_
 
 /* ---- On a replay --------------------------------------------------------------------------- */
 
+enum { MAX_KNOWN = 256 };
+
+/* Capacities, in granules, that all end alike. */
+typedef struct known_range {
+    uint64_t from, to;
+    bool completes;
+} known_range;
+
+typedef struct replays {
+    replay_spec spec;
+    known_range known[MAX_KNOWN];
+    size_t n_known;
+} replays;
+
+static const known_range *find_known(const replays *r, uint64_t granules) {
+    for (size_t i = 0; i < r->n_known; i++) {
+        if (r->known[i].from <= granules && granules <= r->known[i].to) {
+            return &r->known[i];
+        }
+    }
+    return NULL;
+}
+
+/* What a replay says of other capacities: those that would have answered every request alike. */
+static void keep_known(replays *r, uint64_t granules, const replay_result *result) {
+    uint64_t granule = r->spec.device->caps.granule_bytes;
+    const contender_stats *stats = &result->total;
+    known_range range = {granules, granules, result->outcome == RUN_COMPLETED};
+    if (stats->same_below > 0) {
+        range.from = dti_min(granules, (stats->same_from + granule - 1) / granule);
+        range.to = dti_max(granules, (stats->same_below - 1) / granule);
+    }
+    if (r->n_known < MAX_KNOWN) {
+        r->known[r->n_known++] = range;
+    }
+}
+
 static bool probe_replay(void *user, uint64_t granules, bool *failed) {
-    replay_spec spec = *(const replay_spec *)user;
+    replays *r = user;
+    const known_range *known = find_known(r, granules);
     replay_result result;
-    spec.capacity_bytes = granules * spec.device->caps.granule_bytes;
-    spec.watch = NULL;
-    replay_run(&spec, &result);
+    if (known != NULL) {
+        return known->completes;
+    }
+    r->spec.capacity_bytes = granules * r->spec.device->caps.granule_bytes;
+    replay_run(&r->spec, &result);
     *failed = result.outcome == RUN_FAILED || result.outcome == RUN_ABSENT;
+    if (!*failed) {
+        keep_known(r, granules, &result);
+    }
     return result.outcome == RUN_COMPLETED;
 }
 
@@ -82,7 +127,8 @@ static uint64_t granules_for(const replay_spec *spec, uint64_t bytes) {
 }
 
 uint64_t mincap_find(const replay_spec *spec, const replay_result *uncapped) {
-    replay_spec own = *spec;
+    replays own = {.spec = *spec};
+    own.spec.watch = NULL;
     uint64_t too_few = granules_for(spec, spec->trace->live_peak_bytes) - 1;
     uint64_t enough = granules_for(spec, uncapped->total.reserved_peak_bytes);
     return mincap_search(probe_replay, &own, too_few, enough) * spec->device->caps.granule_bytes;

@@ -8,6 +8,9 @@
  * peak. Where one of them fails, the answer lies above it: bisect again from there. Failing
  * capacities between the ones tried would go unseen. Nothing below the live peak is tried, although
  * a policy that waits on the host, and so ends uses earlier than the trace, could get by with less.
+ *
+ * A replay tells of more than its own capacity: where the contender asks its capacity nothing but
+ * whether so much more fits, all capacities with the same answers end alike, and are not replayed.
  */
 #ifndef DUCTILE_BENCH_REPLAY_MINCAP_H
 #define DUCTILE_BENCH_REPLAY_MINCAP_H

@@ -60,6 +60,7 @@ static ductile_status start_contender(stage *s, const stage_plan *plan, char *me
         .capacity_bytes = plan->capacity_bytes,
         .settings = plan->settings,
         .n_settings = plan->n_settings,
+        .future = plan->future,
     };
     s->ops = plan->contender;
     return s->ops->init(&env, &s->contender, message, message_size);

@@ -7,29 +7,29 @@ static uint64_t larger(uint64_t a, uint64_t b) {
     return a > b ? a : b;
 }
 
-static void count_span(recorded_memory *m, const recorded_span *span) {
-    m->held += span->size;
+static void count_span(recorded_layout *l, const recorded_span *span) {
+    l->held += span->size;
     switch (span->state) {
     case RECORDED_LIVE:
-        m->live += span->size;
+        l->live += span->size;
         break;
     case RECORDED_PENDING:
-        m->pending += span->size;
+        l->pending += span->size;
         break;
     case RECORDED_FREE:
-        m->free += span->size;
-        m->holes++;
-        m->largest_hole = larger(m->largest_hole, span->size);
+        l->free += span->size;
+        l->holes++;
+        l->largest_hole = larger(l->largest_hole, span->size);
         break;
     }
 }
 
-bool recorded_add_span(recorded_memory *m, recorded_span span) {
-    if (!array_has_room(&m->spans, sizeof *m->spans, &m->spans_capacity, m->n_spans)) {
+bool recorded_add_span(recorded_layout *l, recorded_span span) {
+    if (!array_has_room(&l->spans, sizeof *l->spans, &l->capacity, l->n_spans)) {
         return false;
     }
-    m->spans[m->n_spans++] = span;
-    count_span(m, &span);
+    l->spans[l->n_spans++] = span;
+    count_span(l, &span);
     return true;
 }
 
@@ -46,8 +46,14 @@ bool recorded_note_held(recorded_memory *m, size_t n_blocks, uint64_t held_bytes
     return true;
 }
 
+void recorded_forget(recorded_layout *l) {
+    free(l->spans);
+    *l = (recorded_layout){0};
+}
+
 void recorded_drop(recorded_memory *m) {
-    free(m->spans);
+    recorded_forget(&m->end);
+    recorded_forget(&m->refused);
     free(m->changes);
     *m = (recorded_memory){0};
 }

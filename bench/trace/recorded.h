@@ -36,26 +36,34 @@ typedef struct recorded_change {
     uint64_t held_bytes;
 } recorded_change;
 
-/* Where the recording ends, but for the changes. All zero: it does not say. */
-typedef struct recorded_memory {
+/* What was held at one moment, block by block. All zero: it is not known. */
+typedef struct recorded_layout {
     bool is_known;
-    bool is_expandable;                 /* the segments were expandable ones */
-    bool is_at_refusal;                 /* nothing has happened since the last refusal */
     uint64_t held, live, pending, free; /* held = live + pending + free; blocks as rounded */
-    uint64_t holes, largest_hole, n_segments;
+    uint64_t holes, largest_hole;
+    recorded_span *spans;
+    size_t n_spans, capacity;
+} recorded_layout;
+
+/* All zero: the recording does not say. */
+typedef struct recorded_memory {
+    bool is_expandable;         /* the segments were expandable ones */
+    recorded_layout end;        /* where the recording ends */
+    recorded_layout refused;    /* at the refusal number refusal */
+    size_t refusal;             /* the one that needed most */
+    uint64_t n_segments;        /* at the end */
     uint64_t held_peak;         /* as far as the recording reaches back */
     uint64_t device_bytes;      /* of the device as a whole; 0: not known */
     uint64_t device_free_bytes; /* with device_bytes */
-    recorded_span *spans;
-    size_t n_spans, spans_capacity;
     recorded_change *changes;
     size_t n_changes, changes_capacity;
 } recorded_memory;
 
 /* Each returns false when the host has no memory. */
-bool recorded_add_span(recorded_memory *m, recorded_span span);
+bool recorded_add_span(recorded_layout *l, recorded_span span);
 /* Held memory changes before block number n_blocks is allocated. */
 bool recorded_note_held(recorded_memory *m, size_t n_blocks, uint64_t held_bytes);
+void recorded_forget(recorded_layout *l);
 void recorded_drop(recorded_memory *m);
 
 #endif

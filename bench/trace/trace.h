@@ -15,6 +15,7 @@
  *   trace_variant.c   other runs of the same program
  *   trace_write.c     writes the events as version 2, 3 or 4
  *   recorded.c        what the recorded program's own allocator held and refused
+ *   rewind.c          where each block lay at an earlier moment
  */
 #ifndef DUCTILE_BENCH_TRACE_TRACE_H
 #define DUCTILE_BENCH_TRACE_TRACE_H

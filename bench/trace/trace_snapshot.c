@@ -10,6 +10,7 @@
  *   segments[i].blocks[j]   address, size, requested_size, state, frames
  *   device_memory[gpu]      free, total                      of the device as a whole; ours alone
  *   external_annotations    where optimizers' steps end
+ *   refusals[i]             device, number, segments         what was held at a refusal; ours alone
  *
  * The history is a ring: its beginning may be lost. A block that lives before the history begins
  * shows later, by being freed though nothing allocated it, or by being in use at the end though the
@@ -25,7 +26,9 @@
 #include "bench/base/hash_map.h"
 #include "bench/trace/frames.h"
 #include "bench/trace/history.h"
+#include "bench/trace/rewind.h"
 #include "bench/trace/snapshot_steps.h"
+#include "vmm/base/align.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -56,9 +59,12 @@ typedef struct snapshot_reader {
     hash_map streams; /* the driver's stream pointers to small numbers; 0 stays 0 */
     snapshot_steps steps;
     frames_reader frames;
-    bool has_gaps;      /* some blocks of the segments are missing */
-    bool is_held_known; /* then `held` means something */
-    int64_t held;       /* by PyTorch's allocator; first walk: only what the history adds to it */
+    size_t worst;          /* the entry of the refused request that needed most; SIZE_MAX: none */
+    uint64_t worst_number; /* among the refusals, from 1 */
+    rewind_state then;     /* what is known of the moment of that */
+    bool has_gaps;         /* some blocks of the segments are missing */
+    bool is_held_known;    /* then `held` means something */
+    int64_t held; /* by PyTorch's allocator; first walk: only what the history adds to it */
     trace_builder *builder;
     trace_error *error;
 } snapshot_reader;
@@ -133,9 +139,10 @@ static bool note_held(snapshot_reader *r) {
  * it: then the recording saw the first allocation, and begins with nothing. */
 static bool start_held(snapshot_reader *r) {
     recorded_memory *m = &r->builder->recorded;
-    m->is_known = m->n_spans > 0 && m->held <= MOST_HELD && !r->has_gaps;
-    r->is_held_known = m->is_known || m->n_spans == 0;
-    r->held = m->n_spans > 0 ? added((int64_t)m->held, -(uint64_t)r->held) : 0;
+    recorded_layout *end = &m->end;
+    end->is_known = end->n_spans > 0 && end->held <= MOST_HELD && !r->has_gaps;
+    r->is_held_known = end->is_known || end->n_spans == 0;
+    r->held = end->n_spans > 0 ? added((int64_t)end->held, -(uint64_t)r->held) : 0;
     return note_held(r);
 }
 
@@ -158,13 +165,38 @@ static bool note_address(snapshot_reader *r, uint64_t address, bool *is_new) {
     return !*is_new || hash_map_put(&r->blocks, address, 1) || out_of_host_memory(r);
 }
 
+/* How the refusals of a history compare: by what was live, up to a constant, and what was asked. */
+typedef struct needs {
+    int64_t live, most;
+    uint64_t n_refusals;
+} needs;
+
+static void compare_need(snapshot_reader *r, needs *n, size_t index, const history_entry *e) {
+    if (e->action == HISTORY_ALLOC || e->action == HISTORY_COMPLETE) {
+        n->live = added(n->live, e->action == HISTORY_ALLOC ? e->size : -e->size);
+    }
+    if (e->action != HISTORY_REFUSAL) {
+        return;
+    }
+    n->n_refusals++;
+    int64_t need = added(n->live, dti_min(e->size, (uint64_t)1 << 62));
+    if (e->size > 0 && (r->worst == SIZE_MAX || need > n->most)) {
+        r->worst = index;
+        r->worst_number = n->n_refusals;
+        n->most = need;
+    }
+}
+
 static bool find_elders_in_history(snapshot_reader *r) {
+    needs of_refusals = {0};
+    r->worst = SIZE_MAX;
     for (size_t i = 0; i < r->n_entries; i++) {
         history_entry e;
         bool is_new;
         if (!read_entry(r, i, &e)) {
             return false;
         }
+        compare_need(r, &of_refusals, i, &e);
         if (changes_held(r, &e) || !is_of_block(&e)) {
             continue;
         }
@@ -217,16 +249,15 @@ static bool visit_active_block(snapshot_reader *r, const pickle_value *block, ui
     return note_address(r, address, &is_new) && (!is_new || add_elder(r, found));
 }
 
-static bool add_span(snapshot_reader *r, const pickle_value *block, uint64_t address,
-                     uint64_t size) {
-    recorded_memory *m = &r->builder->recorded;
+static bool add_span(snapshot_reader *r, recorded_layout *l, const pickle_value *block,
+                     uint64_t address, uint64_t size) {
     bool is_live = pickle_is_string(pickle_find(block, "state"), "active_allocated");
     recorded_span span = {.address = address,
                           .size = size,
                           .state = is_live            ? RECORDED_LIVE
                                    : is_active(block) ? RECORDED_PENDING
                                                       : RECORDED_FREE};
-    return size > MOST_HELD || recorded_add_span(m, span) || out_of_host_memory(r);
+    return size > MOST_HELD || recorded_add_span(l, span) || out_of_host_memory(r);
 }
 
 /* Blocks tile their segment; old versions wrote no addresses for them. *address moves on. */
@@ -241,24 +272,26 @@ static bool visit_block(snapshot_reader *r, const pickle_value *block, uint64_t 
         return REFUSE(r, "a block of the segments lacks a size");
     }
     if ((is_active(block) && !visit_active_block(r, block, *address, stream)) ||
-        !add_span(r, block, *address, size)) {
+        !add_span(r, &r->builder->recorded.end, block, *address, size)) {
         return false;
     }
     *address += size;
     return true;
 }
 
+static bool says_expandable(const pickle_value *segment) {
+    const pickle_value *found = pickle_find(segment, "is_expandable");
+    return found != NULL && found->kind == PICKLE_BOOL && found->as.integer != 0;
+}
+
 /* Other programs than PyTorch leave blocks out: then nothing is known of what was free. */
 static void note_segment(snapshot_reader *r, const pickle_value *segment, uint64_t size) {
-    const pickle_value *is_expandable = pickle_find(segment, "is_expandable");
     recorded_memory *m = &r->builder->recorded;
     uint64_t total = size;
     (void)pickle_get_unsigned(pickle_find(segment, "total_size"), &total);
     r->has_gaps = r->has_gaps || total != size;
     m->n_segments++;
-    m->is_expandable =
-        m->is_expandable || (is_expandable != NULL && is_expandable->kind == PICKLE_BOOL &&
-                             is_expandable->as.integer != 0);
+    m->is_expandable = m->is_expandable || says_expandable(segment);
 }
 
 static bool visit_segment(snapshot_reader *r, const pickle_value *segment) {
@@ -274,13 +307,13 @@ static bool visit_segment(snapshot_reader *r, const pickle_value *segment) {
     if (gpu != r->gpu) {
         return true;
     }
-    uint64_t held_before = r->builder->recorded.held;
+    uint64_t held_before = r->builder->recorded.end.held;
     for (size_t i = 0; i < pickle_count(blocks); i++) {
         if (!visit_block(r, pickle_item(blocks, i), stream, &address)) {
             return false;
         }
     }
-    note_segment(r, segment, r->builder->recorded.held - held_before);
+    note_segment(r, segment, r->builder->recorded.end.held - held_before);
     return true;
 }
 
@@ -404,7 +437,36 @@ static bool feed_completion(snapshot_reader *r, size_t index, const history_entr
            REFUSE(r, "history entry %zu: 0x%" PRIx64 " %s", index, e->address, reason);
 }
 
-static bool feed_refusal(snapshot_reader *r, const history_entry *e) {
+/* What is in use while the worst refusal is fed. */
+static bool keep_blocks(snapshot_reader *r) {
+    bool ok = true;
+    r->builder->recorded.refusal = r->builder->n_refusals;
+    for (size_t i = 0; ok && i < r->blocks.n_slots; i++) {
+        const hash_map_slot *slot = &r->blocks.slots[i];
+        uint32_t number = (uint32_t)(slot->value - 1);
+        const build_block *block = slot->value != 0 ? &r->builder->blocks[number] : NULL;
+        if (block != NULL && (block->state == BUILD_LIVE || block->state == BUILD_PENDING)) {
+            ok = rewind_add_block(&r->then,
+                                  (rewind_block){.address = slot->key,
+                                                 .size = block->size,
+                                                 .number = number,
+                                                 .is_pending = block->state == BUILD_PENDING});
+        }
+    }
+    return ok || out_of_host_memory(r);
+}
+
+/* Memory that was taken or given back since the worst refusal. */
+static bool keep_region(snapshot_reader *r, size_t index, const history_entry *e) {
+    bool was_held = e->action == HISTORY_SEGMENT_FREE || e->action == HISTORY_SEGMENT_UNMAP;
+    bool is_mapping = e->action == HISTORY_SEGMENT_MAP || e->action == HISTORY_SEGMENT_UNMAP;
+    rewind_region region = {
+        .address = e->address, .size = e->size, .was_held = was_held, .is_expandable = is_mapping};
+    r->has_gaps = r->has_gaps || !e->has_block;
+    return index < r->worst || rewind_add_region(&r->then, region) || out_of_host_memory(r);
+}
+
+static bool feed_refusal(snapshot_reader *r, size_t index, const history_entry *e) {
     const pickle_value frames = history_frames(e);
     trace_refusal of = {
         .size = e->size, .held_bytes = held_now(r), .device_free_bytes = e->address};
@@ -413,14 +475,14 @@ static bool feed_refusal(snapshot_reader *r, const history_entry *e) {
     if (e->size == 0) {
         return true;
     }
-    if (!stream_number(r, history_stream(&r->history, e), &number)) {
+    if ((index == r->worst && !keep_blocks(r)) ||
+        !stream_number(r, history_stream(&r->history, e), &number)) {
         return false;
     }
     if (!frames_read(&r->frames, &frames, &r->builder->stacks, &of.stack)) {
         return out_of_host_memory(r);
     }
     const char *reason = trace_build_refusal(r->builder, &of, number, &block);
-    r->builder->recorded.is_at_refusal = true;
     if (reason != NULL) {
         return REFUSE(r, "a refused request: %s", reason);
     }
@@ -432,11 +494,7 @@ static bool feed_refusal(snapshot_reader *r, const history_entry *e) {
 static bool feed_entry(snapshot_reader *r, size_t index, const history_entry *e, size_t *skip) {
     *skip = 0;
     if (changes_held(r, e)) {
-        r->builder->recorded.is_at_refusal = false;
-        return note_held(r);
-    }
-    if (is_of_block(e)) {
-        r->builder->recorded.is_at_refusal = false;
+        return keep_region(r, index, e) && note_held(r);
     }
     switch ((history_action)e->action) {
     case HISTORY_ALLOC:
@@ -446,7 +504,7 @@ static bool feed_entry(snapshot_reader *r, size_t index, const history_entry *e,
     case HISTORY_COMPLETE:
         return feed_completion(r, index, e);
     case HISTORY_REFUSAL:
-        return feed_refusal(r, e);
+        return feed_refusal(r, index, e);
     case HISTORY_OTHER:
     case HISTORY_SEGMENT_ALLOC:
     case HISTORY_SEGMENT_MAP:
@@ -574,9 +632,114 @@ static bool choose_gpu(snapshot_reader *r, const pickle_value *root, int gpu, ui
                      "torch.cuda.memory._record_memory_history() before the run");
 }
 
+/* ---- What was held at the worst refusal ---------------------------------------------------- */
+
+/* Of blocks that are in use to the end, the segments tell how they were rounded. */
+static bool round_survivors(snapshot_reader *r) {
+    const recorded_layout *end = &r->builder->recorded.end;
+    hash_map sizes = {0};
+    bool ok = true;
+    for (size_t i = 0; ok && i < end->n_spans; i++) {
+        const recorded_span *span = &end->spans[i];
+        ok = span->state == RECORDED_FREE || span->size == 0 ||
+             hash_map_put(&sizes, span->address, (uintptr_t)span->size);
+    }
+    for (size_t i = 0; ok && i < r->then.n_blocks; i++) {
+        rewind_block *block = &r->then.blocks[i];
+        build_state state = (build_state)r->builder->blocks[block->number].state;
+        uintptr_t size = hash_map_find(&sizes, block->address);
+        if (size != 0 && (state == BUILD_LIVE || state == BUILD_PENDING)) {
+            block->size = size;
+        }
+    }
+    hash_map_drop(&sizes);
+    return ok || out_of_host_memory(r);
+}
+
+static bool is_of_gpu(const snapshot_reader *r, const pickle_value *of) {
+    uint64_t gpu;
+    return pickle_get_unsigned(pickle_find(of, "device"), &gpu) && gpu == r->gpu;
+}
+
+static bool keep_segments(snapshot_reader *r, const pickle_value *segments) {
+    bool ok = true;
+    for (size_t i = 0; ok && i < pickle_count(segments); i++) {
+        const pickle_value *segment = pickle_item(segments, i);
+        rewind_region region = {.was_held = true, .is_expandable = says_expandable(segment)};
+        ok = !is_of_gpu(r, segment) ||
+             !pickle_get_unsigned(pickle_find(segment, "address"), &region.address) ||
+             !pickle_get_unsigned(pickle_find(segment, "total_size"), &region.size) ||
+             rewind_add_region(&r->then, region);
+    }
+    return ok || out_of_host_memory(r);
+}
+
+static bool rewind_to_refusal(snapshot_reader *r, const pickle_value *segments) {
+    recorded_memory *m = &r->builder->recorded;
+    if (!round_survivors(r) || !keep_segments(r, segments)) {
+        return false;
+    }
+    if (!rewind_find(&r->then, &m->refused)) {
+        return out_of_host_memory(r);
+    }
+    if (m->refused.held != r->builder->refusals[m->refusal].held_bytes) {
+        recorded_forget(&m->refused);
+    }
+    return true;
+}
+
+/* The recorder keeps what was held at the refusal that needed most. */
+static const pickle_value *kept_segments(const snapshot_reader *r, const pickle_value *refusals) {
+    for (size_t i = 0; i < pickle_count(refusals) && i < MAX_GPUS; i++) {
+        const pickle_value *kept = pickle_item(refusals, i);
+        uint64_t number;
+        if (is_of_gpu(r, kept) && pickle_get_unsigned(pickle_find(kept, "number"), &number) &&
+            number == r->worst_number) {
+            return pickle_find(kept, "segments");
+        }
+    }
+    return NULL;
+}
+
+static bool take_kept_segment(snapshot_reader *r, const pickle_value *segment) {
+    const pickle_value *blocks = pickle_find(segment, "blocks");
+    uint64_t address;
+    bool ok = pickle_get_unsigned(pickle_find(segment, "address"), &address);
+    for (size_t i = 0; ok && i < pickle_count(blocks); i++) {
+        const pickle_value *block = pickle_item(blocks, i);
+        uint64_t size = 0;
+        ok = r->block_budget-- > 0 && pickle_get_unsigned(pickle_find(block, "size"), &size) &&
+             add_span(r, &r->builder->recorded.refused, block, address, size);
+        address += size;
+    }
+    return ok || REFUSE(r, "a segment of a refusal is not as it was recorded");
+}
+
+static bool take_kept(snapshot_reader *r, const pickle_value *segments) {
+    recorded_layout *l = &r->builder->recorded.refused;
+    for (size_t i = 0; i < pickle_count(segments); i++) {
+        const pickle_value *segment = pickle_item(segments, i);
+        if (is_of_gpu(r, segment) && !take_kept_segment(r, segment)) {
+            return false;
+        }
+    }
+    l->is_known = l->n_spans > 0 && l->held <= MOST_HELD;
+    return true;
+}
+
+static bool find_refused(snapshot_reader *r, const pickle_value *segments,
+                         const pickle_value *refusals) {
+    if (r->worst == SIZE_MAX || !r->builder->recorded.end.is_known) {
+        return true;
+    }
+    const pickle_value *kept = kept_segments(r, refusals);
+    return kept != NULL ? take_kept(r, kept) : r->has_gaps || rewind_to_refusal(r, segments);
+}
+
 /* ---- The whole ----------------------------------------------------------------------------- */
 
-static bool convert(snapshot_reader *r, const pickle_value *segments) {
+static bool convert(snapshot_reader *r, const pickle_value *segments,
+                    const pickle_value *refusals) {
     if (!find_elders_in_history(r)) {
         return false;
     }
@@ -586,7 +749,7 @@ static bool convert(snapshot_reader *r, const pickle_value *segments) {
     }
     hash_map_drop(&r->blocks);
     return build_elders(r, n_freed_later, r->n_elders) && build_elders(r, 0, n_freed_later) &&
-           start_held(r) && feed_history(r);
+           start_held(r) && feed_history(r) && find_refused(r, segments, refusals);
 }
 
 /* Not of PyTorch, but of `ductile-gpu record`. */
@@ -610,7 +773,7 @@ static bool read_document(const pickle_document *document, uint64_t size, int gp
         return false;
     }
     read_device(r, pickle_find(root, "device_memory"));
-    return convert(r, pickle_find(root, "segments"));
+    return convert(r, pickle_find(root, "segments"), pickle_find(root, "refusals"));
 }
 
 bool trace_read_snapshot(input *in, int gpu, trace_builder *b, trace_error *error) {
@@ -624,6 +787,7 @@ bool trace_read_snapshot(input *in, int gpu, trace_builder *b, trace_error *erro
                   : REFUSE(&r, "byte %" PRIu64 " of the pickle: %s", pickle.offset, pickle.reason);
     b->gpu = (int)r.gpu;
     free(r.elders);
+    rewind_drop(&r.then);
     hash_map_drop(&r.blocks);
     hash_map_drop(&r.streams);
     frames_drop(&r.frames);

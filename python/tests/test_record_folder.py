@@ -69,6 +69,68 @@ def test_eight_ranks_are_recorded_and_reported_by_two_commands(place):
     assert (place.folder / "report.html").exists()
 
 
+# A rank that allocates from Ductile on a virtual GPU of its own, where PyTorch would; its history is
+# what PyTorch writes.
+RANK = """
+import json, os, pickle, torch
+import ductile_gpu
+from ductile_gpu.torch._recording import ACTIONS
+
+MIB = 1 << 20
+rank = int(os.environ["RANK"])
+gpu = ductile_gpu.Allocator(driver="virtual")
+history, live = [], {}
+
+def note(action, address, size):
+    history.append(dict(action=action, addr=address, size=size, stream=0, time_us=len(history),
+                        frames=[dict(name="work", filename="/p/rank.py", line=rank)]))
+
+def allocate(size):
+    address = int(gpu.alloc(size))
+    live[address] = size
+    note("alloc", address, size)
+    return address
+
+def free(address):
+    gpu.free(address)
+    for action in ("free_requested", "free_completed"):
+        note(action, address, live[address])
+    del live[address]
+
+def write(path):
+    with open(path, "wb") as file:
+        pickle.dump({"device_traces": [history], "segments": []}, file)
+
+torch.cuda.memory._dump_snapshot = write
+torch.cuda.use()
+weights = [allocate(MIB * (2 + rank)) for _ in range(16)]
+most = 0
+for step in range(5):
+    passing = [allocate(MIB * (1 + step + layer)) for layer in range(8)]
+    most = max(most, gpu.stats().allocated_bytes)
+    for address in reversed(passing):
+        free(address)
+with open(f"rank{rank}.json", "w") as file:
+    json.dump(most, file)
+"""
+
+
+def test_eight_ranks_that_allocate_on_the_virtual_gpu_are_told_apart_to_the_byte(place):
+    place.write("rank.py", RANK)
+    place.write("launch.py", LAUNCH.replace('"-c", code', '"rank.py"'))
+    answer = place.command("record", "-o", "ranks/", "launch.py", "8")
+    assert answer.returncode == 0, answer.stderr
+    answer = place.command("report", "--quick", "--json", "ranks")
+    assert answer.returncode == 0, answer.stderr
+    found = [json.loads(line) for line in answer.stdout.splitlines()]
+    told = [json.loads((place.folder / f"rank{rank}.json").read_text()) for rank in range(8)]
+    assert [row["live_peak_bytes"] for row in found] == told
+    assert len(set(told)) == 8
+    said = place.command("report", "--quick", "ranks").stdout
+    assert said.startswith("8 recordings: rank7 needs most: ")
+    assert "more than rank0" in said.splitlines()[0]
+
+
 def test_ranks_stand_in_their_order(place):
     runs = place.folder / "runs"
     for rank in ("10", "9", "1"):

@@ -85,7 +85,7 @@ def test_the_slider_begins_at_the_device_of_the_recording(page):
         == "recorded"
     )
     assert fits(page) == dict.fromkeys(NAMES, "false")
-    assert "it needs 110.0 MiB. 50.0 MiB were refused" in text_of(page, "#fits li .why")
+    assert "it needs 110.0 MiB. 50.0 MiB refused with" in text_of(page, "#fits li .why")
 
 
 def test_a_run_without_history_is_shown_without_time(window, tmp_path):

@@ -4,6 +4,7 @@ it: of programs made at random, of real ones, and of real ones with a refusal pu
 
 from __future__ import annotations
 
+import itertools
 import json
 import pickle
 import random
@@ -28,6 +29,7 @@ REAL = [path for path in RECORDINGS if path.name.endswith((".pickle", ".pickle.g
 
 
 class Refusal(NamedTuple):
+    at: int
     size: int
     live: int
     device_free: int
@@ -108,7 +110,8 @@ class Truth:
                 continue
             self.n_events += 1
             if entry["action"] == "oom":
-                self.refusals.append(Refusal(size, total, entry["device_free"]))
+                free = entry.get("device_free", entry.get("addr"))
+                self.refusals.append(Refusal(at, size, total, free))
                 self._note(total + size, {**live, -1: Block(size, stack_of(entry))})
             else:
                 self._note(total, live)
@@ -123,12 +126,6 @@ class Truth:
     def worst(self) -> Optional[Refusal]:
         """The request that needed most."""
         return max(self.refusals, key=lambda of: of.live + of.size, default=None)
-
-    @property
-    def ends_with_a_refusal(self) -> bool:
-        """What is held at the end is then what was held at the refusal."""
-        told = [entry["action"] for entry in self.entries if entry["action"] != "snapshot"]
-        return told[-1:] == ["oom"]
 
     def held_peak(self) -> int:
         """From what is held at the end."""
@@ -154,11 +151,100 @@ class Truth:
         states = {name: found[name] for name in ("live_bytes", "pending_bytes", "free_bytes")}
         return {**states, "holes": len(holes) - 1, "largest_hole": max(holes)}
 
+    def by_state_at(self, at: int) -> dict[str, int]:
+        """The same where an entry of the history stands, as the report calls it."""
+        held, blocks = Earlier(self), self._in_use_at(at)
+        for entry in reversed(self.entries[at + 1 :]):
+            held.undo(entry)
+        return held.by_state(blocks)
+
+    def _in_use_at(self, at: int) -> dict[int, tuple[int, str]]:
+        """Sizes as rounded, and states, by address."""
+        found: dict[int, tuple[int, str]] = {}
+        for address, block in self.blocks():
+            if block["state"] == "active_allocated":
+                found[address] = block["size"], "live_bytes"
+            elif block["state"] in PENDING_STATES:
+                found[address] = block["size"], "pending_bytes"
+        for i in reversed(range(at + 1, len(self.entries))):
+            entry = self.entries[i]
+            if entry["action"] == "alloc":
+                found.pop(entry["addr"], None)
+            elif entry["action"] == "free_completed":
+                state = "pending_bytes" if self._was_requested(i, at) else "live_bytes"
+                found[entry["addr"]] = -(-entry["size"] // 512) * 512, state
+            elif entry["action"] == "free_requested" and entry["addr"] in found:
+                found[entry["addr"]] = found[entry["addr"]][0], "live_bytes"
+        return found
+
+    def _was_requested(self, completed: int, at: int) -> bool:
+        """Whether what was completed there had been freed before `at`."""
+        address = self.entries[completed]["addr"]
+        for entry in reversed(self.entries[:completed]):
+            if entry["action"] == "free_requested" and entry["addr"] == address:
+                return not any(entry is later for later in self.entries[at:completed])
+            if entry["action"] == "alloc" and entry["addr"] == address:
+                return False
+        return False
+
     @property
     def tells_what_is_held(self) -> bool:
         """A snapshot may leave out blocks."""
         sums = [sum(block["size"] for block in of["blocks"]) for of in self.segments]
         return bool(sums) and sums == [of["total_size"] for of in self.segments]
+
+
+class Earlier:
+    """What was held, on the way back from the end: segments that stand alone, and of those that
+    expand the granules."""
+
+    def __init__(self, truth: Truth) -> None:
+        alone = [of for of in truth.segments if not of.get("is_expandable")]
+        self.alone = {of["address"]: of["total_size"] for of in alone}
+        self.granules: set[int] = set()
+        for of in truth.segments:
+            if of.get("is_expandable"):
+                self.granules |= self._granules(of["address"], of["total_size"])
+
+    def _granules(self, address: int, size: int) -> set[int]:
+        return set(range(address // GRANULE, (address + size) // GRANULE))
+
+    def undo(self, entry: dict[str, Any]) -> None:
+        address, size = entry.get("addr", 0), entry.get("size", 0)
+        if entry["action"] == "segment_alloc":
+            del self.alone[address]
+        elif entry["action"] == "segment_free":
+            self.alone[address] = size
+        elif entry["action"] == "segment_map":
+            self.granules -= self._granules(address, size)
+        elif entry["action"] == "segment_unmap":
+            self.granules |= self._granules(address, size)
+
+    def segments(self) -> Iterator[tuple[int, int, bool]]:
+        """From where to where, and whether it expands."""
+        for address, size in self.alone.items():
+            yield address, address + size, False
+        for granule in sorted(self.granules):
+            if granule - 1 not in self.granules:
+                end = next(n for n in itertools.count(granule) if n not in self.granules)
+                yield granule * GRANULE, end * GRANULE, True
+
+    def by_state(self, blocks: dict[int, tuple[int, str]]) -> dict[str, int]:
+        found = Counter({"live_bytes": 0, "pending_bytes": 0, "free_bytes": 0})
+        holes = [0]
+        for start, end, expands in self.segments():
+            inside = sorted((a, *of) for a, of in blocks.items() if start <= a < end)
+            ends = [start, *(a + size for a, size, _ in inside)]
+            gaps = [a - b for a, b in zip([*(a for a, _, _ in inside), end], ends)]
+            assert min(gaps) >= 0
+            for (_, size, state), gap in zip([(0, 0, "free_bytes"), *inside], gaps):
+                # A large block keeps up to 1 MiB that is not worth splitting off.
+                keeps = 0 < gap <= MIB < size and not expands
+                found[state] += size + (gap if keeps else 0)
+                if gap and not keeps:
+                    holes.append(gap)
+        found["free_bytes"] += sum(holes)
+        return {**found, "holes": len(holes) - 1, "largest_hole": max(holes)}
 
 
 def stack_of(entry: dict[str, Any]) -> str:
@@ -191,8 +277,10 @@ def check_refusal(found: Optional[dict[str, Any]], truth: Truth) -> None:
     assert found["request_bytes"] == worst.size
     assert found["device_free_bytes"] == worst.device_free
     live, pending = found["live_bytes"], found["pending_bytes"]
-    if truth.tells_what_is_held and truth.ends_with_a_refusal and worst is truth.refusals[-1]:
-        states = truth.by_state()
+    if truth.tells_what_is_held:
+        states = truth.by_state_at(worst.at)
+        held = states["live_bytes"] + states["pending_bytes"] + states["free_bytes"]
+        assert found["held_bytes"] == held
         assert {name: found[name] for name in states} == states
     else:
         assert (live, pending) == (worst.live, 0)
@@ -211,12 +299,15 @@ SEGMENT = 20 * MIB
 
 
 class Program:
-    """One that allocates and frees at random, on a GPU whose memory is held in segments: blocks are
-    taken from the first hole that is large enough, and pending for a while when they are freed."""
+    """One that allocates and frees at random, on a GPU whose memory is held in segments as PyTorch
+    does: small blocks apart from large ones, of which a rest of up to 1 MiB is not split off unless
+    segments expand. Blocks are taken from the first hole that is large enough, and pending for a
+    while when they are freed; segments without a block are given back at times."""
 
     def __init__(self, seed: int) -> None:
         self.dice = random.Random(seed)
         self.n_streams = 1 + seed % 2
+        self.expands = seed % 3 == 1
         self.segments: list[dict[str, Any]] = []
         self.history: list[dict[str, Any]] = []
 
@@ -236,21 +327,41 @@ class Program:
         stream = self.dice.randrange(self.n_streams)
         for segment in self.segments:
             for at, block in enumerate(segment["blocks"]):
+                is_of_kind = segment["segment_type"] == self._kind(size)
                 is_free = block["state"] == "inactive" and segment["stream"] == stream
-                if is_free and block["size"] >= size:
+                if is_free and is_of_kind and block["size"] >= size:
                     return segment, at
-        address, total = (1 << 40) + (len(self.segments) << 30), max(SEGMENT, size)
-        made = {"device": 0, "stream": stream, "address": address, "total_size": total}
+        return self._segment(size, stream), 0
+
+    def _kind(self, size: int) -> str:
+        return "small" if size <= MIB else "large"
+
+    def _segment(self, size: int, stream: int) -> dict[str, Any]:
+        least = 2 * MIB if size <= MIB else SEGMENT
+        total = max(least, -(-size // GRANULE) * GRANULE)
+        taken = {of["address"] for of in self.segments}
+        address = next(a for a in itertools.count(1 << 40, 1 << 30) if a not in taken)
+        made = {"device": 0, "stream": stream, "address": address, "total_size": total,
+                "segment_type": self._kind(size), "is_expandable": self.expands}  # fmt: skip
         hole = {"address": address, "size": total, "state": "inactive", "frames": []}
         self.segments.append({**made, "blocks": [hole]})
-        self.note("segment_alloc", address, total, [])
-        return self.segments[-1], 0
+        self.note("segment_map" if self.expands else "segment_alloc", address, total, [])
+        return self.segments[-1]
+
+    def give_back(self) -> None:
+        for segment in list(self.segments):
+            if {block["state"] for block in segment["blocks"]} == {"inactive"}:
+                action = "segment_unmap" if self.expands else "segment_free"
+                self.note(action, segment["address"], segment["total_size"], [])
+                self.segments.remove(segment)
 
     def allocate(self) -> None:
-        requested = self.dice.choice((1000, 70_000, 900_000, 5 * MIB + 7, 23 * MIB))
+        requested = self.dice.choice((1000, 70_000, 900_000, 5 * MIB + 7, 9 * MIB, 23 * MIB - 9))
         size, frames = -(-requested // 512) * 512, self._frames()
         segment, at = self._hole(size)
         hole = segment["blocks"].pop(at)
+        if not self.expands and size > MIB and hole["size"] - size <= MIB:
+            size = hole["size"]
         taken = {"address": hole["address"], "size": size, "requested_size": requested}
         segment["blocks"].insert(at, {**taken, "state": "active_allocated", "frames": frames})
         rest = {**hole, "address": hole["address"] + size, "size": hole["size"] - size}
@@ -291,9 +402,11 @@ class Program:
         self.history.append({**entry, "frames": self._frames(), "time_us": len(self.history)})
 
     def run(self, n: int) -> None:
-        do = (self.allocate, self.allocate, self.free, self.complete)
-        for _ in range(n):
+        do = (self.allocate, self.allocate, self.free, self.complete, self.free, self.complete)
+        for at in range(n):
             self.dice.choice(do)()
+            if at % 20 == 19:
+                self.give_back()
 
     def save(self, path: Path) -> Path:
         traces: list[list[dict[str, Any]]] = [self.history]
@@ -302,7 +415,7 @@ class Program:
         return path
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(16))
 def test_of_a_program_at_random_every_figure_is_the_snapshots(tmp_path, seed):
     program = Program(seed)
     program.run(60)

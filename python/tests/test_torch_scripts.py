@@ -253,7 +253,7 @@ STEPS = """
 import json, sys, time
 for line in sys.stdin:
     time.sleep({seconds})
-    print(json.dumps({{"ns_per_step": {seconds} * 1e9}}), flush=True)
+    print(json.dumps({{"wall": {seconds} * 1e9, "cpu": 7}}), flush=True)
 print("ductile-gpu: 1,300 events, 1 stack", file=sys.stderr)
 """
 
@@ -277,13 +277,22 @@ def test_the_cost_of_recording_is_a_ratio_with_an_interval(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], stacks: float, status: int
 ) -> None:
     seconds = {"none": 0.02, "stacks": stacks}
-    assert cost_of(monkeypatch, seconds, "--turns", "4", "--steps", "60") == status
+    assert cost_of(monkeypatch, seconds, "--turns", "7", "--steps", "60") == status
     rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [row["mode"] for row in rows] == ["none", "stacks"]
-    assert rows[1]["ratio"] == pytest.approx(stacks / 0.02)
-    assert rows[1]["interval"] == pytest.approx(0, abs=1e-9)
-    assert len(rows[1]["turns_ms"]) == 4
-    assert rows[1]["events_per_step"] == 1300 // (4 * 60 + 20)
+    for found in ("ratio", "low", "high"):
+        assert rows[1]["wall"][found] == pytest.approx(stacks / 0.02)
+        assert rows[1]["cpu"][found] == 1
+    assert rows[1]["rounds"] == 7
+    assert rows[1]["events_per_step"] == round(1300 / (7 * 60 + 20))
+
+
+def test_the_interval_of_a_median_is_that_of_throws_of_a_coin() -> None:
+    """Of 6 values the outermost, with 97 %; of 20 the 6th from each end, as tables have it."""
+    import recording_cost
+
+    assert recording_cost.median_of_rounds(list(range(6))) == (2.5, 0, 5)
+    assert recording_cost.median_of_rounds(list(range(1, 21))) == (10.5, 6, 15)
 
 
 def test_the_cost_of_recording_is_told_within_its_limit(
@@ -291,7 +300,7 @@ def test_the_cost_of_recording_is_told_within_its_limit(
 ) -> None:
     begin = time.monotonic()
     assert cost_of(monkeypatch, {"none": 0.1, "stacks": 0.1}, "--turns", "999", "--limit", "6") == 0
-    assert 1 < len(json.loads(capsys.readouterr().out.splitlines()[0])["turns_ms"]) < 30
+    assert 1 < json.loads(capsys.readouterr().out.splitlines()[0])["rounds"] < 30
     stuck = {"none": 0.1, "stacks": 99}
     assert cost_of(monkeypatch, stuck, "--limit", "3") == 1
     assert "did not answer in time" in capsys.readouterr().err
@@ -541,6 +550,16 @@ def test_one_run_alone_has_no_noise_to_be_held_to() -> None:
     rows = [first_run("expandable", [1.0] * 8), first_run("ductile", [1.0] * 7 + [9.0])]
     assert steps.judge(rows) == []
     assert steps.noise(rows[:1], "mean") is None
+
+
+def test_times_stand_with_the_least_and_the_most_of_their_turns() -> None:
+    import steps
+
+    rows = [first_run("native", [10.0] * 5 + [ms] * 4) for ms in (3.0, 5.0, 4.0)]
+    assert "4.0 (3.0-5.0)" in steps.text_of(rows)
+    assert "(" not in steps.text_of(rows[:1])
+    near = first_run("native", [1.0] * 9, part="near", percent=98, cap=2**30)
+    assert "one turn of each" in steps.text_of([near])
 
 
 def test_a_refusal_near_the_limit_is_ductiles_miss_and_no_other_allocators() -> None:

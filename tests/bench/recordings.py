@@ -19,6 +19,7 @@ COMMANDS = {
     "replay": ["replay", "--json", "--device", "virtual"],
 }
 OPTIONS = re.compile(r"(?:--[a-z]+ \S+ )*")
+LAYOUT = ("live_bytes", "pending_bytes", "free_bytes", "held_bytes", "holes", "largest_hole")
 BLOCK = {"address": (0, 16), "size": (1, 10), "requested_size": (2, 10)}
 
 
@@ -27,10 +28,11 @@ class Snapshot:
 
     def __init__(self):
         self.content = {"device_traces": [[]], "segments": [], "external_annotations": []}
+        self.segments = self.content["segments"]
         self.now = {}
 
     def add(self, word, *rest):
-        if word in ("gpu", "segment", "block", "time", "oom", "entry", "free", "repeat"):
+        if word in ("gpu", "kept", "segment", "block", "time", "oom", "entry", "free", "repeat"):
             getattr(self, word)(*rest)
         elif word in ("START", "END"):
             note = {"stage": word, "name": rest[0], "device": int(rest[1:] == ("@1",)), **self.now}
@@ -62,13 +64,20 @@ class Snapshot:
     def entry(self, *words):
         self.put(ast.literal_eval(" ".join(words)))
 
+    def kept(self, device, number):
+        """What the recorder kept of a refusal: the segments that follow."""
+        self.segments = []
+        refusal = {"device": int(device), "number": int(number), "segments": self.segments}
+        self.content.setdefault("refusals", []).append(refusal)
+
     def segment(self, device, address):
-        self.content["segments"].append(
-            {"device": int(device), "address": int(address, 16), "stream": 0, "blocks": []})
+        self.segments.append({"device": int(device), "address": int(address, 16), "stream": 0, "blocks": []})
 
     def block(self, *words):
         said = {key: int(words[i], base) for key, (i, base) in BLOCK.items() if words[i] != "-"}
-        self.content["segments"][-1]["blocks"].append({**said, "state": words[3]})
+        segment = self.segments[-1]
+        segment["blocks"].append({**said, "state": words[3]})
+        segment["total_size"] = sum(block.get("size", 0) for block in segment["blocks"])
 
 
 def in_bytes(word):
@@ -116,14 +125,18 @@ def read_cases(lines):
 
 
 def figure(view, name):
-    """"recorded.holes", "refusals.0.event", "sum holders.bytes"; "sum holders.bytes refused" of those that are."""
+    """"recorded.holes", "refusals.0.event", "sum holders.bytes"; "sum holders.bytes refused" of those that are;
+    "layout recorded", what was held there in parts. None: not said."""
     word, _, rest = name.partition(" ")
     if word == "sum":
         path, _, which = rest.partition(" ")
         rows, key = path.split(".")
         return sum(row[key] for row in view[rows] if not which or row[which])
+    if word == "layout":
+        of = figure(view, rest)
+        return of and [of[key] for key in LAYOUT]
     for part in name.split("."):
-        view = view[int(part)] if part.isdigit() else view[part]
+        view = view[int(part)] if part.isdigit() else view.get(part)
     return view
 
 

@@ -17,10 +17,10 @@ function(bench result)
   set(${result} "${text}" PARENT_SCOPE)
 endfunction()
 
-# expect_picture(from to): plot.py draws the one file as the other.
-function(expect_picture from to)
+# expect_picture(script from to): bench/SCRIPT.py draws the one file as the other.
+function(expect_picture script from to)
   file(REMOVE ${SCRATCH}/${to})
-  execute_process(COMMAND ${PYTHON} ${ROOT}/bench/plot.py ${from} ${to}
+  execute_process(COMMAND ${PYTHON} ${ROOT}/bench/${script}.py ${from} ${to}
     WORKING_DIRECTORY ${SCRATCH} COMMAND_ERROR_IS_FATAL ANY)
   file(READ ${SCRATCH}/${to} picture)
   if(NOT picture MATCHES "^<svg .*<polyline .*</svg>\n$")

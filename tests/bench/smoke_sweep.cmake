@@ -34,5 +34,5 @@ if(PYTHON)
   # Half of the settings take half of the time.
   string(REGEX REPLACE "[^\n]*\"side_streams\":2[^\n]*\n" "" lines "${lines}")
   file(WRITE ${SCRATCH}/sweep.jsonl "${lines}")
-  expect_picture(sweep.jsonl sweep.svg)
+  expect_picture(plot sweep.jsonl sweep.svg)
 endif()

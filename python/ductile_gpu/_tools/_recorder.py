@@ -10,10 +10,11 @@ import importlib
 import os
 import shutil
 import tempfile
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Callable, Optional
+from typing import Any, Callable, Optional, cast
 
 from ductile_gpu_start import say
 
@@ -34,6 +35,17 @@ def parts_folder(parent: Path) -> Iterator[Path]:
     finally:
         if os.getpid() == owner:
             shutil.rmtree(path, ignore_errors=True)
+
+
+def _add_devices(path: Path, devices: list[dict[str, int]]) -> None:
+    """To the dict that a pickle ends with: its last opcode gives way to those that add to it."""
+    from ductile_gpu.torch._recording import more_of_dict
+
+    with open(path, "r+b") as file:
+        file.seek(-1, os.SEEK_END)
+        if devices and file.read(1) == b".":
+            file.seek(-1, os.SEEK_END)
+            file.write(more_of_dict("device_memory", devices))
 
 
 def _pack(plain: Path, path: Path) -> None:
@@ -61,6 +73,22 @@ class Recorder:
         self.torch.cuda.memory._record_memory_history("all", context=None, **limit)
         self.started = True
 
+    def _used_devices(self) -> list[dict[str, int]]:
+        """Free and total memory of the GPUs that hold memory: others are not to be woken."""
+        cuda = cast(Any, self.torch).cuda
+        held = [cuda.memory_reserved(device) for device in range(cuda.device_count())]
+        return self._devices([{"device": device} for device, size in enumerate(held) if size])
+
+    def _devices(self, segments: list[dict[str, Any]]) -> list[dict[str, int]]:
+        """Free and total memory of the GPUs that were used."""
+        used = {int(segment["device"]) for segment in segments}
+        found: list[dict[str, int]] = [{} for _ in range(max(used, default=-1) + 1)]
+        for device in used:
+            with contextlib.suppress(Exception):  # a GPU that failed says nothing any more
+                free, total = cast(Any, self.torch).cuda.mem_get_info(device)
+                found[device] = {"free": int(free), "total": int(total)}
+        return found
+
     def dump(self, path: Path) -> list[str]:
         """Writes PyTorch's snapshot while the recording is on, as it must be. Returns remarks."""
         assert self.torch is not None
@@ -68,11 +96,49 @@ class Recorder:
         plain = path.with_suffix("") if is_packed else path
         try:
             self.torch.cuda.memory._dump_snapshot(str(plain))
+            with contextlib.suppress(Exception):  # it is of use without this, too
+                _add_devices(plain, self._used_devices())
             if is_packed:
                 _pack(plain, path)
         except Exception as error:
             raise NotRecorded(f"PyTorch could not write what it recorded: {error}") from error
         return []
+
+
+class Refusals:
+    """What PyTorch's allocator held when it refused a request, since the exception frees much on
+    its way: of each GPU at the refusal that needed most."""
+
+    def __init__(self, torch: ModuleType) -> None:
+        self._torch: Any = torch
+        self._counts: Counter[int] = Counter()
+        self._needs: dict[int, int] = {}
+        self._kept: dict[int, dict[str, Any]] = {}
+
+    def watch(self) -> None:
+        """From now on. Without effect where this PyTorch does not tell."""
+        with contextlib.suppress(Exception):
+            self._torch._C._cuda_attach_out_of_memory_observer(self._observe)
+
+    def _observe(self, device: int, asked: int, _total: int, _free: int) -> None:
+        """The allocator is not locked. An exception would take the place of the program's own."""
+        self._counts[device] += 1
+        with contextlib.suppress(Exception):
+            self._keep(device, asked)
+
+    def _keep(self, device: int, asked: int) -> None:
+        stats = self._torch.cuda.memory_stats(device)
+        need = asked + int(stats["requested_bytes.all.current"])
+        if need <= self._needs.get(device, -1):
+            return
+        held = self._torch.cuda.memory._snapshot()["segments"]
+        segments = [segment for segment in held if segment["device"] == device]
+        kept = {"device": device, "number": self._counts[device], "segments": segments}
+        self._needs[device], self._kept[device] = need, kept
+
+    def found(self) -> list[dict[str, Any]]:
+        """Of each GPU that refused: number counts its refusals from 1."""
+        return list(self._kept.values())
 
 
 class StackRecorder(Recorder):
@@ -83,6 +149,7 @@ class StackRecorder(Recorder):
         self.folder = folder
         self.recording: Optional[Any] = None
         self.tracker: Optional[Any] = None
+        self.refusals: Optional[Refusals] = None
 
     def prepare(self, torch: ModuleType) -> None:
         """May compile the adapter."""
@@ -103,6 +170,9 @@ class StackRecorder(Recorder):
             self.recording.close()
             raise
         self._mark_steps()
+        assert self.torch is not None
+        self.refusals = Refusals(self.torch)
+        self.refusals.watch()
         self.started = True
 
     def _mark_steps(self) -> None:
@@ -127,17 +197,6 @@ class StackRecorder(Recorder):
         except Exception as error:
             say(f"PyTorch cannot say what is held at the end ({error})")
             return {"segments": []}
-
-    def _devices(self, segments: list[dict[str, Any]]) -> list[dict[str, int]]:
-        """Free and total memory of the GPUs that were used: others are not to be woken."""
-        used = {int(segment["device"]) for segment in segments}
-        found: list[dict[str, int]] = [{} for _ in range(max(used, default=-1) + 1)]
-        for device in used:
-            with contextlib.suppress(Exception):  # a GPU that failed says nothing any more
-                assert self.torch is not None
-                free, total = self.torch.cuda.mem_get_info(device)
-                found[device] = {"free": int(free), "total": int(total)}
-        return found
 
     def _stop_tracking(self) -> None:
         """The recording is of use also where PyTorch says no more."""
@@ -164,7 +223,8 @@ class StackRecorder(Recorder):
         try:
             counts = self.recording.close()
             segments, settings = found["segments"], found.get("allocator_settings", {})
-            self.recording.save(path, segments, settings, self._devices(segments))
+            refusals = self.refusals.found() if self.refusals is not None else []
+            self.recording.save(path, segments, settings, self._devices(segments), refusals)
         except (RecordingError, OSError) as error:
             raise NotRecorded(f"the recording could not be written: {error}") from error
         bare = self._explain_bare(counts)

@@ -10,4 +10,5 @@ def in_bytes(size: float) -> str:
         if abs(size) < 1024:
             return f"{size:.0f} bytes" if unit == "bytes" else f"{size:.1f} {unit}"
         size /= 1024
-    return f"{size:.2f} GiB" if abs(size) < 100 else f"{size:.1f} GiB"
+    size, unit = (size, "GiB") if abs(size) < 1024 else (size / 1024, "TiB")
+    return f"{size:.2f} {unit}" if abs(size) < 100 else f"{size:.1f} {unit}"

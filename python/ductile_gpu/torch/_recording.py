@@ -110,6 +110,11 @@ def _inner(thing: Any) -> bytes:
     return buffer.getvalue()[2:-1]
 
 
+def more_of_dict(name: str, value: Any) -> bytes:
+    """In place of the end of a pickle of a dict: one more member, and the end."""
+    return b"(" + _text(name) + _inner(value) + b"u."
+
+
 def _parts(folder: Path) -> Iterator[Path]:
     """The part of each device, up to the last that has one."""
     found = [int(path.stem.removeprefix("gpu")) for path in folder.glob("gpu*.part")]
@@ -179,6 +184,7 @@ class StackRecording:
         segments: Sequence[Any],
         settings: dict[str, Any],
         devices: Sequence[dict[str, int]] = (),
+        refusals: Sequence[dict[str, Any]] = (),
     ) -> None:
         """Writes a snapshot as PyTorch does. Pre: closed.
 
@@ -187,12 +193,14 @@ class StackRecording:
             segments: of torch.cuda.memory._snapshot() at the end of the recording.
             settings: its allocator_settings.
             devices: free and total memory of each GPU as a whole, which PyTorch does not write.
+            refusals: what was held when a request was refused, which it does not write either.
         """
         rest = {
             "segments": list(segments),
             "external_annotations": self.annotations,
             "allocator_settings": settings,
             **({"device_memory": list(devices)} if devices else {}),
+            **({"refusals": list(refusals)} if refusals else {}),
         }
         is_packed = path.name.endswith(".gz")
         with gzip.open(path, "wb", 1) if is_packed else open(path, "wb") as out:

@@ -13,7 +13,7 @@ import tempfile
 import webbrowser
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Optional
+from typing import Any, NamedTuple, Optional
 
 from ductile_gpu._tools._cli.common import MISUSED, Failure, add_replay_options, progress, say
 from ductile_gpu._tools._report import _forecast, _page, _words
@@ -32,7 +32,8 @@ input.
   ductile-gpu report run.pickle -o report.html --open
   ductile-gpu report --json run.pickle                the same numbers for programs, no page
   ductile-gpu report --compare before.pickle after.pickle
-  ductile-gpu report --batch 4,8,12 run.trace.gz      the last three steps had these batches"""
+  ductile-gpu report --batch 4,8,12 run.trace.gz      the last three steps had these batches
+  ductile-gpu report --batch 4x512,8x512,8x1024 run.trace.gz      these batches and lengths"""
 USUAL_PAGE = "report.html"
 SUFFIXES = (".trace", ".trace.gz", ".pickle", ".pickle.gz")
 
@@ -58,7 +59,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="of two files: what grew from the first to the second",
     )
     parser.add_argument(
-        "--batch", metavar="N,N,..", help="sizes of the last recorded steps: forecast the largest"
+        "--batch",
+        metavar="N,N,..",
+        help="sizes of the last recorded steps: forecast the largest; BATCHxLENGTH where both vary",
     )
     parser.add_argument(
         "--unit", metavar="WORD", help="what the sizes of --batch are, such as length (batch)"
@@ -151,16 +154,46 @@ def _page_path(options: argparse.Namespace, files: list[Path]) -> Optional[Path]
     return output
 
 
-def _read_sizes(text: Optional[str]) -> Optional[list[int]]:
+class _Sizes(NamedTuple):
+    """Of the last steps, and what they are."""
+
+    sizes: list[int]
+    unit: str
+
+
+def _numbers(text: str) -> list[list[int]]:
+    """Of each step one, or a batch and a length."""
+    found = [[int(number) for number in word.lower().split("x")] for word in text.split(",")]
+    if len({len(numbers) for numbers in found}) != 1 or len(found[0]) > 2:
+        raise ValueError
+    return found
+
+
+def _as_sizes(steps: list[list[int]]) -> _Sizes:
+    """What varies from step to step: where both do, their product."""
+    if len(steps[0]) == 1:
+        return _Sizes([size for (size,) in steps], "batch")
+    batches, lengths = zip(*steps)
+    if len(set(lengths)) == 1:
+        return _Sizes(list(batches), f"batch of length {lengths[0]:,}")
+    if len(set(batches)) == 1:
+        return _Sizes(list(lengths), f"length of batch {batches[0]:,}")
+    return _Sizes([batch * length for batch, length in steps], "batch x length")
+
+
+def _read_sizes(options: argparse.Namespace) -> Optional[_Sizes]:
+    text = options.batch
     if text is None:
         return None
     try:
-        sizes = [int(word) for word in text.split(",")]
+        found = _as_sizes(_numbers(text))
     except ValueError:
-        raise Failure(f"--batch takes numbers such as 4,8,12, not '{text}'", MISUSED) from None
-    if min(sizes) < 1 or max(sizes) > _forecast.LARGEST_SIZE:
+        raise Failure(
+            f"--batch takes numbers such as 4,8,12 or 4x512,8x512, not '{text}'", MISUSED
+        ) from None
+    if min(found.sizes) < 1 or max(found.sizes) > _forecast.LARGEST_SIZE:
         raise Failure(f"--batch: sizes are 1 to {_forecast.LARGEST_SIZE:,}", MISUSED)
-    return sizes
+    return found._replace(unit=options.unit) if options.unit is not None else found
 
 
 def _choices(options: argparse.Namespace) -> Choices:
@@ -191,12 +224,11 @@ def _collect_all(
 def _forecasts(
     recordings: list[Recording], options: argparse.Namespace, choices: Choices
 ) -> list[Optional[dict[str, Any]]]:
-    sizes = _read_sizes(options.batch)
-    if sizes is None:
+    asked = _read_sizes(options)
+    if asked is None:
         return [None] * len(recordings)
     progress("replaying steps of other sizes")
-    unit = options.unit or "batch"
-    found = [_forecast.try_forecast(recording, sizes, unit, choices) for recording in recordings]
+    found = [_forecast.try_forecast(recording, *asked, choices) for recording in recordings]
     for forecast in found:
         if forecast["needs"] is None:
             say(f"no forecast: {forecast['note'].removeprefix('--batch: ')}")
@@ -256,7 +288,7 @@ def main(options: argparse.Namespace) -> int:
     files = _files(options.files)
     _check(options, files)
     output = _page_path(options, files)
-    _read_sizes(options.batch)
+    _read_sizes(options)
     try:
         data, is_partial = _find(options)
     except RecordingError as error:

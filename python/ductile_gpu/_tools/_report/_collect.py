@@ -71,6 +71,21 @@ class Recording:
         return self.facts.get("recorded")
 
     @property
+    def worst_refusal(self) -> Optional[dict[str, Any]]:
+        """The refused request that needed most; None: the program was refused nothing."""
+        refusals: list[dict[str, Any]] = self.facts["refusals"]
+        return max(
+            refusals, key=lambda of: int(of["live_bytes"] + of["request_bytes"]), default=None
+        )
+
+    @property
+    def recorded_map(self) -> Optional[dict[str, Any]]:
+        """Where each block of PyTorch's own allocator lay: at the worst refusal where that is
+        known, else at the end."""
+        at_refusal = (self.worst_refusal or {}).get("recorded")
+        return (at_refusal or self.recorded or {}).get("map")
+
+    @property
     def bytes_before(self) -> int:
         """Live when the recording began."""
         run = next(iter(self.runs.values()))

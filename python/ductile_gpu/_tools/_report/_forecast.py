@@ -6,14 +6,13 @@ The recorded run is written again with another size in all of these steps, block
 that replay completes. So what an allocator holds beyond what is live, its rounding, and what it
 gives back when memory runs short are those of that very size.
 
-Where that cannot be done, as when the steps do not do the same work, what is live is fitted. A step
-is divided into equal parts; what is live in a part grows as base + slope * batch, but the part that
-needs most is another one for small batches (the optimizer's) than for large ones (the middle of the
+Where that cannot be done, as when the run is too long, what is live is fitted. A step is divided
+into equal parts; what is live in a part grows as base + slope * batch, but the part that needs most is another one for small batches (the optimizer's) than for large ones (the middle of the
 step): so each part has a line of its own, and the step needs the highest of them. An allocator
 needs as much more than that, in proportion, as it does for the recording's own peak.
 
 Nothing is said of sizes beyond 16 times the largest recorded, and nothing at all where the recorded
-steps deny what they are said to be.
+steps do not do the same work, or deny what they are said to be.
 """
 
 from __future__ import annotations
@@ -33,7 +32,12 @@ from ductile_gpu._tools._report._collect import (
     RecordingError,
     ask_bench,
 )
-from ductile_gpu._tools._report._scaling import NoTemplate, Template, as_events
+from ductile_gpu._tools._report._scaling import (
+    DIFFERENT_WORK,
+    NoTemplate,
+    Template,
+    as_events,
+)
 from ductile_gpu._tools._sizes import in_bytes
 
 CASES = ("best", "expected", "worst")
@@ -300,6 +304,10 @@ def _note(sizes: list[int], unit: str, last: Line, why_fitted: str) -> str:
     )
 
 
+def _lower(sentence: str) -> str:
+    return sentence[0].lower() + sentence[1:]
+
+
 def forecast(
     recording: Recording, sizes: list[int], unit: str, choices: Optional[Choices] = None
 ) -> dict[str, Any]:
@@ -314,6 +322,8 @@ def forecast(
         needs = _by_replays(recording, sizes, choices or Choices())
     except NoTemplate as error:
         why_fitted = str(error)
+        if why_fitted == DIFFERENT_WORK:
+            raise NoForecast(f"--batch: {_lower(why_fitted)}: nothing follows") from None
         needs = {name: _fitted(recording, lines, sizes, name) for name in NAMES}
     beyond = _beyond(recording, sizes)
     for found in needs.values():

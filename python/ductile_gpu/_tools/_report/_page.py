@@ -168,7 +168,7 @@ def _recording(recording: Recording, forecast: Optional[dict[str, Any]]) -> dict
         "live_peak": recording.live_peak,
         "peak_event": facts["peak_event"],
         "summary": summary,
-        "headline": _words.headline(recording, summary),
+        "headline": _words.headline(summary),
         "lines": _words.lines(recording, summary),
         "runs": [_run(name, recording.runs[name]) for name in NAMES],
         "openings": {name: _opening(recording, name) for name in NAMES},
@@ -178,7 +178,7 @@ def _recording(recording: Recording, forecast: Optional[dict[str, Any]]) -> dict
         "stack_names": _stack_names(recording),
         "over_time": _over_time(recording),
         "refusals": facts["refusals"],
-        "recorded_map": (recording.recorded or {}).get("map"),
+        "recorded_map": recording.recorded_map,
         "recorded_held": [_delta(column) for column in held] or None,
         "forecast": forecast,
     }

@@ -31,13 +31,10 @@ def _stack_name(recording: Recording, number: int) -> Optional[str]:
     return str(_frames.name_of(recording.facts["stacks"][number - 1])) if number else None
 
 
-def _terms(recording: Recording, index: int) -> dict[str, Any]:
-    """What held memory consisted of when request number `index` was refused."""
-    refusal, recorded = recording.facts["refusals"][index], recording.recorded
-    is_last = index + 1 == recording.facts["n_refusals"]
-    if recorded is not None and recorded["at_refusal"] and is_last:
-        names = ("held_bytes", "live_bytes", "pending_bytes", "free_bytes", "holes", "largest_hole")
-        return {name: recorded[name] for name in names}
+def _terms(refusal: dict[str, Any]) -> dict[str, Any]:
+    """What held memory consisted of when the request was refused."""
+    if "recorded" in refusal:
+        return {name: value for name, value in refusal["recorded"].items() if name != "map"}
     held, live = refusal["held_bytes"], refusal["live_bytes"]
     free = held - live if held > live else None
     unknown = {"holes": None, "largest_hole": None}
@@ -59,12 +56,10 @@ def _others(recording: Recording, held: int, free: int) -> Optional[int]:
 
 def refused(recording: Recording) -> Optional[dict[str, Any]]:
     """The refused request that needs most; None: the program was refused nothing."""
-    all_refusals = recording.facts["refusals"]
-    if not all_refusals:
+    refusal = recording.worst_refusal
+    if refusal is None:
         return None
-    needs = [of["live_bytes"] + of["request_bytes"] for of in all_refusals]
-    index = needs.index(max(needs))
-    refusal, terms = all_refusals[index], _terms(recording, index)
+    terms = _terms(refusal)
     free, held = refusal["device_free_bytes"], terms["held_bytes"]
     # Where so much was free on the device, what refused it was a limit of the process.
     is_limited = free >= refusal["request_bytes"]
@@ -73,6 +68,7 @@ def refused(recording: Recording) -> Optional[dict[str, Any]]:
         "by": _stack_name(recording, refusal["stack"]),
         "stack": recording.facts["stacks"][refusal["stack"] - 1] if refusal["stack"] else None,
         **place(recording, refusal["event"]),
+        "replay_event": refusal["event"],
         **terms,
         "device_free_bytes": free,
         "device_bytes": held + free if held and not is_limited else None,

@@ -38,6 +38,7 @@ _RULES = tuple(
 # Without stacks only the length of life tells.
 LASTING = "kept through the run (weights, gradients, optimizer)"
 PASSING = "of one step (activations, temporaries)"
+TEMPORARY = "temporaries"  # of a known stack that is none of the above, and not kept
 OTHER = "other"
 
 
@@ -48,7 +49,7 @@ def category_of(stack: str, is_before: bool, is_lasting: bool) -> str:
     for category, pattern in _RULES:
         if any(pattern.search(frame) for frame in stack.split("\n")):
             return category
-    return OTHER
+    return OTHER if is_lasting else TEMPORARY
 
 
 def _size_label(size_from: int) -> str:

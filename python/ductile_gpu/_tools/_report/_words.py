@@ -41,7 +41,9 @@ def _holes(found: dict[str, Any]) -> str:
         return text
     if found["holes"] == 1:
         return f"{text} in 1 hole"
-    return f"{text} in {found['holes']:,} holes (largest {in_bytes(found['largest_hole'])})"
+    largest = found["largest_hole"]
+    more = f" (largest {in_bytes(largest)})" if largest else ""
+    return f"{text} in {found['holes']:,} holes{more}"
 
 
 def _terms(found: dict[str, Any]) -> str:
@@ -57,49 +59,42 @@ def _terms(found: dict[str, Any]) -> str:
 # ---- What happened ------------------------------------------------------------------------------
 
 
+def _brief(found: dict[str, Any]) -> str:
+    """The same, as far as it is of use at first sight."""
+    terms = [f"{in_bytes(found['live_bytes'])} live"]
+    if found["pending_bytes"]:
+        terms.append(f"{in_bytes(found['pending_bytes'])} pending")
+    if found["free_bytes"]:
+        terms.append(_holes({**found, "largest_hole": None}))
+    return ", ".join(terms)
+
+
 def _of_refusal(s: dict[str, Any]) -> Sentence:
     found = s["refused"]
-    asked, free = in_bytes(found["request_bytes"]), in_bytes(found["device_free_bytes"])
-    device = f" + {free} left on the device"
-    if found["limited"]:
-        device = f", though {free} were free on the device"
+    asked = in_bytes(found["request_bytes"])
     if not found["replayed"]:
         return [
             (f"{asked} were refused", True),
             (", more than any device has; what follows is of the run without it. ", False),
         ]
-    return [
-        (f"{asked} refused", True),
-        (f": {_terms(found)}{device}. ", False),
-    ]
+    return [(f"{asked} refused", True), (f": {_brief(found)}. ", False)]
 
 
 def _of_held(s: dict[str, Any]) -> Sentence:
     found = s["recorded"]
     if found is None:
         return [(f"{in_bytes(s['live_peak_bytes'])} live", True), (". ", False)]
-    return [(f"{in_bytes(found['held_bytes'])} held", True), (f": {_terms(found)}. ", False)]
+    return [(f"{in_bytes(found['held_bytes'])} held", True), (f": {_brief(found)}. ", False)]
 
 
-def _of_stop(s: dict[str, Any], recording: Recording, name: str) -> Sentence:
-    """Under an allocator that did not complete."""
-    run, where = recording.runs[name], s["allocators"][name]["stopped"]
-    when = _when(where, s["steps"])
-    pieces: Sentence = [(f"With {NAMES[name]}, memory runs out {when}", True)]
-    stop = next((stop for stop in reversed(run["stops"]) if not stop["completed"]), None)
-    if stop is not None:
-        asked, capacity = in_bytes(stop["request_bytes"]), in_bytes(stop["capacity_bytes"])
-        found = {f"{term}_bytes": stop[term] for term in ("live", "pending", "free")}
-        found.update(holes=stop["holes"], largest_hole=stop["largest_hole"])
-        room = stop["capacity_bytes"] - stop["held"]
-        more = f" + {in_bytes(room)} not held" if room > 0 else ""
-        pieces.append((f": {asked} refused with {_terms(found)}{more} = {capacity}", False))
-    return [*pieces, (". ", False)]
+def _of_stops(s: dict[str, Any], stopped: list[str]) -> Sentence:
+    """Under allocators that did not complete."""
+    names = _list([NAMES[name] for name in stopped])
+    return [(f"Memory runs out with {names}", True), (". ", False)]
 
 
 def _of_peak(s: dict[str, Any]) -> Sentence:
-    live = in_bytes(s["live_peak_bytes"])
-    return [(f"{live} live", True), (f" at the peak, {_when(s['peak'], s['steps'])}. ", False)]
+    return [(f"{in_bytes(s['live_peak_bytes'])} live at the peak", True), (". ", False)]
 
 
 # ---- What would do ------------------------------------------------------------------------------
@@ -116,38 +111,38 @@ def _needs(s: dict[str, Any]) -> dict[str, int]:
 
 
 def _ways(needs: dict[str, int]) -> str:
-    sizes = [f"{in_bytes(need)} with {NAMES[name]}" for name, need in needs.items()]
-    return _list(sizes) if sizes else ""
+    names: dict[str, list[str]] = {}
+    for name, need in needs.items():
+        names.setdefault(in_bytes(need), []).append(NAMES[name])
+    return ", ".join(f"{size} with {_list(found)}" for size, found in names.items())
 
 
-def _on_device(needs: dict[str, int], device: int, recorded: Optional[str]) -> Sentence:
-    """Of the device that the request was refused on, under the allocator `recorded`."""
-    size = in_bytes(device)
-    fitting = [NAMES[n] for n, need in needs.items() if need <= device and n != recorded]
-    missing = _ways({name: need for name, need in needs.items() if need > device})
-    more = [f"it needs {missing}"] if missing else []
-    if recorded is not None and needs.get(recorded, device + 1) <= device:
-        more.append(f"the model of {NAMES[recorded]} fits too, unlike the recorded one")
-    if not fitting:
-        return [(f"Its {size} do not suffice", True), (f": {'; '.join(more)}.", False)]
-    rest = "".join(f"; {clause}" for clause in more)
-    return [(f"On its {size} it fits with {_list(fitting)}", True), (f"{rest}.", False)]
+def _fitting(s: dict[str, Any]) -> list[str]:
+    """The allocators with which it fits on the device of the recording, other than the one that
+    it ran out of memory with."""
+    found, own = s["refused"], s["recorded"]["allocator"] if s["recorded"] else None
+    return [n for n, need in _needs(s).items() if need <= found["device_bytes"] and n != own]
+
+
+def _has_device(s: dict[str, Any]) -> bool:
+    return s["refused"] is not None and s["refused"]["device_bytes"] is not None
 
 
 def _fits(s: dict[str, Any]) -> Sentence:
-    needs, found = _needs(s), s["refused"]
+    needs = _needs(s)
     if not needs:
         return _held(s)
-    if found is not None and found["device_bytes"] is not None:
-        recorded = s["recorded"]["allocator"] if s["recorded"] else None
-        return _on_device(needs, found["device_bytes"], recorded)
-    first, most = list(needs.items())[-1]
-    if found is not None or most == min(needs.values()):
-        return [("It fits from ", False), (_ways(needs), True), (" on.", False)]
-    others = _ways({name: need for name, need in needs.items() if name != first})
+    if _has_device(s) and _fitting(s):
+        names = _list([NAMES[name] for name in _fitting(s)])
+        size = in_bytes(s["refused"]["device_bytes"])
+        return [("Fits", True), (f" on its {size} with {names}.", False)]
+    told = list(needs)
+    if s["refused"] is not None and len(needs) > 1:  # the least, and what it ran with
+        own = s["recorded"]["allocator"] if s["recorded"] else "classic"
+        told = [told[0], own if own in needs and own != told[0] else told[-1]]
     return [
-        (f"It would run out first with {NAMES[first]}", True),
-        (f", on less than {in_bytes(most)}; it needs {others}.", False),
+        ("Fits", True),
+        (f" on {_ways({name: needs[name] for name in told})}.", False),
     ]
 
 
@@ -160,24 +155,72 @@ def _held(s: dict[str, Any]) -> Sentence:
     return [(f"Without a cap, {_list(sizes)}.", False)]
 
 
-def headline(recording: Recording, s: dict[str, Any]) -> Sentence:
+def headline(s: dict[str, Any]) -> Sentence:
     """What happened, and on which device it would fit with what."""
     stopped = [name for name, run in s["allocators"].items() if not run["completed"]]
     if not s["history"]:
         return [
             *_of_held(s),
             ("No history was recorded", True),
-            (": what led to it is not known.", False),
+            (".", False),
         ]
     if s["refused"] is not None:
         return [*_of_refusal(s), *_fits(s)]
     if stopped:
-        pieces = [piece for name in stopped for piece in _of_stop(s, recording, name)]
-        return [*pieces, *_fits(s)]
+        return [*_of_stops(s, stopped), *_fits(s)]
     return [*_of_peak(s), *_fits(s)]
 
 
 # ---- Why ----------------------------------------------------------------------------------------
+
+
+def _stopped(s: dict[str, Any], recording: Recording, name: str) -> str:
+    """Where an allocator did not complete, and what it had."""
+    stops = recording.runs[name]["stops"]
+    when = _when(s["allocators"][name]["stopped"], s["steps"])
+    stop = next((stop for stop in reversed(stops) if not stop["completed"]), None)
+    if stop is None:
+        return when
+    asked, capacity = in_bytes(stop["request_bytes"]), in_bytes(stop["capacity_bytes"])
+    found = {f"{term}_bytes": stop[term] for term in ("live", "pending", "free")}
+    found.update(holes=stop["holes"], largest_hole=stop["largest_hole"])
+    room = stop["capacity_bytes"] - stop["held"]
+    more = f" + {in_bytes(room)} not held" if room > 0 else ""
+    return f"{when}: {asked} refused with {_terms(found)}{more} = {capacity}"
+
+
+def _stops(s: dict[str, Any], recording: Recording) -> list[Line]:
+    stopped = [name for name, run in s["allocators"].items() if not run["completed"]]
+    return [(NAMES[name], _stopped(s, recording, name)) for name in stopped]
+
+
+def _peak(s: dict[str, Any]) -> list[Line]:
+    if s["refused"] is not None or not s["history"]:
+        return []
+    return [("peak", _when(s["peak"], s["steps"]))]
+
+
+def _free(found: dict[str, Any]) -> list[Line]:
+    """What lay free, and did not serve the request."""
+    room = f"{in_bytes(found['device_free_bytes'])} on the device"
+    held = f"{_holes(found)} + " if found["free_bytes"] else ""
+    return [("free", f"{held.replace(' free', '', 1)}{room}")]
+
+
+def _device(s: dict[str, Any]) -> list[Line]:
+    """Whether what the request was refused on would do."""
+    found, needs = s["refused"], _needs(s)
+    if not _has_device(s) or not needs:
+        return []
+    size, own = in_bytes(found["device_bytes"]), s["recorded"] and s["recorded"]["allocator"]
+    others = f"; {in_bytes(found['others_bytes'])} had others" if found["others_bytes"] else ""
+    if not _fitting(s):
+        return [("device", f"its {size} for PyTorch do not suffice{others}")]
+    missing = _ways({n: need for n, need in needs.items() if need > found["device_bytes"]})
+    more = [f"it needs {missing}"] if missing else []
+    if own and needs.get(own, found["device_bytes"] + 1) <= found["device_bytes"]:
+        more.append(f"the model of {NAMES[own]} fits too, unlike the recorded one")
+    return [("device", f"{'; '.join([f'{size} for PyTorch', *more])}{others}")]
 
 
 def _asked(s: dict[str, Any]) -> list[Line]:
@@ -190,17 +233,11 @@ def _asked(s: dict[str, Any]) -> list[Line]:
     if found["limited"]:
         lines.append(("limit", "of the process, such as set_per_process_memory_fraction"))
     pending = f" + {in_bytes(found['pending_bytes'])} pending" if found["pending_bytes"] else ""
-    device = found["device_bytes"]
-    had = f"; the device had {in_bytes(device)} for PyTorch's allocator" if device else ""
-    if found["others_bytes"]:
-        had += (
-            f", and {in_bytes(found['others_bytes'])} for contexts, libraries and other processes"
-        )
     needed = (
         f"{in_bytes(found['needed_bytes'])} = {in_bytes(found['live_bytes'])} live{pending} + "
-        f"{in_bytes(found['request_bytes'])} asked{had}"
+        f"{in_bytes(found['request_bytes'])} asked"
     )
-    return [*lines, ("needed", needed)]
+    return [*lines, *_free(found), ("needed", needed), *_device(s)]
 
 
 def _share(size: int, whole: int) -> str:
@@ -216,10 +253,8 @@ def _holders(s: dict[str, Any]) -> list[Line]:
 
 
 WHY_APART = {
-    "packed again": "most of it was there before the recording began, and a replay packs it again, "
-    "without the holes between",
-    "unknown": "the recording does not say why (options of PyTorch's allocator, private pools of "
-    "graphs, memory given back between)",
+    "packed again": "a replay packs anew what was there before the recording, without its holes",
+    "unknown": "why is not recorded (options, pools of graphs, memory given back)",
 }
 
 
@@ -227,7 +262,7 @@ def _recorded(s: dict[str, Any]) -> list[Line]:
     found = s["recorded"]
     if found is None or not s["history"]:
         return []
-    ends = f"{in_bytes(found['held_peak_bytes'])} held by PyTorch at most"
+    ends = f"{in_bytes(found['held_peak_bytes'])} held at most"
     if s["refused"] is None and found["held_bytes"]:
         ends += f"; at the end {in_bytes(found['held_bytes'])} = {_terms(found)}"
     lines = [("recorded", ends)]
@@ -262,6 +297,8 @@ def lines(recording: Recording, s: dict[str, Any]) -> list[Line]:
     way = _in_the_way(recording, s)
     return [
         *_asked(s),
+        *_peak(s),
+        *_stops(s, recording),
         *_holders(s),
         *_recorded(s),
         *_held_lines(s),

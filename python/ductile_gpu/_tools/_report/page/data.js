@@ -18,7 +18,9 @@ function size(bytes) {
     if (value < 1024) return sign + (unit === "bytes" ? fixed(value, 0) : fixed(value, 1)) + " " + unit;
     value /= 1024;
   }
-  return sign + fixed(value, value < 100 ? 2 : 1) + " GiB";
+  const unit = value < 1024 ? " GiB" : " TiB";
+  if (value >= 1024) value /= 1024;
+  return sign + fixed(value, value < 100 ? 2 : 1) + unit;
 }
 
 const count = (n) => n.toLocaleString("en-US");

@@ -31,14 +31,15 @@ function bindingTerm(stop) {
   return "what is left cannot be given as one piece";
 }
 
-function sumOf(stop) {
-  const parts = [size(stop.live) + " live"];
+// What is not live: that is the program's, and in the headline.
+function restOf(stop) {
+  const parts = [];
   if (stop.pending) parts.push(size(stop.pending) + " pending");
   if (stop.free) parts.push(`${size(stop.free)} free in ${plural(stop.holes, "hole", "holes")} (largest ${size(stop.largest)})`);
   if (stop.cached) parts.push(size(stop.cached) + " cached");
   const room = stop.capacity - stop.held;
   if (room > 0) parts.push(size(room) + " not held");
-  return parts.join(" + ");
+  return parts.length ? parts.join(" + ") : "nothing free";
 }
 
 function whyNot(outcome) {
@@ -50,7 +51,7 @@ function whyNot(outcome) {
     ? inStep(recording, stop.event)
     : `between ${stepName(recording, outcome.below.event)} and ${stepName(recording, outcome.above.event)}`;
   const on = outcome.exact ? "" : ` With ${size(stop.capacity)}:`;
-  return `${place}; it needs ${size(outcome.needed)}.${on} ${size(stop.request)} were refused with ${sumOf(stop)} = ${size(stop.capacity)}. What binds is ${bindingTerm(stop)}.`;
+  return `${place}; it needs ${size(outcome.needed)}.${on} ${size(stop.request)} refused with ${restOf(stop)}. What binds is ${bindingTerm(stop)}.`;
 }
 
 // Usual sizes, and the device that the recording is of.

@@ -58,7 +58,7 @@ function paintBars(recording) {
 }
 
 // A number stays with its unit.
-const unbroken = (text) => text.replace(/(\d) (bytes|[KMG]iB)/g, "$1\u00a0$2");
+const unbroken = (text) => text.replace(/(\d) (bytes|[KMGT]iB)/g, "$1\u00a0$2");
 
 function withCode(text) {
   return text.split("`").map((piece, i) => i % 2 ? element("code", { text: piece }) : piece);
@@ -71,7 +71,7 @@ function paintFirst() {
   const most = Math.max(...summary.holders.map((row) => row.bytes), 1);
   byId("holders").replaceChildren(...summary.holders.map((row) => element("li", { "data-bytes": row.bytes }, element("span", { class: "bytes", text: size(row.bytes) }),
     element("span", {}, row.name, element("i", { style: `width: ${100 * row.bytes / most}%` })))));
-  const shown = ["held by", ...(summary.refused ? [] : ["without a cap"])]; // elsewhere on this screen
+  const shown = ["held by", "needed", "without a cap"]; // elsewhere on this screen
   const lines = recording.lines.filter(([label]) => !shown.includes(label));
   byId("lines").replaceChildren(...lines.flatMap(([label, text]) => [element("dt", { text: label }), element("dd", {}, ...withCode(text))]));
   byId("lines").parentElement.hidden = lines.length === 0;

@@ -76,10 +76,11 @@ function markedStacks() {
   return found;
 }
 
-const waysToMap = (recording) => [...recording.runs.map((run) => [run.id, run.name]), ...(recording.recorded_map ? [["recorded", "recorded, at the end"]] : [])];
+const recordedName = (recording) => recording.summary.refused?.holes != null ? "recorded, at the refusal" : "recorded, at the end";
+const waysToMap = (recording) => [...recording.runs.map((run) => [run.id, run.name]), ...(recording.recorded_map ? [["recorded", recordedName(recording)]] : [])];
 
 function mapsOf(recording) {
-  const recorded = recording.recorded_map ? [{ id: "recorded", name: "recorded, at the end", map: recording.recorded_map }] : [];
+  const recorded = recording.recorded_map ? [{ id: "recorded", name: recordedName(recording), map: recording.recorded_map }] : [];
   return [...recording.runs.map((run) => ({ id: run.id, name: run.name, map: run.map })), ...recorded];
 }
 

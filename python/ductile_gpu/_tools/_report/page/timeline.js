@@ -225,7 +225,8 @@ function drawLabels(pen, y, bottom) {
   const labels = recording.runs.map((run) => ({ text: size(run.held_peak), name: run.name,
     colour: colourOf(run.id), y: y(run.held_peak) }));
   const recorded = recording.summary.recorded?.held_peak_bytes;
-  labels.push({ text: size(recording.live_peak), name: recording.summary.refused ? "live + asked" : "live", colour: colourOf("soft"), y: y(recording.live_peak) });
+  const needed = isRefused(recording, recording.peak_event) ? recording.summary.refused.needed_bytes : recording.live_peak;
+  labels.push({ text: size(needed), name: recording.summary.refused ? "live + asked" : "live", colour: colourOf("soft"), y: y(recording.live_peak) });
   if (recorded) labels.push({ text: size(recorded), name: "recorded", colour: colourOf("recorded"), y: y(recorded) });
   labels.sort((a, b) => a.y - b.y);
   const gap = 32;
@@ -329,11 +330,14 @@ function paintTimeline() {
 
 // ---- In words -----------------------------------------------------------------------------------
 
+// Whether the event is the refused request that the verdict is about.
+const isRefused = (recording, event) => recording.summary.refused?.replay_event === event;
+
 function readingAt(run, event) {
   const series = run.series, i = sampleAt(series, event);
-  const parts = AREAS.filter((name) => name === "live" || series[name][i] > 0).map((name) => size(series[name][i]) + " " + name);
-  const atPeak = event === state.recording.peak_event ? `, where ${size(state.recording.live_peak)} are asked for` : "";
-  return `${stepName(state.recording, event)}${atPeak}: ${holds(run)} ${size(series.held[i])} = ${parts.join(" + ")}`;
+  const parts = AREAS.filter((name) => name !== "live" && series[name][i] > 0).map((name) => size(series[name][i]) + " " + name);
+  const wanted = isRefused(state.recording, event) ? `${size(state.recording.summary.refused.needed_bytes)} needed` : `${size(event === state.recording.peak_event ? state.recording.live_peak : series.asked[i])} live`;
+  return `${stepName(state.recording, event)}: ${holds(run)} ${size(series.held[i])}${parts.length ? ` (${parts.join(", ")})` : ""} for ${wanted}`;
 }
 
 function describeCursor(run, bands) {
