@@ -9,7 +9,6 @@
 #include "bench/cli/generate.h"
 #include "bench/replay/timeline.h"
 #include "bench/workloads/fsdp_run.h"
-#include "bench/workloads/fsdp_trace.h"
 
 #include "vmm/base/align.h"
 

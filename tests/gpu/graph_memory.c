@@ -20,7 +20,6 @@
  */
 #include "tests/support/command.h"
 #include "tests/support/complain.h"
-#include "tests/support/ending.h"
 #include "tests/support/graphs.h"
 #include "tests/support/painter.h"
 #include "tests/support/program_device.h"
@@ -28,6 +27,7 @@
 
 #include <pthread.h>
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -38,6 +38,46 @@ enum {
     MOST_BLOCKS = 96, /* of one thread */
     SECONDS_IN_ALL = 540
 };
+
+/* ---- The end of a play ----------------------------------------------------------------------- */
+
+/* Threads that play together end together: the first complaint of any of them is kept, and ends the
+ * play for all. */
+typedef struct ending {
+    _Atomic bool is_over;
+    pthread_mutex_t lock;
+    char why[4096]; /* under `lock`; the first complaint */
+} ending;
+
+#define ENDING_INITIALIZER                                                                         \
+    { .lock = PTHREAD_MUTEX_INITIALIZER }
+
+static void ending_now(ending *e) {
+    atomic_store(&e->is_over, true);
+}
+
+static void ending_because(ending *e, const char *why) {
+    if (why == NULL) {
+        return;
+    }
+    (void)pthread_mutex_lock(&e->lock);
+    if (e->why[0] == '\0') {
+        (void)snprintf(e->why, sizeof e->why, "%s", why);
+    }
+    (void)pthread_mutex_unlock(&e->lock);
+    ending_now(e);
+}
+
+static bool ending_is_over(const ending *e) {
+    return atomic_load(&e->is_over);
+}
+
+static const char *ending_why(ending *e) {
+    (void)pthread_mutex_lock(&e->lock);
+    const char *why = e->why[0] != '\0' ? e->why : NULL;
+    (void)pthread_mutex_unlock(&e->lock);
+    return why;
+}
 
 typedef struct request {
     bool is_virtual;

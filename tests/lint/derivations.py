@@ -105,12 +105,6 @@ def peers(rows):
                [with_spread(turns(rows, peer, trace, all_ms)) for trace in traces]]
 
 
-def peers_by_turn(rows):
-    efficiency = turns(rows, "torch-ductile", "fsdp2_llama", lambda row: row["efficiency"])
-    ms = turns(rows, "torch-ductile", "fsdp2_llama", all_ms)
-    return [f"{median(efficiency):.3f}", f"{median(ms):.0f}", f"{efficiency[0]:.3f}", f"{ms[0]:.0f}"]
-
-
 def peers_missed(rows):
     return [25, [f"{ns:.1f}" for ns in own_ns(rows, "ductile")[:3]]]
 
@@ -132,20 +126,6 @@ def first_steps(rows):
            for program in PROGRAMS]
 
 
-def near_row(row):
-    later = row["times_ms"][5:]
-    return [f"{sum(later) / len(later):.0f}", row["refusals"], f"{row['used'] / row['held']:.3f}"]
-
-
-def near_steps(rows):
-    near = {(row["model"], row["percent"], row["allocator"]): row for row in rows if row["part"] == "near"}
-    for program in ("gpt2", "lora", "resnet"):
-        for percent in (90, 98, 100.5):
-            found = [near.get((program, percent, name)) for name in ("ductile", "expandable", "native")]
-            if any(found):
-                yield [f"{percent:g}", [near_row(row) for row in found if row]]
-
-
 # ---- Near the smallest capacity --------------------------------------------------------------
 
 THREE = (("ductile", []), ("ductile", TIGHT), ("expandable", []))
@@ -159,20 +139,6 @@ def tight(rows):
                           if ("above_min_percent" in row) == near]
                 yield [f"{row[part]['wall_us'] / 1000:,.0f}" for part in ("first_pass", "all_passes")]
                 yield f"{row[efficiency]:.3f}"
-
-
-def tight_waits(rows):
-    near = [row for row in rows if "above_min_percent" in row]
-    return [max(row["stream_syncs"] for row in near if row["contender"] == "expandable"),
-            sum(row["stream_syncs"] for row in near if row["contender"] == "ductile")]
-
-
-def sizes(rows):
-    for name, settings in (("ductile", []), ("ductile", ["sizes=quick"]), ("ductile", TIGHT), ("expandable", []),
-                           ("classic", [])):
-        for trace in TRACES:
-            found = where(rows, contender=name, settings=settings, trace=trace)
-            yield [f"{all_ms(row):,.0f}" for row in found], f"{found[0]['efficiency']:.3f}"
 
 
 # ---- Two streams and a host that runs ahead --------------------------------------------------
@@ -233,20 +199,6 @@ def ranks(lines):
 # ---- What lag costs --------------------------------------------------------------------------
 
 LAGS = (0, 100, 10000)
-LAG_ROWS = (("ductile", []), ("ductile", [*TIGHT, *POLL]), ("ductile", [*TIGHT, *WAIT]), ("expandable", []),
-            ("classic", []))
-
-
-def lag_cell(row):
-    waits = row["stream_syncs"]
-    return [f"{row['efficiency']:.4f}", f"{waits:,}" if waits else []]
-
-
-def lag(rows):
-    yield LAGS
-    for trace in LAGGED:
-        for name, settings in LAG_ROWS:
-            yield [lag_cell(one(rows, trace=trace, contender=name, settings=settings, lag=n)) for n in LAGS]
 
 
 def lag_ways(first, second):
@@ -256,28 +208,6 @@ def lag_ways(first, second):
     for trace in LAGGED:
         for rows, settings in ways:
             yield [f"{one(rows, trace=trace, settings=settings, lag=n)['efficiency']:.4f}" for n in LAGS]
-
-
-# ---- From constant to wild -------------------------------------------------------------------
-
-
-SPREADS = (0, 25, 50, 75, 100)
-
-
-def sweep(rows, key):
-    for side_streams in (0, 2):
-        for recompute in (False, True):
-            yield [side_streams + 1]
-            for name in ("ductile", "expandable", "classic"):
-                for spread in SPREADS:
-                    (row,) = [row for row in rows if (row["contender"], row["spread_percent"], row["recompute"],
-                              row["side_streams"]) == (name, spread, recompute, side_streams)]
-                    yield f"{median(row[key]):.4f}", f"{max(row[key]):.4f}"
-
-
-def sweep_both(rows):
-    for key in ("held_over_used", "min_capacity_over_used"):
-        yield 5, SPREADS, sweep(rows, key)
 
 
 # ---- Streams that fall silent or end ---------------------------------------------------------
@@ -306,11 +236,6 @@ def trained(lines):
             yield more, time, noise
 
 
-def largest(lines):
-    found = {line.split()[1]: re.findall(r"\d+", line.split(maxsplit=2)[2]) for line in lines}
-    return found["ductile"][1], [found[name][0] for name in ("native", "expandable", "ductile")]
-
-
 # ---- A Llama on two GPUs ---------------------------------------------------------------------
 
 WAYS = ("ductile", "ductile+sizes:tight+cross_stream_reuse:wait", "expandable", "native")
@@ -336,21 +261,6 @@ def llama_steps(rows):
         yield llama_step(row)
     (row,) = [row for row in rows if row["way"] == "capped ductile"]
     yield llama_step(row)
-
-
-def old_driver(rows):
-    """Held and driver time of the runs on several streams; of the others no row differs."""
-    def pair(trace, passes, settings):
-        found = [row for row in rows if row["trace"] == trace and row["contender"] == "ductile"
-                 and row["passes"] == passes and row["settings"] == settings]
-        new, old = sorted(found, key=lambda row: row.get("old_driver", 0))
-        return [[f"{row['efficiency']:.3f}", f"{row['driver_time_us'] / 1000:.0f}"] for row in (new, old)]
-
-    told = [pair(trace, passes, settings) for trace in ("fsdp2_llama", "vit_multistream_record")
-            for settings in ([], TIGHT) for passes in (1, 5)]
-    alike = [pair(trace, passes, settings) for trace in TRACES[:3] for settings in ([], TIGHT) for passes in (1, 5)]
-    assert all(new[0] == old[0] for new, old in alike), "a run on one stream differs"
-    return told
 
 
 # ---- Which setting for which program ---------------------------------------------------------

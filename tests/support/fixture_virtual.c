@@ -167,10 +167,3 @@ const char *fixture_finish_work(const fixture *f) {
     NEED_OK(status);
     return NULL;
 }
-
-const char *fixture_fail_for_good(const fixture *f, const char *call, int code) {
-    const ductile_virtual_fault fault = {
-        .struct_size = sizeof fault, .call = call, .nth = 1, .code = code, .persistent = 1};
-    NEED_OK(ductile_virtual_inject(f->gpu, &fault));
-    return NULL;
-}
