@@ -21,6 +21,7 @@ typedef struct contender_env {
     uint64_t capacity_bytes;  /* cap on physical memory held; 0: none but the device              */
     const char *const *settings; /* "key=value" of --set, n of them; only ductile takes any       */
     size_t n_settings;
+    bool is_untimed; /* the driver's times are not wanted */
 } contender_env;
 
 typedef struct contender_stats {

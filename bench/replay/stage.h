@@ -30,7 +30,8 @@ typedef struct stage_plan {
     size_t n_settings;
     uint64_t capacity_bytes; /* 0: what the device has */
     bench_pace pace;
-    bool detects; /* virtual GPU: misuse of memory is a violation, whatever the schedule */
+    bool is_untimed; /* the driver's times stay 0 */
+    bool detects;    /* virtual GPU: misuse of memory is a violation, whatever the schedule */
     size_t n_streams;
 } stage_plan;
 
