@@ -3,7 +3,8 @@
 """usage: compare_table.py COMPARE.jsonl
 
 The tables of `bench/run compare`, from its rows: one over all traces, one for each trace, what
-Ductile is held to, and which peers are missing. A figure is the median of the turns.
+Ductile is held to, and which peers are missing. A figure is the median of the turns; a time of them
+stands with the least and the most, which say what noise is.
 """
 
 import json
@@ -90,14 +91,20 @@ def calls(cell, key):
     return "-" if figures[0] is None else " / ".join(number(figure) for figure in figures)
 
 
-def with_spread(cell, *path, scale=1.0):
-    values = [value * scale for value in each(cell, *path)]
+def spread(values, digits):
+    """The median, and where there are several the least and the most: what noise is."""
     if not values:
         return "-"
-    text = number(median(values), 1)
-    return (
-        text if len(values) < 2 else f"{text} ({number(min(values), 1)}-{number(max(values), 1)})"
-    )
+    text = number(median(values), digits)
+    return text if len(values) < 2 else f"{text} ({least_to_most(values, digits)})"
+
+
+def least_to_most(values, digits):
+    return f"{number(min(values), digits)}-{number(max(values), digits)}"
+
+
+def with_spread(cell, *path, scale=1.0):
+    return spread([value * scale for value in each(cell, *path)], 1)
 
 
 def capacity(cell):
@@ -115,12 +122,12 @@ def line(name, cell):
         number(capacity(cell), 4),
         calls(cell, "cold_call_ns"),
         calls(cell, "warm_call_ns"),
-        number(middle(cell, "ns_per_op"), 1),
+        with_spread(cell, "ns_per_op"),
         with_spread(cell, "first_pass", "wall_us", **ms),
         with_spread(cell, "last_pass", "wall_us", **ms),
         with_spread(cell, "all_passes", "wall_us", **ms),
-        pair(middle(cell, "first_pass", "driver_time_us", **ms),
-             middle(cell, "last_pass", "driver_time_us", **ms), 1),
+        " / ".join(with_spread(cell, part, "driver_time_us", **ms)
+                   for part in ("first_pass", "last_pass")),
         pair(middle(cell, "first_pass", "stream_syncs"),
              middle(cell, "last_pass", "stream_syncs"), 0),
         f"{number(middle(cell, 'pressure_waits'))}, {number(middle(cell, 'pressure_returns'))}",
@@ -151,20 +158,29 @@ def warm_call(cell):
     return wall * 1e3 / ops if wall is not None and ops else None
 
 
+def sums_of_turns(cells):
+    """Milliseconds of all passes of all traces, for each turn that has all of them."""
+    of_traces = [
+        {row.get("turn"): row["all_passes"]["wall_us"] / 1e3 for row in cell["turns"]}
+        for cell in cells
+    ]
+    whole = set.intersection(*map(set, of_traces)) if of_traces else ()
+    return [sum(of_turn[turn] for of_turn in of_traces) for turn in whole]
+
+
 def over_all_traces(found):
-    """A line for each peer: ranges over the traces, and the sum of all passes."""
+    """A line for each peer: ranges over the traces, and the sum of all passes of a turn."""
     names = ordered({name for cells in found.values() for name in cells})
     lines = []
     for name in names:
         cells = [cells[name] for cells in found.values() if name in cells and cells[name]["turns"]]
-        sums = [middle(cell, "all_passes", "wall_us", scale=1e-3) for cell in cells]
         efficiencies = [middle(cell, "efficiency") for cell in cells]
         lines.append([
             title(name), span(efficiencies, 3),
             number(fmean(efficiencies) if efficiencies else None, 4),
             span([capacity(cell) for cell in cells], 3),
             span([warm_call(cell) for cell in cells], 0),
-            number(sum(sums) if sums else None), f"{len(cells)} of {len(found)}",
+            spread(sums_of_turns(cells), 0), f"{len(cells)} of {len(found)}",
         ])  # fmt: skip
     head = ("", "efficiency", "mean", "smallest capacity", "ns a warm call, driver calls included",
             "all passes of all traces, ms", "traces")  # fmt: skip
@@ -185,12 +201,14 @@ def held_to(found, on_gpu):
         for name, cell in (("Ductile in C", own), ("Ductile under PyTorch", under)):
             mine = middle(cell, "all_passes", "wall_us") if cell else None
             if mine is not None and limit is not None and same_passes(cell, rival):
+                both = (with_spread(of, "all_passes", "wall_us", scale=1e-3) for of in (cell, rival))
                 yield (f"{trace}: {name} takes no longer than expandable segments under PyTorch",
-                       mine <= limit, f"{mine / 1e3:,.1f} and {limit / 1e3:,.1f} ms")  # fmt: skip
+                       mine <= limit, f"{' and '.join(both)} ms")  # fmt: skip
         single = own and own["turns"] and own["turns"][0].get("streams") == 1
         if single:
             ns = middle(own, "ns_per_op")
-            yield f"{trace}: a call takes 25 ns or less of its own", ns <= 25, f"{ns:.1f} ns"
+            said = f"{with_spread(own, 'ns_per_op')} ns"
+            yield f"{trace}: a call takes 25 ns or less of its own", ns <= 25, said
 
 
 def same_passes(cell, other):

@@ -25,7 +25,7 @@ STYLE = """
 
 def moments_of(path):
     """Bytes of PyTorch, of JAX, and held, for each step."""
-    rows = (json.loads(line) for line in path.read_text().splitlines())
+    rows = (json.loads(line) for line in path.read_text().splitlines() if not line.startswith("#"))
     found = [row["moments"] for row in rows if row["case"] == "both" and "moments" in row]
     if not found:
         sys.exit(f"plot_shared.py: {path} has no row of `both`")

@@ -70,14 +70,14 @@ class Failed(Exception):
     """A replay that gave no row, with what it said."""
 
 
-def rows_of(command):
+def rows_of(command, are_wanted=True):
     done = subprocess.run(
         command, cwd=ROOT, capture_output=True, text=True, check=False
     )
     rows = [
         json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")
     ]
-    if done.returncode != 0 or not rows:
+    if done.returncode != 0 or (are_wanted and not rows):
         raise Failed(f"{' '.join(command)}: {done.stderr.strip() or done.returncode}")
     return rows
 
@@ -326,12 +326,15 @@ def parse(words):
     return given
 
 
-def write(path, found):
+def write_rows(path, rows):
     with path.open("w", encoding="utf-8") as file:
-        for rows in found.values():
-            for by_contender in rows.values():
-                for row in by_contender.values():
-                    file.write(json.dumps(row) + "\n")
+        file.writelines(json.dumps(row) + "\n" for row in rows)
+
+
+def all_rows(found):
+    for rows in found.values():
+        for by_contender in rows.values():
+            yield from by_contender.values()
 
 
 def main(words):
@@ -342,7 +345,7 @@ def main(words):
         print(f"bench/run regret: {failed}", file=sys.stderr)
         return 1
     if given.output:
-        write(given.output, found)
+        write_rows(given.output, all_rows(found))
     print("\n".join(tables(found)))
     return 0
 

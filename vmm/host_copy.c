@@ -115,9 +115,7 @@ static bool follows(const dvmm_piece *run, const dvmm_piece *piece) {
 
 typedef struct moving {
     copy_fn copy;
-    bool (*wants)(void *user, ductile_addr addr); /* NULL: all */
-    void *user;
-    dvmm_piece run; /* wanted pieces side by side; size 0: none */
+    dvmm_piece run; /* pieces side by side; size 0: none */
     uint64_t since_step;
 } moving;
 
@@ -129,9 +127,6 @@ static ductile_status end_run(dvmm_host_copy *saved, moving *m) {
 }
 
 static ductile_status add_piece(dvmm_host_copy *saved, moving *m, const dvmm_piece *piece) {
-    if (piece->has_stayed || (m->wants != NULL && !m->wants(m->user, piece->addr))) {
-        return DUCTILE_OK;
-    }
     ductile_status status = DUCTILE_OK;
     if (m->run.size == 0 || !follows(&m->run, piece)) {
         status = end_run(saved, m);
@@ -142,10 +137,9 @@ static ductile_status add_piece(dvmm_host_copy *saved, moving *m, const dvmm_pie
     return status;
 }
 
-/* A save has steps: what wants all. */
 static ductile_status maybe_end_step(dvmm_host_copy *saved, moving *m, uint64_t n_pieces,
                                      uint64_t step_bytes) {
-    if (m->wants != NULL || m->since_step + m->run.size < step_bytes) {
+    if (m->since_step + m->run.size < step_bytes) {
         return DUCTILE_OK;
     }
     ductile_status status = end_run(saved, m);
@@ -156,17 +150,18 @@ static ductile_status maybe_end_step(dvmm_host_copy *saved, moving *m, uint64_t 
     return status;
 }
 
-static ductile_status move_pieces(dvmm_host_copy *saved, moving *m) {
+static ductile_status save_pieces(dvmm_host_copy *saved) {
     uint64_t step_bytes = dti_max(saved->bytes / DVMM_COPY_STEPS, least_step_bytes);
+    moving m = {.copy = copy_out};
     ductile_status status = DUCTILE_OK;
     saved->copied_bytes = 0;
     for (uint64_t i = 0; i < saved->n_pieces && status == DUCTILE_OK; i++) {
-        status = add_piece(saved, m, &saved->pieces[i]);
+        status = add_piece(saved, &m, &saved->pieces[i]);
         if (status == DUCTILE_OK) {
-            status = maybe_end_step(saved, m, i + 1, step_bytes);
+            status = maybe_end_step(saved, &m, i + 1, step_bytes);
         }
     }
-    return status == DUCTILE_OK ? end_run(saved, m) : status;
+    return status == DUCTILE_OK ? end_run(saved, &m) : status;
 }
 
 /* ---- Saving and restoring ------------------------------------------------------------------ */
@@ -247,8 +242,7 @@ static ductile_status find_places(dvmm_host_copy *saved, dvmm_host_copy *before)
 
 static ductile_status begin_save(dvmm_host_copy *saved) {
     ductile_status status = dvmm_stream_create(saved->driver, &saved->busy);
-    moving m = {.copy = copy_out};
-    return status == DUCTILE_OK ? move_pieces(saved, &m) : status;
+    return status == DUCTILE_OK ? save_pieces(saved) : status;
 }
 
 ductile_status dvmm_host_copy_save(dvmm_host_copy *saved, dvmm_host_arena *arena,
@@ -276,28 +270,54 @@ void dvmm_host_copy_fill(dvmm_host_copy *saved, dvmm_driver *driver, dvmm_piece 
                               .n_saved = n_pieces,
                               .fills = true,
                               .value = value};
+    sort(saved);
 }
 
-static bool wants_all(void *user, ductile_addr addr) {
-    (void)user;
-    (void)addr;
-    return true;
-}
-
-ductile_status dvmm_host_copy_restore(dvmm_host_copy *saved,
-                                      bool (*wants)(void *user, ductile_addr addr), void *user) {
+ductile_status dvmm_host_copy_begin_restore(dvmm_host_copy *saved) {
     ductile_status status = finish(saved); /* the copies of an earlier attempt */
-    if (status != DUCTILE_OK || saved->n_pieces == 0) {
-        return status;
+    saved->copied_bytes = 0;
+    bool has_some = status == DUCTILE_OK && saved->n_pieces > 0;
+    return has_some ? dvmm_stream_create(saved->driver, &saved->busy) : status;
+}
+
+/* The number of the first piece that ends above the address. */
+static uint64_t first_above(const dvmm_host_copy *saved, ductile_addr addr) {
+    uint64_t low = 0;
+    uint64_t high = saved->n_pieces;
+    while (low < high) {
+        uint64_t middle = low + (high - low) / 2;
+        bool is_above = saved->pieces[middle].addr + saved->pieces[middle].size > addr;
+        low = is_above ? low : middle + 1;
+        high = is_above ? middle : high;
     }
-    status = dvmm_stream_create(saved->driver, &saved->busy);
-    if (status != DUCTILE_OK) {
-        return status;
+    return low;
+}
+
+static dvmm_piece part_between(const dvmm_piece *piece, ductile_addr from, ductile_addr to) {
+    ductile_addr first = dti_max(piece->addr, from);
+    ductile_addr end = dti_min(piece->addr + piece->size, to);
+    return (dvmm_piece){.addr = first, .size = end - first, .at = piece->at + first - piece->addr};
+}
+
+ductile_status dvmm_host_copy_restore_between(dvmm_host_copy *saved, ductile_addr from,
+                                              ductile_addr to,
+                                              bool (*wants)(void *user, ductile_addr addr),
+                                              void *user) {
+    moving m = {.copy = copy_in};
+    ductile_status status = DUCTILE_OK;
+    for (uint64_t i = first_above(saved, from);
+         i < saved->n_pieces && saved->pieces[i].addr < to && status == DUCTILE_OK; i++) {
+        const dvmm_piece *piece = &saved->pieces[i];
+        if (!piece->has_stayed && wants(user, piece->addr)) {
+            dvmm_piece part = part_between(piece, from, to);
+            status = add_piece(saved, &m, &part);
+        }
     }
-    moving m = {.copy = copy_in, .wants = wants != NULL ? wants : wants_all, .user = user};
-    status = move_pieces(saved, &m);
-    ductile_status finished = finish(saved);
-    return status == DUCTILE_OK ? finished : status;
+    return status == DUCTILE_OK ? end_run(saved, &m) : status;
+}
+
+ductile_status dvmm_host_copy_end_restore(dvmm_host_copy *saved) {
+    return finish(saved);
 }
 
 /* ---- Reading and dropping ------------------------------------------------------------------ */

@@ -5,8 +5,8 @@
  * several. A piece lies in one span, so that one copy of the driver may have all of it.
  *
  * Copies run on a stream of their own: the caller orders them, by host waits, after the work on
- * the pieces, and later work after the restore, which waits. Saving does not: while the copies run,
- * dvmm_host_copy_wait_next says up to which address they are done.
+ * the pieces, and later work after the end of the restore, which waits. Saving does not: while the
+ * copies run, dvmm_host_copy_wait_next says up to which address they are done.
  * Threads: one at a time. No lock held that others wait for: waits take as long as the copies do.
  */
 #ifndef DUCTILE_VMM_HOST_COPY_H
@@ -68,10 +68,16 @@ void dvmm_host_copy_fill(dvmm_host_copy *saved, dvmm_driver *driver, dvmm_piece 
  * there; NULL when there is none. */
 uint8_t *dvmm_host_copy_find(const dvmm_host_copy *saved, ductile_addr addr, uint64_t *bytes);
 
-/* Copies back, or fills, the pieces that did not stay mapped and for which `wants` returns true,
- * and waits. The host copy does not change. */
-ductile_status dvmm_host_copy_restore(dvmm_host_copy *saved,
-                                      bool (*wants)(void *user, ductile_addr addr), void *user);
+/* A restore is begun once, goes on between two addresses as memory is mapped there, and is ended by
+ * a wait. What is copied back, or filled, are the pieces, or parts of them, that did not stay
+ * mapped and for whose address `wants` returns true. The host copy does not change. After a failure
+ * copies may be under way, until dvmm_host_copy_wait_next says otherwise. */
+ductile_status dvmm_host_copy_begin_restore(dvmm_host_copy *saved);
+ductile_status dvmm_host_copy_restore_between(dvmm_host_copy *saved, ductile_addr from,
+                                              ductile_addr to,
+                                              bool (*wants)(void *user, ductile_addr addr),
+                                              void *user);
+ductile_status dvmm_host_copy_end_restore(dvmm_host_copy *saved);
 
 /* Waits for copies that are under way, and gives the spans back. An empty copy is all zeros. */
 void dvmm_host_copy_drop(dvmm_host_copy *saved);

@@ -68,8 +68,11 @@ static bool parse_contenders(bench_parser *p, const char *value) {
 }
 
 static void choose_all_contenders(bench_options *o) {
-    memcpy(o->contenders, all_contenders, sizeof o->contenders);
-    o->n_contenders = N_CONTENDERS;
+    for (size_t i = 0; all_contenders[i] != NULL; i++) {
+        if (!all_contenders[i]->is_study) {
+            o->contenders[o->n_contenders++] = all_contenders[i];
+        }
+    }
 }
 
 /* ---- Values -------------------------------------------------------------------------------- */
@@ -219,7 +222,7 @@ static const bench_option shared_options[] = {
     {"--capacity", "BYTES", parse_capacity,
      .help = "cap on physical memory; K, M, G, T are powers of 1024 (the device)"},
     {"--set", "KEY=VALUE", parse_setting,
-     .help = "an option of Ductile, as in DUCTILE_CONF; repeatable"},
+     .help = "an option of Ductile, as in DUCTILE_CONF, or planned.KEY=VALUE; repeatable"},
     {"--help", NULL, bench_parse_flag, .help = "this text",
      .offset = offsetof(bench_options, help)},
     {0},
@@ -320,8 +323,12 @@ static bool parse_words(bench_parser *p, const bench_command *command, int argc,
 static bool check_settings(bench_parser *p) {
     ductile_options scratch;
     char why[160] = "";
-    if (p->shared->n_settings > 0 && !is_chosen(p->shared, &contender_ductile)) {
-        return bench_refuse(p, "--set changes Ductile, which is not among the contenders");
+    for (size_t i = 0; i < p->shared->n_settings; i++) {
+        bool is_of_planned = settings_is_of_planned(p->shared->settings[i]);
+        if (!is_chosen(p->shared, is_of_planned ? &contender_planned : &contender_ductile)) {
+            return bench_refuse(p, "--set changes %s, which is not among the contenders",
+                                is_of_planned ? "planned" : "Ductile");
+        }
     }
     ductile_options_init(&scratch);
     return settings_apply(&scratch, p->shared->settings, p->shared->n_settings, why, sizeof why) ||

@@ -20,7 +20,7 @@ enum { BENCH_MAX_SETTINGS = 64 };
 typedef struct bench_options {
     bench_device_kind device;
     int ordinal;
-    const contender_ops *contenders[N_CONTENDERS]; /* all of them unless chosen */
+    const contender_ops *contenders[N_CONTENDERS]; /* all but studies unless chosen */
     size_t n_contenders;
     uint64_t capacity_bytes; /* 0: what the device has */
     const char *settings[BENCH_MAX_SETTINGS];

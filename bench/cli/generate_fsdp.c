@@ -72,6 +72,8 @@ static const bench_option own_options[] = {
      .offset = AT(model.prefetch)},
     {"--hold", "N", bench_parse_number, .help = "gradients kept while they are reduced",
      .offset = AT(model.hold)},
+    {"--limiter", "N", bench_parse_number,
+     .help = "gathered units, of which the host waits for the oldest", .offset = AT(model.limiter)},
     {"--steps", "N", bench_parse_number, .help = "training steps", .offset = AT(model.steps)},
     {"--seed", "N", bench_parse_number, .help = "seed of the random numbers",
      .offset = AT(model.seed)},
@@ -165,9 +167,9 @@ static void begin_table(const fsdp_command *c) {
            "alone takes %.1f ms, communication alone %.1f ms\n",
            c->trace->n_file_events, c->trace->n_steps, mib(c->trace->live_peak_bytes),
            (double)c->alone_ns[FSDP_COMPUTE] / 1e6, (double)c->alone_ns[FSDP_COMMUNICATION] / 1e6);
-    printf("  %-15s %3s %12s %10s %10s %9s %7s %10s %11s %9s\n", "contender", "run", "reserved MiB",
-           "efficiency", "elapsed ms", "steady ms", "overlap", "host waits", "event waits",
-           "creates");
+    printf("  %-15s %3s %12s %10s %10s %9s %7s %8s %10s %11s %9s\n", "contender", "run",
+           "reserved MiB", "efficiency", "elapsed ms", "steady ms", "overlap", "gap us",
+           "host waits", "event waits", "creates");
 }
 
 static void print_row(const fsdp_command *c, const variant *v, uint64_t index,
@@ -175,10 +177,10 @@ static void print_row(const fsdp_command *c, const variant *v, uint64_t index,
     printf("  %-15s %3" PRIu64, v->label, index);
     switch (r->outcome) {
     case RUN_COMPLETED:
-        printf(" %12.1f %10.4f %10.2f %9.2f %7.3f %10" PRIu64 " %11" PRIu64 " %9" PRIu64 "\n",
+        printf(" %12.1f %10.4f %10.2f %9.2f %7.3f %8.1f %10" PRIu64 " %11" PRIu64 " %9" PRIu64 "\n",
                mib(r->stats.reserved_peak_bytes), efficiency(c, r), (double)r->elapsed_ns / 1e6,
-               (double)r->steady_ns / 1e6, overlap(c, r), r->stats.stream_syncs,
-               r->stats.event_waits, r->stats.creates);
+               (double)r->steady_ns / 1e6, overlap(c, r), (double)r->gap_mean_ns / 1e3,
+               r->stats.stream_syncs, r->stats.event_waits, r->stats.creates);
         break;
     case RUN_OUT_OF_MEMORY:
         printf(" out of memory, %.1f MiB reserved\n", mib(r->stats.reserved_peak_bytes));
@@ -201,6 +203,7 @@ static void print_model(json *j, const fsdp_options *o) {
     json_number(j, "steps", o->steps);
     json_number(j, "prefetch", o->prefetch);
     json_number(j, "hold", o->hold);
+    json_number(j, "limiter", o->limiter);
     json_number(j, "seed", o->seed);
 }
 
@@ -212,6 +215,8 @@ static void print_figures(json *j, const fsdp_command *c, const fsdp_result *r) 
     json_real(j, "compute_alone_us", (double)c->alone_ns[FSDP_COMPUTE] / 1e3, 3);
     json_real(j, "communication_alone_us", (double)c->alone_ns[FSDP_COMMUNICATION] / 1e3, 3);
     json_real(j, "overlap", overlap(c, r), 4);
+    json_real(j, "gap_mean_us", (double)r->gap_mean_ns / 1e3, 3);
+    json_real(j, "gap_most_us", (double)r->gap_most_ns / 1e3, 3);
     json_number(j, "stream_syncs", r->stats.stream_syncs);
     json_number(j, "event_waits", r->stats.event_waits);
     json_number(j, "creates", r->stats.creates);

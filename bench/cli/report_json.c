@@ -22,7 +22,7 @@ static void print_spec(json *j, const replay_spec *spec) {
     json_text(j, "trace", t->name);
     json_text(j, "file", t->path);
     json_text(j, "contender", spec->contender->name);
-    if (spec->contender == &contender_ductile) {
+    if (spec->contender == &contender_ductile || spec->contender == &contender_planned) {
         json_texts(j, "settings", spec->settings, spec->n_settings);
     }
     if (t->is_snapshot) {
@@ -76,6 +76,18 @@ static void print_pass(json *j, const char *name, const replay_pass *pass, bool 
     json_close(j, '}');
 }
 
+/* The share of requests holds for the last pass, as the memory that it used. */
+static void print_plan(json *j, const replay_result *result) {
+    const contender_plan_stats *plan = &result->last.stats.plan;
+    json_open(j, "plan", '{');
+    json_number(j, "requests", plan->requests);
+    json_number(j, "placed", plan->placed);
+    json_number(j, "layouts", result->total.plan.layouts);
+    json_real(j, "host_us", (double)result->total.plan.host_ns / 1e3, 3);
+    json_number(j, "touched_bytes", plan->touched_bytes);
+    json_close(j, '}');
+}
+
 static void print_stop(json *j, const replay_result *result) {
     json_text(j, "reason",
               result->outcome == RUN_OUT_OF_MEMORY ? "out of memory" : result->message);
@@ -95,6 +107,9 @@ static void print_result(json *j, const replay_spec *spec, const replay_result *
     print_times(j, spec, result);
     print_counts(j, &result->total);
     json_number(j, "address_span_bytes", result->total.address_span_bytes);
+    if (spec->contender == &contender_planned) {
+        print_plan(j, result);
+    }
     print_pass(j, "first_pass", &result->first, spec->device->is_virtual);
     print_pass(j, "last_pass", &result->last, spec->device->is_virtual);
     print_pass(j, "all_passes", &result->all, spec->device->is_virtual);

@@ -9,7 +9,8 @@
 
 #include <stdlib.h>
 
-static rival_block *find_best_fit(rival_arena *arena, uint64_t size) {
+static rival_block *find_best_fit(rival_cache *cache, rival_arena *arena, uint64_t size) {
+    (void)cache;
     return rival_block_of(rival_set_find_at_least(&arena->free, size, 0));
 }
 

@@ -13,7 +13,8 @@
     X(expandable, "expandable segments")                                                           \
     X(classic, "native")                                                                           \
     X(cumemalloc, "cudaMalloc")                                                                    \
-    X(cumemallocasync, "cudaMallocAsync")
+    X(cumemallocasync, "cudaMallocAsync")                                                          \
+    X(planned, "planned")
 /* clang-format on */
 
 #define DUCTILE_COUNT_CONTENDER(name, title) +1

@@ -123,7 +123,7 @@ static ductile_status grow_or_flush(rival_cache *cache, rival_arena *arena, uint
 
 static ductile_status get_block(rival_cache *cache, rival_arena *arena, uint64_t size,
                                 rival_block **out) {
-    *out = cache->policy->find(arena, size);
+    *out = cache->policy->find(cache, arena, size);
     if (*out == NULL) {
         return grow_or_flush(cache, arena, size, out);
     }

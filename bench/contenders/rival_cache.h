@@ -29,7 +29,7 @@ typedef struct rival_cache rival_cache;
 /* Where the two differ. */
 typedef struct rival_policy {
     /* The free block that serves a request, still in its set; NULL: none. */
-    rival_block *(*find)(rival_arena *arena, uint64_t size);
+    rival_block *(*find)(rival_cache *cache, rival_arena *arena, uint64_t size);
     /* A new block that holds at least `size`, in no set. ERR_OUT_OF_MEMORY: at the cap. */
     ductile_status (*grow)(rival_cache *cache, rival_arena *arena, uint64_t size,
                            rival_block **out);

@@ -21,11 +21,13 @@ static rival_segment *make_segment(dvmm_driver *driver, ductile_stream stream,
     segment->n_slots = (size_t)(segment->bytes / segment->handle_bytes);
     segment->first_slot = segment->n_slots;
     segment->handles = calloc(segment->n_slots, sizeof(*segment->handles));
+    segment->spare = calloc(segment->n_slots, sizeof(*segment->spare));
     return segment;
 }
 
 static void free_segment(rival_segment *segment) {
     free(segment->handles);
+    free(segment->spare);
     free(segment);
 }
 
@@ -36,7 +38,7 @@ ductile_status rival_segment_create(dvmm_driver *driver, ductile_stream stream,
     if (segment == NULL) {
         return DUCTILE_ERR_OUT_OF_HOST_MEMORY;
     }
-    ductile_status status = segment->handles == NULL
+    ductile_status status = segment->handles == NULL || segment->spare == NULL
                                 ? DUCTILE_ERR_OUT_OF_HOST_MEMORY
                                 : dvmm_address_reserve(driver, segment->bytes, &segment->base);
     if (status != DUCTILE_OK) {
@@ -59,6 +61,7 @@ static ductile_addr slot_address(const rival_segment *segment, size_t slot) {
 }
 
 static void note_mapped(rival_segment *segment, size_t begin, size_t end) {
+    segment->n_mapped += end - begin;
     segment->first_slot = begin < segment->first_slot ? begin : segment->first_slot;
     segment->end_slot = end > segment->end_slot ? end : segment->end_slot;
 }
@@ -97,6 +100,10 @@ static void release_slots(rival_segment *segment, size_t begin, size_t end) {
 static ductile_status create_slots(rival_segment *segment, size_t begin, size_t end) {
     const dvmm_phys_props props = {0};
     for (size_t slot = begin; slot < end; slot++) {
+        if (segment->n_spare > 0) {
+            segment->handles[slot] = segment->spare[--segment->n_spare];
+            continue;
+        }
         ductile_status status = dvmm_phys_create(segment->driver, segment->handle_bytes, &props,
                                                  &segment->handles[slot]);
         if (status != DUCTILE_OK) {
@@ -152,18 +159,30 @@ release:
 
 /* ---- Unmap --------------------------------------------------------------------------------- */
 
-static ductile_status give_back_slot(rival_segment *segment, size_t slot) {
+typedef ductile_status (*drop_fn)(rival_segment *segment, size_t slot);
+
+static ductile_status release_slot(rival_segment *segment, size_t slot) {
+    return dvmm_phys_release(segment->driver, segment->handles[slot]);
+}
+
+static ductile_status keep_slot(rival_segment *segment, size_t slot) {
+    segment->spare[segment->n_spare++] = segment->handles[slot];
+    return DUCTILE_OK;
+}
+
+static ductile_status give_back_slot(rival_segment *segment, size_t slot, drop_fn drop) {
     ductile_status status =
         dvmm_unmap(segment->driver, slot_address(segment, slot), segment->handle_bytes);
     if (status == DUCTILE_OK) {
-        status = dvmm_phys_release(segment->driver, segment->handles[slot]);
+        status = drop(segment, slot);
         segment->handles[slot] = 0;
+        segment->n_mapped--;
     }
     return status;
 }
 
-ductile_status rival_segment_unmap(rival_segment *segment, ductile_addr address, uint64_t span,
-                                   ductile_addr *start, uint64_t *size) {
+static ductile_status unmap_with(rival_segment *segment, ductile_addr address, uint64_t span,
+                                 drop_fn drop, ductile_addr *start, uint64_t *size) {
     uint64_t from = dti_round_up(address - segment->base, segment->handle_bytes);
     uint64_t to = dti_round_down(address - segment->base + span, segment->handle_bytes);
     *start = segment->base + from;
@@ -173,11 +192,29 @@ ductile_status rival_segment_unmap(rival_segment *segment, ductile_addr address,
     }
     ductile_status status = dvmm_stream_sync(segment->driver, segment->stream);
     while (status == DUCTILE_OK && from + *size < to) {
-        status = give_back_slot(segment, (size_t)((from + *size) / segment->handle_bytes));
+        status = give_back_slot(segment, (size_t)((from + *size) / segment->handle_bytes), drop);
         if (status == DUCTILE_OK) {
             *size += segment->handle_bytes;
         }
     }
     note_unmapped(segment);
     return status;
+}
+
+ductile_status rival_segment_unmap(rival_segment *segment, ductile_addr address, uint64_t span,
+                                   ductile_addr *start, uint64_t *size) {
+    return unmap_with(segment, address, span, release_slot, start, size);
+}
+
+ductile_status rival_segment_take(rival_segment *segment, ductile_addr address, uint64_t span,
+                                  ductile_addr *start, uint64_t *size) {
+    return unmap_with(segment, address, span, keep_slot, start, size);
+}
+
+uint64_t rival_segment_drop_spare(rival_segment *segment) {
+    uint64_t bytes = segment->n_spare * segment->handle_bytes;
+    while (segment->n_spare > 0) {
+        (void)dvmm_phys_release(segment->driver, segment->spare[--segment->n_spare]);
+    }
+    return bytes;
 }

@@ -19,9 +19,12 @@ struct rival_segment {
     uint64_t bytes;
     uint64_t handle_bytes;
     size_t n_slots;
+    size_t n_mapped;
     size_t first_slot;  /* of those with a handle; n_slots when none has */
     size_t end_slot;    /* one past the last of those; 0 when none has   */
     dvmm_phys *handles; /* by slot; 0: nothing is mapped there           */
+    dvmm_phys *spare;   /* unmapped and kept: the next mapping takes them */
+    size_t n_spare;
     rival_segment *next;
     rival_segment *prev;
 };
@@ -34,13 +37,18 @@ void rival_segment_destroy(rival_segment *segment);
 
 /* The bytes that mapping `size` from a slot's start takes: whole handles. */
 uint64_t rival_segment_mapped_size(const rival_segment *segment, uint64_t size);
-/* Maps fresh handles over [address, address + size). On error nothing has changed.
- * Pre: the span is made of whole slots, all empty. */
+/* Maps spare handles, then fresh ones, over [address, address + size). On error nothing has
+ * changed. Pre: the span is made of whole slots, all empty. */
 ductile_status rival_segment_map(rival_segment *segment, ductile_addr address, uint64_t size);
 /* Waits for the stream, then unmaps and releases the handles wholly inside the span. They were
  * mapped over [*start, *start + *size); on error, what was given back until then. */
 ductile_status rival_segment_unmap(rival_segment *segment, ductile_addr address, uint64_t span,
                                    ductile_addr *start, uint64_t *size);
+/* The same, but the handles become spare. */
+ductile_status rival_segment_take(rival_segment *segment, ductile_addr address, uint64_t span,
+                                  ductile_addr *start, uint64_t *size);
+/* Releases the spare handles. Returns their bytes. */
+uint64_t rival_segment_drop_spare(rival_segment *segment);
 /* From the lowest to the highest mapped address. */
 uint64_t rival_segment_span(const rival_segment *segment);
 

@@ -47,10 +47,15 @@ static bool apply_one(ductile_options *options, const char *setting, char *messa
     return ductile_options_set(options, key, equals + 1, message, size) == DUCTILE_OK;
 }
 
+bool settings_is_of_planned(const char *setting) {
+    return strncmp(setting, SETTINGS_OF_PLANNED, strlen(SETTINGS_OF_PLANNED)) == 0;
+}
+
 bool settings_apply(ductile_options *options, const char *const *settings, size_t n_settings,
                     char *message, size_t message_size) {
     for (size_t i = 0; i < n_settings; i++) {
-        if (!apply_one(options, settings[i], message, message_size)) {
+        if (!settings_is_of_planned(settings[i]) &&
+            !apply_one(options, settings[i], message, message_size)) {
             return false;
         }
     }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* --set key=value: options of Ductile, by the names that DUCTILE_CONF knows. */
+/* --set key=value: options of Ductile, by the names that DUCTILE_CONF knows; planned.key=value: of
+ * the contender `planned`. */
 #ifndef DUCTILE_BENCH_CONTENDERS_SETTINGS_H
 #define DUCTILE_BENCH_CONTENDERS_SETTINGS_H
 
@@ -8,7 +9,11 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/* False: message holds one line that names the key; options may be half changed. */
+#define SETTINGS_OF_PLANNED "planned."
+
+bool settings_is_of_planned(const char *setting);
+/* Those of Ductile. False: message holds one line that names the key; options may be half changed.
+ */
 bool settings_apply(ductile_options *options, const char *const *settings, size_t n_settings,
                     char *message, size_t message_size);
 

@@ -443,6 +443,8 @@ static contender_stats since(const contender_stats *before, const contender_stat
     delta.pressure_returned_bytes -= before->pressure_returned_bytes;
     delta.driver_time_ns -= before->driver_time_ns;
     delta.driver_host_ns -= before->driver_host_ns;
+    delta.plan.requests -= before->plan.requests;
+    delta.plan.placed -= before->plan.placed;
     return delta;
 }
 
@@ -584,12 +586,28 @@ static void run_on_stage(replay *r) {
     free(r->addresses);
 }
 
+static contender_event read_event(const void *user, size_t i) {
+    const trace *t = user;
+    const trace_event *event = &t->events[i];
+    return (contender_event){.size = event->kind == TRACE_ALLOC ? event->size : 0,
+                             .slot = event->slot,
+                             .stream = event->stream,
+                             .is_free =
+                                 event->kind == TRACE_FREE || event->kind == TRACE_FREE_GATED};
+}
+
 void replay_run(const replay_spec *spec, replay_result *result) {
+    const contender_future future = {.user = spec->trace,
+                                     .read = read_event,
+                                     .n_events = spec->trace->n_events,
+                                     .n_slots = spec->trace->n_slots,
+                                     .n_streams = (uint16_t)spec->trace->n_streams};
     replay r = {.spec = spec, .trace = spec->trace, .result = result};
     stage_plan plan = {.device = spec->device,
                        .contender = spec->contender,
                        .settings = spec->settings,
                        .n_settings = spec->n_settings,
+                       .future = &future,
                        .capacity_bytes = spec->capacity_bytes,
                        .pace = spec->pace,
                        .is_untimed = spec->is_untimed,

@@ -37,6 +37,9 @@ const char *fsdp_check(const fsdp_options *o) {
     if (o->hold > MAX_HELD) {
         return "--hold goes from 0 to 64";
     }
+    if (o->limiter != 0 && (o->limiter <= o->prefetch || o->limiter > MAX_UNITS)) {
+        return "--limiter is 0, or more than --prefetch and at most 2048";
+    }
     return NULL;
 }
 
@@ -52,6 +55,7 @@ typedef struct fsdp_builder {
     /* of the step under way */
     uint32_t gathered[2 * MAX_UNITS]; /* blocks, by position in the order of gathers */
     uint32_t gather_events[2 * MAX_UNITS];
+    uint32_t drop_events[2 * MAX_UNITS]; /* with a limiter */
     uint64_t n_gathered;
     uint32_t activations[MAX_UNITS]; /* by unit */
     uint32_t held[MAX_HELD + 1];     /* gradients, oldest first */
@@ -163,10 +167,19 @@ static void gather(fsdp_builder *b, uint64_t position) {
     b->gather_events[position] = record(b, FSDP_COMMUNICATION);
 }
 
+/* What was gathered so many units before has been used up. */
+static void limit(fsdp_builder *b, uint64_t position) {
+    uint64_t limiter = b->options->limiter;
+    if (limiter > 0 && position >= limiter) {
+        add(b, (fsdp_op){.kind = FSDP_LIMIT, .event = b->drop_events[position - limiter]});
+    }
+}
+
 static void gather_ahead(fsdp_builder *b, uint64_t position) {
     uint64_t end = 2 * n_units(b->options) - 1;
     uint64_t wanted = position + b->options->prefetch + 1;
     while (b->n_gathered < wanted && b->n_gathered < end) {
+        limit(b, b->n_gathered);
         gather(b, b->n_gathered++);
     }
     wait_for(b, FSDP_COMPUTE, b->gather_events[position]);
@@ -176,6 +189,9 @@ static void gather_ahead(fsdp_builder *b, uint64_t position) {
 static void drop_gathered(fsdp_builder *b, uint64_t position) {
     use_block(b, b->gathered[position], FSDP_COMPUTE);
     free_block(b, b->gathered[position]);
+    if (b->options->limiter > 0) {
+        b->drop_events[position] = record(b, FSDP_COMPUTE);
+    }
 }
 
 static void run_forward(fsdp_builder *b, uint64_t unit) {

@@ -35,6 +35,8 @@ typedef struct fsdp_options {
     uint64_t prefetch; /* units gathered ahead of the one in use                           */
     uint64_t hold;     /* gradients under reduction that the host still holds: 0 frees each
                           as soon as its reduction is issued                               */
+    uint64_t limiter;  /* units that may be gathered and not yet used up: the host waits for the
+                          oldest before it gathers another; 0: it does not                 */
     uint64_t seed;
 } fsdp_options;
 
@@ -46,6 +48,7 @@ typedef enum fsdp_op_kind {
     FSDP_WORK,   /* work on `stream` that reads `block` and writes `to`, where there are */
     FSDP_RECORD, /* `event` on `stream`                                                  */
     FSDP_WAIT,   /* `stream` waits for `event`                                           */
+    FSDP_LIMIT,  /* the host waits for `event`                                           */
     FSDP_STEP    /* a step ends: the host waits for the loss                            */
 } fsdp_op_kind;
 

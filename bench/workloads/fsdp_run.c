@@ -30,6 +30,7 @@ typedef struct run {
     size_t n_readings;
     uint64_t live_bytes;
     uint64_t steady_since_ns;
+    uint64_t gap_ns, n_gaps; /* before gathers */
 } run;
 
 static size_t max_readings(const fsdp_program *p) {
@@ -197,6 +198,8 @@ static ductile_status perform(run *r, const fsdp_op *op) {
         return dvmm_event_record(s->driver, r->events[op->event], s->streams[op->stream]);
     case FSDP_WAIT:
         return dvmm_stream_wait_event(s->driver, s->streams[op->stream], r->events[op->event]);
+    case FSDP_LIMIT:
+        return dvmm_event_sync(s->driver, r->events[op->event]);
     case FSDP_STEP:
         return end_step(r);
     }
@@ -211,6 +214,15 @@ static void take_sample(run *r, size_t index) {
     }
 }
 
+static void note_gap(run *r, const fsdp_op *op, uint64_t ns) {
+    bool is_for_gather = op->kind == FSDP_ALLOC && op->stream == FSDP_COMMUNICATION;
+    if (is_for_gather && r->steady_since_ns > 0) {
+        r->gap_ns += ns;
+        r->n_gaps++;
+        r->result->gap_most_ns = ns > r->result->gap_most_ns ? ns : r->result->gap_most_ns;
+    }
+}
+
 static bool is_sampled(const fsdp_op *op) {
     return op->kind == FSDP_ALLOC || op->kind == FSDP_FREE;
 }
@@ -221,10 +233,12 @@ static ductile_status perform_all(run *r) {
     for (size_t i = 0; status == DUCTILE_OK && i < p->n_ops; i++) {
         const fsdp_op *op = &p->ops[i];
         bool is_work = op->kind == FSDP_GATHER || op->kind == FSDP_WORK;
+        uint64_t begin = fsdp_work_now_ns(r->work);
         status = perform(r, op);
         if (status == DUCTILE_OK) {
             status = fsdp_work_host(r->work, is_work ? HOST_WORK_NS : HOST_CALL_NS);
         }
+        note_gap(r, op, fsdp_work_now_ns(r->work) - begin);
         if (is_sampled(op)) {
             take_sample(r, i);
         }
@@ -300,6 +314,7 @@ static ductile_status measure(run *r) {
     ductile_status synced = fsdp_work_sync(r->work);
     uint64_t end = fsdp_work_now_ns(r->work);
     r->result->elapsed_ns = end - start;
+    r->result->gap_mean_ns = r->n_gaps > 0 ? r->gap_ns / r->n_gaps : 0;
     r->result->steady_ns = r->steady_since_ns > 0 ? end - r->steady_since_ns : 0;
     r->stage.ops->stats(r->stage.contender, &r->result->stats);
     status = status == DUCTILE_OK ? synced : status;

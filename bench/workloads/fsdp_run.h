@@ -30,10 +30,12 @@ typedef struct fsdp_result {
     char message[256]; /* of ABSENT and FAILED */
     contender_stats stats;
     uint64_t elapsed_ns;
-    uint64_t steady_ns;  /* of elapsed_ns: after the first step, in which allocators grow */
-    uint64_t n_tags;     /* read */
-    uint64_t wrong_tags; /* of n_tags: not what was written */
-    uint64_t violations; /* virtual GPU: mistakes that hardware lets pass */
+    uint64_t steady_ns; /* of elapsed_ns: after the first step, in which allocators grow */
+    uint64_t gap_mean_ns, gap_most_ns; /* what allocating the parameters keeps the host from each
+                                          gather, after the first step */
+    uint64_t n_tags;                   /* read */
+    uint64_t wrong_tags;               /* of n_tags: not what was written */
+    uint64_t violations;               /* virtual GPU: mistakes that hardware lets pass */
     char last_violation[240];
 } fsdp_result;
 

@@ -17,6 +17,7 @@ static const char *add_op(trace_builder *b, const fsdp_op *op) {
     case FSDP_WORK:
     case FSDP_RECORD:
     case FSDP_WAIT:
+    case FSDP_LIMIT:
         break;
     }
     return NULL;

@@ -56,7 +56,11 @@ static bool waits_for_others(const attempt *t) {
     return moves_own(t) && t->a->options.reuse == DUCTILE_REUSE_WAIT;
 }
 
+/* What goes to a graph's pool does not come back as long as it lives: it would be held besides. */
 static bool has_room_to_spare(const attempt *t) {
+    if (dpool_had_graphs(t->r->arena)) {
+        return false;
+    }
     uint64_t bytes = dpool_plan_missing(t->p) * t->a->granule;
     return dpool_should_create_locked(t->a, bytes, t->p->max_held);
 }

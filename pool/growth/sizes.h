@@ -24,7 +24,7 @@ void dpool_sizes_init(ductile_allocator *a, uint64_t largest);
 /* The granules of the largest handle that is made now, but for dedicated ones. */
 uint32_t dpool_handle_granules(const ductile_allocator *a);
 
-/* The same for memory that comes back whole, after a pause: what is held at that moment says
+/* The same for memory that goes and comes back whole, by a pause: what is held at that moment says
  * nothing about how large its handles may be. */
 uint32_t dpool_whole_granules(const ductile_allocator *a);
 

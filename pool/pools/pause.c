@@ -164,23 +164,6 @@ static ductile_status save(ductile_allocator *a, dpool_private_pool *pool) {
     return DUCTILE_OK;
 }
 
-typedef struct resuming {
-    ductile_allocator *allocator;
-    const dpool_private_pool *pool;
-} resuming;
-
-/* A block that was freed meanwhile needs no contents. When its range has gone, a block of another
- * pool may be paused at that address. */
-static bool is_still_paused(void *user, ductile_addr addr) {
-    const resuming *r = user;
-    ductile_allocator *a = r->allocator;
-    dti_lock_acquire(&a->index_lock);
-    const dpool_block *b = dpool_map_find(&a->map, addr);
-    bool is_paused = b != NULL && b->state == DPOOL_PAUSED && b->region->arena->pool == r->pool;
-    dti_lock_release(&a->index_lock);
-    return is_paused;
-}
-
 /* ---- Pause --------------------------------------------------------------------------------- */
 
 /* Also runs after a pause that failed halfway: LIVE blocks stay LIVE. */
@@ -318,11 +301,11 @@ static void release_empty_regions(ductile_allocator *a, const dpool_private_pool
     dti_lock_release(&a->grow_lock);
 }
 
-static ductile_status restore_set(ductile_allocator *a, dpool_private_pool *set,
-                                  ductile_sleep_report *report) {
+/* Copies in began with the mapping. */
+static ductile_status end_restores(ductile_allocator *a, dpool_private_pool *set,
+                                   ductile_sleep_report *report) {
     for (dpool_private_pool *pool = set; pool != NULL; pool = pool->next_in_set) {
-        resuming r = {a, pool};
-        ductile_status status = dvmm_host_copy_restore(&pool->host_copy, is_still_paused, &r);
+        ductile_status status = dvmm_host_copy_end_restore(&pool->host_copy);
         if (status != DUCTILE_OK) {
             dpool_report_pool(report, pool);
             return status;
@@ -337,7 +320,7 @@ ductile_status dpool_resume_set(ductile_allocator *a, dpool_private_pool *set,
     uint64_t need = bytes_to_map(a, set);
     ductile_status status = map_or_make_room(a, set, report);
     bool is_mapped = status == DUCTILE_OK;
-    status = is_mapped ? restore_set(a, set, report) : status;
+    status = is_mapped ? end_restores(a, set, report) : status;
     report->bytes = need;
     for (dpool_private_pool *pool = set; pool != NULL; pool = pool->next_in_set) {
         if (status == DUCTILE_OK) {

@@ -52,7 +52,8 @@ void dpool_unmap_pool(ductile_allocator *a, dpool_private_pool *pool);
 /* Makes the pool PAUSED; its free blocks drop their granules. No lock held. */
 void dpool_finish_pause(ductile_allocator *a, dpool_private_pool *pool);
 
-/* Maps memory behind the pool again: all of it or none. ERR_OUT_OF_MEMORY, ... No lock held. */
+/* Maps memory behind the pool again, all of it or none, and begins to copy contents into what is
+ * mapped; dvmm_host_copy_end_restore waits for them. ERR_OUT_OF_MEMORY, ... No lock held. */
 ductile_status dpool_map_pool(ductile_allocator *a, dpool_private_pool *pool);
 
 /* Undoes dpool_map_pool without unmapping: the pool is unbacked, and its memory stays mapped until

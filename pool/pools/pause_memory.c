@@ -8,10 +8,13 @@
 
 #include "segments/granules.h"
 #include "segments/grow.h"
+#include "vmm/base/align.h"
 
 #include <stdlib.h>
 
 enum { GRANULES_PER_HOLD = 512 }; /* unmapped in one hold of the grow lock */
+
+static const uint64_t part_bytes = 256 * DTI_MIB; /* mapped before copies in of it begin */
 
 /* ---- Giving up free granules --------------------------------------------------------------- */
 
@@ -201,6 +204,11 @@ uint64_t dpool_bytes_to_map(ductile_allocator *a, const dpool_private_pool *pool
 
 /* ---- Mapping it again ---------------------------------------------------------------------- */
 
+typedef struct resuming {
+    ductile_allocator *allocator;
+    dpool_private_pool *pool;
+} resuming;
+
 /* Counts what was mapped also after a failure, so that unmapping the pool unmaps it again. */
 static ductile_status map_stretch(ductile_allocator *a, const stretch *s) {
     dpool_region *region = s->region;
@@ -216,30 +224,80 @@ static ductile_status map_stretch(ductile_allocator *a, const stretch *s) {
     return status;
 }
 
-static ductile_status map_all(ductile_allocator *a, const dpool_private_pool *pool) {
+/* A block that was freed meanwhile needs no contents. When its range has gone, a block of another
+ * pool may be paused at that address. */
+static bool is_still_paused(void *user, ductile_addr addr) {
+    const resuming *r = user;
+    ductile_allocator *a = r->allocator;
+    dti_lock_acquire(&a->index_lock);
+    const dpool_block *b = dpool_map_find(&a->map, addr);
+    bool is_paused = b != NULL && b->state == DPOOL_PAUSED && b->region->arena->pool == r->pool;
+    dti_lock_release(&a->index_lock);
+    return is_paused;
+}
+
+/* The first part of a stretch, which copies in follow while the next is mapped: whole handles. */
+static stretch cut(const resuming *r, stretch *rest) {
+    const ductile_allocator *a = r->allocator;
+    uint32_t handle = dpool_whole_granules(a);
+    uint32_t most = (uint32_t)dti_max(part_bytes / a->granule / handle, 1) * handle;
+    bool is_whole = rest->region->is_dedicated || r->pool->host_copy.n_pieces == 0;
+    stretch part = *rest;
+    part.end = is_whole ? rest->end : (uint32_t)dti_min(rest->end, rest->first + (uint64_t)most);
+    rest->first = part.end;
+    return part;
+}
+
+static ductile_status map_and_restore(resuming *r, stretch rest) {
+    const dseg_segment *seg = rest.region->seg;
+    ductile_status status = DUCTILE_OK;
+    while (rest.first < rest.end && status == DUCTILE_OK) {
+        stretch part = cut(r, &rest);
+        status = map_stretch(r->allocator, &part);
+        if (status == DUCTILE_OK) {
+            status = dvmm_host_copy_restore_between(&r->pool->host_copy, dseg_addr(seg, part.first),
+                                                    dseg_addr(seg, part.end), is_still_paused, r);
+        }
+    }
+    return status;
+}
+
+static ductile_status map_all(resuming *r) {
     stretches s = {.room = 0};
-    ductile_status status = collect_stretches(a, pool, &s);
+    ductile_status status = collect_stretches(r->allocator, r->pool, &s);
     for (uint64_t i = 0; i < s.n && status == DUCTILE_OK; i++) {
-        status = map_stretch(a, &s.all[i]);
+        status = map_and_restore(r, s.all[i]);
     }
     free(s.all);
     return status;
 }
 
-ductile_status dpool_map_pool(ductile_allocator *a, dpool_private_pool *pool) {
-    dvmm_capture_mode mode = dpool_grow_lock(a);
+static ductile_status map_locked(resuming *r) {
+    DTI_ASSERT_HELD(&r->allocator->grow_lock);
+    ductile_allocator *a = r->allocator;
     uint64_t cached_before = a->store.totals.cached_bytes;
-    set_unbacked(a, pool, false);
+    set_unbacked(a, r->pool, false);
     dpool_sizes_look(a);
     dpool_sizes_note(a, dpool_whole_granules(a));
-    ductile_status status = map_all(a, pool);
+    ductile_status status = map_all(r);
     if (status != DUCTILE_OK) {
-        set_unbacked(a, pool, true);
+        set_unbacked(a, r->pool, true);
         (void)dvmm_store_shrink_cache(&a->store, cached_before);
     }
+    return status;
+}
+
+ductile_status dpool_map_pool(ductile_allocator *a, dpool_private_pool *pool) {
+    resuming r = {a, pool};
+    ductile_status status = dvmm_host_copy_begin_restore(&pool->host_copy);
+    if (status != DUCTILE_OK) {
+        return status;
+    }
+    dvmm_capture_mode mode = dpool_grow_lock(a);
+    status = map_locked(&r);
     dpool_grow_unlock(a, mode);
     if (status != DUCTILE_OK) {
-        dpool_unmap_pool(a, pool);
+        dpool_unmap_pool(a, pool); /* waits for copies under way */
     }
     return status;
 }

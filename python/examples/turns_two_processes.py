@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """A trainer and a generator, two processes, take turns on one GPU: together they need 1.6 times the
-memory that both may hold. Who is not at work sleeps and holds nothing; weights go by host memory
-that both share. If one ends, by whatever cause, the other sees it, says so and goes on alone. With
-PyTorch and a GPU for real, otherwise each on a virtual GPU, with bytes.
+memory that both may hold. Who is not at work sleeps and holds nothing: a line for each turn draws
+who holds what (t: the trainer, g: the generator). Weights go by host memory that both share. If one
+ends, by whatever cause, the other sees it, says so and goes on alone. With PyTorch and a GPU for
+real, otherwise each on a virtual GPU, with bytes.
 
 python turns_two_processes.py [--turns N] [--virtual]
 """
@@ -24,6 +25,7 @@ MIB = 1 << 20
 NAMES = ("trainer", "generator")
 TRAINER = 0
 SECONDS_TO_TAKE_BACK = 30
+BAR = 40
 
 
 class Turns:
@@ -178,6 +180,13 @@ def shared_bytes(kind: Any) -> int:
     return 2 * (int(kind.cap) // 20 // 4 * 4)
 
 
+def draw(step: int, mine: int, held: dict[int, int], asleep: int, cap: int) -> None:
+    """What each side holds while this one is at work, and what both hold once it sleeps."""
+    bars = "".join(NAMES[side][0] * round(BAR * size / cap) for side, size in sorted(held.items()))
+    share = f"{sum(held.values()) / cap:4.0%} of the memory, then {asleep / cap:.0%}"
+    print(f"{step:3} {NAMES[mine]:9} |{bars:<{BAR}}| {share}", flush=True)
+
+
 def take_one(turns: Turns, side: Any, step: int) -> None:
     turns.take()
     others = turns.words[turns.HELD + turns.other]
@@ -188,11 +197,10 @@ def take_one(turns: Turns, side: Any, step: int) -> None:
         turns.words[turns.WEIGHTS] = step
     elif turns.words[turns.WEIGHTS]:
         side.read(turns.words[turns.WEIGHTS])
-    before = side.held()
-    assert before + others <= side.cap, "both together hold more than there is"
+    held = {turns.mine: side.held(), turns.other: others}
+    assert sum(held.values()) <= side.cap, "both together hold more than there is"
     side.pause()
-    held = f"held {before >> 20:5} MiB, holds {side.held() >> 20} now"
-    print(f"{step:3} {NAMES[turns.mine]:9} {held}", flush=True)
+    draw(step, turns.mine, held, side.held() + others, side.cap)
     turns.give(side.held())
 
 

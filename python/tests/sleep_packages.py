@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """One package whose memory Ductile lets sleep, against that package's own Python code:
-sleep_packages.py vllm|sglang|torch_memory_saver FOLDER-OF-WHEELS. See sleep_packages."""
+sleep_packages.py vllm|sglang|torch_memory_saver FOLDER-OF-WHEELS [SOURCES]. With the package's
+sources: those of its own tests that have to do with sleep and need no GPU, with Ductile's plug-in
+loaded. See sleep_packages."""
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import importlib
 import inspect
@@ -14,7 +17,7 @@ import sys
 import types
 import zipfile
 from pathlib import Path
-from typing import Any
+from typing import Any, Callable
 
 HERE = Path(__file__).parent
 MIB = 1 << 20
@@ -97,8 +100,7 @@ def held() -> dict[str, int]:
 # ---- vLLM --------------------------------------------------------------------------------------
 
 
-def check_vllm(report: Report) -> None:
-    memory = on_a_virtual_gpu()
+def show_cuda_to_vllm() -> None:
     import vllm.platforms as platforms
 
     real = platforms.current_platform
@@ -108,10 +110,19 @@ def check_vllm(report: Report) -> None:
         **{name: (lambda found=name: found.startswith("is_cuda")) for name in names},
     )
     platforms.current_platform = stand_in_for(real, fake)
+
+
+def load_plugin_of_vllm() -> None:
     os.environ["VLLM_PLUGINS"] = "ductile"
     from vllm.plugins import load_general_plugins
 
     load_general_plugins()
+
+
+def check_vllm(report: Report) -> None:
+    memory = on_a_virtual_gpu()
+    show_cuda_to_vllm()
+    load_plugin_of_vllm()
     from vllm.device_allocator.sleep_mode_backend import SleepModeBackend, SleepModeBackendFactory
 
     report.check("the plug-in loads through the entry point", _knows(SleepModeBackendFactory))
@@ -159,7 +170,7 @@ def stand_in_for(real: Any, changed: Any) -> Any:
 
 
 def turn(report: Report, memory: fake_torch.Torch, allocator: Any, backend: Any) -> None:
-    context = pool_context(report, allocator)
+    context = pool_context(report)
     with context("weights"):
         weights = memory.tensor(64 * MIB)
     with context("runtime"), context("kv_cache"):
@@ -182,35 +193,79 @@ def turn(report: Report, memory: fake_torch.Torch, allocator: Any, backend: Any)
     backend.suspend(2)
     backend.resume()
     report.check("suspend(2), resume()", held() == full, held())
+    call_hooks(report, allocator, backend)
+    with allocator.reuse_memory_pool("weights"):
+        more = memory.tensor(2 * MIB)
+    report.check("reuse_memory_pool", held()["weights"] == 66, held())
+    report.check("reuse_memory_pool of no tag", refuses(allocator.reuse_memory_pool, ValueError))
+    del more
+    full = held()
     report.check("pointer_to_data", allocator.pointer_to_data[cache.data_ptr()].tag == "kv_cache")
     report.check("get_current_usage", allocator.get_current_usage() == sum(full.values()) * MIB)
     allocator.release_pools()
     del weights, cache, state
 
 
-def pool_context(report: Report, allocator: Any) -> Any:
-    """The worker's own function, where its module can be imported with what is installed."""
+def call_hooks(report: Report, allocator: Any, backend: Any) -> None:
+    heard: list[str] = []
+    end = allocator.register_tag_hooks(
+        "kv_cache", lambda: heard.append("leaves"), lambda: heard.append("is back")
+    )
+    for _ in range(2):
+        backend.suspend(1)
+        backend.resume()
+        end()
+    report.check("register_tag_hooks, until they end", heard == ["leaves", "is back"], heard)
+
+
+def refuses(context: Any, error: type[Exception]) -> bool:
     try:
-        worker = importlib.import_module("vllm.v1.worker.gpu_worker").Worker
-    except Exception as error:
-        print(f"vllm: note gpu_worker cannot be imported here ({error}): its call by hand")
-        return lambda tag: allocator.use_memory_pool(tag=tag)
+        with context("nothing"):
+            return False
+    except error:
+        return True
+
+
+def pool_context(report: Report) -> Any:
+    """The worker's own function. Its module needs vLLM's compiled parts, which a machine without
+    CUDA cannot load; the function needs none of them, and is read out of the module's text."""
+    import vllm.device_allocator as module
+    import vllm.platforms as platforms
+
+    text = Path(str(module.__file__)).parents[1] / "v1" / "worker" / "gpu_worker.py"
+    found = [
+        node
+        for node in ast.walk(ast.parse(text.read_text()))
+        if isinstance(node, ast.FunctionDef) and node.name == "_maybe_get_memory_pool_context"
+    ]
+    report.check("the worker has _maybe_get_memory_pool_context", len(found) == 1, len(found))
+    names: dict[str, Any] = {
+        "current_platform": platforms.current_platform,
+        "nullcontext": contextlib.nullcontext,
+        "AbstractContextManager": contextlib.AbstractContextManager,
+        **{name: getattr(module, name) for name in vars(module) if not name.startswith("_")},
+    }
+    exec(compile(ast.Module(list(found), []), str(text), "exec"), names)
     config = types.SimpleNamespace(enable_cumem_allocator=True, enable_sleep_mode=True)
     own = types.SimpleNamespace(vllm_config=types.SimpleNamespace(model_config=config))
-    report.check("the worker's own _maybe_get_memory_pool_context", worker is not None)
-    return lambda tag: worker._maybe_get_memory_pool_context(own, tag)
+    return lambda tag: names["_maybe_get_memory_pool_context"](own, tag)
 
 
 # ---- SGLang ------------------------------------------------------------------------------------
 
 
-def check_sglang(report: Report) -> None:
-    memory = on_a_virtual_gpu()
+def load_plugin_of_sglang() -> Any:
     os.environ["SGLANG_PLUGINS"] = "ductile"
     adapter = importlib.import_module("sglang.srt.utils.torch_memory_saver_adapter")
     from sglang.srt.plugins import load_plugins
 
     load_plugins()
+    return adapter
+
+
+def check_sglang(report: Report) -> None:
+    memory = on_a_virtual_gpu()
+    adapter = load_plugin_of_sglang()
     from ductile_gpu import memory_saver
 
     report.check(
@@ -249,7 +304,7 @@ def check_sglang(report: Report) -> None:
 
 
 def check_torch_memory_saver(report: Report) -> None:
-    on_a_virtual_gpu()
+    memory = on_a_virtual_gpu()
     entrypoint = importlib.import_module("torch_memory_saver.entrypoint")
     utils = importlib.import_module("torch_memory_saver.utils")
     from ductile_gpu import memory_saver
@@ -278,19 +333,136 @@ def check_torch_memory_saver(report: Report) -> None:
     report.check(
         f"every C name that an allocator can have ({len(names)})", names and not missing, missing
     )
+    call_saver(report, memory, memory_saver.torch_memory_saver)
 
 
-def main(package: str, folder: Path) -> int:
+def as_tensor(fake: Any, size: int) -> Any:
+    """What get_cpu_backup asks a tensor for."""
+    return types.SimpleNamespace(
+        is_cuda=True, is_contiguous=lambda: True, nbytes=size, shape=(size,), dtype=torch.uint8,
+        data_ptr=fake.data_ptr,
+    )  # fmt: skip
+
+
+def call_saver(report: Report, memory: fake_torch.Torch, saver: Any) -> None:
+    """What SGLang does not call, and others do."""
+    saver.hook_mode = "torch"
+    with saver.region("kept", enable_cpu_backup=True):
+        made = memory.tensor(4 * MIB)
+    tensor = as_tensor(made, 4 * MIB)
+    saver.pause("kept")
+    backup = saver.get_cpu_backup(tensor, zero_copy=True)
+    report.check("get_cpu_backup of what is paused", backup is not None and len(backup) == 4 * MIB)
+    backup[0] = 9
+    saver.retain_cpu_backup = True
+    saver.resume("kept")
+    backup = saver.get_cpu_backup(tensor)
+    report.check("retain_cpu_backup", backup is not None and int(backup[0]) == 9)
+    saver.retain_cpu_backup = False
+    saver.memory_margin_bytes = 1 << 50
+    is_refused = False
+    try:
+        with saver.region("more"):
+            memory.tensor(MIB)
+    except memory.OutOfMemoryError:
+        is_refused = True
+    saver.memory_margin_bytes = 0
+    report.check("memory_margin_bytes", is_refused)
+    saver.pause("kept")
+    saver.resume("kept")
+    report.check("a backup that is not retained goes", saver.get_cpu_backup(tensor) is None)
+
+
+# ---- Their own tests ---------------------------------------------------------------------------
+
+COMPILED = "needs the worker's module, and so vLLM's compiled parts"
+REPLACED = "calls vLLM's own allocator and replaces the C functions below it, which Ductile has not"
+
+OWN_TESTS: dict[str, dict[str, str]] = {
+    "vllm": {
+        "tests/v1/worker/test_sleep_mode_backend.py": "",
+        "tests/v1/worker/test_sleep_mode_backend.py::test_worker_drives_communicator_suspension": (
+            COMPILED
+        ),
+        "tests/device_allocator/test_alloc_conf.py": "",
+        "tests/device_allocator/test_cudagraph_pool_policy.py": "",
+        "tests/device_allocator/test_cudagraph_pool_policy.py::test_engine_config_applies_policy": (
+            "fetches a model's configuration"
+        ),
+        "tests/device_allocator/test_cumem.py": REPLACED,
+        "tests/device_allocator/test_cumem_sync_before_unmap.py": REPLACED,
+        "tests/device_allocator/test_cumem_wake_synchronize.py": REPLACED,
+        "tests/device_allocator/test_cumem_wake_up_recovery.py": REPLACED,
+    },
+    "sglang": {"test/registered/unit/utils/test_torch_memory_saver_adapter.py": ""},
+}
+"""Of each test why it does not apply; "": it does."""
+
+
+class Outcomes:
+    """Of each test, as pytest tells them."""
+
+    def __init__(self) -> None:
+        self.found: dict[str, str] = {}
+
+    def pytest_runtest_logreport(self, report: Any) -> None:
+        if report.when == "call" or report.outcome != "passed":
+            self.found[report.nodeid] = report.outcome
+
+
+def outcomes(sources: Path, run: list[str], but: list[str]) -> dict[str, str]:
+    import pytest
+
+    seen = Outcomes()
+    plain = ["-q", "--no-header", "--no-summary", "--tb=no", "--noconftest", "-c", os.devnull]
+    where = [f"--rootdir={sources}", "-p", "no:cacheprovider"]
+    chosen = [f"--deselect={name}" for name in but]
+    pytest.main([*plain, *where, *chosen, *(str(sources / name) for name in run)], plugins=[seen])
+    return seen.found
+
+
+def run_own_tests(package: str, sources: Path, load_plugin: Callable[[], object]) -> int:
+    """What passes without the plug-in has to pass with it. What fails without is of a version that
+    the sources are not of."""
+    tests = OWN_TESTS[package]
+    there = [name for name in tests if (sources / name.partition("::")[0]).is_file()]
+    for name in tests:
+        said = tests[name] or ("runs" if name in there else "")
+        print(f"{package}: {name}: {said or 'not in these sources'}", flush=True)
+    run = [name for name in there if not tests[name]]
+    but = [name for name in there if "::" in name and tests[name]]
+    if not run:
+        return 0
+    sys.path.insert(0, str(sources))
+    before = outcomes(sources, run, but)
+    load_plugin()
+    after = outcomes(sources, run, but)
+    lost = [name for name, said in before.items() if said == "passed" != after.get(name)]
+    for name, said in before.items():
+        print(f"{package}: {name}: {said}, with the plug-in {after.get(name)}")
+    passed = sum(said == "passed" for said in before.values())
+    print(f"{package}: {passed} of {len(before)} pass; with the plug-in {len(lost)} fewer")
+    return int(bool(lost) or not passed)
+
+
+def main(package: str, folder: Path, sources: str = "") -> int:
     place, version = unpack(package, folder)
     sys.path.insert(0, str(place))
     report = Report(f"{package} {version}")
     finder = stand_ins.Finder(package)
     sys.meta_path.append(finder)  # type: ignore[arg-type]
     logging.getLogger("ductile_gpu").addHandler(logging.StreamHandler())
+    if sources:
+        on_a_virtual_gpu()
+        load: Callable[[], object] = load_plugin_of_sglang
+        if package == "vllm":
+            show_cuda_to_vllm()
+            load = load_plugin_of_vllm
+        return run_own_tests(package, Path(sources), load)
     globals()[f"check_{package}"](report)
     print(f"{report.package}: stand-ins for {', '.join(sorted(finder.made)) or 'nothing'}")
     return int(report.failed > 0)
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1], Path(sys.argv[2])))
+    sys.exit(main(sys.argv[1], Path(sys.argv[2]), *sys.argv[3:]))

@@ -53,6 +53,11 @@ class Anything(metaclass=_Kind):
             raise AttributeError(name)
         return Anything()
 
+    def __or__(self, other: Any) -> Any:
+        return Any  # a type, as the decorator of a stand-in has left it
+
+    __ror__ = __or__
+
     def __iter__(self) -> Any:
         return iter(())
 

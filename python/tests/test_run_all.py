@@ -79,6 +79,15 @@ def test_a_plain_program_is_served_and_its_share_is_told(place):
     assert answer.stdout == "cuda_async\n"
 
 
+def test_a_run_inside_a_run_is_told_by_the_outer_one(place):
+    inner = [sys.executable, "-m", "ductile_gpu", "run", "--all", "./program"]
+    answer = run(place, "--all", *inner, "m8")
+    assert answer.returncode == 0, answer.stderr
+    line = "ductile-gpu: program asked for 8.0 MiB in 1 request: 100% from Ductile\n"
+    assert answer.stderr == line
+    assert run(place, "--all", *inner, "u8").returncode == 1
+
+
 def test_jax_keeps_the_allocator_that_the_user_chose(place):
     answer = run(place, "--all", "./program", "m8", XLA_PYTHON_CLIENT_ALLOCATOR="bfc")
     assert answer.stdout == "bfc\n"
@@ -98,6 +107,14 @@ def test_status_0_and_a_line_where_no_memory_was_asked_for(place):
 
 def test_the_programs_own_status_counts_first(place):
     assert run(place, "--all", "./program", "m8", "x7").returncode == 7
+
+
+def test_a_file_that_cannot_be_executed_is_refused_for_that(place):
+    (place / "notes.txt").write_text("no program")
+    for name in ("./notes.txt", "."):
+        answer = run(place, "--all", name)
+        assert answer.returncode == 2
+        assert answer.stderr == f"ductile-gpu: {name}: is not executable\n"
 
 
 def test_what_a_killed_program_asked_for_is_told(place):

@@ -779,3 +779,85 @@ def test_without_the_adapter_it_is_too_late(runtime: Path) -> None:
     done = run(runtime, ENABLE.format(mode="plain"))
     assert "TooLate" in done.stderr
     assert "install a C++ compiler" in done.stderr
+
+
+def test_a_warning_of_enable_names_the_line_that_called_it(runtime: Path, tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import torch, ductile_gpu.torch\n"
+        "with torch.cuda.use_mem_pool(torch.cuda.MemPool()):\n"
+        "    torch.empty(10, device='cuda')\n"
+        "    ductile_gpu.torch.enable('full')\n"
+    )
+    done = run(runtime, f"import runpy; runpy.run_path({str(program)!r})")
+    assert f"{program}:4: RuntimeWarning: a memory pool or a capture is open" in done.stderr
+
+
+# ---- NCCL's registration of all memory ---------------------------------------------------------
+
+GROUP = """
+import os, tempfile, warnings
+import torch, torch.distributed as dist
+import ductile_gpu.torch
+warnings.simplefilter("always")
+torch.empty(100, device="cuda")
+def make_group(backend):
+    place = tempfile.mkdtemp()
+    dist.init_process_group(backend, init_method=f"file://{place}/store", rank=0, world_size=1)
+"""
+HOOK = "TORCH_NCCL_USE_TENSOR_REGISTER_ALLOCATOR_HOOK"
+# The backend that reads it. The other one, since 2.15, wants a GPU at once.
+OLD = {"TORCH_DIST_USE_NCCL2": "0"}
+
+
+def test_nccls_registration_of_all_memory_is_turned_off_before_nccl_reads_it(runtime: Path) -> None:
+    program = f"""{GROUP}
+make_group("gloo")
+ductile_gpu.torch.enable("full")
+assert ductile_gpu.torch.mode() == "full"
+print(os.environ[{HOOK!r}])
+"""
+    done = run(runtime, program, **{HOOK: "1"})
+    assert done.stdout == "0\n", done.stderr
+    assert f"{HOOK} is turned off: Ductile's memory moves" in done.stderr
+
+
+def test_it_is_too_late_where_nccl_registers_all_memory_already(runtime: Path) -> None:
+    program = f"""{GROUP}
+make_group("nccl")
+try:
+    ductile_gpu.torch.enable("full")
+except ductile_gpu.torch.TooLate as error:
+    print(error)
+print(ductile_gpu.torch.mode(), os.environ[{HOOK!r}], flush=True)
+os._exit(0)
+"""
+    done = run(runtime, program, **OLD, **{HOOK: "1"})
+    said, state = done.stdout.splitlines() or ["", done.stderr]
+    assert said.startswith(f"{HOOK} has NCCL register all memory, and Ductile's moves: unset it")
+    assert state == "off 1"
+
+
+def test_a_group_of_nccl_that_registers_nothing_is_no_hindrance(runtime: Path) -> None:
+    program = f"""{GROUP}
+make_group("nccl")
+ductile_gpu.torch.enable("full")
+print(ductile_gpu.torch.mode(), flush=True)
+os._exit(0)
+"""
+    done = run(runtime, program, **OLD, **{HOOK: "0"})
+    assert done.stdout == "full\n", done.stderr
+
+
+NCCL2 = "NCCL backend registers the memory that it finds"
+
+
+def test_ranks_are_told_how_to_keep_nccl2_from_registering_memory(runtime: Path) -> None:
+    program = f"{GROUP}ductile_gpu.torch.enable('full')"
+    is_new = int(torch.__version__.split(".")[1]) >= 15
+    ranks = {"WORLD_SIZE": "2", "RANK": "0"}
+    assert (NCCL2 in run(runtime, program, **ranks).stderr) == is_new
+    expandable = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
+    program = program.replace('torch.empty(100, device="cuda")', "")
+    for quiet in ({}, {**ranks, **OLD}, {**ranks, **expandable}):
+        assert NCCL2 not in run(runtime, program, **quiet).stderr

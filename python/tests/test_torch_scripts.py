@@ -552,6 +552,16 @@ def test_one_run_alone_has_no_noise_to_be_held_to() -> None:
     assert steps.noise(rows[:1], "mean") is None
 
 
+def test_times_stand_with_the_least_and_the_most_of_their_turns() -> None:
+    import steps
+
+    rows = [first_run("native", [10.0] * 5 + [ms] * 4) for ms in (3.0, 5.0, 4.0)]
+    assert "4.0 (3.0-5.0)" in steps.text_of(rows)
+    assert "(" not in steps.text_of(rows[:1])
+    near = first_run("native", [1.0] * 9, part="near", percent=98, cap=2**30)
+    assert "one turn of each" in steps.text_of([near])
+
+
 def test_a_refusal_near_the_limit_is_ductiles_miss_and_no_other_allocators() -> None:
     import steps
 

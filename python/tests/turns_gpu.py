@@ -15,7 +15,8 @@ Ductile's margin of free device memory enforces. What is tried, each with one li
 
 With PyTorch and a GPU, otherwise (or with --virtual) with bytes, each process on a virtual GPU of
 its own. PyTorch is imported once; sides are forks of this process, which never uses CUDA. 200 turns
-take half a minute on an H200, a kill two seconds for each pair. Exit status: 0 when all is as it
+take a minute on an H200, a kill two seconds for each pair; every ten seconds a line says how far it
+is. What fails is a result, too: the rest is tried all the same. Exit status: 0 when all is as it
 should be, 1 otherwise.
 """
 
@@ -48,6 +49,7 @@ DONE = 6  # words of `Turns` that it leaves to us: turns of each side
 SLACK = 128 * MIB  # for each process: what its context grows by
 MOST_RESIDUE = 16 * MIB  # of the driver's own, when no process is left
 SECONDS = 60  # that a process may take to begin, or to make a turn
+EVERY = 10  # seconds between lines that say how far it is
 
 
 def index_of(step: int) -> int:
@@ -290,6 +292,12 @@ class Place:
             file.truncate(size)
             return memoryview(mmap.mmap(file.fileno(), size))
 
+    def words(self) -> memoryview:
+        """Those of `Turns`."""
+        with (self.folder / "words").open("a+b") as file:
+            file.truncate(64)
+            return memoryview(mmap.mmap(file.fileno(), 64)).cast("q")
+
     def say(self, which: int, line: str) -> None:
         """A line, by one write: whole, or not there."""
         where = os.open(self.folder / SAID[which], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
@@ -387,8 +395,30 @@ def end(process: int) -> None:
     assert status == 0, f"a side ended with {os.waitstatus_to_exitcode(status)}"
 
 
+def has_ended(process: int) -> bool:
+    """Leaves the process to `end`."""
+    found = os.waitid(os.P_PID, process, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    return found is not None
+
+
 class Failed(Exception):
     pass
+
+
+class Progress:
+    """Says how far it is, so that a run that is ended has said something."""
+
+    def __init__(self) -> None:
+        self.begun = self.said = time.monotonic()
+
+    @property
+    def took(self) -> float:
+        return time.monotonic() - self.begun
+
+    def tell(self, how_far: Callable[[], str]) -> None:
+        if time.monotonic() - self.said >= EVERY:
+            self.said = time.monotonic()
+            print(f"  {self.took:4.0f} s: {how_far()}", flush=True)
 
 
 def check_lines(place: Place, alone: Place, mine: int) -> list[list[int]]:
@@ -417,11 +447,15 @@ def try_alone(place: Place, free_at_first: int) -> tuple[str, int]:
 
 
 def try_turns(place: Place, alone: Place, n_turns: int) -> str:
-    begun = time.monotonic()
+    progress = Progress()
     sides = [begin(live, place, mine, n_turns) for mine in range(2)]
+    words = place.words()
     for side in sides:
+        while not has_ended(side):
+            progress.tell(lambda: f"turns {words[DONE]} and {words[DONE + 1]} of {n_turns}")
+            time.sleep(0.05)
         end(side)
-    seconds = time.monotonic() - begun
+    seconds = progress.took
     figures = [check_lines(place, alone, mine) for mine in range(2)]
     for mine in range(2):
         assert len(figures[mine]) == n_turns, (NAMES[mine], len(figures[mine]))
@@ -442,11 +476,10 @@ class Pair:
     """Two sides, one of which is killed, again and again."""
 
     def __init__(self, place: Place, n_kills: int, seed: int) -> None:
-        self.place, self.left, self.random = place, 2 * n_kills, random.Random(seed)
+        self.place, self.n_kills, self.random = place, 2 * n_kills, random.Random(seed)
+        self.left = self.n_kills
         self.sides = [begin(live, place, mine, 10**9) for mine in range(2)]
-        with (place.folder / "words").open("a+b") as file:
-            file.truncate(64)
-            self.words = memoryview(mmap.mmap(file.fileno(), 64)).cast("q")
+        self.words = place.words()
         self.step = self._wait_for_both
         self.until = time.monotonic() + SECONDS
         self.in_turn = 0
@@ -505,8 +538,12 @@ class Pair:
             os.waitpid(process, 0)
 
 
+def killed(pairs: list[Pair]) -> int:
+    return sum(pair.n_kills - pair.left for pair in pairs)
+
+
 def try_kills(places: list[Place], alone: Place, n_kills: int, seconds: float) -> str:
-    begun = time.monotonic()
+    progress = Progress()
     share = [n_kills // len(places) + (i < n_kills % len(places)) for i in range(len(places))]
     pairs = [Pair(place, n, seed) for seed, (place, n) in enumerate(zip(places, share))]
     try:
@@ -514,19 +551,20 @@ def try_kills(places: list[Place], alone: Place, n_kills: int, seconds: float) -
             for pair in pairs:
                 if pair.left or pair.step != pair._kill:
                     pair.poll()
-            if time.monotonic() - begun > seconds:
+            if progress.took > seconds:
                 break
+            progress.tell(lambda: f"{killed(pairs)} of {2 * n_kills} killed")
             time.sleep(0.002)
     finally:
         for pair in pairs:
             pair.end()
-    took = time.monotonic() - begun
     rows = [check_lines(pair.place, alone, mine) for pair in pairs for mine in range(2)]
-    killed = 2 * n_kills - sum(pair.left for pair in pairs)
-    said = f"{killed} of {2 * n_kills} in {took:.1f} s, {sum(p.in_turn for p in pairs)} of them in "
+    n_killed = killed(pairs)
+    said = f"{n_killed} of {2 * n_kills} in {progress.took:.1f} s, "
+    said += f"{sum(p.in_turn for p in pairs)} of them in "
     deaths = sum(len(place.said(2)) for place in places)
     said += f"the dead one's turn; {deaths} deaths were said, {sum(map(len, rows))} turns as alone"
-    if killed < 2 * n_kills or deaths < killed:
+    if n_killed < 2 * n_kills or deaths < n_killed:
         raise Failed(said)
     return said
 
@@ -565,7 +603,31 @@ def read_arguments() -> argparse.Namespace:
     return given
 
 
-def run(given: argparse.Namespace, folder: Path) -> None:
+class Parts:
+    """Runs one after the other, and prints what each has found."""
+
+    def __init__(self) -> None:
+        self.failed = 0
+
+    def run(self, name: str, part: Callable[[], str]) -> None:
+        try:
+            said = part()
+        except (Failed, AssertionError) as error:
+            self.failed += 1
+            said = f"FAILED: {error}"
+        print(f"{name}: {said}", flush=True)
+
+
+def residue(free_at_first: int) -> str:
+    left = left_on_device(free_at_first)
+    said = f"{left >> 20} MiB"
+    if left > MOST_RESIDUE:
+        raise Failed(said)
+    return said
+
+
+def run(given: argparse.Namespace, folder: Path) -> int:
+    """How many parts failed. Without what the programs say alone there is nothing to compare."""
     kinds = kinds_of(given.virtual)
     free_at_first = 0 if given.virtual else free_on_device()
     alone = Place(folder / "alone", kinds, given.cap, 0)
@@ -576,27 +638,22 @@ def run(given: argparse.Namespace, folder: Path) -> None:
         margin = 0 if given.virtual else free_at_first - n * (contexts + given.cap)
         return [Place(folder / f"{name}{i}", kinds, given.cap, margin) for i in range(n)]
 
+    parts = Parts()
     if given.turns:
-        print(f"turns: {try_turns(*places(1, 'turns'), alone, given.turns)}", flush=True)
+        parts.run("turns", lambda: try_turns(*places(1, "turns"), alone, given.turns))
     if given.kills:
         found = places(min(given.pairs, given.kills), "pair")
-        print(f"kills: {try_kills(found, alone, given.kills, given.seconds)}", flush=True)
-    left = left_on_device(free_at_first)
-    print(f"residue: {left >> 20} MiB", flush=True)
-    if left > MOST_RESIDUE:
-        raise Failed("the device has less free than before")
+        parts.run("kills", lambda: try_kills(found, alone, given.kills, given.seconds))
+    parts.run("residue", lambda: residue(free_at_first))
+    return parts.failed
 
 
 def main() -> int:
     given = read_arguments()
     with tempfile.TemporaryDirectory() as folder:
-        try:
-            run(given, Path(folder))
-        except (Failed, AssertionError) as error:
-            print(f"FAILED: {error}", flush=True)
-            return 1
-    print("all as it should be")
-    return 0
+        failed = run(given, Path(folder))
+    print(f"{failed} parts failed" if failed else "all as it should be", flush=True)
+    return min(failed, 1)
 
 
 if __name__ == "__main__":

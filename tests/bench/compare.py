@@ -81,6 +81,23 @@ class Case(unittest.TestCase):
         return compare_table.read(self.place / "out" / "compare.jsonl")[0]
 
 
+class OfTurns(unittest.TestCase):
+    def test_times_stand_with_the_least_and_the_most(self):
+        turns = [
+            {"peer": "ductile", "trace": trace, "turn": turn, "completed": True, "ns_per_op": 20 + turn,
+             "efficiency": 1.0, "streams": 2, "all_passes": {"wall_us": ms * 1000}}
+            for trace, of_turns in {"a": (5, 1, 3), "b": (5, 9, 7)}.items()
+            for turn, ms in enumerate(of_turns)
+        ]  # fmt: skip
+        said = compare_table.tables(turns, {"driver": "virtual"})
+        self.assertIn("| 3.0 (1.0-5.0) |", said)
+        self.assertIn("| 21.0 (20.0-22.0) |", said)
+        self.assertIn("| 10 (10-10) | 2 of 2 |", said)
+        alone = compare_table.tables(turns[:1], {"driver": "virtual"})
+        self.assertIn("| 5.0 |", alone)
+        self.assertNotIn("(", alone.split("efficiency: live")[0])
+
+
 class OnTheVirtualGpu(Case):
     def test_every_peer_gives_figures_or_is_named(self):
         status, said = quietly(compare.main, self.words("--device", "virtual"))

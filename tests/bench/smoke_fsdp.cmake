@@ -7,7 +7,7 @@ include(${CMAKE_CURRENT_LIST_DIR}/smoke.cmake)
 bench(text generate fsdp --device virtual --json --layers 4 --hidden 512 --steps 2 --runs 2
   --contender expandable,classic --timeline fsdp.csv)
 expect_lines("${text}" 4 variant run live_peak_bytes reserved_peak_bytes efficiency elapsed_us
-  steady_us overlap stream_syncs event_waits wrong_tags violations)
+  steady_us overlap gap_mean_us gap_most_us stream_syncs event_waits wrong_tags violations)
 file(STRINGS ${SCRATCH}/fsdp.csv rows REGEX "^fsdp,classic,")
 if(NOT rows)
   message(SEND_ERROR "no row of classic in the timeline")

@@ -26,6 +26,12 @@ expect_error(2 "" generate churn --live=0)
 expect_error(2 "" replay --gpu 0 good.trace)
 expect_error(2 "replay: --contender" replay --contender unheard cut.trace)
 expect_error(2 "" replay --device virtual --set nonsense=1 cut.trace)
+expect_error(2 "replay: --set changes planned, which is not among the contenders"
+  replay --device virtual --set planned.moves=1 good.trace)
+expect_error(2 "replay: --set changes Ductile, which is not among the contenders"
+  replay --device virtual --contender planned --set sizes=tight good.trace)
+expect_error(1 "good\\.trace: planned: planned takes moves=1"
+  replay --device virtual --contender planned --set planned.moves=2 good.trace)
 expect_error(2 "replay: --vary is the seed" replay --vary often good.trace)
 expect_error(2 "convert: " convert cut.trace)
 expect_error(2 "convert: " convert cut.trace out.trace more)

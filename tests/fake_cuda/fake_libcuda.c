@@ -8,6 +8,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #define EXPORTED __attribute__((visibility("default")))
 
@@ -45,8 +46,20 @@ static cu_result code_of(const char *call) {
     return fake->fail_from-- > 0 ? DVMM_SUCCESS : fake->fail_code;
 }
 
+static void linger(void) {
+    int inside = atomic_fetch_add(&fake->inside, 1) + 1;
+    int most = atomic_load(&fake->most_inside);
+    while (inside > most && !atomic_compare_exchange_weak(&fake->most_inside, &most, inside)) {
+    }
+    (void)usleep((useconds_t)fake->linger_us);
+    (void)atomic_fetch_sub(&fake->inside, 1);
+}
+
 /* The code a call returns before it does anything. */
 static cu_result planned(const char *call) {
+    if (fake->linger_us > 0) {
+        linger();
+    }
     fake->last_call = call;
     fake->context_of_last_call = fake->current;
     fake->n_calls++;

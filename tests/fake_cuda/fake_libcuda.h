@@ -12,6 +12,8 @@
 
 #include "vmm/cuda/abi.h"
 
+#include <stdatomic.h>
+
 enum { FAKE_CALLS_KEPT = 64 };
 
 /* A stream of another context, and that context. */
@@ -39,6 +41,7 @@ typedef struct fake_state {
     int has_wait_value;
     int has_fabric;
     unsigned long long granted; /* what cuMemGetAccess answers */
+    int linger_us;              /* that each call takes; 0: none is timed, nor counted below */
 
     /* counted by the fake */
     int contexts; /* retained */
@@ -62,6 +65,8 @@ typedef struct fake_state {
     const char *last_call;           /* but for getting, pushing and popping the context */
     cu_context context_of_last_call; /* current during it */
     int n_calls;
+    _Atomic int inside; /* threads in a call that lingers */
+    _Atomic int most_inside;
 } fake_state;
 
 #endif

@@ -8,10 +8,12 @@
  * come back each time. What has to stay flat is measured at the end of each twentieth (flat.h).
  *
  *     pattern_churn [--virtual | --device N] [--soak] [--seconds N] [--cycles N] [--operations N]
- *                   [--streams N] [--limit BYTES] [--seed N]
+ *                   [--streams N] [--limit BYTES] [--seed N] [--state FILE]
  *
  * --soak: meanwhile another program takes most of the device and gives it back (lung.h), and after
  * each cycle a graph is captured and launched, and a pool is paused and resumed.
+ * --state: a piece of a longer run (pieces.h), which goes on with the next seed and the count where
+ * the last piece ended; a file that is not there begins one with --seed.
  *
  * First, on CUDA, the control: in a child, memory is unmapped under kernels that read it. That has
  * to be seen. Prints one figure a line. Ends with 1 when anything is wrong, also when no handle was
@@ -25,6 +27,7 @@
 #include "tests/support/graphs.h"
 #include "tests/support/lung.h"
 #include "tests/support/painter.h"
+#include "tests/support/pieces.h"
 #include "tests/support/program_device.h"
 #include "tests/support/rng.h"
 
@@ -55,6 +58,7 @@ typedef struct request {
     uint64_t n_streams;
     uint64_t limit; /* 0: a fifth of the device */
     uint64_t seed;
+    const char *state; /* NULL: a whole run */
 } request;
 
 typedef struct block {
@@ -74,6 +78,7 @@ typedef struct churn {
     dvmm_event events[MOST_STREAMS]; /* one for each stream, recorded where its work is shared */
     uint64_t limit;
     rng rng;
+    pieces behind;
 
     block blocks[MOST_BLOCKS]; /* live, in no order */
     size_t n_blocks;
@@ -350,7 +355,7 @@ static const char *measure(churn *c, double cpu_seconds, uint64_t n, flat_sample
     NEED_OK(ductile_get_stats(c->allocator, &s));
     *out = flat_measure(&s, cpu_seconds, n, s.mapped_bytes / granule);
     out->handles = s.reserved_bytes / granule;
-    flat_print(out, operations_of(c));
+    flat_print(out, c->behind.operations + operations_of(c));
     return NULL;
 }
 
@@ -556,15 +561,45 @@ static const char *unmap_under_kernels(bool *is_seen) {
     return NULL;
 }
 
+/* ---- Pieces of a longer run ----------------------------------------------------------------- */
+
+/* A state that cannot be written is told now, not when the piece is over. */
+static const char *go_on(request *r, pieces *behind) {
+    behind->seed = r->seed;
+    if (r->state != NULL) {
+        TRY(pieces_read(r->state, behind));
+        TRY(pieces_write(r->state, behind));
+        r->seed = behind->seed;
+        (void)printf("# piece %llu, after %llu operations in %llu s\n",
+                     (unsigned long long)behind->pieces + 1, (unsigned long long)behind->operations,
+                     (unsigned long long)behind->seconds);
+    }
+    return NULL;
+}
+
+static const char *note_piece(const churn *c, double seconds) {
+    pieces now = c->behind;
+    now.pieces++;
+    now.seed++;
+    now.operations += operations_of(c);
+    now.seconds += (uint64_t)(seconds + 0.5);
+    return c->request->state != NULL ? pieces_write(c->request->state, &now) : NULL;
+}
+
 /* ---- The program --------------------------------------------------------------------------- */
 
 static void read_request(request *r, int argc, char **argv) {
     const command_option options[] = {
-        {"--virtual", .flag = &r->is_virtual},  {"--device", .device = &r->device},
-        {"--seconds", .number = &r->seconds},   {"--cycles", .number = &r->cycles},
-        {"--streams", .number = &r->n_streams}, {"--limit", .number = &r->limit},
-        {"--seed", .number = &r->seed},         {"--operations", .number = &r->operations},
+        {"--virtual", .flag = &r->is_virtual},
+        {"--device", .device = &r->device},
+        {"--seconds", .number = &r->seconds},
+        {"--cycles", .number = &r->cycles},
+        {"--streams", .number = &r->n_streams},
+        {"--limit", .number = &r->limit},
+        {"--seed", .number = &r->seed},
+        {"--operations", .number = &r->operations},
         {"--soak", .flag = &r->is_soak},
+        {"--state", .text = &r->state, .placeholder = "FILE"},
     };
     command_read("pattern_churn", options, sizeof options / sizeof *options, argc, argv);
     if (r->n_streams < 1 || r->n_streams > MOST_STREAMS) {
@@ -580,13 +615,16 @@ int main(int argc, char **argv) {
     the_churn.request = &r;
     read_request(&r, argc, argv);
     command_end_after(r.seconds * 2 + 120);
-    const char *why = r.is_virtual ? NULL : program_control(unmap_under_kernels);
+    double begin = seconds_now();
+    const char *why = go_on(&r, &the_churn.behind);
+    why = why == NULL && !r.is_virtual ? program_control(unmap_under_kernels) : why;
     if (why == NULL && r.is_soak && !r.is_virtual) {
         why = lung_fork(&the_churn.lung, r.device, r.seed + 1);
     }
     why = why == NULL ? open_device(&the_churn) : why;
     why = why == NULL ? run(&the_churn) : why;
     why = why == NULL ? close_all(&the_churn) : why;
+    why = why == NULL ? note_piece(&the_churn, seconds_now() - begin) : why;
     if (why == NULL) {
         (void)printf("passed\n");
     }

@@ -91,6 +91,10 @@ def range_of(values):
     return [low] if low == high else [low, high]
 
 
+def with_spread(values):
+    return [f"{median(values):,.0f}", span(values)]
+
+
 def peers(rows):
     traces = ("fsdp2_llama", *TRACES[:4])
     for peer in PEERS:
@@ -98,7 +102,7 @@ def peers(rows):
                       if row["peer"] == peer and row.get("min_capacity_efficiency")]
         yield [range_of(median(turns(rows, peer, trace, lambda row: row["efficiency"])) for trace in traces),
                range_of(capacities) if capacities else [],
-               [f"{median(turns(rows, peer, trace, all_ms)):,.0f}" for trace in traces]]
+               [with_spread(turns(rows, peer, trace, all_ms)) for trace in traces]]
 
 
 def peers_by_turn(rows):
@@ -199,6 +203,31 @@ def sharded(virtual, hardware):
         yield sharded_cell(virtual, contender=name, settings=settings, hold=1)
         if older is not None:
             yield sharded_cell(hardware, contender=name, settings=older, device="NVIDIA H200")
+
+
+LIMITED = (("ductile", POLL), ("ductile", WAIT), ("expandable", []), ("classic", []))
+
+
+def limiter_cell(rows, **wanted):
+    found = where(rows, **wanted)
+    return [held_mib(rows, **wanted), ends(f"{row['overlap']:.2f}" for row in found),
+            ends(f"{row['gap_mean_us']:.1f}" for row in found), ends(f"{row['gap_most_us']:,.0f}" for row in found)]
+
+
+def limiter(rows):
+    for name, settings in LIMITED:
+        yield [limiter_cell(rows, contender=name, settings=settings, limiter=n) for n in (0, 4)]
+
+
+# ---- Ranks ---------------------------------------------------------------------------------------
+
+RANK = re.compile(r"\| (recorded|generated) \| (\d+) \| ([\d,]+) \|(.*)\|$")
+
+
+def ranks(lines):
+    """The lines of single ranks, as they were printed."""
+    found = [match.groups() for match in map(RANK.match, lines) if match]
+    return [[rank, lag, cells] for run, rank, lag, cells in found if run == "recorded"]
 
 
 # ---- What lag costs --------------------------------------------------------------------------

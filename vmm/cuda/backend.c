@@ -9,9 +9,31 @@
  */
 #include "vmm/cuda/backend.h"
 
+#include "vmm/base/turns.h"
 #include "vmm/cuda/foreign.h"
 
 #include <stdlib.h>
+
+/* ---- Turns --------------------------------------------------------------------------------- */
+
+/* The driver's lock around calls for memory is not fair: a thread that makes one after another
+ * keeps another one waiting for up to a second. So all allocators of the process take turns at a
+ * device. A turn is one call. A child after a fork never takes one: it may not use the driver. */
+static dti_turns turns[DVMM_MAX_DEVICES];
+
+static dti_turns *turns_of(const cuda_backend *b) {
+    return &turns[(unsigned)b->device % DVMM_MAX_DEVICES];
+}
+
+static void take_turn(const cuda_backend *b) {
+    dti_turn_take(turns_of(b));
+}
+
+/* Hands the code of the call on. */
+static int end_turn(const cuda_backend *b, int code) {
+    dti_turn_end(turns_of(b));
+    return code;
+}
 
 /* ---- The context around a call ------------------------------------------------------------- */
 
@@ -87,22 +109,26 @@ static int cuda_phys_create(void *ctx, uint64_t size, const dvmm_phys_props *pro
                             dvmm_phys *out) {
     const cuda_backend *b = ctx;
     const cu_phys_props wanted = dvmm_cuda_props(b, props);
-    return b->api->cuMemCreate(out, size, &wanted, 0);
+    take_turn(b);
+    return end_turn(b, b->api->cuMemCreate(out, size, &wanted, 0));
 }
 
 static int cuda_phys_release(void *ctx, dvmm_phys phys) {
     const cuda_backend *b = ctx;
-    return b->api->cuMemRelease(phys);
+    take_turn(b);
+    return end_turn(b, b->api->cuMemRelease(phys));
 }
 
 static int cuda_map(void *ctx, ductile_addr addr, uint64_t size, uint64_t offset, dvmm_phys phys) {
     const cuda_backend *b = ctx;
-    return b->api->cuMemMap(addr, size, offset, phys, 0);
+    take_turn(b);
+    return end_turn(b, b->api->cuMemMap(addr, size, offset, phys, 0));
 }
 
 static int cuda_unmap(void *ctx, ductile_addr addr, uint64_t size) {
     const cuda_backend *b = ctx;
-    return b->api->cuMemUnmap(addr, size);
+    take_turn(b);
+    return end_turn(b, b->api->cuMemUnmap(addr, size));
 }
 
 static int cuda_set_access(void *ctx, ductile_addr addr, uint64_t size, dvmm_access access) {
@@ -111,7 +137,8 @@ static int cuda_set_access(void *ctx, ductile_addr addr, uint64_t size, dvmm_acc
         .location = {.type = CU_LOCATION_DEVICE, .id = b->device},
         .flags = (int)access,
     };
-    return b->api->cuMemSetAccess(addr, size, &owner, 1);
+    take_turn(b);
+    return end_turn(b, b->api->cuMemSetAccess(addr, size, &owner, 1));
 }
 
 static int cuda_get_access(void *ctx, ductile_addr addr, dvmm_access *out) {
@@ -142,7 +169,8 @@ static int cuda_set_access_for(void *ctx, ductile_addr addr, uint64_t size, dvmm
             .flags = (int)access,
         };
     }
-    return b->api->cuMemSetAccess(addr, size, descs, n_devices);
+    take_turn(b);
+    return end_turn(b, b->api->cuMemSetAccess(addr, size, descs, n_devices));
 }
 
 static int cuda_get_access_for(void *ctx, ductile_addr addr, int device, dvmm_access *out) {

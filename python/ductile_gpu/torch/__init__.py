@@ -106,7 +106,8 @@ def enable(mode: Mode = "auto", **options: Unpack[Options]) -> None:
 
     Raises:
         TooLate: a CUDA graph is being captured on the current stream; CUDA is in use and the mode
-            is "plain"; another allocator has been made PyTorch's since.
+            is "plain"; a process group of NCCL registers all memory by its allocator hook; another
+            allocator has been made PyTorch's since.
         ImportError: PyTorch cannot be imported.
         BuildError: the adapter cannot be loaded or compiled, and mode is "full".
         RuntimeError: PyTorch's allocator is not its own native one; a GPU that is in use cannot be

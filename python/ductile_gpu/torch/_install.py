@@ -27,6 +27,14 @@ _SHARED_STRUCTS = (
     _abi.ductile_map_event,
 )
 
+# The variable's name now and before, and what PyTorch takes for true.
+_NCCL_HOOK = (
+    "TORCH_NCCL_USE_TENSOR_REGISTER_ALLOCATOR_HOOK",
+    "NCCL_USE_TENSOR_REGISTER_ALLOCATOR_HOOK",
+)
+_NCCL2_SINCE = 15
+_TRUE = ("1", "y", "yes", "t", "true")
+
 _TOO_LATE = 2  # of ductile_torch_install and ductile_torch_leave
 
 _lock = threading.Lock()
@@ -198,17 +206,60 @@ def _tell_what_stays(loaded: ctypes.CDLL) -> None:
             f"{pools} open that began before Ductile was enabled: until it is closed, new memory "
             "comes from PyTorch's own allocator",
             RuntimeWarning,
-            stacklevel=6,
+            stacklevel=5,
         )
-    if os.environ.get("TORCH_NCCL_USE_TENSOR_REGISTER_ALLOCATOR_HOOK", "0") not in ("", "0"):
-        distributed = sys.modules.get("torch.distributed")
-        if distributed is not None and distributed.is_initialized():
-            warnings.warn(
-                "NCCL's registration hook listens to PyTorch's own allocator: what Ductile serves "
-                "is not registered. Call enable() before init_process_group()",
-                RuntimeWarning,
-                stacklevel=6,
-            )
+
+
+def _has_nccl() -> bool:
+    """Does a process group have NCCL?"""
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+        return False
+    world = getattr(sys.modules.get("torch.distributed.distributed_c10d"), "_world", None)
+    backends = getattr(world, "pg_backend_config", None)
+    return backends is None or any("nccl" in str(backend) for backend in backends.values())
+
+
+def _registering() -> list[str]:
+    """The variables by which NCCL's hook is to register all memory.
+
+    The hook hears of whole segments that come and leave, and of memory that moves neither: what it
+    has found once would stay registered. PyTorch turns it off under expandable segments for that.
+    NCCL reads the variable when its first process group is made.
+    """
+    on = [name for name in _NCCL_HOOK if os.environ.get(name, "").lower() in _TRUE]
+    if on and _has_nccl():
+        raise TooLate(
+            f"{on[0]} has NCCL register all memory, and Ductile's moves: unset it, or call "
+            "enable() before init_process_group(), which turns it off"
+        )
+    return on
+
+
+def _register_nothing(names: list[str]) -> None:
+    for name in names:
+        os.environ[name] = "0"
+        warnings.warn(
+            f"{name} is turned off: Ductile's memory moves, and would stay registered with NCCL "
+            "where it was, as with PyTorch's expandable segments",
+            RuntimeWarning,
+            stacklevel=5,
+        )
+
+
+def _tell_of_nccl2(torch: _build.Torch) -> None:
+    """Of the backend that has no variable: it looks whether PyTorch's segments are expandable."""
+    is_rank = os.environ.get("WORLD_SIZE", "1") not in ("", "1")
+    is_old = torch.minor < _NCCL2_SINCE or os.environ.get("TORCH_DIST_USE_NCCL2") == "0"
+    settings = _conf.parse(_conf.environment()).get("expandable_segments", "")
+    if is_rank and not is_old and settings.lower() != "true" and not _has_nccl():
+        warnings.warn(
+            f"PyTorch {torch.version}'s NCCL backend registers the memory that it finds, and is "
+            "not told when Ductile's moves: set PYTORCH_ALLOC_CONF=expandable_segments:True, which "
+            "changes nothing else under Ductile",
+            RuntimeWarning,
+            stacklevel=5,
+        )
 
 
 def _take_over(loaded: ctypes.CDLL, options: Mapping[str, Any]) -> None:
@@ -227,11 +278,13 @@ def install(options: Mapping[str, Any]) -> None:
     Raises BuildError where there is no adapter, and TooLate.
     """
     global _adapter
+    registering = _registering()
     with _lock:
         if _adapter is not None:
             if not _adapter.ductile_torch_is_installed():
                 raise TooLate("another allocator has taken Ductile's place in this process")
-            return call(_adapter.ductile_torch_install)
+            call(_adapter.ductile_torch_install)
+            return _register_nothing(registering)
         torch = _build.describe_torch()
         _conf.check(_conf.environment())
         loaded = _load_any(torch)
@@ -239,6 +292,8 @@ def install(options: Mapping[str, Any]) -> None:
         _take_over(loaded, options)
         _adapter = loaded  # from here on it serves, whatever fails
         _follow_settings(loaded)
+    _register_nothing(registering)
+    _tell_of_nccl2(torch)
     if goes_on:
         _record_on()
     _build.tell_what_is_unknown(torch)

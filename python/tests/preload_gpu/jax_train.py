@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Trains a small transformer of flax on texts of changing length; prints one JSON object."""
+"""usage: jax_train.py STEPS [turns]
+
+Trains a small transformer of flax on texts of changing length; prints one JSON object. With `turns`
+another one each time a line comes, of the training's next steps.
+"""
 
 import json
 import statistics
@@ -50,21 +54,37 @@ def step(weights, ids):
     return jax.tree_util.tree_map(lambda w, g: w - 0.05 * g, weights, gradient), loss
 
 
-def main():
-    """Trains, and prints the losses to the bit and the median time of the later steps."""
-    key = jax.random.PRNGKey(0)
-    weights = Model().init(key, jnp.zeros((1, 16), jnp.int32))
-    losses, times = [], []
-    for i in range(STEPS):
-        shape = (BATCH, LENGTHS[i % len(LENGTHS)] + 1)
-        ids = jax.random.randint(jax.random.fold_in(key, i), shape, 0, WORDS)
+class Training:
+    """A model that goes on where it stopped."""
+
+    def __init__(self):
+        self.key = jax.random.PRNGKey(0)
+        self.weights = Model().init(self.key, jnp.zeros((1, 16), jnp.int32))
+        self.done = 0
+
+    def next_step(self):
+        """The loss, to the bit, and the time that the step took."""
+        shape = (BATCH, LENGTHS[self.done % len(LENGTHS)] + 1)
+        ids = jax.random.randint(jax.random.fold_in(self.key, self.done), shape, 0, WORDS)
         start = time.perf_counter()
-        weights, loss = step(weights, ids)
+        self.weights, loss = step(self.weights, ids)
         loss.block_until_ready()
-        if i >= 2 * len(LENGTHS):
-            times.append(time.perf_counter() - start)
-        losses.append(float(loss).hex())
-    print(json.dumps({"losses": losses, "step_ms": 1000 * statistics.median(times)}))
+        self.done += 1
+        return float(loss).hex(), time.perf_counter() - start
+
+    def run(self, warm_up=0):
+        """What is printed of STEPS steps: losses, and the median time of those that are warm."""
+        losses, times = zip(*(self.next_step() for _ in range(STEPS)))
+        return json.dumps({"losses": losses, "step_ms": 1000 * statistics.median(times[warm_up:])})
+
+
+def main():
+    """Each length compiles in its first step, and computes in its second as in all others."""
+    training = Training()
+    print(training.run(warm_up=2 * len(LENGTHS)), flush=True)
+    if sys.argv[2:] == ["turns"]:
+        for _ in sys.stdin:
+            print(training.run(), flush=True)
 
 
 if __name__ == "__main__":

@@ -4,8 +4,11 @@
 Runs the cases one after the other and prints a table. `plain`, `cupy` and `numba` run under
 `ductile-gpu run --all`; `jax-all` does too, and has to train to the same losses, to the bit, as
 `jax-async`; `jax-bfc`, `jax-bfc-grow`, `jax-platform` and `jax-async` are JAX's own allocators;
-`both` is PyTorch and JAX in one process on one Ductile. Memory is the most that the GPU had in use
-beyond what it had before, as nvidia-smi says every 50 ms.
+`jax-turns` is the time of their steps with its noise (jax_turns.py); `both` is PyTorch and JAX in
+one process on one Ductile. `nccl` is NCCL in a world of one, and `nccl-malloc` the same where NCCL
+asks for its buffers with cudaMalloc; `nccl-calls` and `nccl-malloc-calls` say what NCCL asks the
+driver, without Ductile. Memory is the most that the GPU had in use beyond what it had before, as
+nvidia-smi says every 50 ms.
 """
 
 from __future__ import annotations
@@ -16,17 +19,20 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE.parent / "torch_gpu"))
+import steps
+
 ALL = [sys.executable, "-m", "ductile_gpu", "run", "--all"]
 PYTHON = [sys.executable]
 TRAIN = [str(HERE / "jax_train.py"), "60"]
-LIMIT_S = 130
+LIMIT_S = 150
 DETERMINISTIC = "--xla_gpu_deterministic_ops=true"
 
 
@@ -36,6 +42,7 @@ class Case(NamedTuple):
     command: list[str]
     needs: tuple[str, ...] = ()
     environment: Mapping[str, str] = MappingProxyType({})
+    seconds: int = 60
 
 
 def jax_case(start: list[str], **environment: str) -> Case:
@@ -54,6 +61,8 @@ def own(allocator: str, preallocate: str = "false") -> dict[str, str]:
 def cases(plain: str) -> dict[str, Case]:
     """All of them, in the order in which they run."""
     programs = str(HERE / "programs.py")
+    malloc = {"NCCL_CUMEM_ENABLE": "0"}
+    turns = [*PYTHON, str(HERE / "jax_turns.py")]
     return {
         "plain": Case([*ALL, plain]),
         "jax-async": jax_case(PYTHON, **own("cuda_async")),
@@ -61,6 +70,11 @@ def cases(plain: str) -> dict[str, Case]:
         "both": Case([*ALL, programs, "both"], ("torch", "jax")),
         "cupy": Case([*ALL, programs, "cupy"], ("cupy",)),
         "numba": Case([*ALL, programs, "numba"], ("numba",)),
+        "nccl": Case([*ALL, programs, "nccl"], ("torch",)),
+        "nccl-malloc": Case([*ALL, programs, "nccl"], ("torch",), malloc),
+        "nccl-calls": Case([*PYTHON, programs, "nccl-calls"], ("torch",)),
+        "nccl-malloc-calls": Case([*PYTHON, programs, "nccl-calls"], ("torch",), malloc),
+        "jax-turns": Case(turns, ("jax", "flax"), seconds=100),
         "jax-bfc": jax_case(PYTHON, **own("bfc", "true")),
         "jax-bfc-grow": jax_case(PYTHON, **own("bfc")),
         "jax-platform": jax_case(PYTHON, **own("platform")),
@@ -92,7 +106,7 @@ def run(name: str, case: Case) -> dict[str, object]:
     flags = f"{os.environ.get('XLA_FLAGS', '')} {DETERMINISTIC}".strip()
     environment = {**os.environ, "XLA_FLAGS": flags, **case.environment}
     memory, start = Memory(), time.monotonic()
-    limited = ["timeout", "--kill-after=5", "60", *case.command]
+    limited = ["timeout", "--kill-after=5", str(case.seconds), *case.command]
     done = subprocess.run(limited, env=environment, capture_output=True, text=True, check=False)
     row: dict[str, object] = {
         "case": name,
@@ -109,17 +123,27 @@ def run(name: str, case: Case) -> dict[str, object]:
     return row
 
 
+def details(row: dict[str, Any]) -> Iterator[str]:
+    """What a case found, a line each."""
+    for name, count in row.get("calls", {}).items():
+        yield f"{name}: {count}"
+    for way, found in row.get("turns", {}).items():
+        ratio = f"{found['of_async']:.3f} ± {found['noise']:.3f}"
+        yield f"{way:<10} {found['step_ms']:6.2f} ms, {ratio} of async"
+
+
 def tell(row: dict[str, object]) -> None:
     """A line of the table, and what was told beside it."""
     if "left_out" in row:
-        print(f"{row['case']:<14} left out: {row['left_out']}", flush=True)
+        print(f"{row['case']:<17} left out: {row['left_out']}", flush=True)
         return
     step = f"{row['step_ms']:.2f} ms" if "step_ms" in row else ""
     outcome = "ok" if row["status"] == 0 else f"FAILED ({row['status']})"
     held = f"{row['held_mib']:>7} MiB"
     print(
-        f"{row['case']:<14} {outcome:<11} {held} {step:>12} {row['seconds']:>6} s",
+        f"{row['case']:<17} {outcome:<11} {held} {step:>12} {row['seconds']:>6} s",
         *(str(line) for line in row["told"]),  # type: ignore[attr-defined]
+        *details(row),
         *([str(row["error"])] if "error" in row else []),
         sep="\n    ",
         flush=True,
@@ -151,18 +175,21 @@ def main() -> int:
     unknown = [name for name in options.case if name not in known]
     if unknown:
         parser.error(f"no case is called {unknown[0]}; there are {', '.join(known)}")
-    builds = "both" in (options.case or known) and find_spec("torch") is not None
+    chosen = options.case or list(known)
+    builds = any("torch" in known[name].needs for name in chosen) and find_spec("torch") is not None
     adapter = subprocess.Popen([*PYTHON, "-m", "ductile_gpu.torch", "build"]) if builds else None
+    where = steps.where_from()
+    where["command"] = " ".join(["python/tests/preload_gpu/run", "FOLDER", *options.case])
     rows: dict[str, dict[str, object]] = {}
     begun = time.monotonic()
-    for name in options.case or known:
+    for name in chosen:
         if time.monotonic() - begun > LIMIT_S:
             rows[name] = {"case": name, "left_out": "the time is up", "status": 1}
             tell(rows[name])
             continue
-        if name == "both" and adapter is not None:
+        if "torch" in known[name].needs and adapter is not None:
             adapter.wait()
-        rows[name] = run(name, known[name])
+        rows[name] = {**run(name, known[name]), **where}
         tell(rows[name])
         options.output.write_text("".join(json.dumps(row) + "\n" for row in rows.values()))
     return judge(rows)

@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""usage: programs.py cupy|numba|both
+"""usage: programs.py cupy|numba|both|nccl|nccl-calls
 
 Programs without a word about their allocator, but for what is checked at the end. Each prints one
 JSON object, and fails where a value is wrong.
 """
 
+import collections
+import ctypes
 import json
 import sys
+import tempfile
 
 
 def run_cupy():
@@ -38,7 +41,7 @@ def run_numba():
         out = cuda.device_array_like(there)
         double[(values.size + 255) // 256, 256](out, there)
         assert (out.copy_to_host() == 2 * values).all()
-    return {"version": numba.__version__}
+    return {"version": numba.__version__, "numpy": numpy.__version__}
 
 
 def run_both():
@@ -83,5 +86,65 @@ def run_both():
     }
 
 
+def calls_of_memory():
+    """A count by name that follows the driver's calls about memory, as CUPTI tells them."""
+    found = collections.Counter()
+    kind = ctypes.CFUNCTYPE(
+        None, ctypes.c_void_p, ctypes.c_int, ctypes.c_uint32, ctypes.POINTER(ctypes.c_void_p)
+    )
+
+    @kind
+    def hear(_user, _domain, _call, about):
+        name = ctypes.string_at(about[1]).decode()
+        is_entered = about[0] is None or about[0] & 0xFFFFFFFF == 0
+        if is_entered and name.startswith(("cuMem", "cuMulticast", "cuIpc")):
+            found[name] += not name.startswith(("cuMemcpy", "cuMemset"))
+
+    import torch
+
+    cupti = ctypes.CDLL(f"libcupti.so.{torch.version.cuda.split('.')[0]}")
+    subscriber = ctypes.c_void_p()
+    driver_api = 1
+    assert cupti.cuptiSubscribe(ctypes.byref(subscriber), hear, None) == 0
+    assert cupti.cuptiEnableDomain(1, subscriber, driver_api) == 0
+    found.keep = hear, subscriber
+    return found
+
+
+def run_nccl(counts_calls=False):
+    """Collectives of a world of one, whose communicator has its buffers all the same."""
+    import torch
+    import torch.distributed as dist
+
+    values = torch.arange(16 << 20, dtype=torch.float32, device="cuda")
+    gathered, part = torch.empty_like(values), torch.empty_like(values)
+    wanted = values * 2
+    torch.cuda.synchronize()
+    counts = calls_of_memory() if counts_calls else {}
+    with tempfile.TemporaryDirectory() as folder:
+        dist.init_process_group(
+            "nccl", init_method=f"file://{folder}/store", rank=0, world_size=1,
+            device_id=torch.device("cuda", 0),
+        )  # fmt: skip
+        for _ in range(20):
+            summed = values.clone()
+            dist.all_reduce(summed)
+            dist.all_gather_into_tensor(gathered, summed)
+            dist.reduce_scatter_tensor(part, gathered + summed)
+        torch.cuda.synchronize()
+        assert torch.equal(part, wanted)
+        dist.destroy_process_group()
+    version = ".".join(map(str, torch.cuda.nccl.version()))
+    return {"version": version, "calls": {name: n for name, n in sorted(counts.items()) if n}}
+
+
+PROGRAMS = {
+    "cupy": run_cupy,
+    "numba": run_numba,
+    "both": run_both,
+    "nccl": run_nccl,
+    "nccl-calls": lambda: run_nccl(counts_calls=True),
+}
+
 if __name__ == "__main__":
-    print(json.dumps({"cupy": run_cupy, "numba": run_numba, "both": run_both}[sys.argv[1]]()))
+    print(json.dumps(PROGRAMS[sys.argv[1]]()))

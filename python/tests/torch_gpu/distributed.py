@@ -334,7 +334,7 @@ def text_of(row: dict[str, Any]) -> str:
     parts = [f"    {row['allocator']:9}{row['digest']}  {row['steps']} steps"]
     if "step_ms" in row:
         loss = f"loss {row['first_loss']:.3f} to {row['last_loss']:.3f}"
-        parts += [f"{row['step_ms']:7.2f} ms", loss]
+        parts += [f"{row['step_ms']:7.2f} ms a step, one turn", loss]
     if "overhead" in row:
         used, held = row["allocated_peak"] / 2**20, row["reserved_peak"] / 2**20
         parts.append(f"used {used:.1f} MiB  held {held:.1f} (+{100 * row['overhead']:.2f} %)")

@@ -97,7 +97,7 @@ def make_gpt2(device: str, tiny: bool) -> Program:
 class Corrected(nn.Module):
     """A frozen matrix, and what is added to it."""
 
-    def __init__(self, inner: int, outer: int, rank: int = 16) -> None:
+    def __init__(self, inner: int, outer: int, rank: int) -> None:
         super().__init__()
         self.frozen = nn.Linear(inner, outer, bias=False, dtype=torch.bfloat16).requires_grad_(
             False
@@ -106,18 +106,18 @@ class Corrected(nn.Module):
         nn.init.zeros_(self.up.weight)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        correction = self.up(F.dropout(self.down(x.float()), 0.05))
+        correction = self.up(F.dropout(self.down(x.float()), 0.05, self.training))
         out: torch.Tensor = self.frozen(x) + correction.to(x.dtype)
         return out
 
 
 class LlamaLayer(nn.Module):
-    def __init__(self, width: int, heads: int) -> None:
+    def __init__(self, width: int, heads: int, rank: int) -> None:
         super().__init__()
         plain = {"bias": False, "dtype": torch.bfloat16}
         self.heads = heads
         self.norms = nn.ModuleList(nn.RMSNorm(width, dtype=torch.bfloat16) for _ in range(2))
-        self.qkvo = nn.ModuleList(Corrected(width, width) for _ in range(4))
+        self.qkvo = nn.ModuleList(Corrected(width, width, rank) for _ in range(4))
         self.gate, self.up = (nn.Linear(width, 4 * width, **plain) for _ in range(2))
         self.down = nn.Linear(4 * width, width, **plain)
         for part in (self.norms, self.gate, self.up, self.down):
@@ -138,16 +138,18 @@ class LlamaLayer(nn.Module):
 
 
 class Llama(nn.Module):
-    def __init__(self, words: int, layers: int, width: int, heads: int) -> None:
+    """What is not trained goes its way without recomputing, also into a graph."""
+
+    def __init__(self, words: int, layers: int, width: int, heads: int, rank: int = 16) -> None:
         super().__init__()
         self.tokens = nn.Embedding(words, width, dtype=torch.bfloat16).requires_grad_(False)
-        self.layers = nn.ModuleList(LlamaLayer(width, heads) for _ in range(layers))
+        self.layers = nn.ModuleList(LlamaLayer(width, heads, rank) for _ in range(layers))
         self.head = nn.Linear(width, words, bias=False, dtype=torch.bfloat16).requires_grad_(False)
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
         x = self.tokens(ids)
         for layer in self.layers:
-            x = checkpoint(layer, x, use_reentrant=False)
+            x = checkpoint(layer, x, use_reentrant=False) if self.training else layer(x)
         logits = self.head(x)[:, :-1]
         return F.cross_entropy(logits.flatten(0, 1).float(), ids[:, 1:].flatten())
 

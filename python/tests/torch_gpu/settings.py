@@ -2,7 +2,7 @@
 """Which setting for which program: memory and speed of one program of each kind under native,
 expandable segments and Ductile, and which programs die under a cap that others live with.
 
-    python settings.py --output rows.jsonl                # two and a half minutes on an H200
+    python settings.py --output rows.jsonl                # four minutes on an H200
     python settings.py --parts speed --programs serving   # one program's speed and memory
     python settings.py --parts dies --programs requests   # a program of capped_programs.py
     python settings.py --table rows.jsonl                 # the tables of rows that were kept
@@ -48,7 +48,6 @@ SPEED = ("training", "serving", "streams", "small", "lora", "notebook", "librari
          "growing")  # fmt: skip
 CAPS = {"small": 3 << 30}
 NEAR = {"training", "lora", "streams", "images", "growing"}
-ONLY_NEAR = {"lora", "growing"}  # one turn, for what they use
 CAPPED = ("expandable", "ductile")
 ABOVE_USED = 1.005
 PARTS = ("dies", "speed", "near")
@@ -99,7 +98,7 @@ class Stage:
         return self.processes[way]
 
     def ways_of_all(self) -> list[str]:
-        more = [way for name in self.given.programs for way in ways_of(name)[3:]]
+        more = [way for name in self.given.programs for way in options_of(name)]
         return [*allocators.NAMES, *dict.fromkeys(more if "speed" in self.given.parts else ())]
 
     def is_over(self) -> bool:
@@ -120,9 +119,12 @@ class Stage:
             process.close()
 
 
+def options_of(program: str) -> list[str]:
+    return [f"ductile+{OPTIONS[program]}"] if program in OPTIONS else []
+
+
 def ways_of(program: str) -> list[str]:
-    more = [f"ductile+{OPTIONS[program]}"] if program in OPTIONS else []
-    return [*allocators.NAMES, *more]
+    return [*allocators.NAMES, *options_of(program)]
 
 
 # ---- Speed -------------------------------------------------------------------------------------
@@ -136,8 +138,7 @@ def play_turns(stage: Stage, program: str) -> dict[str, list[Row]]:
         if begun.get("refusals"):
             begun["error"] = "was refused memory before the first step"
         found[way] = [begun]
-    rounds = 0 if program in ONLY_NEAR else stage.given.rounds
-    for turn in range(rounds + 1):
+    for turn in range(stage.given.rounds + 1):
         for way in steps.rotated(ways, turn):
             if "error" not in found[way][-1]:
                 found[way].append(stage.ask(way, do="steps", count=stage.given.steps))
@@ -179,7 +180,7 @@ def play_speed(stage: Stage, program: str) -> Iterator[Row]:
 
 def play_near(stage: Stage, program: str, used: int) -> Iterator[Row]:
     cap = int(used * ABOVE_USED)
-    for way in CAPPED:
+    for way in (*CAPPED, *options_of(program)):
         answer = begun = stage.ask(way, do="begin", program=program, cap=cap)
         if not begun.get("refusals") and "error" not in begun:
             answer = stage.ask(way, do="steps", count=stage.given.steps)
@@ -341,7 +342,7 @@ def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--steps", type=int, default=8, help="steps of a turn")
     parser.add_argument("--seconds", type=float, default=25, help="limit for one answer")
     parser.add_argument(
-        "--limit", type=float, default=160, help="no program begins after so many seconds"
+        "--limit", type=float, default=240, help="no program begins after so many seconds"
     )
     steps.add_what_becomes_of_rows(parser)
     given = parser.parse_args(words)

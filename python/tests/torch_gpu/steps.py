@@ -344,8 +344,19 @@ def table(head: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
     return "\n".join([made[0], "|---" * len(head) + "|", *made[1:]])
 
 
+def with_spread(rows: Sequence[Row], name: str) -> str:
+    """The median of the turns, and where there are several the least and the most."""
+    each = [figures(row) for row in rows if "error" not in row and not row["refusals"]]
+    values = [one[name] for one in each if name in one]
+    if not values:
+        return "-"
+    text = number(statistics.median(values))
+    apart = f" ({number(min(values))}-{number(max(values))})"
+    return text + apart if len(values) > 1 else text
+
+
 def table_first(rows: Sequence[Row]) -> str:
-    head = ("", "", "repeats", "context, weights and first step, ms", "first step, ms",
+    head = ("", "", "turns", "context, weights and first step, ms", "first step, ms",
             "first five, ms", "of expandable's", "noise", "mean, ms", "99 %, ms", "worst, ms",
             "used / held")  # fmt: skip
     cells = group_by([row for row in rows if row["part"] == "first"], "model", "allocator")
@@ -362,8 +373,8 @@ def table_first(rows: Sequence[Row]) -> str:
         share = (
             statistics.median([row["used"] / max(1, row["held"]) for row in ran]) if ran else None
         )
-        times = [number(found.get(name)) for name in ("to_first", "first_step", "first_five")]
-        of_steps = [number(found.get(name)) for name in ("mean", "p99", "worst")]
+        times = [with_spread(own, name) for name in ("to_first", "first_step", "first_five")]
+        of_steps = [with_spread(own, name) for name in ("mean", "p99", "worst")]
         lines.append([model, allocator, str(len(ran)), *times,
                       number(five / theirs if five and theirs else None, 3), number(apart, 3),
                       *of_steps, number(share, 3)])  # fmt: skip
@@ -386,7 +397,8 @@ def table_near(rows: Sequence[Row]) -> str:
         short = f"{row.get('pressure_waits', '-')}, {row.get('pressure_returns', '-')}"
         counts = [str(row["retries"]), short, str(row["refusals"])]
         lines.append([*head_cells, row["allocator"], *times, *counts])
-    return table(head, lines) if lines else ""
+    said = "Near the limit, one turn of each: how far apart turns are says the table above.\n\n"
+    return said + table(head, lines) if lines else ""
 
 
 def text_of(rows: Sequence[Row]) -> str:

@@ -1,16 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """What PyTorch and its libraries keep on a GPU is right after a sleep: generators' state, cuBLAS's
-workspaces, captured and compiled graphs.
+workspaces, captured and compiled graphs. And a thread that uses what sleeps is told so.
 
-Each case does the same steps twice, once awake all the time and once with a sleep before every
-step, in which other memory is made and filled; the results are equal to the bit. Prints one line
-per case; ends with status 1 if one failed.
+Each case but the last two does the same steps twice, once awake all the time and once with a sleep
+before every step, in which other memory is made and filled; the results are equal to the bit.
+Prints one line per case; ends with status 1 if one failed.
 """
 
 from __future__ import annotations
 
 import os
 import sys
+import threading
 from collections.abc import Iterator
 from typing import Any, Callable
 
@@ -22,6 +23,7 @@ os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 import torch
 from torch.nn import functional as F
 
+import ductile_gpu
 import ductile_gpu.torch as memory
 
 STEPS = 5
@@ -174,6 +176,52 @@ def a_compiled_function_with_graphs() -> None:
     expect_equal(step, sleep_whole, sleep_tags)
 
 
+# ---- What a thread gets that uses what sleeps --------------------------------------------------
+
+
+def told_in_a_thread(use: Callable[[], object]) -> str:
+    """What another thread is told, by the call itself or the next wait."""
+    told: list[str] = []
+
+    def work() -> None:
+        try:
+            use()
+            torch.cuda.synchronize()
+        except Exception as error:
+            told.append(str(error).splitlines()[0])
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    return " ".join(told)
+
+
+def a_kernel_on_what_sleeps_ends_the_context() -> None:
+    """As on any address without memory; every later call of the process says so."""
+    with memory.pool("weights"):
+        weights = torch.ones(1 << 20, device="cuda")
+    memory.pause("weights")
+    told = told_in_a_thread(lambda: weights.add_(1))
+    print(f"the thread was told: {told}")
+    assert "illegal memory access" in told.lower(), told
+    try:
+        memory.resume("weights")
+    except ductile_gpu.Error as error:
+        print(f"a resume says: {type(error).__name__}: {error}")
+        return
+    raise AssertionError("a resume in a context that has ended was taken for a success")
+
+
+def a_copy_of_what_sleeps_is_refused_or_ends_the_context() -> None:
+    """The driver looks at a copy's addresses; one that it lets pass ends like a kernel."""
+    with memory.pool("weights"):
+        weights = torch.ones(1 << 20, device="cuda")
+    memory.pause("weights")
+    told = told_in_a_thread(weights.cpu)
+    print(f"the thread was told: {told}")
+    assert "illegal memory access" in told.lower() or "invalid argument" in told.lower(), told
+
+
 CASES = (
     a_compiled_function_with_graphs,
     dropout_draws_on,
@@ -183,10 +231,14 @@ CASES = (
     workspaces_made_outside_a_tag,
     workspaces_made_in_a_tag,
     workspaces_of_a_graph,
+    a_kernel_on_what_sleeps_ends_the_context,
+    a_copy_of_what_sleeps_is_refused_or_ends_the_context,
 )
 
 if __name__ == "__main__":
     if GIVEN.only:
         memory.enable("full")
         torch.cuda.init()
-    sys.exit(cases.main(__file__, CASES, GIVEN))
+    status = cases.main(__file__, CASES, GIVEN)
+    sys.stdout.flush()
+    os._exit(status)  # a context that has ended has nothing to be given back

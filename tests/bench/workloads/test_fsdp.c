@@ -215,6 +215,26 @@ Test(fsdp, with_poll_the_peak_is_what_a_host_that_runs_ahead_makes_it) {
     }
 }
 
+/* A host that may not run ahead finds memory that is done with. */
+Test(fsdp, with_a_limiter_no_way_to_allocate_holds_what_all_gathers_of_a_step_take) {
+    const contender_ops *polling[] = {&contender_ductile, &contender_expandable};
+    fsdp_options limited = large;
+    limited.limiter = limited.prefetch + 1;
+    for (size_t i = 0; i < 2; i++) {
+        build(&large);
+        uint64_t ahead = run(spec_of(polling[i], 1))->stats.reserved_peak_bytes;
+        cr_expect_gt(result.gap_mean_ns, 0);
+        drop_now();
+        build(&limited);
+        run(spec_of(polling[i], 1));
+        cr_expect_lt(result.stats.reserved_peak_bytes, ahead / 2, "%s", polling[i]->name);
+        cr_expect_lt((double)result.stats.reserved_peak_bytes,
+                     1.2 * (double)events->live_peak_bytes);
+        cr_expect_eq(result.wrong_tags + result.violations, 0);
+        drop_now();
+    }
+}
+
 /* Communication is the shorter of the two and hides behind compute. */
 Test(fsdp, with_poll_the_streams_overlap_as_if_nobody_waited) {
     uint64_t alone[FSDP_N_STREAMS];
@@ -266,6 +286,9 @@ Test(fsdp, what_cannot_be_meant_is_refused) {
     cr_expect_not_null(fsdp_check(&o));
     o = small;
     o.steps = 1;
+    cr_expect_not_null(fsdp_check(&o));
+    o = small;
+    o.limiter = o.prefetch; /* the host would wait for what it has not issued */
     cr_expect_not_null(fsdp_check(&o));
     o = small;
     o.hidden = UINT64_MAX;

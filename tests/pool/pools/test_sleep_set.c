@@ -478,3 +478,68 @@ Test(sleep_alone, a_copy_whose_end_was_not_seen_leaves_no_event_behind) {
     assert_ok(ductile_pool_release(a, BYPASS));
     assert_fine(fixture_close(&f));
 }
+
+/* ---- What a thread gets that uses what sleeps ---------------------------------------------- */
+
+static void *use_it(void *block) {
+    const ductile_virtual_use store = {*(ductile_addr *)block, 512, 1};
+    assert_status(ductile_virtual_launch(f.gpu, f.streams[1], &store, 1), DUCTILE_ERR_DEVICE_LOST);
+    return NULL;
+}
+
+/* As of any address without memory. What sleeps cannot wake after that, and nothing else goes on.
+ */
+Test(sleep_alone, a_thread_that_uses_what_sleeps_ends_the_context_and_each_call_says_so) {
+    const fixture_setup setup = {.capacity_bytes = 64 * MIB, .n_streams = 2};
+    pthread_t thread;
+    ductile_sleep_report report;
+    ductile_addr other = 0;
+    memcpy(parts, fresh_parts, sizeof parts);
+    assert_fine(fixture_open(&f, &setup));
+    a = f.allocator;
+    make_part(1);
+    const ductile_sleep_request all = {.struct_size = sizeof all, .all = 1};
+    assert_ok(pause(&all, &report));
+    cr_assert_eq(pthread_create(&thread, NULL, use_it, &parts[1].block), 0);
+    cr_assert_eq(pthread_join(thread, NULL), 0);
+    assert_status(resume(&all, &report), DUCTILE_ERR_DEVICE_LOST);
+    assert_status(ductile_alloc(a, 512, f.streams[0], &other), DUCTILE_ERR_DEVICE_LOST);
+    assert_status(ductile_destroy(a), DUCTILE_ERR_DEVICE_LOST);
+    f.allocator = NULL;
+    fixture_abandon(&f);
+}
+
+/* ---- Copies in ----------------------------------------------------------------------------- */
+
+typedef struct order_seen {
+    uint64_t n_maps, n_maps_at_first_upload;
+} order_seen;
+
+static void note_order(void *user, dvmm_call call, int code, uint64_t address, uint64_t size) {
+    (void)code, (void)address, (void)size;
+    order_seen *seen = user;
+    seen->n_maps += call == DVMM_CALL_map;
+    if (call == DVMM_CALL_upload && seen->n_maps_at_first_upload == 0) {
+        seen->n_maps_at_first_upload = seen->n_maps;
+    }
+}
+
+Test(sleep_alone, contents_come_back_while_the_rest_is_still_being_mapped) {
+    const fixture_setup setup = {.capacity_bytes = 4 * GIB, .n_streams = 1};
+    ductile_sleep_report report;
+    ductile_addr large = 0;
+    order_seen seen = {0, 0};
+    assert_fine(fixture_open(&f, &setup));
+    a = f.allocator;
+    assert_ok(ductile_alloc(a, GIB, f.streams[0], &large));
+    const ductile_sleep_request all = {.struct_size = sizeof all, .all = 1};
+    assert_ok(pause(&all, &report));
+    dvmm_set_trace(a->driver, note_order, &seen, true);
+    assert_ok(resume(&all, &report));
+    dvmm_set_trace(a->driver, NULL, NULL, false);
+    assert_u64(report.copied_bytes, GIB);
+    cr_assert_lt(seen.n_maps_at_first_upload, seen.n_maps / 2, "%llu of %llu maps",
+                 (unsigned long long)seen.n_maps_at_first_upload, (unsigned long long)seen.n_maps);
+    assert_ok(ductile_free(a, large));
+    assert_fine(fixture_close(&f));
+}

@@ -26,6 +26,8 @@ from ductile_gpu._tools._sizes import in_bytes
 # Reserving most of the GPU at the start would be held by Ductile for JAX alone.
 _FOR_JAX = {"XLA_PYTHON_CLIENT_ALLOCATOR": "cuda_async", "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
 
+_COUNTS = "DUCTILE_PRELOAD_COUNTS"
+
 
 # ---- What is run -------------------------------------------------------------------------------
 
@@ -38,7 +40,9 @@ def _command(options: argparse.Namespace) -> list[str]:
         return [sys.executable, options.script, *options.arguments]
     program = shutil.which(options.script)
     if program is None:
-        raise Failure(f"{options.script}: no such program; it comes after the options", MISUSED)
+        is_there = os.path.exists(options.script)
+        why = "is not executable" if is_there else "no such program; it comes after the options"
+        raise Failure(f"{options.script}: {why}", MISUSED)
     return [program, *options.arguments]
 
 
@@ -58,7 +62,7 @@ def _prepare(
 ) -> None:
     before = environment.get("LD_PRELOAD", "")
     environment["LD_PRELOAD"] = f"{preload_path()} {before}".strip()
-    environment["DUCTILE_PRELOAD_COUNTS"] = str(folders / "counts")
+    environment[_COUNTS] = str(folders / "counts")
     environment[_notes.FOLDER] = str(folders / "notes")
     if options.native_malloc:
         environment["DUCTILE_PRELOAD"] = "async"
@@ -127,13 +131,23 @@ def _judge(folders: Path) -> int:
     return 1 if others and not any(row.served_bytes for row in rows) else 0
 
 
+def _outer_folders() -> Optional[Path]:
+    """Of a run that this one is part of, which tells and judges at its end."""
+    counts = os.environ.get(_COUNTS)
+    return Path(counts).parent if counts and Path(counts).is_dir() else None
+
+
 def run_all(options: argparse.Namespace, settings: Mapping[str, Any], folders: Path) -> int:
     """The program's exit status; 1 where that is 0 and Ductile served nothing that counts."""
     command = _command(options)
     _refuse_static(command[0])
+    outer = _outer_folders()
+    environment = dict(os.environ)
+    if outer is not None:
+        _prepare(environment, options, settings, outer)
+        return _wait(command, environment)
     for name in ("counts", "notes"):
         (folders / name).mkdir()
-    environment = dict(os.environ)
     _prepare(environment, options, settings, folders)
     status = _wait(command, environment)
     judged = _judge(folders)

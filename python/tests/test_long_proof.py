@@ -1,0 +1,186 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What proves long runs on a GPU, as far as it runs without one: the training in pieces
+(torch_gpu/lasting.py), clients of MPS (torch_gpu/mps.py), programs under compute-sanitizer
+(tests/sanitize)."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+SCRIPTS = Path(__file__).parent / "torch_gpu"
+SANITIZE = Path(__file__).parents[2] / "tests" / "sanitize"
+
+
+@pytest.fixture(autouse=True)
+def _scripts_can_be_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(SCRIPTS))
+
+
+# ---- A training in pieces ------------------------------------------------------------------------
+
+
+def train(state: Path, *words: str) -> list[dict[str, Any]]:
+    done = subprocess.run(
+        [sys.executable, str(SCRIPTS / "lasting.py"), "--state", str(state), "--device", "cpu",
+         "--tiny", "--json", "--allocators", "native", "--seconds", "300", "--every", "1", *words],
+        env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+@pytest.mark.slow
+def test_a_training_in_pieces_ends_as_one_in_one_piece(tmp_path: Path) -> None:
+    if importlib.util.find_spec("torch") is None:
+        pytest.skip("torch is not installed")
+    import torch
+
+    whole = train(tmp_path / "whole", "--steps", "24")
+    train(tmp_path / "parts", "--steps", "11")
+    rows = tmp_path / "parts" / "native.jsonl"
+    with rows.open("a") as file:  # of a piece that was killed behind its checkpoint
+        file.write('{"step": 15}\n')
+    last = train(tmp_path / "parts", "--steps", "24")
+    assert (whole[-1]["piece"], last[-1]["piece"]) == (1, 2)
+    assert last[0]["step"] > 11
+    assert last[-1]["step"] == whole[-1]["step"] == 24
+    assert 15 not in [json.loads(line)["step"] for line in rows.read_text().splitlines()[:-1]]
+    one, other = (torch.load(tmp_path / name / "native.pt") for name in ("whole", "parts"))
+    assert all(torch.equal(one["weights"][k], other["weights"][k]) for k in one["weights"])
+    assert one["weights"]
+
+
+def test_a_training_is_held_to_its_allocator_and_to_no_refusal() -> None:
+    import argparse
+
+    import lasting
+
+    given = argparse.Namespace(device="cuda")
+    assert lasting.missed("ductile", [{"backend": "ductile", "refusals": 0}], given) == []
+    assert lasting.missed("expandable", [{"backend": "native", "refusals": 9}], given) == []
+    assert "no step" in lasting.missed("ductile", [], given)[0]
+    assert "refused" in lasting.missed("ductile", [{"backend": "ductile", "refusals": 1}], given)[0]
+    assert "ran on" in lasting.missed("ductile", [{"backend": "native", "refusals": 0}], given)[0]
+
+
+# ---- MPS -----------------------------------------------------------------------------------------
+
+
+def put_program(folder: Path, name: str, text: str) -> Path:
+    program = folder / name
+    program.write_text(f"#!/bin/sh\n{text}\n")
+    program.chmod(0o755)
+    return program
+
+
+@pytest.mark.parametrize(
+    ("program", "said"),
+    [(None, "there is no nvidia-cuda-mps-control"), ("echo not root; exit 1", "not root")],
+)
+def test_a_machine_without_mps_is_told_at_once(
+    tmp_path: Path, program: str | None, said: str
+) -> None:
+    if program is not None:
+        put_program(tmp_path, "nvidia-cuda-mps-control", program)
+    done = subprocess.run(
+        [sys.executable, str(SCRIPTS / "mps.py")], env={**os.environ, "PATH": str(tmp_path)},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 77, done.stderr
+    assert said in done.stdout
+
+
+def test_a_client_of_mps_is_well_only_on_mps_and_with_its_contents() -> None:
+    import mps
+
+    assert mps.is_well({"mps": True, "wrong": 0})
+    assert mps.is_well({"mps": True, "got_mib": 4096})
+    assert not mps.is_well({"mps": False, "wrong": 0})
+    assert not mps.is_well({"mps": True, "wrong": 1})
+    assert not mps.is_well({"mps": True, "status": -9})
+
+
+# ---- compute-sanitizer ---------------------------------------------------------------------------
+
+CLEAN = "echo '========= ERROR SUMMARY: 0 errors'"
+FOUND = """\
+case "$*" in
+*"{0}"*)
+    echo '=========     at void spoil<int>(int*)+0x40'
+    echo '========= ERROR SUMMARY: 2 errors' ;;
+*) echo '========= ERROR SUMMARY: 0 errors' ;;
+esac"""
+
+
+def sanitize(tool: Path, *words: str) -> tuple[int, str]:
+    done = subprocess.run(
+        [sys.executable, str(SANITIZE), "--sanitizer", str(tool), *words],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    return done.returncode, done.stdout + done.stderr
+
+
+def plain_models_names() -> list[str]:
+    text = (SCRIPTS / "plain_models.py").read_text().split("MAKERS", 1)[1].split("}", 1)[0]
+    return re.findall(r'"(\w+)":', text)
+
+
+def test_every_program_is_run_under_both_tools(tmp_path: Path) -> None:
+    tool = put_program(tmp_path, "sanitizer", CLEAN)
+    status, said = sanitize(tool, "--programs", str(tmp_path), "--trainings")
+    assert status == 0, said
+    programs = {path.stem for path in (SANITIZE.parent / "gpu").glob("*.c")}
+    wanted = programs - {"sanitizer_blocks", "two_gpus"} | set(plain_models_names())
+    runs = [line.split()[:2] for line in said.splitlines() if " clean " in line]
+    assert sorted(runs) == sorted(
+        [tool, name] for tool in ("initcheck", "memcheck") for name in wanted
+    )
+    assert f"{2 * len(wanted)} runs, 0 not clean" in said
+
+
+def test_a_finding_counts_unless_pytorchs_own_allocator_has_it(tmp_path: Path) -> None:
+    both = put_program(tmp_path, "both", FOUND.format("moe"))
+    status, said = sanitize(both, "--trainings", "--tools", "initcheck")
+    assert status == 0, said
+    assert "PyTorch's own allocator has these findings" in said
+    own = put_program(tmp_path, "own", FOUND.format("moe ductile"))
+    status, said = sanitize(own, "--trainings", "--tools", "initcheck")
+    assert status == 1
+    assert "2 FINDINGS" in said
+    assert "spoil" in said
+
+
+def test_a_program_that_ends_badly_or_never_is_not_clean(tmp_path: Path) -> None:
+    bad = put_program(tmp_path, "bad", f"{CLEAN}; exit 3")
+    status, said = sanitize(bad, "--programs", str(tmp_path), "--only", "sleep")
+    assert (status, said.count("ended with 3")) == (1, 2)
+    judged = put_program(tmp_path, "judged", f"{CLEAN}; echo memory is not free; exit 1")
+    status, said = sanitize(judged, "--programs", str(tmp_path), "--only", "sleep")
+    assert (status, said.count("ended with 1"), "memory is not free" in said) == (0, 2, True)
+    assert sanitize(judged, "--trainings", "--only", "moe")[0] == 1
+    slow = put_program(tmp_path, "slow", "exec sleep 60")
+    status, said = sanitize(slow, "--trainings", "--only", "gpt2", "--seconds", "2")
+    assert (status, said.count("NOT FINISHED")) == (1, 2)
+
+
+def test_a_device_that_cannot_be_watched_is_told_at_once(tmp_path: Path) -> None:
+    tool = put_program(tmp_path, "sanitizer", "echo Device not supported; exit 1")
+    status, said = sanitize(tool, "--programs", str(tmp_path))
+    assert status == 77
+    assert "refused" in said
+    assert sanitize(tmp_path / "none", "--trainings")[0] == 77
+
+
+@pytest.mark.parametrize("words", [[], ["--trainings", "--only", "x"], ["--tools", "racecheck"]])
+def test_what_sanitize_cannot_run_is_refused(tmp_path: Path, words: list[str]) -> None:
+    tool = put_program(tmp_path, "sanitizer", CLEAN)
+    assert sanitize(tool, *words)[0] == 2
