@@ -37,6 +37,7 @@ typedef struct contender_env {
     uint64_t capacity_bytes;  /* cap on physical memory held; 0: none but the device              */
     const char *const *settings; /* "key=value" of --set, n of them; settings.h says whose        */
     size_t n_settings;
+    bool is_untimed;                /* the driver's times are not wanted */
     const contender_future *future; /* valid during init; NULL: not known                         */
 } contender_env;
 

@@ -29,7 +29,9 @@ static ductile_status start(const contender_env *env, void **self, char *message
     if (status != DUCTILE_OK) {
         (void)snprintf(message, size, "ductile_create: %s", ductile_status_string(status));
     }
-    ductile_time_driver_calls(allocator);
+    if (!env->is_untimed) {
+        ductile_time_driver_calls(allocator);
+    }
     *self = allocator;
     return status;
 }

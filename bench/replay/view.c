@@ -105,6 +105,7 @@ void view_try(const replay_spec *spec, uint64_t capacity_bytes, view *v) {
     replay_result result;
     own.watch = &watch;
     own.n_passes = 1;
+    own.is_untimed = true;
     own.capacity_bytes = capacity_bytes;
     stop->capacity_bytes = capacity_bytes;
     replay_run(&own, &result);

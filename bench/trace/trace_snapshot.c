@@ -28,7 +28,6 @@
 #include "bench/trace/history.h"
 #include "bench/trace/rewind.h"
 #include "bench/trace/snapshot_steps.h"
-#include "vmm/base/align.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -180,7 +179,8 @@ static void compare_need(snapshot_reader *r, needs *n, size_t index, const histo
         return;
     }
     n->n_refusals++;
-    int64_t need = added(n->live, dti_min(e->size, (uint64_t)1 << 62));
+    const uint64_t most = (uint64_t)1 << 62; /* so that sums stay below 2^63 */
+    int64_t need = added(n->live, e->size < most ? e->size : most);
     if (e->size > 0 && (r->worst == SIZE_MAX || need > n->most)) {
         r->worst = index;
         r->worst_number = n->n_refusals;
