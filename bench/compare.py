@@ -12,7 +12,7 @@ A peer that is missing, or fails, is named with the reason and costs no other it
 GPU the peers that the virtual GPU can run take their turns there.
 
 Writes to FOLDER: compare.jsonl, a row for each peer, trace and turn; compare.txt, the tables, which
-are also printed; timeline.csv, memory over time; and a picture of it, where a Python has matplotlib.
+are also printed; timeline.csv, memory over time; and a picture of it.
 Needs a GPU, and a python3 (or $PYTHON) with torch, and librmm for RMM, for those peers.
 Exit status: 0 when every peer that is present gave its figures, 1 otherwise, 2 misused.
 """
@@ -30,11 +30,12 @@ from pathlib import Path
 
 import compare_peers as peers
 import compare_table
+import plot
 
 ROOT = Path(__file__).resolve().parent.parent
 CAPACITY_SECONDS = 110  # of the limit, kept for the smallest capacities
 SHARE_OF_DEVICE = 0.6  # that searches beside each other may hold: none is to feel another
-PLACES = ("--output", "--bench", "--python", "--plot-python")
+PLACES = ("--output", "--bench", "--python")
 TIMELINE = "trace,contender,event,live_bytes,reserved_bytes,live_peak_bytes,reserved_peak_bytes\n"
 
 
@@ -454,11 +455,12 @@ def renamed(part, peer):
         yield ",".join(fields)
 
 
-def draw(out, python):
-    words = [ROOT / "bench/plot.py", out / "timeline.csv", out / "timeline.png"]
-    done = subprocess.run([python, *map(str, words)], capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        say(f"no picture: {peers.last_line(done.stderr)}")
+def draw(out):
+    try:
+        picture = plot.make_picture(out / "timeline.csv")
+        (out / "timeline.svg").write_text(picture, encoding="utf-8")
+    except (OSError, SystemExit) as error:
+        say(f"no picture: {error}")
 
 
 # ---- The command -------------------------------------------------------------------------------
@@ -478,34 +480,20 @@ def parse(words):
         formatter_class=argparse.RawDescriptionHelpFormatter,
         usage=argparse.SUPPRESS,
     )  # fmt: skip
-    parser.add_argument(
-        "--quick", action="store_true", help="1 turn of 2 passes, no smallest capacities"
-    )
-    parser.add_argument(
-        "--turns", type=int, help="of each peer on each trace, while there is time (3)"
-    )
-    parser.add_argument(
-        "--passes", type=int, help="of each trace in a turn, the first one cold (5)"
-    )
-    parser.add_argument("--seconds", type=float, default=4,
-                        help="PyTorch and RMM: no third pass begins later (4)")  # fmt: skip
-    parser.add_argument(
-        "--limit", type=float, help="seconds for everything but the picture (430; quick: 150)"
-    )
-    parser.add_argument(
-        "--capacity-seconds", type=float, default=45, help="for one smallest capacity (45)"
-    )
-    parser.add_argument("--no-capacity", action="store_true", help="no smallest capacities")
-    parser.add_argument("--only", help="these peers, separated by commas")
-    parser.add_argument("--device", choices=("auto", "cuda", "virtual"), default="auto")
-    parser.add_argument("--output", type=Path, default=ROOT / "bench/out", metavar="FOLDER",
-                        help="(bench/out)")  # fmt: skip
-    parser.add_argument("--bench", help=argparse.SUPPRESS)
-    parser.add_argument(
-        "--python", default=os.environ.get("PYTHON", "python3"), help=argparse.SUPPRESS
-    )
-    parser.add_argument("--plot-python", default="", help=argparse.SUPPRESS)
-    parser.add_argument("traces", nargs="*", metavar="TRACE", help="(those of bench/traces)")
+    add = parser.add_argument
+    add("--quick", action="store_true", help="1 turn of 2 passes, no smallest capacities")
+    add("--turns", type=int, help="of each peer on each trace, while there is time (3)")
+    add("--passes", type=int, help="of each trace in a turn, the first one cold (5)")
+    add("--seconds", type=float, default=4, help="PyTorch and RMM: no third pass begins later (4)")
+    add("--limit", type=float, help="seconds for everything but the picture (430; quick: 150)")
+    add("--capacity-seconds", type=float, default=45, help="for one smallest capacity (45)")
+    add("--no-capacity", action="store_true", help="no smallest capacities")
+    add("--only", help="these peers, separated by commas")
+    add("--device", choices=("auto", "cuda", "virtual"), default="auto")
+    add("--output", type=Path, default=ROOT / "bench/out", metavar="FOLDER", help="(bench/out)")
+    add("--bench", help=argparse.SUPPRESS)
+    add("--python", default=os.environ.get("PYTHON", "python3"), help=argparse.SUPPRESS)
+    add("traces", nargs="*", metavar="TRACE", help="(those of bench/traces)")
     given = parser.parse_args(words)
     return complete(parser, given)
 
@@ -547,7 +535,7 @@ def main(words):
     finally:
         for worker in comparison.workers.values():
             worker.stop()
-    draw(comparison.out, given.plot_python or given.python)
+    draw(comparison.out)
     return status
 
 

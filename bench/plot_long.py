@@ -1,12 +1,15 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Draws what a long run measured over time: the samples of `gpu-pattern_churn --soak`, or the rows of
-`python/tests/torch_gpu/lasting.py`. Dotted lines: where a piece ends."""
+"""usage: plot_long.py FILE PICTURE.svg
+
+Draws what a long run measured over time: the samples of `gpu-pattern_churn --soak`, or the rows of
+`python/tests/torch_gpu/lasting.py`. Dotted lines: where a piece ends. Needs Python's standard library alone.
+"""
 
 import json
 import re
 
-from plot import OTHER_STYLE, STYLES, fail, run
+from plot import LOOKS, Panel, fail, look, run, svg, text, title_of
 
 GIB, MIB = float(1 << 30), float(1 << 20)
 SAMPLE = re.compile(
@@ -78,35 +81,34 @@ def read(path):
     fail(f"{path}: neither samples of a soak nor rows of a training")
 
 
-def draw_panel(axes, name, title, factor, over_factor, lines):
+def draw_panel(left, top, factors, figures, lines):
+    """One figure of all allocators; `figures` has its name, title and factor."""
+    over_factor, (name, (title, factor)) = factors, figures
+    every = [value * factor for line in lines.values() for value in line.figures[name]]
+    last = max(line.over[-1] for line in lines.values()) * over_factor
+    panel = Panel(left, top + 20, 360, 110, last or 1, 1.05 * max(every) or 1)
+    yield text(left, top + 10, title, "name")
+    yield from panel.grid()
     for allocator, line in lines.items():
-        style = STYLES.get(allocator, STYLES.get(f"torch-{allocator}", OTHER_STYLE))
-        axes.plot([x * over_factor for x in line.over], [y * factor for y in line.figures[name]],
-                  label=allocator, **style)
+        known = allocator if allocator in LOOKS else f"torch-{allocator}"
+        yield from panel.line([x * over_factor for x in line.over], [y * factor for y in line.figures[name]], known)
         for end in line.ends:
-            axes.axvline(end * over_factor, color=style["color"], alpha=0.4, linewidth=0.8, linestyle=":")
-    axes.set_title(title, fontsize=10, loc="left")
-    axes.set_ylim(bottom=0)
-    axes.grid(axis="y", color="#000000", alpha=0.08, linewidth=0.8)
-    axes.spines[["top", "right"]].set_visible(False)
+            x = panel.place(end * over_factor, 0)[0]
+            yield (f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{panel.top}" y2="{panel.top + panel.height}" '
+                   f'stroke="{look(known)[0]}" stroke-dasharray="1 3"/>')
+    yield text(left + 360, top + 146, f"{last:.3g}", "end small")
 
 
-def draw(found, pyplot, path):
-    over, over_factor, panels, lines = found
-    rows = -(-len(panels) // 2)
-    figure, grid = pyplot.subplots(rows, 2, figsize=(11, 2.2 * rows), squeeze=False, sharex=True,
-                                   constrained_layout=True)
-    flat = grid.ravel()
-    for axes, (name, (title, factor)) in zip(flat, panels.items()):
-        draw_panel(axes, name, title, factor, over_factor, lines)
-    for axes in flat[len(panels):]:
-        axes.set_visible(False)
-    for axes in grid[-1]:
-        axes.set_xlabel(over)
-    if len(lines) > 1:
-        flat[0].legend(fontsize=8, frameon=False)
-    figure.savefig(path, dpi=110)
+def make_picture(path):
+    over, over_factor, panels, lines = read(path)
+    parts = [text(60 + 190 * n, 20, title_of(name), "name", f' style="fill: {look(name)[0]}"')
+             for n, name in enumerate(lines)]
+    for n, figures in enumerate(panels.items()):
+        parts += draw_panel(60 + 430 * (n % 2), 40 + 160 * (n // 2), over_factor, figures, lines)
+    height = 60 + 160 * -(-len(panels) // 2)
+    parts.append(text(60, height - 8, f"over {over}", "small"))
+    return "\n".join(svg(870, height, "A long run", parts)) + "\n"
 
 
 if __name__ == "__main__":
-    run(__doc__, "RESULT", read, draw)
+    run(__doc__, make_picture)

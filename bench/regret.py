@@ -71,12 +71,8 @@ class Failed(Exception):
 
 
 def rows_of(command, are_wanted=True):
-    done = subprocess.run(
-        command, cwd=ROOT, capture_output=True, text=True, check=False
-    )
-    rows = [
-        json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")
-    ]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    rows = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
     if done.returncode != 0 or (are_wanted and not rows):
         raise Failed(f"{' '.join(command)}: {done.stderr.strip() or done.returncode}")
     return rows
@@ -89,15 +85,7 @@ def common(given):
 
 def replay(given, kind, trace):
     old = ["--old-driver"] if given.old_driver else []
-    words = [
-        given.bench,
-        "replay",
-        "--device",
-        "virtual",
-        *common(given),
-        *old,
-        *kind.options(),
-    ]
+    words = [given.bench, "replay", "--device", "virtual", *common(given), *old, *kind.options()]
     return kind, rows_of([*words, trace])
 
 
@@ -107,10 +95,8 @@ def generate(given, model, seed):
 
 
 def jobs_of(given):
-    traces = given.traces or [
-        str(path.relative_to(ROOT))
-        for path in sorted((ROOT / "bench/traces").glob("*.trace.gz"))
-    ]
+    recorded = sorted((ROOT / "bench/traces").glob("*.trace.gz"))
+    traces = given.traces or [str(path.relative_to(ROOT)) for path in recorded]
     for kind in kinds_of(given):
         for trace in traces:
             yield replay, kind, trace
@@ -126,10 +112,8 @@ def run_all(given):
         waiting = [pool.submit(job, given, *what) for job, *what in jobs_of(given)]
         for one in waiting:
             kind, rows = one.result()
-            by_contender = {
-                row["contender"]: row for row in rows if not row.get("absent")
-            }
-            found[kind][rows[0]["trace"]] = by_contender
+            present = {row["contender"]: row for row in rows if not row.get("absent")}
+            found[kind][rows[0]["trace"]] = present
     return found
 
 
@@ -163,17 +147,9 @@ def ms(row, which):
 
 def figures(rows):
     own, rival = rows["ductile"], rows[RIVAL]
-    return Figures(
-        own["live_peak_bytes"],
-        own["reserved_peak_bytes"],
-        rival["reserved_peak_bytes"],
-        own["efficiency"],
-        ms(own, "first_pass"),
-        ms(own, "all_passes"),
-        ms(own, "last_pass"),
-        ms(rival, "first_pass"),
-        ms(rival, "all_passes"),
-    )
+    held = own["live_peak_bytes"], own["reserved_peak_bytes"], rival["reserved_peak_bytes"], own["efficiency"]
+    passes = ("first_pass", "all_passes", "last_pass")
+    return Figures(*held, *(ms(own, part) for part in passes), *(ms(rival, part) for part in passes[:2]))
 
 
 def mean(values):
@@ -190,11 +166,7 @@ def summary(all_of, first_of):
     rows = list(all_of.values())
     worst = min(all_of, key=lambda name: all_of[name].efficiency)
     over = [f.over for f in rows if f.over]
-    falls = {
-        n: first_of[n].efficiency - f.efficiency
-        for n, f in all_of.items()
-        if n in first_of
-    }
+    falls = {n: first_of[n].efficiency - f.efficiency for n, f in all_of.items() if n in first_of}
     fallen = max(falls, key=falls.get) if falls else None
     return [
         f"{mean(f.efficiency for f in rows):.4f}",
@@ -214,25 +186,12 @@ def line(cells):
 
 def tables(found):
     by_kind = {k: {n: figures(r) for n, r in rows.items()} for k, rows in found.items()}
-    yield line(
-        [
-            "run",
-            "mean efficiency",
-            "lowest",
-            "most below its first pass",
-            "over",
-            "first pass / expandable",
-            "all",
-            "last pass, ms",
-        ]
-    )
+    yield line(["run", "mean efficiency", "lowest", "most below its first pass", "over", "first pass / expandable",
+                "all", "last pass, ms"])
     yield "|---" * 8 + "|"
     for kind, all_of in by_kind.items():
-        first = (
-            by_kind.get(Kind(), {})
-            if kind.passes > 1 and not kind.seed and not kind.lag
-            else {}
-        )
+        is_drift = kind.passes > 1 and not kind.seed and not kind.lag
+        first = by_kind.get(Kind(), {}) if is_drift else {}
         yield line([str(kind), *summary(all_of, first)])
     exact = [k for k in by_kind if not k.seed and not k.lag]
     yield ""
@@ -247,12 +206,8 @@ def tables(found):
 def input_line(name, cells):
     known = [f for f in cells if f]
     rival = f"{known[-1].rival / MIB:,.0f}, {known[-1].rival_first_ms:.1f}, {known[-1].rival_all_ms:.1f}"
-    own = [
-        f"{f.held / MIB:,.0f}, {f.efficiency:.4f}, {f.all_ms:.1f}{' **over**' if f.over else ''}"
-        if f
-        else "-"
-        for f in cells
-    ]
+    own = [f"{f.held / MIB:,.0f}, {f.efficiency:.4f}, {f.all_ms:.1f}{' **over**' * bool(f.over)}" if f else "-"
+           for f in cells]
     return line([name, f"{known[-1].live / MIB:,.0f}", rival, *own])
 
 
@@ -277,46 +232,18 @@ def parse(words):
         description=__doc__.split("\n\n", 1)[1],
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument(
-        "traces", nargs="*", metavar="TRACE", help="a trace or a PyTorch snapshot"
-    )
-    parser.add_argument(
-        "--passes",
-        type=numbers(1),
-        default=[1, 5, 40],
-        metavar="N,..",
-        help="passes through one allocator (1,5,40)",
-    )
-    parser.add_argument(
-        "--lags",
-        type=numbers(0),
-        default=[100, 1000],
-        metavar="N,..",
-        help="events by which work is late (100,1000); none: an empty list",
-    )
-    parser.add_argument(
-        "--seeds",
-        type=numbers(1),
-        default=[1, 2, 3],
-        metavar="N,..",
-        help="of runs whose steps vary (1,2,3)",
-    )
-    parser.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        help="an option of Ductile; repeatable",
-    )
-    parser.add_argument(
-        "--old-driver", action="store_true", help="as with a driver before CUDA 12.5"
-    )
-    parser.add_argument(
-        "--jobs", type=int, default=2, metavar="N", help="replays at a time (2)"
-    )
-    parser.add_argument(
-        "--output", type=Path, metavar="FILE", help="every row, one JSON object a line"
-    )
+    add = parser.add_argument
+    add("traces", nargs="*", metavar="TRACE", help="a trace or a PyTorch snapshot")
+    for name, least, default, words_of in (
+        ("--passes", 1, [1, 5, 40], "passes through one allocator (1,5,40)"),
+        ("--lags", 0, [100, 1000], "events by which work is late (100,1000); none: an empty list"),
+        ("--seeds", 1, [1, 2, 3], "of runs whose steps vary (1,2,3)"),
+    ):
+        add(name, type=numbers(least), default=default, metavar="N,..", help=words_of)
+    add("--set", action="append", default=[], metavar="KEY=VALUE", help="an option of Ductile; repeatable")
+    add("--old-driver", action="store_true", help="as with a driver before CUDA 12.5")
+    add("--jobs", type=int, default=2, metavar="N", help="replays at a time (2)")
+    add("--output", type=Path, metavar="FILE", help="every row, one JSON object a line")
     parser.add_argument("--bench", help=argparse.SUPPRESS)
     given = parser.parse_args(words)
     if given.bench is None:

@@ -176,7 +176,7 @@ static inline dpool_arena *find_arena_locked(ductile_allocator *a, const dpool_p
 }
 
 /* The quick path when something else is due: also in an arena whose pool does not run, because the
- * pause found no pin of this request. Index lock held, and opened. */
+ * pause found no pin of this request. Called with the index lock held; unlocks it. */
 static __attribute__((noinline)) dpool_block *
 alloc_and_maintain(ductile_allocator *a, dpool_arena *arena, uint64_t size, uint64_t requested) {
     if (arena->pool->phase != DPOOL_RUNNING) {
@@ -235,8 +235,9 @@ static ductile_status hand_over(ductile_allocator *a, dpool_block *b, size_t siz
     return status;
 }
 
-static ductile_status alloc_slowly(ductile_allocator *a, dpool_request *r, ductile_addr *out) {
-    ductile_status status = dpool_alloc_slow(a, r);
+/* What the slow path found, if it found anything. */
+static ductile_status hand_over_slow(ductile_allocator *a, const dpool_request *r,
+                                     ductile_status status, ductile_addr *out) {
     dpool_audit(a, DPOOL_AUDIT_GROW);
     if (status == DUCTILE_OK) {
         status = hand_over(a, r->block, r->requested, r->stream, out);
@@ -249,32 +250,36 @@ static ductile_status alloc_slowly(ductile_allocator *a, dpool_request *r, ducti
     return status;
 }
 
-/* A request whose pool is pinned, with the block that a hit gave, if any. */
-static ductile_status alloc_in(ductile_allocator *a, dpool_private_pool *pool, dpool_block *b,
-                               size_t size, ductile_stream stream, ductile_addr *out) {
-    if (b != NULL) {
-        b = dpool_wait_hand_out(a, b);
-    }
-    if (b != NULL) {
-        return hand_over(a, b, size, stream, out);
-    }
-    dpool_request r = {
-        .size = dpool_rounded_size(a, size), .requested = size, .pool = pool, .stream = stream};
-    return alloc_slowly(a, &r, out);
-}
-
-static ductile_status alloc_dedicated(ductile_allocator *a, size_t size, ductile_stream stream,
-                                      ductile_addr *out) {
-    dpool_request r = {.size = dti_round_up(size, a->granule),
+/* The quick path has looked for the request, or it wants a handle of its own. */
+static __attribute__((noinline)) ductile_status alloc_missed(ductile_allocator *a, size_t size,
+                                                             ductile_stream stream,
+                                                             bool is_dedicated, ductile_addr *out) {
+    *out = 0;
+    dpool_request r = {.size = is_dedicated ? dti_round_up(size, a->granule)
+                                            : dpool_rounded_size(a, size),
                        .requested = size,
                        .stream = stream,
-                       .is_dedicated = true};
+                       .is_dedicated = is_dedicated};
     ductile_status status = dpool_pool_of(a, size, stream, &r.pool);
     if (status == DUCTILE_OK) {
-        status = alloc_slowly(a, &r, out);
+        status = hand_over_slow(a, &r, dpool_alloc_slow(a, &r), out);
         dpool_unpin(a, r.pool);
     }
     return status;
+}
+
+/* A request that belongs to the pool, which is pinned. */
+static ductile_status alloc_in(ductile_allocator *a, dpool_private_pool *pool, size_t size,
+                               ductile_stream stream, ductile_addr *out) {
+    dpool_request r = {
+        .size = dpool_rounded_size(a, size), .requested = size, .pool = pool, .stream = stream};
+    const dpool_private_pool *of = pool != a->default_pool ? pool : NULL;
+    dpool_block *b = alloc_hit(a, of, r.size, size, stream);
+    if (b != NULL) {
+        b = dpool_wait_before_return(a, b);
+    }
+    return b != NULL ? hand_over(a, b, size, stream, out)
+                     : hand_over_slow(a, &r, dpool_alloc_slow(a, &r), out);
 }
 
 /* Requests that the quick path does not serve: requests with options that need more than a
@@ -289,28 +294,12 @@ alloc_otherwise(ductile_allocator *a, size_t size, ductile_stream stream, ductil
         return dpool_refuse_impossible(a, size, stream);
     }
     if (a->options.find == DUCTILE_FIND_OVERRUNS) {
-        return alloc_dedicated(a, size, stream, out);
+        return alloc_missed(a, size, stream, true, out);
     }
-    dpool_private_pool *pool = NULL;
-    ductile_status status = dpool_pool_of(a, size, stream, &pool);
-    if (status != DUCTILE_OK) {
-        return status;
-    }
-    const dpool_private_pool *of = pool != a->default_pool ? pool : NULL;
-    dpool_block *b = alloc_hit(a, of, dpool_rounded_size(a, size), size, stream);
-    status = alloc_in(a, pool, b, size, stream, out);
-    dpool_unpin(a, pool);
-    return status;
-}
-
-/* A request that the quick path has looked for in the default pool. */
-static __attribute__((noinline)) ductile_status
-alloc_missed(ductile_allocator *a, size_t size, ductile_stream stream, ductile_addr *out) {
-    *out = 0;
     dpool_private_pool *pool = NULL;
     ductile_status status = dpool_pool_of(a, size, stream, &pool);
     if (status == DUCTILE_OK) {
-        status = alloc_in(a, pool, NULL, size, stream, out);
+        status = alloc_in(a, pool, size, stream, out);
         dpool_unpin(a, pool);
     }
     return status;
@@ -332,7 +321,7 @@ __attribute__((flatten)) ductile_status ductile_alloc(ductile_allocator *a, size
     }
     dpool_block *b = alloc_hit(a, NULL, dpool_round(size), size, stream);
     if (__builtin_expect(b == NULL, 0)) {
-        return alloc_missed(a, size, stream, out);
+        return alloc_missed(a, size, stream, false, out);
     }
     *out = b->addr;
     return DUCTILE_OK;
@@ -349,7 +338,7 @@ ductile_status ductile_alloc_dedicated(ductile_allocator *a, size_t size, ductil
         return status;
     }
     return size > DPOOL_MAX_REQUEST ? dpool_refuse_impossible(a, size, stream)
-                                    : alloc_dedicated(a, size, stream, out);
+                                    : alloc_missed(a, size, stream, true, out);
 }
 
 ductile_status ductile_record_stream(ductile_allocator *a, ductile_addr address,
@@ -364,14 +353,29 @@ ductile_status ductile_record_stream(ductile_allocator *a, ductile_addr address,
     return dpool_use_add(a, address, stream);
 }
 
-ductile_status ductile_free_on(ductile_allocator *a, ductile_addr address, ductile_stream stream) {
-    ductile_status status = ductile_record_stream(a, address, stream);
-    return status == DUCTILE_OK ? ductile_free(a, address) : status;
-}
-
 /* ---- Give back ----------------------------------------------------------------------------- */
 
-ductile_status ductile_trim(ductile_allocator *a, uint64_t keep_bytes, uint64_t *released) {
+/* What the trim is about: all that is held, or what is mapped behind the blocks of one pool. */
+static uint64_t held_by(ductile_allocator *a, const ductile_pool_id *id) {
+    ductile_stats s = {.struct_size = sizeof s};
+    if (id == NULL) {
+        return dvmm_store_read(&a->store).held_bytes;
+    }
+    return ductile_get_stats(a, id, &s) == DUCTILE_OK ? s.reserved_bytes : 0;
+}
+
+static ductile_status trim_pool(ductile_allocator *a, ductile_pool_id id, uint64_t keep_bytes) {
+    dpool_private_pool *pool = dpool_pin_pool(a, id);
+    if (pool == NULL) {
+        return DUCTILE_ERR_INVALID_ARGUMENT;
+    }
+    ductile_status status = dpool_trim_pool(a, pool, keep_bytes);
+    dpool_unpin(a, pool);
+    return status;
+}
+
+ductile_status ductile_trim(ductile_allocator *a, const ductile_pool_id *id, uint64_t keep_bytes,
+                            uint64_t *released) {
     if (released != NULL) {
         *released = 0;
     }
@@ -382,18 +386,14 @@ ductile_status ductile_trim(ductile_allocator *a, uint64_t keep_bytes, uint64_t 
     if (status != DUCTILE_OK) {
         return status;
     }
-    uint64_t before = dvmm_store_read(&a->store).held_bytes;
+    uint64_t before = held_by(a, id);
     dpool_forget_failure();
-    status = dpool_trim(a, keep_bytes);
+    status = id != NULL ? trim_pool(a, *id, keep_bytes) : dpool_trim(a, keep_bytes);
     dpool_log_losses(a);
     dpool_audit(a, DPOOL_AUDIT_TRIM);
-    uint64_t after = dvmm_store_read(&a->store).held_bytes;
+    uint64_t after = held_by(a, id);
     if (released != NULL && after < before) {
         *released = before - after;
     }
     return status;
-}
-
-ductile_status ductile_empty_cache(ductile_allocator *a) {
-    return ductile_trim(a, 0, NULL);
 }

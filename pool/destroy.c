@@ -30,10 +30,8 @@ static ductile_status keep_first(ductile_status first, ductile_status status) {
  * is open any more. */
 static ductile_status wait_for_work(ductile_allocator *a, dseg_idle *idle) {
     dvmm_capture_mode mode = dvmm_capture_relax(a->driver);
-    ductile_status status = dpool_wait_recorded(a, &(dpool_scope){.is_all = true});
-    status = status == DUCTILE_OK ? dpool_wait_for_foreign(a) : status;
     dpool_routes_fini(a);
-    status = status == DUCTILE_OK ? dpool_quiesce_all(a, idle) : status;
+    ductile_status status = dpool_quiesce_all(a, idle);
     dvmm_capture_restore(a->driver, mode);
     return status;
 }

@@ -109,14 +109,28 @@ __attribute__((flatten)) ductile_status ductile_free(ductile_allocator *a, ducti
                                             : free_otherwise(a, address, NULL);
 }
 
-ductile_status ductile_free_reporting(ductile_allocator *a, ductile_addr address, int *is_pending) {
-    if (is_pending == NULL) {
-        return DUCTILE_ERR_INVALID_ARGUMENT;
+static ductile_status record_streams(ductile_allocator *a, ductile_addr address,
+                                     const ductile_stream *streams, size_t n) {
+    ductile_status status = DUCTILE_OK;
+    for (size_t i = 0; i < n && status == DUCTILE_OK; i++) {
+        status = dpool_use_add(a, address, streams[i]);
     }
-    *is_pending = 0;
-    if (a == NULL) {
-        return DUCTILE_ERR_INVALID_ARGUMENT;
+    return status;
+}
+
+ductile_status ductile_free_ex(ductile_allocator *a, ductile_addr address,
+                               const ductile_stream *streams, size_t n_streams, int *is_pending) {
+    int pends = 0;
+    ductile_status status = a != NULL && (streams != NULL || n_streams == 0)
+                                ? dvmm_usable(a->driver)
+                                : DUCTILE_ERR_INVALID_ARGUMENT;
+    bool frees = status == DUCTILE_OK && address != 0;
+    status = frees ? record_streams(a, address, streams, n_streams) : status;
+    if (frees && status == DUCTILE_OK) {
+        status = free_otherwise(a, address, &pends);
     }
-    bool is_nothing = address == 0 || !dvmm_is_usable(a->driver);
-    return is_nothing ? dvmm_usable(a->driver) : free_otherwise(a, address, is_pending);
+    if (is_pending != NULL) {
+        *is_pending = pends;
+    }
+    return status;
 }

@@ -41,11 +41,11 @@ call_summary call_times_summarize(call_times *t) {
                           .worst_ns = t->ns[t->n - 1]};
 }
 
-void call_summary_json(json *j, const char *name, const call_summary *calls) {
-    json_open(j, name, '{');
-    json_number(j, "calls", calls->calls);
-    json_number(j, "median", calls->median_ns);
-    json_number(j, "p99", calls->p99_ns);
-    json_number(j, "worst", calls->worst_ns);
-    json_close(j, '}');
+void call_summary_json(dti_json *j, const char *name, const call_summary *calls) {
+    dti_json_open(j, name, '{');
+    dti_json_number(j, "calls", calls->calls);
+    dti_json_number(j, "median", calls->median_ns);
+    dti_json_number(j, "p99", calls->p99_ns);
+    dti_json_number(j, "worst", calls->worst_ns);
+    dti_json_close(j, '}');
 }

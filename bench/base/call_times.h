@@ -3,7 +3,7 @@
 #ifndef DUCTILE_BENCH_BASE_CALL_TIMES_H
 #define DUCTILE_BENCH_BASE_CALL_TIMES_H
 
-#include "bench/base/json.h"
+#include "vmm/base/json.h"
 
 /* All zero is empty. */
 typedef struct call_times {
@@ -34,6 +34,6 @@ static inline void call_times_add(call_times *t, uint64_t ns) {
 call_summary call_times_summarize(call_times *t);
 
 /* As an object. */
-void call_summary_json(json *j, const char *name, const call_summary *calls);
+void call_summary_json(dti_json *j, const char *name, const call_summary *calls);
 
 #endif

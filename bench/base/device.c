@@ -65,10 +65,10 @@ bool bench_device_model(const bench_device *device, bench_device *out, char *rea
 }
 
 ductile_status bench_device_open(const bench_device *device, ductile_virtual_gpu *gpu,
-                                 dvmm_driver **out) {
+                                 bool is_timed, dvmm_driver **out) {
     ductile_status status = gpu != NULL ? dvmm_open_virtual(gpu, out, NULL, 0)
                                         : dvmm_open_cuda(device->caps.ordinal, out, NULL, 0);
-    if (status == DUCTILE_OK) {
+    if (status == DUCTILE_OK && is_timed) {
         dvmm_time_calls(*out);
     }
     return status;

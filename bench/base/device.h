@@ -30,9 +30,9 @@ bool bench_device_find(bench_device_kind kind, int ordinal, bench_device *out, c
 bool bench_device_model(const bench_device *device, bench_device *out, char *reason,
                         size_t reason_size);
 
-/* Opens a driver object, whose calls are timed: on `gpu`, or on the CUDA device found if that is
- * NULL. */
+/* Opens a driver object, whose calls are timed or not: on `gpu`, or on the CUDA device found if
+ * that is NULL. */
 ductile_status bench_device_open(const bench_device *device, ductile_virtual_gpu *gpu,
-                                 dvmm_driver **out);
+                                 bool is_timed, dvmm_driver **out);
 
 #endif

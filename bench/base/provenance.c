@@ -69,7 +69,7 @@ void provenance_print_heading(FILE *out, const bench_device *device) {
 
 /* ---- JSON ---------------------------------------------------------------------------------- */
 
-static void print_command_member(json *j) {
+static void print_command_member(dti_json *j) {
     char *text = NULL;
     size_t size = 0;
     FILE *memory = open_memstream(&text, &size);
@@ -78,24 +78,19 @@ static void print_command_member(json *j) {
     }
     print_command(memory);
     if (fclose(memory) == 0) {
-        json_text(j, "command", text);
+        dti_json_text(j, "command", text);
     }
     free(text);
 }
 
-void provenance_json(json *j, const bench_device *device) {
+void provenance_json(dti_json *j, const bench_device *device) {
     const char *conf = getenv("DUCTILE_CONF");
-    json_text(j, "device", device->caps.name);
-    json_text(j, "driver", device->caps.driver_version);
-    json_text(j, "version", ductile_version());
-    json_text(j, "commit", DUCTILE_COMMIT);
+    dti_json_text(j, "device", device->caps.name);
+    dti_json_text(j, "driver", device->caps.driver_version);
+    dti_json_text(j, "version", ductile_version());
+    dti_json_text(j, "commit", DUCTILE_COMMIT);
     print_command_member(j);
     if (conf != NULL && conf[0] != '\0') {
-        json_text(j, "conf", conf);
+        dti_json_text(j, "conf", conf);
     }
-}
-
-void provenance_print_json(FILE *out, const bench_device *device) {
-    provenance_json(&(json){.out = out}, device);
-    (void)putc(',', out);
 }

@@ -4,7 +4,7 @@
 #define DUCTILE_BENCH_BASE_PROVENANCE_H
 
 #include "bench/base/device.h"
-#include "bench/base/json.h"
+#include "vmm/base/json.h"
 
 #include <stdio.h>
 
@@ -16,9 +16,6 @@ void provenance_print_heading(FILE *out, const bench_device *device);
 
 /* Members of the object that is open: device, driver, version, commit, command; conf when
  * DUCTILE_CONF is set, since it changes what Ductile does. */
-void provenance_json(json *j, const bench_device *device);
-
-/* The same behind a '{', each member followed by a comma. */
-void provenance_print_json(FILE *out, const bench_device *device);
+void provenance_json(dti_json *j, const bench_device *device);
 
 #endif

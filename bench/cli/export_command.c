@@ -3,11 +3,11 @@
  * ductile-bench export: the memory of a PyTorch snapshot as events of a Chrome trace. It prints
  * nothing unless all of the snapshot could be read.
  */
-#include "bench/base/json.h"
 #include "bench/cli/cli.h"
 #include "bench/cli/command_line.h"
 #include "bench/cli/commands.h"
 #include "bench/cli/export_events.h"
+#include "vmm/base/json.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -109,10 +109,10 @@ static const char *look(exporter *x) {
 
 static const char *print_all(const exporter *x) {
     uint64_t n_printed = 0;
-    json head = json_begin_line(stdout);
-    json_number(&head, "first_us", x->first_us);
-    json_number(&head, "last_us", x->last_us);
-    json_end_line(&head);
+    dti_json head = dti_json_begin_line(stdout);
+    dti_json_number(&head, "first_us", x->first_us);
+    dti_json_number(&head, "last_us", x->last_us);
+    dti_json_end_line(&head);
     for (size_t i = 0; i < pickle_count(x->traces); i++) {
         export_gpu gpu = gpu_at(x, i);
         if (pickle_count(gpu.trace) == 0) {

@@ -2,7 +2,7 @@
 #include "bench/cli/export_events.h"
 
 #include "bench/base/array.h"
-#include "bench/base/json.h"
+#include "vmm/base/json.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -21,25 +21,26 @@ enum {
 
 typedef struct printer {
     const export_gpu *gpu;
-    json json; /* of the event that is being printed */
+    FILE *out;
+    dti_json json; /* of the event that is being printed */
     uint64_t *n_printed;
 } printer;
 
 /* ---- Pieces -------------------------------------------------------------------------------- */
 
 static void begin(printer *p) {
-    (void)fputs((*p->n_printed)++ > 0 ? ",\n" : "", p->json.out);
+    (void)fputs((*p->n_printed)++ > 0 ? ",\n" : "", p->out);
     p->json.has_before = false;
-    json_open(&p->json, NULL, '{');
+    dti_json_open(&p->json, NULL, '{');
 }
 
 static void begin_args(printer *p) {
-    json_open(&p->json, "args", '{');
+    dti_json_open(&p->json, "args", '{');
 }
 
 static void end_args(printer *p) {
-    json_close(&p->json, '}');
-    json_close(&p->json, '}');
+    dti_json_close(&p->json, '}');
+    dti_json_close(&p->json, '}');
 }
 
 /* Microseconds from the base, with at most three decimals and at least one. */
@@ -52,17 +53,17 @@ static void print_time(printer *p, uint64_t time_us) {
     for (int i = 0; i < 2 && text[length - 1] == '0'; i++) {
         text[--length] = '\0';
     }
-    json_raw(&p->json, "ts", text);
+    dti_json_raw(&p->json, "ts", text);
 }
 
 static void begin_event(printer *p, const char *phase, const char *name, int thread,
                         uint64_t time_us) {
     begin(p);
-    json_text(&p->json, "ph", phase);
-    json_text(&p->json, "cat", "memory");
-    json_text(&p->json, "name", name);
-    json_number(&p->json, "pid", FIRST_PID + p->gpu->number);
-    json_signed(&p->json, "tid", thread);
+    dti_json_text(&p->json, "ph", phase);
+    dti_json_text(&p->json, "cat", "memory");
+    dti_json_text(&p->json, "name", name);
+    dti_json_number(&p->json, "pid", FIRST_PID + p->gpu->number);
+    dti_json_signed(&p->json, "tid", thread);
     print_time(p, time_us);
 }
 
@@ -84,16 +85,16 @@ static void print_frame(printer *p, const pickle_value *frame) {
     copy_text(file, sizeof file, pickle_find(frame, "filename"));
     (void)pickle_get_unsigned(pickle_find(frame, "line"), &line);
     (void)snprintf(text, sizeof text, "%s (%s:%" PRIu64 ")", name, file, line);
-    json_text(&p->json, NULL, text);
+    dti_json_text(&p->json, NULL, text);
 }
 
 static void print_stack(printer *p, const history_entry *e) {
     const pickle_value frames = history_frames(e);
-    json_open(&p->json, "stack", '[');
+    dti_json_open(&p->json, "stack", '[');
     for (size_t i = 0; i < pickle_count(&frames) && i < MAX_FRAMES; i++) {
         print_frame(p, pickle_item(&frames, i));
     }
-    json_close(&p->json, ']');
+    dti_json_close(&p->json, ']');
 }
 
 static const history_entry *entry_at(const printer *p, size_t index) {
@@ -108,11 +109,11 @@ static size_t n_entries(const printer *p) {
 
 static void begin_name(printer *p, int thread, const char *name) {
     begin(p);
-    json_text(&p->json, "ph", "M");
-    json_number(&p->json, "pid", FIRST_PID + p->gpu->number);
-    json_signed(&p->json, "tid", thread);
-    json_number(&p->json, "ts", 0);
-    json_text(&p->json, "name", name);
+    dti_json_text(&p->json, "ph", "M");
+    dti_json_number(&p->json, "pid", FIRST_PID + p->gpu->number);
+    dti_json_signed(&p->json, "tid", thread);
+    dti_json_number(&p->json, "ts", 0);
+    dti_json_text(&p->json, "name", name);
     begin_args(p);
 }
 
@@ -122,14 +123,14 @@ static void print_names(printer *p) {
     char process[48];
     (void)snprintf(process, sizeof process, "GPU %" PRIu64 ": PyTorch's memory", p->gpu->number);
     begin_name(p, 0, "process_name");
-    json_text(&p->json, "name", process);
+    dti_json_text(&p->json, "name", process);
     end_args(p);
     begin_name(p, 0, "process_sort_index");
-    json_number(&p->json, "sort_index", FIRST_PID + p->gpu->number);
+    dti_json_number(&p->json, "sort_index", FIRST_PID + p->gpu->number);
     end_args(p);
     for (int thread = GROWTH; thread <= STEPS; thread++) {
         begin_name(p, thread, "thread_name");
-        json_text(&p->json, "name", threads[thread]);
+        dti_json_text(&p->json, "name", threads[thread]);
         end_args(p);
     }
 }
@@ -151,9 +152,9 @@ static void print_counter(printer *p, const moment *at) {
     const history_level *l = &at->level;
     begin_event(p, "C", "memory held, bytes", MEMORY, at->time_us);
     begin_args(p);
-    json_signed(&p->json, "live", l->live);
-    json_signed(&p->json, "pending", l->pending);
-    json_signed(&p->json, "free", l->held - l->live - l->pending);
+    dti_json_signed(&p->json, "live", l->live);
+    dti_json_signed(&p->json, "pending", l->pending);
+    dti_json_signed(&p->json, "free", l->held - l->live - l->pending);
     end_args(p);
 }
 
@@ -275,9 +276,9 @@ static bool print_growth(printer *p, size_t most) {
     for (size_t i = 0; ok && i < n; i++) {
         const history_entry *e = entry_at(p, all[i].index);
         begin_event(p, "i", growth_name(e), GROWTH, e->time_us);
-        json_text(&p->json, "s", "t");
+        dti_json_text(&p->json, "s", "t");
         begin_args(p);
-        json_number(&p->json, "bytes", e->size);
+        dti_json_number(&p->json, "bytes", e->size);
         print_stack(p, e);
         end_args(p);
     }
@@ -290,10 +291,10 @@ static void print_refusals(printer *p) {
         const history_entry *e = entry_at(p, i);
         if (e->action == HISTORY_REFUSAL) {
             begin_event(p, "i", "out of memory", MEMORY, e->time_us);
-            json_text(&p->json, "s", "g");
+            dti_json_text(&p->json, "s", "g");
             begin_args(p);
-            json_number(&p->json, "requested_bytes", e->size);
-            json_number(&p->json, "device_free_bytes", e->address);
+            dti_json_number(&p->json, "requested_bytes", e->size);
+            dti_json_number(&p->json, "device_free_bytes", e->address);
             print_stack(p, e);
             end_args(p);
         }
@@ -350,8 +351,8 @@ static bool pop_opening(marks *m, uint64_t hash, uint64_t *since) {
 
 static void print_slice(printer *p, const char *name, int thread, uint64_t since, uint64_t end) {
     begin_event(p, "X", name, thread, since);
-    json_signed(&p->json, "dur", (int64_t)(end - since));
-    json_close(&p->json, '}');
+    dti_json_signed(&p->json, "dur", (int64_t)(end - since));
+    dti_json_close(&p->json, '}');
 }
 
 static void end_mark(printer *p, marks *m, const char *name, uint64_t time_us) {
@@ -415,7 +416,7 @@ static bool print_slices(printer *p, size_t most) {
 }
 
 bool export_events(const export_gpu *gpu, FILE *out, uint64_t *n_printed) {
-    printer p = {.gpu = gpu, .json.out = out, .n_printed = n_printed};
+    printer p = {.gpu = gpu, .out = out, .json = dti_json_to_file(out), .n_printed = n_printed};
     print_names(&p);
     print_counters(&p, gpu->most * 3 / 4);
     bool ok = print_growth(&p, gpu->most / 8);

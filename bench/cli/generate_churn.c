@@ -115,50 +115,50 @@ static uint64_t most_live(const churn_options *o) {
 
 /* ---- JSON ---------------------------------------------------------------------------------- */
 
-static json begin_row(const churn_command *c, const char *contender, uint64_t live,
-                      bool completed) {
-    json j = json_begin_line(stdout);
-    json_text(&j, "bench", "churn");
+static dti_json begin_row(const churn_command *c, const char *contender, uint64_t live,
+                          bool completed) {
+    dti_json j = dti_json_begin_line(stdout);
+    dti_json_text(&j, "bench", "churn");
     provenance_json(&j, &c->device);
-    json_text(&j, "contender", contender);
-    json_number(&j, "live", live);
-    json_text(&j, "sizes", c->own->sizes->name);
-    json_number(&j, "min_size_bytes", c->sizes.min);
-    json_number(&j, "max_size_bytes", c->sizes.max);
-    json_number(&j, "seed", c->own->seed);
-    json_bool(&j, "completed", completed);
+    dti_json_text(&j, "contender", contender);
+    dti_json_number(&j, "live", live);
+    dti_json_text(&j, "sizes", c->own->sizes->name);
+    dti_json_number(&j, "min_size_bytes", c->sizes.min);
+    dti_json_number(&j, "max_size_bytes", c->sizes.max);
+    dti_json_number(&j, "seed", c->own->seed);
+    dti_json_bool(&j, "completed", completed);
     return j;
 }
 
-static void end_row(json *j, uint64_t ops, double ns, double wall_ns, const churn_stretch *s) {
-    json_number(j, "ops", ops);
-    json_real(j, "ns_per_op", ns, 2);
-    json_real(j, "wall_ns_per_op", wall_ns, 2);
-    json_number(j, "reserved_bytes", s->stats.reserved_bytes);
-    json_number(j, "reserved_peak_bytes", s->stats.reserved_peak_bytes);
-    json_number(j, "handles", s->stats.creates - s->stats.releases);
-    json_number(j, "mappings", s->stats.maps - s->stats.unmaps);
-    json_number(j, "address_span_bytes", s->stats.address_span_bytes);
-    json_number(j, "host_bytes", s->host_bytes);
-    json_end_line(j);
+static void end_row(dti_json *j, uint64_t ops, double ns, double wall_ns, const churn_stretch *s) {
+    dti_json_number(j, "ops", ops);
+    dti_json_real(j, "ns_per_op", ns, 2);
+    dti_json_real(j, "wall_ns_per_op", wall_ns, 2);
+    dti_json_number(j, "reserved_bytes", s->stats.reserved_bytes);
+    dti_json_number(j, "reserved_peak_bytes", s->stats.reserved_peak_bytes);
+    dti_json_number(j, "handles", s->stats.creates - s->stats.releases);
+    dti_json_number(j, "mappings", s->stats.maps - s->stats.unmaps);
+    dti_json_number(j, "address_span_bytes", s->stats.address_span_bytes);
+    dti_json_number(j, "host_bytes", s->host_bytes);
+    dti_json_end_line(j);
 }
 
 static void print_json(const churn_command *c, const char *contender, uint64_t live,
                        const churn_result *r) {
     const churn_stretch *last = &r->stretches[CHURN_STRETCHES - 1];
     if (r->outcome != RUN_COMPLETED) {
-        json j = begin_row(c, contender, live, false);
-        json_text(&j, "reason", r->message);
-        json_end_line(&j);
+        dti_json j = begin_row(c, contender, live, false);
+        dti_json_text(&j, "reason", r->message);
+        dti_json_end_line(&j);
         return;
     }
     for (int i = 0; c->own->watch && i < CHURN_STRETCHES; i++) {
         const churn_stretch *s = &r->stretches[i];
-        json j = begin_row(c, contender, live, true);
+        dti_json j = begin_row(c, contender, live, true);
         end_row(&j, s->ops, s->ns_per_op, s->wall_ns_per_op, s);
     }
     if (!c->own->watch) {
-        json j = begin_row(c, contender, live, true);
+        dti_json j = begin_row(c, contender, live, true);
         end_row(&j, last->ops, r->ns_per_op, r->wall_ns_per_op, last);
     }
 }

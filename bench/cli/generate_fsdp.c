@@ -9,7 +9,6 @@
 #include "bench/cli/generate.h"
 #include "bench/replay/timeline.h"
 #include "bench/workloads/fsdp_run.h"
-#include "bench/workloads/fsdp_trace.h"
 
 #include "vmm/base/align.h"
 
@@ -194,60 +193,60 @@ static void print_row(const fsdp_command *c, const variant *v, uint64_t index,
     }
 }
 
-static void print_model(json *j, const fsdp_options *o) {
-    json_number(j, "layers", o->layers);
-    json_number(j, "hidden", o->hidden);
-    json_number(j, "ranks", o->ranks);
-    json_number(j, "tokens_min", o->tokens_min);
-    json_number(j, "tokens_max", o->tokens_max);
-    json_number(j, "steps", o->steps);
-    json_number(j, "prefetch", o->prefetch);
-    json_number(j, "hold", o->hold);
-    json_number(j, "limiter", o->limiter);
-    json_number(j, "seed", o->seed);
+static void print_model(dti_json *j, const fsdp_options *o) {
+    dti_json_number(j, "layers", o->layers);
+    dti_json_number(j, "hidden", o->hidden);
+    dti_json_number(j, "ranks", o->ranks);
+    dti_json_number(j, "tokens_min", o->tokens_min);
+    dti_json_number(j, "tokens_max", o->tokens_max);
+    dti_json_number(j, "steps", o->steps);
+    dti_json_number(j, "prefetch", o->prefetch);
+    dti_json_number(j, "hold", o->hold);
+    dti_json_number(j, "limiter", o->limiter);
+    dti_json_number(j, "seed", o->seed);
 }
 
-static void print_figures(json *j, const fsdp_command *c, const fsdp_result *r) {
-    json_number(j, "reserved_peak_bytes", r->stats.reserved_peak_bytes);
-    json_real(j, "efficiency", efficiency(c, r), 6);
-    json_real(j, "elapsed_us", (double)r->elapsed_ns / 1e3, 3);
-    json_real(j, "steady_us", (double)r->steady_ns / 1e3, 3);
-    json_real(j, "compute_alone_us", (double)c->alone_ns[FSDP_COMPUTE] / 1e3, 3);
-    json_real(j, "communication_alone_us", (double)c->alone_ns[FSDP_COMMUNICATION] / 1e3, 3);
-    json_real(j, "overlap", overlap(c, r), 4);
-    json_real(j, "gap_mean_us", (double)r->gap_mean_ns / 1e3, 3);
-    json_real(j, "gap_most_us", (double)r->gap_most_ns / 1e3, 3);
-    json_number(j, "stream_syncs", r->stats.stream_syncs);
-    json_number(j, "event_waits", r->stats.event_waits);
-    json_number(j, "creates", r->stats.creates);
-    json_number(j, "releases", r->stats.releases);
-    json_real(j, "driver_time_us", (double)r->stats.driver_time_ns / 1e3, 3);
-    json_number(j, "tags", r->n_tags);
-    json_number(j, "wrong_tags", r->wrong_tags);
-    json_number(j, "violations", r->violations);
+static void print_figures(dti_json *j, const fsdp_command *c, const fsdp_result *r) {
+    dti_json_number(j, "reserved_peak_bytes", r->stats.reserved_peak_bytes);
+    dti_json_real(j, "efficiency", efficiency(c, r), 6);
+    dti_json_real(j, "elapsed_us", (double)r->elapsed_ns / 1e3, 3);
+    dti_json_real(j, "steady_us", (double)r->steady_ns / 1e3, 3);
+    dti_json_real(j, "compute_alone_us", (double)c->alone_ns[FSDP_COMPUTE] / 1e3, 3);
+    dti_json_real(j, "communication_alone_us", (double)c->alone_ns[FSDP_COMMUNICATION] / 1e3, 3);
+    dti_json_real(j, "overlap", overlap(c, r), 4);
+    dti_json_real(j, "gap_mean_us", (double)r->gap_mean_ns / 1e3, 3);
+    dti_json_real(j, "gap_most_us", (double)r->gap_most_ns / 1e3, 3);
+    dti_json_number(j, "stream_syncs", r->stats.stream_syncs);
+    dti_json_number(j, "event_waits", r->stats.event_waits);
+    dti_json_number(j, "creates", r->stats.creates);
+    dti_json_number(j, "releases", r->stats.releases);
+    dti_json_real(j, "driver_time_us", (double)r->stats.driver_time_ns / 1e3, 3);
+    dti_json_number(j, "tags", r->n_tags);
+    dti_json_number(j, "wrong_tags", r->wrong_tags);
+    dti_json_number(j, "violations", r->violations);
 }
 
 static void print_json(const fsdp_command *c, const variant *v, uint64_t index,
                        const fsdp_result *r) {
-    json j = json_begin_line(stdout);
+    dti_json j = dti_json_begin_line(stdout);
     provenance_json(&j, &c->device);
-    json_text(&j, "trace", "fsdp");
-    json_text(&j, "contender", v->contender->name);
-    json_text(&j, "variant", v->label);
-    json_number(&j, "run", index);
+    dti_json_text(&j, "trace", "fsdp");
+    dti_json_text(&j, "contender", v->contender->name);
+    dti_json_text(&j, "variant", v->label);
+    dti_json_number(&j, "run", index);
     if (v->contender == &contender_ductile) {
-        json_texts(&j, "settings", v->settings, v->n_settings);
+        dti_json_texts(&j, "settings", v->settings, v->n_settings);
     }
     print_model(&j, &c->own->model);
-    json_number(&j, "events", c->trace->n_file_events);
-    json_number(&j, "live_peak_bytes", c->trace->live_peak_bytes);
-    json_bool(&j, "completed", r->outcome == RUN_COMPLETED);
+    dti_json_number(&j, "events", c->trace->n_file_events);
+    dti_json_number(&j, "live_peak_bytes", c->trace->live_peak_bytes);
+    dti_json_bool(&j, "completed", r->outcome == RUN_COMPLETED);
     if (r->outcome == RUN_ABSENT || r->outcome == RUN_FAILED) {
-        json_text(&j, "reason", r->message);
+        dti_json_text(&j, "reason", r->message);
     } else {
         print_figures(&j, c, r);
     }
-    json_end_line(&j);
+    dti_json_end_line(&j);
 }
 
 static void note_failure(fsdp_command *c, const variant *v, const fsdp_result *r) {

@@ -82,16 +82,16 @@ static const sweep_sample *sample_of(const cell *c, uint64_t seed) {
     return sweep_sample_at(c->results, c->setting, c->spread, seed, c->contender);
 }
 
-static void print_list(json *j, const cell *c, const char *name, figure_fn figure, double unit,
+static void print_list(dti_json *j, const cell *c, const char *name, figure_fn figure, double unit,
                        int digits) {
-    json_open(j, name, '[');
+    dti_json_open(j, name, '[');
     for (uint64_t seed = 0; seed < c->results->plan->n_seeds; seed++) {
-        json_real(j, NULL, figure(sample_of(c, seed)) / unit, digits);
+        dti_json_real(j, NULL, figure(sample_of(c, seed)) / unit, digits);
     }
-    json_close(j, ']');
+    dti_json_close(j, ']');
 }
 
-static void print_figures(json *j, const cell *c) {
+static void print_figures(dti_json *j, const cell *c) {
     print_list(j, c, "live_peak_bytes", live, 1, 0);
     print_list(j, c, "reserved_peak_bytes", held_uncapped, 1, 0);
     print_list(j, c, "held_over_used", held_over_used, 1, 6);
@@ -106,19 +106,19 @@ static void print_figures(json *j, const cell *c) {
     print_list(j, c, "tight_stream_syncs", waits_tight, 1, 0);
 }
 
-static void print_interval(json *j, const char *name, const vary_interval *interval) {
-    json_open(j, name, '[');
-    json_number(j, NULL, interval->min);
-    json_number(j, NULL, interval->max);
-    json_close(j, ']');
+static void print_interval(dti_json *j, const char *name, const vary_interval *interval) {
+    dti_json_open(j, name, '[');
+    dti_json_number(j, NULL, interval->min);
+    dti_json_number(j, NULL, interval->max);
+    dti_json_close(j, ']');
 }
 
-static void print_model(json *j, const vary_options *m) {
-    json_bool(j, "recompute", m->recompute);
-    json_number(j, "side_streams", m->side_streams);
-    json_number(j, "layers", m->layers);
-    json_number(j, "hidden", m->hidden);
-    json_number(j, "steps", m->steps);
+static void print_model(dti_json *j, const vary_options *m) {
+    dti_json_bool(j, "recompute", m->recompute);
+    dti_json_number(j, "side_streams", m->side_streams);
+    dti_json_number(j, "layers", m->layers);
+    dti_json_number(j, "hidden", m->hidden);
+    dti_json_number(j, "steps", m->steps);
     print_interval(j, "batch", &m->batch);
     print_interval(j, "sequence", &m->sequence);
 }
@@ -126,21 +126,21 @@ static void print_model(json *j, const vary_options *m) {
 static void print_cell(FILE *out, const cell *c) {
     const sweep_plan *plan = c->results->plan;
     const vary_options model = sweep_model(plan, c->setting, c->spread);
-    json j = json_begin_line(out);
+    dti_json j = dti_json_begin_line(out);
     provenance_json(&j, plan->replay.device);
-    json_text(&j, "sweep", "vary");
-    json_text(&j, "contender", c->results->contenders[c->contender]->name);
-    json_number(&j, "spread_percent", sweep_spreads[c->spread]);
+    dti_json_text(&j, "sweep", "vary");
+    dti_json_text(&j, "contender", c->results->contenders[c->contender]->name);
+    dti_json_number(&j, "spread_percent", sweep_spreads[c->spread]);
     print_model(&j, &model);
-    json_number(&j, "first_seed", model.seed);
-    json_number(&j, "above_min_percent", SWEEP_ABOVE_PERCENT);
-    json_text(&j, "min_capacity_device", plan->judge->is_virtual ? "virtual" : "cuda");
+    dti_json_number(&j, "first_seed", model.seed);
+    dti_json_number(&j, "above_min_percent", SWEEP_ABOVE_PERCENT);
+    dti_json_text(&j, "min_capacity_device", plan->judge->is_virtual ? "virtual" : "cuda");
     if (is_absent(c->results, c->contender)) {
-        json_bool(&j, "absent", true);
+        dti_json_bool(&j, "absent", true);
     } else {
         print_figures(&j, c);
     }
-    json_end_line(&j);
+    dti_json_end_line(&j);
 }
 
 void sweep_report_json(FILE *out, const sweep_results *r, unsigned setting, unsigned spread) {

@@ -3,49 +3,22 @@
 
 #include "bench/base/provenance.h"
 
-#include <inttypes.h>
-
-static void print_number(FILE *out, const char *name, uint64_t value) {
-    (void)fprintf(out, ",\"%s\":%" PRIu64, name, value);
-}
-
-static void print_bool(FILE *out, const char *name, bool value) {
-    (void)fprintf(out, ",\"%s\":%s", name, value ? "true" : "false");
-}
-
-static void print_text(FILE *out, const char *name, const char *text) {
-    (void)fprintf(out, ",\"%s\":", name);
-    print_json_string(out, text);
-}
-
-static const char *comma(size_t index) {
-    return index > 0 ? "," : "";
-}
-
 /* ---- The recording ------------------------------------------------------------------------- */
 
-static void print_streams(FILE *out, const trace *t) {
-    (void)fputs(",\"streams\":[", out);
+static void print_streams(dti_json *j, const trace *t) {
+    dti_json_open(j, "streams", '[');
     for (size_t i = 0; i < t->n_streams; i++) {
-        (void)fprintf(out, "%s%" PRIu64, comma(i), t->streams[i].number);
+        dti_json_number(j, NULL, t->streams[i].number);
     }
-    (void)putc(']', out);
+    dti_json_close(j, ']');
 }
 
-static void print_steps(FILE *out, const trace *t) {
-    (void)fputs(",\"step_ends\":[", out);
-    for (size_t i = 0; i < t->n_step_ends; i++) {
-        (void)fprintf(out, "%s%zu", comma(i), t->step_ends[i]);
-    }
-    (void)putc(']', out);
-}
-
-static void print_list(FILE *out, const char *name, const uint64_t *all, size_t n) {
-    (void)fprintf(out, ",\"%s\":[", name);
+static void print_sizes(dti_json *j, const char *name, const size_t *all, size_t n) {
+    dti_json_open(j, name, '[');
     for (size_t i = 0; i < n; i++) {
-        (void)fprintf(out, "%s%" PRIu64, comma(i), all[i]);
+        dti_json_number(j, NULL, all[i]);
     }
-    (void)putc(']', out);
+    dti_json_close(j, ']');
 }
 
 static bool has_any(const uint64_t *all, size_t n) {
@@ -60,86 +33,69 @@ static bool ever_holds(const trace_holder *h, const trace_holders *all) {
     return h->bytes > 0 || has_any(h->levels, all->n_levels) || has_any(h->moments, all->n_moments);
 }
 
-static void print_holder(FILE *out, const view_recording *r, const trace_holder *h) {
-    (void)fprintf(out, "{\"stack\":%" PRIu32, h->stack);
-    print_number(out, "stream", r->streams[h->stream].number);
-    print_number(out, "size_from", UINT64_C(1) << h->size_class);
-    print_bool(out, "before_recording", h->is_elder);
-    print_bool(out, "lasting", h->is_lasting);
-    print_bool(out, "refused", h->is_refused);
-    print_number(out, "blocks", h->blocks);
-    print_number(out, "bytes", h->bytes);
-    print_number(out, "freed_bytes", h->freed);
-    print_list(out, "levels", h->levels, r->holders->n_levels);
+static void print_holder(dti_json *j, const view_recording *r, const trace_holder *h) {
+    dti_json_open(j, NULL, '{');
+    dti_json_number(j, "stack", h->stack);
+    dti_json_number(j, "stream", r->streams[h->stream].number);
+    dti_json_number(j, "size_from", UINT64_C(1) << h->size_class);
+    dti_json_bool(j, "before_recording", h->is_from_before);
+    dti_json_bool(j, "lasting", h->is_lasting);
+    dti_json_bool(j, "refused", h->is_refused);
+    dti_json_number(j, "blocks", h->blocks);
+    dti_json_number(j, "bytes", h->bytes);
+    dti_json_number(j, "freed_bytes", h->freed);
+    dti_json_numbers(j, "levels", h->levels, r->holders->n_levels);
     if (has_any(h->moments, r->holders->n_moments)) {
-        print_list(out, "moments", h->moments, r->holders->n_moments);
+        dti_json_numbers(j, "moments", h->moments, r->holders->n_moments);
     }
-    (void)putc('}', out);
+    dti_json_close(j, '}');
 }
 
-static void print_holders(FILE *out, const view_recording *r) {
+static void print_holders(dti_json *j, const view_recording *r) {
     const trace_holders *holders = r->holders;
-    size_t n_printed = 0;
-    (void)fputs(",\"level_steps\":[", out);
-    for (size_t i = 0; i < holders->n_levels; i++) {
-        (void)fprintf(out, "%s%zu", comma(i), holders->level_steps[i]);
-    }
-    (void)fputs("],\"moment_events\":[", out);
-    for (size_t i = 0; i < holders->n_moments; i++) {
-        (void)fprintf(out, "%s%zu", comma(i), holders->moment_events[i]);
-    }
-    (void)fputs("],\"holders\":[", out);
+    print_sizes(j, "level_steps", holders->level_steps, holders->n_levels);
+    print_sizes(j, "moment_events", holders->moment_events, holders->n_moments);
+    dti_json_open(j, "holders", '[');
     for (size_t i = 0; i < holders->n; i++) {
         if (ever_holds(&holders->all[i], holders)) {
-            (void)fputs(comma(n_printed++), out);
-            print_holder(out, r, &holders->all[i]);
+            print_holder(j, r, &holders->all[i]);
         }
     }
-    (void)putc(']', out);
+    dti_json_close(j, ']');
 }
 
-static void print_step_peaks(FILE *out, const trace_holders *holders) {
-    (void)fputs(",\"step_peaks\":[", out);
-    for (size_t i = 0; i < holders->n_steps; i++) {
-        (void)fprintf(out, "%s%" PRIu64, comma(i), holders->step_peaks[i]);
-    }
-    (void)putc(']', out);
-}
-
-static void print_profiles(FILE *out, const trace_holders *holders) {
-    (void)fputs(",\"step_profiles\":[", out);
+static void print_profiles(dti_json *j, const trace_holders *holders) {
+    dti_json_open(j, "step_profiles", '[');
     for (size_t i = 0; i < holders->n_profiles; i++) {
-        for (size_t k = 0; k < TRACE_HOLDERS_PARTS; k++) {
-            const char *before = k > 0 ? "," : i > 0 ? "],[" : "[";
-            (void)fprintf(out, "%s%" PRIu64, before, holders->profiles[i][k]);
-        }
+        dti_json_numbers(j, NULL, holders->profiles[i], TRACE_HOLDERS_PARTS);
     }
-    (void)fputs(holders->n_profiles > 0 ? "]]" : "]", out);
+    dti_json_close(j, ']');
 }
 
 /* ---- Maps ----------------------------------------------------------------------------------- */
 
 /* Equal cells that follow each other: how many, and which. */
-static void print_column(FILE *out, const uint32_t *cells) {
+static void print_column(dti_json *j, const uint32_t *cells) {
+    dti_json_open(j, NULL, '[');
     for (size_t from = 0; from < MEMORY_MAP_ROWS;) {
         size_t to = from + 1;
         while (to < MEMORY_MAP_ROWS && cells[to] == cells[from]) {
             to++;
         }
-        (void)fprintf(out, "%s%zu,%" PRIu32, comma(from), to - from, cells[from]);
+        dti_json_number(j, NULL, to - from);
+        dti_json_number(j, NULL, cells[from]);
         from = to;
     }
+    dti_json_close(j, ']');
 }
 
-static void print_columns(FILE *out, const char *name, const memory_map *map,
+static void print_columns(dti_json *j, const char *name, const memory_map *map,
                           const uint32_t *cells) {
-    (void)fprintf(out, ",\"%s\":[", name);
+    dti_json_open(j, name, '[');
     for (size_t i = 0; i < map->n_columns; i++) {
-        (void)fprintf(out, "%s[", comma(i));
-        print_column(out, &cells[i * MEMORY_MAP_ROWS]);
-        (void)putc(']', out);
+        print_column(j, &cells[i * MEMORY_MAP_ROWS]);
     }
-    (void)putc(']', out);
+    dti_json_close(j, ']');
 }
 
 /* From numbers of blocks to those of their stacks. */
@@ -151,69 +107,73 @@ static void name_stacks(const memory_map *map, const trace_stacks *stacks) {
 }
 
 /* stacks: NULL where blocks have no numbers. */
-static void print_map(FILE *out, const memory_map *map, const trace_stacks *stacks) {
-    (void)fprintf(out, ",\"map\":{\"rows\":%d,\"row_bytes\":%" PRIu64 ",\"events\":[",
-                  MEMORY_MAP_ROWS, map->row_bytes);
+static void print_map(dti_json *j, const memory_map *map, const trace_stacks *stacks) {
+    dti_json_open(j, "map", '{');
+    dti_json_number(j, "rows", MEMORY_MAP_ROWS);
+    dti_json_number(j, "row_bytes", map->row_bytes);
+    dti_json_open(j, "events", '[');
     for (size_t i = 0; i < map->n_columns; i++) {
-        (void)fprintf(out, "%s%" PRIu64, comma(i), map->columns[i].event);
+        dti_json_number(j, NULL, map->columns[i].event);
     }
-    (void)putc(']', out);
-    print_columns(out, "columns", map, map->cells);
+    dti_json_close(j, ']');
+    print_columns(j, "columns", map, map->cells);
     if (stacks != NULL && stacks->n > 0) {
         name_stacks(map, stacks);
-        print_columns(out, "stacks", map, map->blocks_shown);
+        print_columns(j, "stacks", map, map->blocks_shown);
     }
-    (void)putc('}', out);
+    dti_json_close(j, '}');
 }
 
 /* ---- What the recorded program's own allocator held ---------------------------------------- */
 
 /* At most so many, each the highest of a stretch. */
-static void print_held(FILE *out, const recorded_memory *m) {
+static void print_held(dti_json *j, const recorded_memory *m) {
     enum { MOST = 2000 };
     size_t stretch = m->n_changes / MOST + 1;
-    (void)fputs(",\"recorded_held\":[", out);
+    dti_json_open(j, "recorded_held", '[');
     for (size_t from = 0; from < m->n_changes; from += stretch) {
         const recorded_change *highest = &m->changes[from];
         for (size_t i = from; i < m->n_changes && i < from + stretch; i++) {
             highest = m->changes[i].held_bytes > highest->held_bytes ? &m->changes[i] : highest;
         }
-        (void)fprintf(out, "%s[%zu,%" PRIu64 "]", comma(from), highest->event, highest->held_bytes);
+        const uint64_t point[] = {highest->event, highest->held_bytes};
+        dti_json_numbers(j, NULL, point, 2);
     }
-    (void)putc(']', out);
+    dti_json_close(j, ']');
 }
 
 /* What was held just before an event, in parts and where each block lay. */
-static void print_layout(FILE *out, const trace *t, const recorded_layout *l, uint64_t event) {
+static void print_layout(dti_json *j, const trace *t, const recorded_layout *l, uint64_t event) {
     memory_map map;
-    (void)fprintf(out, "\"held_bytes\":%" PRIu64, l->held);
-    print_number(out, "live_bytes", l->live);
-    print_number(out, "pending_bytes", l->pending);
-    print_number(out, "free_bytes", l->free);
-    print_number(out, "holes", l->holes);
-    print_number(out, "largest_hole", l->largest_hole);
+    dti_json_number(j, "held_bytes", l->held);
+    dti_json_number(j, "live_bytes", l->live);
+    dti_json_number(j, "pending_bytes", l->pending);
+    dti_json_number(j, "free_bytes", l->free);
+    dti_json_number(j, "holes", l->holes);
+    dti_json_number(j, "largest_hole", l->largest_hole);
     if (memory_map_of_recorded(&map, t, l, event)) {
-        print_map(out, &map, NULL);
+        print_map(j, &map, NULL);
     }
     memory_map_fini(&map);
 }
 
 /* With all that was held then where that is known. */
-static void print_refusal(FILE *out, const trace *t, size_t index) {
+static void print_refusal(dti_json *j, const trace *t, size_t index) {
     const trace_refusal *of = &t->refusals[index];
-    (void)fprintf(out, "{\"event\":%zu", of->event);
-    print_number(out, "request_bytes", of->size);
-    print_number(out, "live_bytes", of->live_bytes);
-    print_number(out, "held_bytes", of->held_bytes);
-    print_number(out, "device_free_bytes", of->device_free_bytes);
-    print_number(out, "stack", of->stack);
-    print_bool(out, "replayed", of->is_replayed);
+    dti_json_open(j, NULL, '{');
+    dti_json_number(j, "event", of->event);
+    dti_json_number(j, "request_bytes", of->size);
+    dti_json_number(j, "live_bytes", of->live_bytes);
+    dti_json_number(j, "held_bytes", of->held_bytes);
+    dti_json_number(j, "device_free_bytes", of->device_free_bytes);
+    dti_json_number(j, "stack", of->stack);
+    dti_json_bool(j, "replayed", of->is_replayed);
     if (index == t->recorded.refusal && t->recorded.refused.is_known) {
-        (void)fputs(",\"recorded\":{", out);
-        print_layout(out, t, &t->recorded.refused, of->event);
-        (void)putc('}', out);
+        dti_json_open(j, "recorded", '{');
+        print_layout(j, t, &t->recorded.refused, of->event);
+        dti_json_close(j, '}');
     }
-    (void)putc('}', out);
+    dti_json_close(j, '}');
 }
 
 static uint64_t need_of(const trace_refusal *of) {
@@ -221,224 +181,222 @@ static uint64_t need_of(const trace_refusal *of) {
 }
 
 /* Of too many the first ones, and the one that needs most. */
-static void print_refusals(FILE *out, const trace *t) {
+static void print_refusals(dti_json *j, const trace *t) {
     enum { MOST = 64 };
     size_t most = 0;
-    size_t n = 0;
     for (size_t i = 1; i < t->n_refusals; i++) {
         most = need_of(&t->refusals[i]) > need_of(&t->refusals[most]) ? i : most;
     }
-    (void)fputs(",\"refusals\":[", out);
+    dti_json_open(j, "refusals", '[');
     for (size_t i = 0; i < t->n_refusals; i++) {
         if (i < MOST || i == most) {
-            (void)fputs(comma(n++), out);
-            print_refusal(out, t, i);
+            print_refusal(j, t, i);
         }
     }
-    (void)putc(']', out);
-    print_number(out, "n_refusals", t->n_refusals);
+    dti_json_close(j, ']');
+    dti_json_number(j, "n_refusals", t->n_refusals);
 }
 
-static void print_recorded(FILE *out, const trace *t) {
+static void print_recorded(dti_json *j, const trace *t) {
     const recorded_memory *m = &t->recorded;
-    (void)fputs(",\"recorded\":{", out);
-    print_layout(out, t, &m->end, t->n_events - 1);
-    print_number(out, "segments", m->n_segments);
-    print_number(out, "held_peak_bytes", m->held_peak);
-    print_number(out, "device_bytes", m->device_bytes);
-    print_number(out, "device_free_bytes", m->device_free_bytes);
-    print_bool(out, "expandable", m->is_expandable);
-    (void)putc('}', out);
-    print_held(out, m);
+    dti_json_open(j, "recorded", '{');
+    print_layout(j, t, &m->end, t->n_events - 1);
+    dti_json_number(j, "segments", m->n_segments);
+    dti_json_number(j, "held_peak_bytes", m->held_peak);
+    dti_json_number(j, "device_bytes", m->device_bytes);
+    dti_json_number(j, "device_free_bytes", m->device_free_bytes);
+    dti_json_bool(j, "expandable", m->is_expandable);
+    dti_json_close(j, '}');
+    print_held(j, m);
 }
 
-static void print_stacks(FILE *out, const view_recording *r) {
-    (void)fputs(",\"stacks\":[", out);
+static void print_stacks(dti_json *j, const view_recording *r) {
+    dti_json_open(j, "stacks", '[');
     for (size_t i = 0; i < r->stacks->n; i++) {
-        (void)fputs(comma(i), out);
-        print_json_string(out, r->stacks->texts[i]);
+        dti_json_text(j, NULL, r->stacks->texts[i]);
     }
-    (void)putc(']', out);
+    dti_json_close(j, ']');
 }
 
 void view_json_recording(FILE *out, const view_recording *recording, const bench_device *device) {
     const trace *t = recording->trace;
-    (void)putc('{', out);
-    provenance_print_json(out, device);
-    (void)fputs("\"kind\":\"recording\"", out);
-    print_text(out, "trace", t->name);
-    print_text(out, "file", t->path);
-    print_bool(out, "snapshot", t->is_snapshot);
-    print_number(out, "gpu", t->is_snapshot ? (uint64_t)t->gpu : 0);
-    print_number(out, "events", t->n_file_events);
-    print_number(out, "replay_events", t->n_events);
-    print_number(out, "live_peak_bytes", t->live_peak_bytes);
-    print_number(out, "peak_event", t->peak_event);
-    print_number(out, "elders", t->n_elders);
-    print_number(out, "granule_bytes", device->caps.granule_bytes);
-    print_bool(out, "marks_steps", recording->marks_steps);
-    print_streams(out, t);
-    print_steps(out, t);
-    print_step_peaks(out, recording->holders);
-    print_profiles(out, recording->holders);
-    print_refusals(out, t);
+    dti_json line = dti_json_begin_line(out);
+    dti_json *j = &line;
+    provenance_json(j, device);
+    dti_json_text(j, "kind", "recording");
+    dti_json_text(j, "trace", t->name);
+    dti_json_text(j, "file", t->path);
+    dti_json_bool(j, "snapshot", t->is_snapshot);
+    dti_json_number(j, "gpu", t->is_snapshot ? (uint64_t)t->gpu : 0);
+    dti_json_number(j, "events", t->n_file_events);
+    dti_json_number(j, "replay_events", t->n_events);
+    dti_json_number(j, "live_peak_bytes", t->live_peak_bytes);
+    dti_json_number(j, "peak_event", t->peak_event);
+    dti_json_number(j, "blocks_before", t->n_from_before);
+    dti_json_number(j, "granule_bytes", device->caps.granule_bytes);
+    dti_json_bool(j, "marks_steps", recording->marks_steps);
+    print_streams(j, t);
+    print_sizes(j, "step_ends", t->step_ends, t->n_step_ends);
+    dti_json_numbers(j, "step_peaks", recording->holders->step_peaks, recording->holders->n_steps);
+    print_profiles(j, recording->holders);
+    print_refusals(j, t);
     if (t->recorded.end.is_known) {
-        print_recorded(out, t);
+        print_recorded(j, t);
     }
-    print_holders(out, recording);
-    print_stacks(out, recording);
-    (void)fputs("}\n", out);
+    print_holders(j, recording);
+    print_stacks(j, recording);
+    dti_json_end_line(j);
 }
 
 /* ---- A contender --------------------------------------------------------------------------- */
 
-static void print_memory(FILE *out, const view_memory *m) {
-    (void)fprintf(out,
-                  "\"held\":%" PRIu64 ",\"live\":%" PRIu64 ",\"pending\":%" PRIu64
-                  ",\"free\":%" PRIu64 ",\"cached\":%" PRIu64 ",\"holes\":%" PRIu64
-                  ",\"largest_hole\":%" PRIu64,
-                  m->held, m->live, m->pending, m->free, m->cached, m->holes, m->largest_hole);
+static void print_memory(dti_json *j, const view_memory *m) {
+    dti_json_number(j, "held", m->held);
+    dti_json_number(j, "live", m->live);
+    dti_json_number(j, "pending", m->pending);
+    dti_json_number(j, "free", m->free);
+    dti_json_number(j, "cached", m->cached);
+    dti_json_number(j, "holes", m->holes);
+    dti_json_number(j, "largest_hole", m->largest_hole);
 }
 
-static void print_points(FILE *out, const view *v) {
-    (void)fputs(",\"point_fields\":[\"event\",\"asked\",\"held\",\"live\",\"pending\",\"free\","
-                "\"cached\",\"holes\",\"creates\",\"releases\",\"maps\",\"waits\"],\"points\":[",
-                out);
+static void print_points(dti_json *j, const view *v) {
+    static const char *const names[] = {"event",   "asked",    "held",   "live",
+                                        "pending", "free",     "cached", "holes",
+                                        "creates", "releases", "maps",   "waits"};
+    enum { N = sizeof names / sizeof names[0] };
+    dti_json_texts(j, "point_fields", names, N);
+    dti_json_open(j, "points", '[');
     for (size_t i = 0; i < v->n_points; i++) {
         const view_point *p = &v->points[i];
         const view_memory *m = &p->memory;
-        const uint64_t fields[] = {p->event,   p->asked,    m->held,   m->live,
-                                   m->pending, m->free,     m->cached, m->holes,
-                                   p->creates, p->releases, p->maps,   p->waits};
-        for (size_t k = 0; k < sizeof fields / sizeof fields[0]; k++) {
-            (void)fprintf(out, "%s%" PRIu64, k > 0 ? "," : i > 0 ? ",[" : "[", fields[k]);
-        }
-        (void)putc(']', out);
+        const uint64_t fields[N] = {p->event,   p->asked,    m->held,   m->live,
+                                    m->pending, m->free,     m->cached, m->holes,
+                                    p->creates, p->releases, p->maps,   p->waits};
+        dti_json_numbers(j, NULL, fields, N);
     }
-    (void)putc(']', out);
+    dti_json_close(j, ']');
 }
 
-static void print_stops(FILE *out, const view *v) {
-    (void)fputs(",\"stops\":[", out);
+static void print_stops(dti_json *j, const view *v) {
+    dti_json_open(j, "stops", '[');
     for (size_t i = 0; i < v->n_stops; i++) {
         const view_stop *stop = &v->stops[i];
-        (void)fprintf(out, "%s{\"capacity_bytes\":%" PRIu64, comma(i), stop->capacity_bytes);
-        print_bool(out, "completed", stop->completed);
+        dti_json_open(j, NULL, '{');
+        dti_json_number(j, "capacity_bytes", stop->capacity_bytes);
+        dti_json_bool(j, "completed", stop->completed);
         if (!stop->completed) {
-            print_number(out, "event", stop->event);
-            print_number(out, "request_bytes", stop->request_bytes);
-            (void)putc(',', out);
-            print_memory(out, &stop->memory);
+            dti_json_number(j, "event", stop->event);
+            dti_json_number(j, "request_bytes", stop->request_bytes);
+            print_memory(j, &stop->memory);
         }
-        (void)putc('}', out);
+        dti_json_close(j, '}');
     }
-    (void)putc(']', out);
+    dti_json_close(j, ']');
 }
 
 /* ---- What keeps free memory apart ---------------------------------------------------------- */
 
-static void print_member(FILE *out, const view_run *run, const opening_span *span) {
+static void print_member(dti_json *j, const view_run *run, const opening_span *span) {
     const view_recording *r = run->recording;
     bool is_known = span->block != OPENINGS_NO_BLOCK;
-    uint32_t stack = is_known ? trace_stacks_of(r->stacks, span->block) : 0;
-    bool is_elder = is_known && span->block < r->trace->n_elders;
-    bool is_lasting = is_known && r->steps->is_lasting[span->block];
-    (void)fprintf(out, "[%" PRIu64 ",%" PRIu32 ",%" PRIu64 ",%" PRIu64 ",%s,%s]", span->size, stack,
-                  run->spec->trace->streams[span->stream].number, span->born,
-                  is_elder ? "true" : "false", is_lasting ? "true" : "false");
+    dti_json_open(j, NULL, '[');
+    dti_json_number(j, NULL, span->size);
+    dti_json_number(j, NULL, is_known ? trace_stacks_of(r->stacks, span->block) : 0);
+    dti_json_number(j, NULL, run->spec->trace->streams[span->stream].number);
+    dti_json_number(j, NULL, span->born);
+    dti_json_bool(j, NULL, is_known && span->block < r->trace->n_from_before);
+    dti_json_bool(j, NULL, is_known && r->steps->is_lasting[span->block]);
+    dti_json_close(j, ']');
 }
 
-static void print_opening(FILE *out, const view_run *run, const openings *o, const opening *of) {
-    size_t n = 0;
-    (void)fprintf(out, "{\"blocks\":%zu", of->n_blocks);
-    print_number(out, "bytes", of->bytes);
-    print_number(out, "live_bytes", of->live_bytes);
-    print_bool(out, "moves", of->moves);
-    (void)fputs(",\"members\":[", out);
+static void print_opening(dti_json *j, const char *name, const view_run *run, const openings *o,
+                          const opening *of) {
+    dti_json_open(j, name, '{');
+    dti_json_number(j, "blocks", of->n_blocks);
+    dti_json_number(j, "bytes", of->bytes);
+    dti_json_number(j, "live_bytes", of->live_bytes);
+    dti_json_bool(j, "moves", of->moves);
+    dti_json_open(j, "members", '[');
     for (size_t i = of->first; i < of->end; i++) {
         if (o->spans[i].state == SPAN_LIVE) {
-            (void)fputs(comma(n++), out);
-            print_member(out, run, &o->spans[i]);
+            print_member(j, run, &o->spans[i]);
         }
     }
-    (void)fputs("]}", out);
+    dti_json_close(j, ']');
+    dti_json_close(j, '}');
 }
 
-static void print_moment(FILE *out, const view_run *run, const char *name, const openings *o,
+static void print_moment(dti_json *j, const view_run *run, const char *name, const openings *o,
                          uint64_t capacity_bytes) {
-    (void)fprintf(out, ",\"%s\":", name);
     if (!o->is_known) {
-        (void)fputs("null", out);
+        dti_json_null(j, name);
         return;
     }
-    (void)fprintf(out, "{\"event\":%" PRIu64, o->event);
+    dti_json_open(j, name, '{');
+    dti_json_number(j, "event", o->event);
     if (o->request_bytes > 0) {
-        print_number(out, "request_bytes", o->request_bytes);
-        print_number(out, "capacity_bytes", capacity_bytes);
+        dti_json_number(j, "request_bytes", o->request_bytes);
+        dti_json_number(j, "capacity_bytes", capacity_bytes);
     }
-    print_number(out, "largest_hole", o->largest_hole);
-    (void)fputs(",\"least\":", out);
+    dti_json_number(j, "largest_hole", o->largest_hole);
     if (o->has_least) {
-        print_opening(out, run, o, &o->least);
+        print_opening(j, "least", run, o, &o->least);
     } else {
-        (void)fputs("null", out);
+        dti_json_null(j, "least");
     }
-    (void)fputs(",\"widest\":[", out);
+    dti_json_open(j, "widest", '[');
     for (size_t i = 0; i < o->n_widest; i++) {
-        (void)fputs(comma(i), out);
-        print_opening(out, run, o, &o->widest[i]);
+        print_opening(j, NULL, run, o, &o->widest[i]);
     }
-    (void)fputs("]}", out);
+    dti_json_close(j, ']');
+    dti_json_close(j, '}');
 }
 
-static void print_openings(FILE *out, const view_run *run) {
-    (void)fputs(",\"openings\":{\"member_fields\":[\"bytes\",\"stack\",\"stream\",\"born\","
-                "\"before_recording\",\"lasting\"]",
-                out);
-    print_moment(out, run, "peak", &run->view->at_peak, 0);
-    print_moment(out, run, "refusal", &run->view->at_stop, run->view->at_stop_capacity);
-    (void)putc('}', out);
+static void print_openings(dti_json *j, const view_run *run) {
+    static const char *const names[] = {"bytes",  "stack", "stream", "born", "before_recording",
+                                        "lasting"};
+    dti_json_open(j, "openings", '{');
+    dti_json_texts(j, "member_fields", names, sizeof names / sizeof names[0]);
+    print_moment(j, run, "peak", &run->view->at_peak, 0);
+    print_moment(j, run, "refusal", &run->view->at_stop, run->view->at_stop_capacity);
+    dti_json_close(j, '}');
 }
 
-static void print_settings(FILE *out, const replay_spec *spec) {
-    (void)fputs(",\"settings\":[", out);
-    for (size_t i = 0; spec->contender == &contender_ductile && i < spec->n_settings; i++) {
-        (void)fputs(comma(i), out);
-        print_json_string(out, spec->settings[i]);
-    }
-    (void)putc(']', out);
-}
-
-static void print_outcome(FILE *out, const view_run *run) {
+static void print_outcome(dti_json *j, const view_run *run) {
     const replay_result *result = run->result;
     bool completed = result->outcome == RUN_COMPLETED;
-    print_number(out, "reserved_peak_bytes", result->total.reserved_peak_bytes);
-    print_bool(out, "completed", completed);
+    dti_json_number(j, "reserved_peak_bytes", result->total.reserved_peak_bytes);
+    dti_json_bool(j, "completed", completed);
     if (!completed) {
-        print_text(out, "reason",
-                   result->outcome == RUN_OUT_OF_MEMORY ? "out of memory" : result->message);
-        print_number(out, "stopped_at_event", result->stopped_at_event);
+        dti_json_text(j, "reason",
+                      result->outcome == RUN_OUT_OF_MEMORY ? "out of memory" : result->message);
+        dti_json_number(j, "stopped_at_event", result->stopped_at_event);
     }
     if (run->min_capacity_bytes > 0) {
-        print_number(out, "min_capacity_bytes", run->min_capacity_bytes);
+        dti_json_number(j, "min_capacity_bytes", run->min_capacity_bytes);
     } else if (run->has_min_capacity) {
-        (void)fputs(",\"min_capacity_bytes\":null", out);
+        dti_json_null(j, "min_capacity_bytes");
     }
-    print_number(out, "driver_time_ns", result->total.driver_time_ns);
+    dti_json_number(j, "driver_time_ns", result->total.driver_time_ns);
 }
 
 void view_json_run(FILE *out, const view_run *run) {
     const replay_spec *spec = run->spec;
-    (void)fputs("{\"kind\":\"run\"", out);
-    print_text(out, "file", spec->trace->path);
-    print_text(out, "contender", spec->contender->name);
-    print_settings(out, spec);
-    print_number(out, "capacity_bytes",
-                 spec->capacity_bytes != 0 ? spec->capacity_bytes : spec->device->caps.total_bytes);
-    print_outcome(out, run);
-    print_points(out, run->view);
-    print_stops(out, run->view);
-    print_openings(out, run);
-    print_map(out, &run->view->map, run->recording->stacks);
-    (void)fputs("}\n", out);
+    bool is_ductile = spec->contender == &contender_ductile;
+    dti_json line = dti_json_begin_line(out);
+    dti_json *j = &line;
+    dti_json_text(j, "kind", "run");
+    dti_json_text(j, "file", spec->trace->path);
+    dti_json_text(j, "contender", spec->contender->name);
+    dti_json_texts(j, "settings", spec->settings, is_ductile ? spec->n_settings : 0);
+    dti_json_number(j, "capacity_bytes",
+                    spec->capacity_bytes != 0 ? spec->capacity_bytes
+                                              : spec->device->caps.total_bytes);
+    print_outcome(j, run);
+    print_points(j, run->view);
+    print_stops(j, run->view);
+    print_openings(j, run);
+    print_map(j, &run->view->map, run->recording->stacks);
+    dti_json_end_line(j);
 }

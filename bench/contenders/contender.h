@@ -37,6 +37,7 @@ typedef struct contender_env {
     uint64_t capacity_bytes;  /* cap on physical memory held; 0: none but the device              */
     const char *const *settings; /* "key=value" of --set, n of them; settings.h says whose        */
     size_t n_settings;
+    bool is_untimed;                /* the driver's times are not wanted */
     const contender_future *future; /* valid during init; NULL: not known                         */
 } contender_env;
 
@@ -66,8 +67,8 @@ typedef struct contender_stats {
     uint64_t driver_time_ns;          /* modelled on the virtual GPU                          */
     uint64_t driver_host_ns;          /* as this host spent it                                */
     contender_plan_stats plan;
-    uint64_t same_from, same_below;   /* capacities under which it would have done the same;
-                                         both 0: not known                                    */
+    uint64_t same_from, same_below; /* capacities under which it would have done the same;
+                                       both 0: not known                                    */
 } contender_stats;
 
 typedef enum contender_span_state { SPAN_LIVE, SPAN_PENDING, SPAN_FREE } contender_span_state;

@@ -29,7 +29,9 @@ static ductile_status start(const contender_env *env, void **self, char *message
     if (status != DUCTILE_OK) {
         (void)snprintf(message, size, "ductile_create: %s", ductile_status_string(status));
     }
-    ductile_time_driver_calls(allocator);
+    if (!env->is_untimed) {
+        ductile_time_driver_calls(allocator);
+    }
     *self = allocator;
     return status;
 }
@@ -55,13 +57,13 @@ static ductile_status stream_done(void *self, ductile_stream stream) {
 }
 
 static ductile_status trim(void *self) {
-    return ductile_empty_cache(self);
+    return ductile_trim(self, NULL, 0, NULL);
 }
 
 static void read_stats(void *self, contender_stats *out) {
     ductile_stats stats = {.struct_size = sizeof stats};
     *out = (contender_stats){0};
-    if (ductile_get_stats(self, &stats) != DUCTILE_OK) {
+    if (ductile_get_stats(self, NULL, &stats) != DUCTILE_OK) {
         return;
     }
     *out = (contender_stats){
@@ -119,7 +121,7 @@ static int visit_block(void *user, const ductile_block_info *block) {
 
 static void walk(void *self, contender_visit visit, void *user) {
     walk_target to = {visit, user};
-    (void)!ductile_walk(self, visit_block, &to);
+    (void)!ductile_walk(self, NULL, visit_block, &to);
 }
 
 const contender_ops contender_ductile = {

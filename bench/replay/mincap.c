@@ -129,6 +129,7 @@ static uint64_t granules_for(const replay_spec *spec, uint64_t bytes) {
 uint64_t mincap_find(const replay_spec *spec, const replay_result *uncapped) {
     replays own = {.spec = *spec};
     own.spec.watch = NULL;
+    own.spec.is_untimed = true;
     uint64_t too_few = granules_for(spec, spec->trace->live_peak_bytes) - 1;
     uint64_t enough = granules_for(spec, uncapped->total.reserved_peak_bytes);
     return mincap_search(probe_replay, &own, too_few, enough) * spec->device->caps.granule_bytes;

@@ -513,7 +513,7 @@ static bool run_pass(replay *r) {
     replay_result *result = r->result;
     contender_stats before = {0};
     uint64_t waited_before = atomic_load(&r->gates.waited_ns);
-    result->loop_ns_per_op = r->spec->checks ? 0 : measure_loop(r);
+    result->loop_ns_per_op = r->spec->checks || r->spec->is_untimed ? 0 : measure_loop(r);
     r->stage.ops->stats(r->stage.contender, &before);
     bool ok = play_all(r);
     r->stage.ops->stats(r->stage.contender, &result->total);
@@ -610,6 +610,7 @@ void replay_run(const replay_spec *spec, replay_result *result) {
                        .future = &future,
                        .capacity_bytes = spec->capacity_bytes,
                        .pace = spec->pace,
+                       .is_untimed = spec->is_untimed,
                        .detects = spec->checks,
                        .n_streams = spec->trace->n_streams};
     *result = (replay_result){0};

@@ -48,6 +48,7 @@ typedef struct replay_spec {
     bench_pace pace;           /* advances once an event                      */
     bool checks;               /* virtual GPU: every block is written, misuse is a violation */
     bool times_calls;          /* one by one, which falsifies the times of whole passes */
+    bool is_untimed;           /* memory alone is asked for: all times are 0 or rough */
     const replay_watch *watch; /* NULL: no samples are taken */
 } replay_spec;
 

@@ -43,10 +43,10 @@ static ductile_status make_streams(stage *s, size_t n) {
 static ductile_status open_device(stage *s, const stage_plan *plan) {
     ductile_status status = plan->device->is_virtual ? make_gpu(s, plan) : DUCTILE_OK;
     if (status == DUCTILE_OK) {
-        status = bench_device_open(plan->device, s->gpu, &s->driver);
+        status = bench_device_open(plan->device, s->gpu, !plan->is_untimed, &s->driver);
     }
     if (status == DUCTILE_OK) {
-        status = bench_device_open(plan->device, s->gpu, &s->contender_driver);
+        status = bench_device_open(plan->device, s->gpu, !plan->is_untimed, &s->contender_driver);
     }
     return status == DUCTILE_OK ? make_streams(s, plan->n_streams) : status;
 }
@@ -60,6 +60,7 @@ static ductile_status start_contender(stage *s, const stage_plan *plan, char *me
         .capacity_bytes = plan->capacity_bytes,
         .settings = plan->settings,
         .n_settings = plan->n_settings,
+        .is_untimed = plan->is_untimed,
         .future = plan->future,
     };
     s->ops = plan->contender;

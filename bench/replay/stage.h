@@ -31,7 +31,8 @@ typedef struct stage_plan {
     const contender_future *future; /* as contender_env */
     uint64_t capacity_bytes;        /* 0: what the device has */
     bench_pace pace;
-    bool detects; /* virtual GPU: misuse of memory is a violation, whatever the schedule */
+    bool is_untimed; /* the driver's times stay 0 */
+    bool detects;    /* virtual GPU: misuse of memory is a violation, whatever the schedule */
     size_t n_streams;
 } stage_plan;
 

@@ -41,7 +41,7 @@ static bool is_column(const trace *t, size_t sample) {
 
 /* Blocks from before the recording were there at once: nothing is seen of how they came. */
 static bool is_before_recording(const trace *t, uint64_t event) {
-    return event + 1 < t->n_elders;
+    return event + 1 < t->n_from_before;
 }
 
 static void take_point(void *user, const replay_spec *spec, const replay_moment *now) {
@@ -105,6 +105,7 @@ void view_try(const replay_spec *spec, uint64_t capacity_bytes, view *v) {
     replay_result result;
     own.watch = &watch;
     own.n_passes = 1;
+    own.is_untimed = true;
     own.capacity_bytes = capacity_bytes;
     stop->capacity_bytes = capacity_bytes;
     replay_run(&own, &result);

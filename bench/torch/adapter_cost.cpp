@@ -15,9 +15,9 @@
 #include <ductile.h>
 
 extern "C" {
-#include "bench/base/json.h"
 #include "bench/base/stopwatch.h"
 #include "bench/trace/trace_read.h"
+#include "vmm/base/json.h"
 }
 
 #include <dlfcn.h>
@@ -189,14 +189,14 @@ void measure(const trace &t, int n_passes) {
     }
     double library_ns = per_call(t, by_library);
     double adapter_ns = per_call(t, by_adapter);
-    json row = json_begin_line(stdout);
-    json_text(&row, "trace", t.name);
-    json_number(&row, "calls", t.n_ops);
-    json_signed(&row, "passes", n_passes);
-    json_real(&row, "library_ns_per_call", library_ns, 2);
-    json_real(&row, "adapter_ns_per_call", adapter_ns, 2);
-    json_real(&row, "added_ns_per_call", adapter_ns - library_ns, 2);
-    json_end_line(&row);
+    dti_json row = dti_json_begin_line(stdout);
+    dti_json_text(&row, "trace", t.name);
+    dti_json_number(&row, "calls", t.n_ops);
+    dti_json_signed(&row, "passes", n_passes);
+    dti_json_real(&row, "library_ns_per_call", library_ns, 2);
+    dti_json_real(&row, "adapter_ns_per_call", adapter_ns, 2);
+    dti_json_real(&row, "added_ns_per_call", adapter_ns - library_ns, 2);
+    dti_json_end_line(&row);
     std::fflush(stdout);
 }
 

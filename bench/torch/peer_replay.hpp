@@ -79,7 +79,7 @@ class Calls {
     void add(uint64_t ns) {
         call_times_add(&times_, ns);
     }
-    void end(json &row, const char *name) {
+    void end(dti_json &row, const char *name) {
         call_summary summary = call_times_summarize(&times_);
         call_summary_json(&row, name, &summary);
         times_.n = 0;
@@ -277,20 +277,20 @@ inline double micro(uint64_t ns) {
     return static_cast<double>(ns) * 1e-3;
 }
 
-inline void print_pass(json &row, const char *name, const Pass &pass, uint64_t ops) {
-    json_open(&row, name, '{');
-    json_number(&row, "ops", ops);
-    json_number(&row, "stream_syncs", pass.cost.host_waits);
-    json_real(&row, "driver_time_us", micro(pass.cost.driver_ns), 3);
-    json_real(&row, "wall_us", micro(pass.wall_ns), 3);
-    json_close(&row, '}');
+inline void print_pass(dti_json &row, const char *name, const Pass &pass, uint64_t ops) {
+    dti_json_open(&row, name, '{');
+    dti_json_number(&row, "ops", ops);
+    dti_json_number(&row, "stream_syncs", pass.cost.host_waits);
+    dti_json_real(&row, "driver_time_us", micro(pass.cost.driver_ns), 3);
+    dti_json_real(&row, "wall_us", micro(pass.wall_ns), 3);
+    dti_json_close(&row, '}');
 }
 
 /* Where it is known. */
-inline void print_count(json &row, const char *name, std::optional<uint64_t> before,
+inline void print_count(dti_json &row, const char *name, std::optional<uint64_t> before,
                         std::optional<uint64_t> now) {
     if (now) {
-        json_number(&row, name, *now - before.value_or(0));
+        dti_json_number(&row, name, *now - before.value_or(0));
     }
 }
 
@@ -332,11 +332,11 @@ template <typename Peer> class Bench {
         std::vector<Pass> passes = run_passes(t);
         PeerShortage now = peer_.shortage();
         uint64_t peak = peer_.reserved_peak();
-        json row = begin_row(t);
+        dti_json row = begin_row(t);
         print_passes(row, t, passes, peak);
         print_count(row, "pressure_waits", before.waits, now.waits);
         print_count(row, "pressure_returns", before.returns, now.returns);
-        json_bool(&row, "uses_end_at_once", uses_end_at_once_);
+        dti_json_bool(&row, "uses_end_at_once", uses_end_at_once_);
         if (passes.back().completed) {
             print_times_of_calls(row, t);
         }
@@ -353,8 +353,8 @@ template <typename Peer> class Bench {
         peer_.make_streams(t);
         bool completed = Replay<Peer>(driver_, peer_, t).run().completed;
         uint64_t peak = peer_.reserved_peak();
-        json row = begin_row(t);
-        json_bool(&row, "completed", completed);
+        dti_json row = begin_row(t);
+        dti_json_bool(&row, "completed", completed);
         if (completed) {
             print_min_capacity(row, t, find_min_capacity(t, peak));
         }
@@ -371,8 +371,8 @@ template <typename Peer> class Bench {
         bool completed =
             Replay<Peer>(driver_, peer_, t).run_sampled({file, peer_.name()}).completed;
         bool written = std::fclose(file) == 0;
-        json row = begin_row(t);
-        json_bool(&row, "completed", completed && written);
+        dti_json row = begin_row(t);
+        dti_json_bool(&row, "completed", completed && written);
         end_row(row);
     }
 
@@ -396,19 +396,19 @@ template <typename Peer> class Bench {
         return host_now_ns() + static_cast<uint64_t>(std::min(options_.seconds, 1e9) * 1e9);
     }
 
-    json begin_row(const trace &t) {
-        json row = json_begin_line(stdout);
-        json_text(&row, "trace", t.name);
-        json_text(&row, "contender", peer_.name());
-        json_text(&row, "device", driver_.name().c_str());
-        json_number(&row, "events", t.n_file_events);
-        json_number(&row, "streams", t.n_streams);
-        json_number(&row, "live_peak_bytes", t.live_peak_bytes);
+    dti_json begin_row(const trace &t) {
+        dti_json row = dti_json_begin_line(stdout);
+        dti_json_text(&row, "trace", t.name);
+        dti_json_text(&row, "contender", peer_.name());
+        dti_json_text(&row, "device", driver_.name().c_str());
+        dti_json_number(&row, "events", t.n_file_events);
+        dti_json_number(&row, "streams", t.n_streams);
+        dti_json_number(&row, "live_peak_bytes", t.live_peak_bytes);
         return row;
     }
 
-    static void end_row(json &row) {
-        json_end_line(&row);
+    static void end_row(dti_json &row) {
+        dti_json_end_line(&row);
         std::fflush(stdout);
     }
 
@@ -432,26 +432,26 @@ template <typename Peer> class Bench {
         return all;
     }
 
-    static void print_passes(json &row, const trace &t, const std::vector<Pass> &passes,
+    static void print_passes(dti_json &row, const trace &t, const std::vector<Pass> &passes,
                              uint64_t peak) {
         const Pass &last = passes.back();
         Pass all = sum(passes);
         auto ops = static_cast<double>(t.n_ops);
-        json_number(&row, "passes", passes.size());
-        json_number(&row, "reserved_peak_bytes", peak);
-        json_real(&row, "efficiency", share(t.live_peak_bytes, peak), 6);
-        json_bool(&row, "completed", last.completed);
-        json_real(&row, "ns_per_op", median_own_ns(passes) / ops, 2);
-        json_real(&row, "wall_ns_per_op", static_cast<double>(last.wall_ns) / ops, 2);
-        json_real(&row, "driver_time_us", micro(last.cost.driver_ns), 3);
-        json_number(&row, "stream_syncs", all.cost.host_waits);
+        dti_json_number(&row, "passes", passes.size());
+        dti_json_number(&row, "reserved_peak_bytes", peak);
+        dti_json_real(&row, "efficiency", share(t.live_peak_bytes, peak), 6);
+        dti_json_bool(&row, "completed", last.completed);
+        dti_json_real(&row, "ns_per_op", median_own_ns(passes) / ops, 2);
+        dti_json_real(&row, "wall_ns_per_op", static_cast<double>(last.wall_ns) / ops, 2);
+        dti_json_real(&row, "driver_time_us", micro(last.cost.driver_ns), 3);
+        dti_json_number(&row, "stream_syncs", all.cost.host_waits);
         print_pass(row, "first_pass", passes.front(), t.n_ops);
         print_pass(row, "last_pass", last, t.n_ops);
         print_pass(row, "all_passes", all, t.n_ops * passes.size());
     }
 
     /* One cold pass and two warm ones, as in ductile-bench; one where the time is up. */
-    void print_times_of_calls(json &row, const trace &t) {
+    void print_times_of_calls(dti_json &row, const trace &t) {
         uint64_t end = end_of_time();
         peer_.start_afresh(0);
         Calls calls(2 * static_cast<size_t>(t.n_ops));
@@ -490,10 +490,10 @@ template <typename Peer> class Bench {
         return enough;
     }
 
-    static void print_min_capacity(json &row, const trace &t, uint64_t cap) {
-        json_text(&row, "min_capacity_device", "cuda");
-        json_number(&row, "min_capacity_bytes", cap);
-        json_real(&row, "min_capacity_efficiency", share(t.live_peak_bytes, cap), 6);
+    static void print_min_capacity(dti_json &row, const trace &t, uint64_t cap) {
+        dti_json_text(&row, "min_capacity_device", "cuda");
+        dti_json_number(&row, "min_capacity_bytes", cap);
+        dti_json_real(&row, "min_capacity_efficiency", share(t.live_peak_bytes, cap), 6);
     }
 
     const Driver &driver_;
@@ -551,9 +551,9 @@ void answer(Bench<Peer> &bench, const std::vector<TracePointer> &traces, const s
 /* A row that could not be finished still ends its line, so that the next one is whole. */
 inline void print_failure(const std::string &reason) {
     (void)std::putchar('\n');
-    json row = json_begin_line(stdout);
-    json_text(&row, "failed", reason.c_str());
-    json_end_line(&row);
+    dti_json row = dti_json_begin_line(stdout);
+    dti_json_text(&row, "failed", reason.c_str());
+    dti_json_end_line(&row);
     std::fflush(stdout);
 }
 
@@ -565,9 +565,9 @@ template <typename Peer> void serve(Peer &peer, const Options &options) {
     for (const char *path : options.paths) {
         traces.push_back(load_trace(path));
     }
-    json ready = json_begin_line(stdout);
-    json_number(&ready, "ready", traces.size());
-    json_end_line(&ready);
+    dti_json ready = dti_json_begin_line(stdout);
+    dti_json_number(&ready, "ready", traces.size());
+    dti_json_end_line(&ready);
     std::fflush(stdout);
     char line[4096];
     while (std::fgets(line, sizeof line, stdin) != nullptr) {

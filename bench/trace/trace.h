@@ -97,7 +97,7 @@ typedef struct trace {
     size_t peak_event; /* the first allocation that makes live memory so large */
     size_t *step_ends; /* of each step marked: the index behind its last event */
     size_t n_step_ends;
-    size_t n_elders; /* the first events: blocks from before the recording began       */
+    size_t n_from_before; /* the first events: blocks from before the recording began       */
     trace_refusal *refusals;
     size_t n_refusals;
     recorded_memory recorded;

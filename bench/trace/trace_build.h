@@ -48,7 +48,7 @@ typedef struct trace_builder {
     size_t n_streams;
     uint64_t n_steps;
     uint64_t n_stream_ends;
-    size_t n_elders; /* the first blocks: allocated before the recording began */
+    size_t n_from_before; /* the first blocks: allocated before the recording began */
     trace_refusal *refusals;
     size_t n_refusals, refusals_capacity;
     uint64_t n_refused; /* of these, the blocks */

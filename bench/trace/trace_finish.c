@@ -353,7 +353,7 @@ const char *trace_finish(trace_builder *b, trace *out) {
         out->events_file = b->events_file;
         out->n_events = f->n_written;
         out->n_file_events = b->n_events - b->n_steps - b->n_stream_ends - b->n_refused;
-        out->n_elders = b->n_elders;
+        out->n_from_before = b->n_from_before;
         out->refusals = b->refusals;
         out->n_refusals = b->n_refusals;
         out->recorded = b->recorded;

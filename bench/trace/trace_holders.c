@@ -46,14 +46,14 @@ static trace_holder describe(const holders_walk *w, size_t block) {
     return (trace_holder){.stack = trace_stacks_of(&w->from->stacks, (uint32_t)block),
                           .stream = of->stream,
                           .size_class = size_class_of(of->size),
-                          .is_elder = block < w->from->n_elders,
+                          .is_from_before = block < w->from->n_from_before,
                           .is_lasting = w->steps->is_lasting[block],
                           .is_refused = of->is_refused};
 }
 
 static uint64_t key_of(const trace_holder *h) {
     uint64_t flags =
-        (uint64_t)h->is_refused << 2 | (uint64_t)h->is_elder << 1 | (uint64_t)h->is_lasting;
+        (uint64_t)h->is_refused << 2 | (uint64_t)h->is_from_before << 1 | (uint64_t)h->is_lasting;
     return (uint64_t)h->stack << 32 | (uint64_t)h->stream << 16 | (uint64_t)h->size_class << 8 |
            flags << 1 | 1;
 }
@@ -157,7 +157,7 @@ typedef struct moment {
 
 static void note_moment(holders_walk *w, moment *m, size_t event) {
     trace_holders *to = w->to;
-    size_t first = w->from->n_elders > 0 ? w->from->n_elders - 1 : 0;
+    size_t first = w->from->n_from_before > 0 ? w->from->n_from_before - 1 : 0;
     m->n_marks += w->from->events[event].kind == TRACE_STEP;
     if (event < first) {
         return;

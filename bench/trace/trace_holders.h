@@ -21,7 +21,7 @@ typedef struct trace_holder {
     uint32_t stack;                        /* number in the builder's stacks; 0: not known        */
     uint16_t stream;                       /* in the builder's order                              */
     uint8_t size_class;                    /* sizes from 2 to this, below twice that              */
-    bool is_elder;                         /* allocated before the recording began                */
+    bool is_from_before;                   /* allocated before the recording began                */
     bool is_lasting;                       /* as trace_steps                                      */
     bool is_refused;                       /* asked for at the peak, and refused                  */
     uint64_t blocks;                       /* at the peak                                         */

@@ -28,7 +28,6 @@
 #include "bench/trace/history.h"
 #include "bench/trace/rewind.h"
 #include "bench/trace/snapshot_steps.h"
-#include "vmm/base/align.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -39,12 +38,12 @@ enum { MAX_GPUS = 1024 };
 #define MEMORY_LIMIT ((uint64_t)8 << 30)
 
 /* A block that lives before the history begins. */
-typedef struct elder {
+typedef struct block_before {
     uint64_t address;
     uint64_t size;
     uint64_t stream;
     pickle_value frames; /* of its allocation, as far as it is known */
-} elder;
+} block_before;
 
 typedef struct snapshot_reader {
     history history;
@@ -52,8 +51,8 @@ typedef struct snapshot_reader {
     size_t n_entries;
     uint64_t gpu;
     uint64_t block_budget; /* blocks that segments may still have: none fits in less than a byte */
-    elder *elders;
-    size_t n_elders, elders_capacity;
+    block_before *from_before;
+    size_t n_from_before, from_before_capacity;
     hash_map
         blocks; /* first walk: addresses the history names; second: builder's block + 1 at each */
     hash_map streams; /* the driver's stream pointers to small numbers; 0 stays 0 */
@@ -148,14 +147,15 @@ static bool start_held(snapshot_reader *r) {
 
 /* ---- First walk: blocks older than the history --------------------------------------------- */
 
-static bool add_elder(snapshot_reader *r, elder block) {
+static bool add_block_before(snapshot_reader *r, block_before block) {
     if (block.size == 0) {
         return true;
     }
-    if (!array_has_room(&r->elders, sizeof *r->elders, &r->elders_capacity, r->n_elders)) {
+    if (!array_has_room(&r->from_before, sizeof *r->from_before, &r->from_before_capacity,
+                        r->n_from_before)) {
         return out_of_host_memory(r);
     }
-    r->elders[r->n_elders++] = block;
+    r->from_before[r->n_from_before++] = block;
     return true;
 }
 
@@ -179,7 +179,8 @@ static void compare_need(snapshot_reader *r, needs *n, size_t index, const histo
         return;
     }
     n->n_refusals++;
-    int64_t need = added(n->live, dti_min(e->size, (uint64_t)1 << 62));
+    const uint64_t most = (uint64_t)1 << 62; /* so that sums stay below 2^63 */
+    int64_t need = added(n->live, e->size < most ? e->size : most);
     if (e->size > 0 && (r->worst == SIZE_MAX || need > n->most)) {
         r->worst = index;
         r->worst_number = n->n_refusals;
@@ -187,7 +188,7 @@ static void compare_need(snapshot_reader *r, needs *n, size_t index, const histo
     }
 }
 
-static bool find_elders_in_history(snapshot_reader *r) {
+static bool find_blocks_before_in_history(snapshot_reader *r) {
     needs of_refusals = {0};
     r->worst = SIZE_MAX;
     for (size_t i = 0; i < r->n_entries; i++) {
@@ -203,9 +204,9 @@ static bool find_elders_in_history(snapshot_reader *r) {
         if (!note_address(r, e.address, &is_new)) {
             return false;
         }
-        elder block = {
+        block_before block = {
             .address = e.address, .size = e.size, .stream = history_stream(&r->history, &e)};
-        if (is_new && e.action != HISTORY_ALLOC && !add_elder(r, block)) {
+        if (is_new && e.action != HISTORY_ALLOC && !add_block_before(r, block)) {
             return false;
         }
     }
@@ -237,7 +238,7 @@ static const pickle_value *block_frames(const pickle_value *block) {
 
 static bool visit_active_block(snapshot_reader *r, const pickle_value *block, uint64_t address,
                                uint64_t stream) {
-    elder found = {.address = address, .stream = stream};
+    block_before found = {.address = address, .stream = stream};
     const pickle_value *frames = block_frames(block);
     bool is_new;
     if (frames != NULL) {
@@ -246,7 +247,7 @@ static bool visit_active_block(snapshot_reader *r, const pickle_value *block, ui
     if (!block_size(block, &found.size)) {
         return REFUSE(r, "a block of the segments lacks a size");
     }
-    return note_address(r, address, &is_new) && (!is_new || add_elder(r, found));
+    return note_address(r, address, &is_new) && (!is_new || add_block_before(r, found));
 }
 
 static bool add_span(snapshot_reader *r, recorded_layout *l, const pickle_value *block,
@@ -317,7 +318,7 @@ static bool visit_segment(snapshot_reader *r, const pickle_value *segment) {
     return true;
 }
 
-static bool find_elders_in_segments(snapshot_reader *r, const pickle_value *segments) {
+static bool find_blocks_before_in_segments(snapshot_reader *r, const pickle_value *segments) {
     for (size_t i = 0; i < pickle_count(segments); i++) {
         if (!visit_segment(r, pickle_item(segments, i))) {
             return false;
@@ -361,14 +362,14 @@ static bool build_alloc(snapshot_reader *r, uint64_t address, uint64_t size, uin
            (hash_map_put(&r->blocks, address, (uintptr_t)block + 1) || out_of_host_memory(r));
 }
 
-static bool build_elders(snapshot_reader *r, size_t first, size_t end) {
+static bool build_blocks_before(snapshot_reader *r, size_t first, size_t end) {
     for (size_t i = first; i < end; i++) {
-        const elder *e = &r->elders[i];
+        const block_before *e = &r->from_before[i];
         if (!build_alloc(r, e->address, e->size, e->stream, &e->frames)) {
             return false;
         }
     }
-    r->builder->n_elders = r->builder->n_blocks;
+    r->builder->n_from_before = r->builder->n_blocks;
     return true;
 }
 
@@ -740,16 +741,17 @@ static bool find_refused(snapshot_reader *r, const pickle_value *segments,
 
 static bool convert(snapshot_reader *r, const pickle_value *segments,
                     const pickle_value *refusals) {
-    if (!find_elders_in_history(r)) {
+    if (!find_blocks_before_in_history(r)) {
         return false;
     }
-    size_t n_freed_later = r->n_elders;
-    if (!find_elders_in_segments(r, segments)) {
+    size_t n_freed_later = r->n_from_before;
+    if (!find_blocks_before_in_segments(r, segments)) {
         return false;
     }
     hash_map_drop(&r->blocks);
-    return build_elders(r, n_freed_later, r->n_elders) && build_elders(r, 0, n_freed_later) &&
-           start_held(r) && feed_history(r) && find_refused(r, segments, refusals);
+    return build_blocks_before(r, n_freed_later, r->n_from_before) &&
+           build_blocks_before(r, 0, n_freed_later) && start_held(r) && feed_history(r) &&
+           find_refused(r, segments, refusals);
 }
 
 /* Not of PyTorch, but of `ductile-gpu record`. */
@@ -786,7 +788,7 @@ bool trace_read_snapshot(input *in, int gpu, trace_builder *b, trace_error *erro
                   ? REFUSE(&r, "%s", in->reason)
                   : REFUSE(&r, "byte %" PRIu64 " of the pickle: %s", pickle.offset, pickle.reason);
     b->gpu = (int)r.gpu;
-    free(r.elders);
+    free(r.from_before);
     rewind_drop(&r.then);
     hash_map_drop(&r.blocks);
     hash_map_drop(&r.streams);

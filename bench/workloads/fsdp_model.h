@@ -10,13 +10,14 @@
  * A layer is two units, attention and MLP; activations are recomputed; the number of tokens is
  * drawn again for every step.
  *
- *   fsdp_model.c    the program: what the host does, in order
- *   fsdp_trace.c    its allocations as a trace
+ *   fsdp_model.c    the program: what the host does, in order; its allocations as a trace
  *   fsdp_run.c      the program under an allocator, with work on real streams
  *   fsdp_work*.c    what keeps a stream busy: on CUDA, on the virtual GPU
  */
 #ifndef DUCTILE_BENCH_WORKLOADS_FSDP_MODEL_H
 #define DUCTILE_BENCH_WORKLOADS_FSDP_MODEL_H
+
+#include "bench/trace/trace_build.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -81,5 +82,9 @@ const char *fsdp_check(const fsdp_options *options);
 /* False: the host has no memory left; *out is then empty. Release with fsdp_drop. */
 bool fsdp_build(const fsdp_options *options, fsdp_program *out);
 void fsdp_drop(fsdp_program *program);
+
+/* Its allocations as a trace. Returns NULL, or a reason: then *out is empty. Release with
+ * trace_build_drop. */
+const char *fsdp_generate(const fsdp_program *program, trace_builder *out);
 
 #endif

@@ -2,8 +2,7 @@
 #include "bench/workloads/fsdp_run.h"
 
 #include "bench/replay/stage.h"
-#include "bench/workloads/fsdp_work_cuda.h"
-#include "bench/workloads/fsdp_work_virtual.h"
+#include "bench/workloads/fsdp_work.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -38,6 +38,12 @@ struct fsdp_work {
 
 /* Sets up what both kinds have. Each duration is changed by up to 10 %, by `seed`. */
 void fsdp_work_init(fsdp_work *w, const fsdp_work_ops *ops, const stage *on, uint64_t seed);
+
+/* On a real device, and on the virtual GPU, whose own kernels take no time. *out is NULL on
+ * failure.
+ */
+ductile_status fsdp_work_open_cuda(const stage *on, uint64_t seed, fsdp_work **out);
+ductile_status fsdp_work_open_virtual(const stage *on, uint64_t seed, fsdp_work **out);
 /* NULL: nothing to close. */
 void fsdp_work_close(fsdp_work *w);
 

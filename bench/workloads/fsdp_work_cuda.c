@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "bench/workloads/fsdp_work_cuda.h"
+#include "bench/workloads/fsdp_work.h"
 
 #include "bench/base/stopwatch.h"
 

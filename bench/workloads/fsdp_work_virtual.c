@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "bench/workloads/fsdp_work_virtual.h"
+#include "bench/workloads/fsdp_work.h"
 
 #include <stdlib.h>
 

@@ -7,14 +7,18 @@ static void expect_dip(dpool_arena *arena) {
     arena->dips_below = arena->peak_live / 3 * 2;
 }
 
+/* Would a compaction find a gap to fill, or memory to move? */
+static bool is_of_use(const ductile_allocator *a, const dpool_arena *arena) {
+    bool has_inner_gaps = arena->gaps.count > arena->n_regions;
+    return has_inner_gaps || arena->kept.count > 0 || dpool_is_tight(a);
+}
+
 __attribute__((noinline)) void dpool_live_rose_locked(const ductile_allocator *a,
                                                       dpool_arena *arena) {
     DTI_ASSERT_HELD(&a->index_lock);
     bool dip_is_over = arena->live_bytes <= arena->peak_live;
     bool was_large = arena->peak_live - arena->dips_below > arena->mapped_bytes / 8;
-    bool has_inner_gaps = arena->gaps.count > arena->n_regions;
-    bool is_of_use = has_inner_gaps || arena->kept.count > 0 || dpool_is_tight(a);
-    if (dip_is_over && was_large && is_of_use) {
+    if (dip_is_over && __builtin_expect(was_large, 0) && is_of_use(a, arena)) {
         dpool_arena_want_compaction(arena);
     }
     expect_dip(arena);

@@ -78,6 +78,16 @@ dpool_private_pool *dpool_leave_pool_locked(ductile_allocator *a, dpool_private_
     return dpool_unlink_unused_pool_locked(a, pool);
 }
 
+dpool_private_pool *dpool_pin_pool(ductile_allocator *a, ductile_pool_id id) {
+    dti_lock_acquire(&a->index_lock);
+    dpool_private_pool *pool = dpool_find_pool_locked(a, id);
+    if (pool != NULL) {
+        pool->n_users++;
+    }
+    dti_lock_release(&a->index_lock);
+    return pool;
+}
+
 void dpool_unpin(ductile_allocator *a, dpool_private_pool *pool) {
     dti_lock_acquire(&a->index_lock);
     pool->n_users--;

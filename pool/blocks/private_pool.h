@@ -86,7 +86,10 @@ dpool_private_pool *dpool_unlink_unused_pool_locked(ductile_allocator *a, dpool_
 
 bool dpool_is_same_pool(ductile_pool_id a, ductile_pool_id b);
 
-/* Drops the pin that dpool_pool_of left. No lock held. */
+/* The pool of that name, which stays until dpool_unpin; NULL when there is none. No lock held. */
+dpool_private_pool *dpool_pin_pool(ductile_allocator *a, ductile_pool_id id);
+
+/* Drops the pin that this, or dpool_pool_of, left. No lock held. */
 void dpool_unpin(ductile_allocator *a, dpool_private_pool *pool);
 
 /* The pool of that name, NULL when there is none. Index lock held. */

@@ -247,15 +247,27 @@ typedef struct goal {
     uint64_t spared;
 } goal;
 
-/* The bytes that must still go. */
-static uint64_t surplus(const ductile_allocator *a, const goal *g) {
-    return held(a) > g->keep ? held(a) - g->keep : 0;
+/* Changed under the grow lock too. */
+static uint64_t mapped_of(const ductile_allocator *a, const dpool_private_pool *pool) {
+    uint64_t mapped = 0;
+    for (const dpool_arena *arena = a->arenas; arena != NULL; arena = arena->next) {
+        mapped += arena->pool == pool ? arena->mapped_bytes : 0;
+    }
+    return mapped;
 }
 
+/* The bytes that must still go. */
+static uint64_t surplus(const ductile_allocator *a, const goal *g) {
+    uint64_t now = g->of.is_all ? held(a) : mapped_of(a, g->of.pool);
+    return now > g->keep ? now - g->keep : 0;
+}
+
+/* What has left a pool is in the cache, and no longer part of the surplus. */
 static ductile_status release_surplus(ductile_allocator *a, const goal *g) {
     uint64_t cached = a->store.totals.cached_bytes;
     uint64_t most = cached > g->spared ? cached - g->spared : 0;
-    return dvmm_store_shrink_cache(&a->store, cached - dti_min(most, surplus(a, g)));
+    most = g->of.is_all ? dti_min(most, surplus(a, g)) : most;
+    return dvmm_store_shrink_cache(&a->store, cached - most);
 }
 
 /* Proven free blocks of an arena, top addresses first. Owner: one walk. */
@@ -398,8 +410,10 @@ static uint64_t mapped_now(ductile_allocator *a) {
     return mapped;
 }
 
-ductile_status dpool_trim_pool(ductile_allocator *a, const dpool_private_pool *pool) {
-    const goal one = {.of = {.pool = pool}, .spared = dvmm_store_read(&a->store).cached_bytes};
+ductile_status dpool_trim_pool(ductile_allocator *a, const dpool_private_pool *pool,
+                               uint64_t keep) {
+    const goal one = {
+        .of = {.pool = pool}, .keep = keep, .spared = dvmm_store_read(&a->store).cached_bytes};
     return or_what_is_wrong(a, give_back_waiting(a, &one));
 }
 

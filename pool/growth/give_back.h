@@ -21,8 +21,9 @@
  * for the streams that used it. */
 ductile_status dpool_trim(ductile_allocator *a, uint64_t keep_bytes);
 
-/* The same for all free memory of one pool. */
-ductile_status dpool_trim_pool(ductile_allocator *a, const struct dpool_private_pool *pool);
+/* The same of one pool; the handle cache stays as it is. */
+ductile_status dpool_trim_pool(ductile_allocator *a, const struct dpool_private_pool *pool,
+                               uint64_t keep_bytes);
 
 /* Releases up to `bytes` of free mapped memory, and spares the handle cache. Without may_wait, only
  * memory that is already proven done. False when nothing was released. */

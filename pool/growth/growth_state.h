@@ -14,7 +14,7 @@ typedef struct dpool_sizes {
     uint64_t room_bytes;       /* that may be held in all, as last seen            */
     uint64_t most_held;        /* ever, in bytes                                   */
     uint32_t stamp;            /* the latest number of a walk: homes.h; index lock */
-    uint64_t most_in_use;      /* before memory was missing last; index lock      */
+    uint64_t most_in_use;      /* its peak since it was last forgotten; index lock */
     /* written under the grow lock, read at any time */
     _Atomic bool has_large; /* handles of several granules may have been made */
     _Atomic bool is_tight;  /* close to the room is held                       */

@@ -5,7 +5,7 @@
  * A driver call costs the same for a handle of 2 MiB and for one of 64 MiB. But memory that is free
  * in a handle that a live block reaches into serves only requests that fit there. So handles are
  * large while there is room, and small near the limit, where tightness decides whether a program
- * lives. Then also what is free in large handles goes back, to be made again in small ones.
+ * lives. Near the limit, free memory in large handles is released and created again in small ones.
  *
  * The room is what this process may hold: the limit, or what it holds and the device has free, if
  * that is less. All calls: grow lock held.
@@ -30,7 +30,7 @@ uint32_t dpool_whole_granules(ductile_allocator *a, const dpool_private_pool *po
 
 bool dpool_has_tag(ductile_allocator *a, const dpool_private_pool *pool);
 
-/* A request that creates fewer granules than this creates so many, for those that follow. */
+/* Creations are rounded up to this many granules; the surplus serves later requests. */
 uint32_t dpool_ahead_granules(const ductile_allocator *a, const dpool_arena *arena);
 
 /* The most that dpool_ahead_granules ever returns. */

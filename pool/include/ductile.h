@@ -375,15 +375,18 @@ DUCTILE_API void ductile_get_options(ductile_allocator *allocator, ductile_optio
  *            smaller request may still succeed), ERR_OUT_OF_ADDRESSES, ERR_OUT_OF_HOST_MEMORY,
  *            ERR_ASLEEP (the request belongs to a pool that sleeps: ductile_sleep_refusal names
  *            it), ERR_BUSY (it comes from a map callback and would map memory), ERR_CAPTURING (the
- * stream is being captured, no pool is open for it, and no free block fits), ERR_DRIVER,
- * ERR_DEVICE_LOST, ERR_EXITING, ERR_FORKED. On error:  *out is 0; no block has changed. Ownership:
- * release with ductile_free or ductile_free_on. Threads:   safe. Streams:   the memory is usable on
- * `stream` at once. To use it on another stream, order that stream after this one, and call
- * ductile_record_stream before the free. Cost:      usually no driver call when a free block fits.
- * Now and then such a call also records a marker (several streams are known, and memory was freed),
- * asks the driver about a marker (freed blocks wait for recorded streams), or moves a bounded
- * amount of memory (compaction). When no free block fits, the call maps memory; it waits for the
- * GPU only as a last resort, or before it goes above the soft limit.
+ *            stream is being captured, no pool is open for it, and no free block fits),
+ *            ERR_DRIVER, ERR_DEVICE_LOST, ERR_EXITING, ERR_FORKED.
+ * On error:  *out is 0; no block has changed.
+ * Ownership: release with ductile_free or ductile_free_ex.
+ * Threads:   safe.
+ * Streams:   the memory is usable on `stream` at once. To use it on another stream, order that
+ *            stream after this one, and call ductile_record_stream before the free.
+ * Cost:      usually no driver call when a free block fits. Now and then such a call also records a
+ *            marker (several streams are known, and memory was freed), asks the driver about a
+ *            marker (freed blocks wait for recorded streams), or moves a bounded amount of memory
+ *            (compaction). When no free block fits, the call maps memory; it waits for the GPU only
+ *            as a last resort, or before it goes above the soft limit.
  */
 DUCTILE_API DUCTILE_CHECKED ductile_status ductile_alloc(ductile_allocator *allocator, size_t size,
                                                          ductile_stream stream, ductile_addr *out);
@@ -404,32 +407,22 @@ DUCTILE_API DUCTILE_CHECKED ductile_status ductile_alloc(ductile_allocator *allo
 DUCTILE_API ductile_status ductile_free(ductile_allocator *allocator, ductile_addr address);
 
 /**
- * Calls ductile_free, and tells whether the memory has to wait: for a trace, which notes when a
- * freed block becomes free.
+ * Calls ductile_record_stream for each of the streams, then ductile_free. It may tell whether the
+ * memory has to wait: for a trace, which notes when a freed block becomes free.
  *
- * Arguments: address: as returned by ductile_alloc; 0 does nothing. is_pending: receives 1 when the
- *            block became DUCTILE_BLOCK_PENDING (by the time the call returns another one may have
- *            made it free), 0 when it became free at once; not NULL.
- * Returns:   the errors of ductile_free; ERR_INVALID_ARGUMENT also when is_pending is NULL.
- * On error:  nothing has changed; *is_pending is 0.
+ * Arguments: address: as returned by ductile_alloc; 0 does nothing. streams: those whose work uses
+ *            the block; NULL if n_streams is 0. is_pending: receives 1 when the block became
+ *            DUCTILE_BLOCK_PENDING (by the time the call returns another one may have made it
+ *            free), 0 when it became free at once; NULL to ignore.
+ * Returns:   DUCTILE_OK; ERR_OUT_OF_HOST_MEMORY; the errors of ductile_free; ERR_INVALID_ARGUMENT
+ *            also when streams is NULL though n_streams is not 0.
+ * On error:  the block stays live, and some of the streams may be recorded on it. *is_pending is 0.
  * Threads:   safe, from any thread.
  * Cost:      as ductile_free.
  */
-DUCTILE_API ductile_status ductile_free_reporting(ductile_allocator *allocator,
-                                                  ductile_addr address, int *is_pending);
-
-/**
- * Calls ductile_record_stream(address, stream), then ductile_free(address).
- *
- * Arguments: address: as returned by ductile_alloc; 0 does nothing. stream: a stream whose work
- *            uses the block.
- * Returns:   DUCTILE_OK; ERR_OUT_OF_HOST_MEMORY; the errors of ductile_free.
- * On error:  the block stays live.
- * Threads:   safe, from any thread.
- * Cost:      as ductile_free.
- */
-DUCTILE_API ductile_status ductile_free_on(ductile_allocator *allocator, ductile_addr address,
-                                           ductile_stream stream);
+DUCTILE_API ductile_status ductile_free_ex(ductile_allocator *allocator, ductile_addr address,
+                                           const ductile_stream *streams, size_t n_streams,
+                                           int *is_pending);
 
 /* ---- Streams ------------------------------------------------------------------------------ */
 
@@ -477,14 +470,18 @@ DUCTILE_API ductile_status ductile_stream_done(ductile_allocator *allocator, duc
 /* ---- Give back and limit ------------------------------------------------------------------ */
 
 /**
- * Gives physical memory back to the driver until the allocator holds at most `keep_bytes`, as far
- * as free memory allows. Unmapped handles go first, then free blocks, highest addresses first.
+ * Gives physical memory back to the driver until the allocator, or one of its pools, holds at most
+ * `keep_bytes`, as far as free memory allows. Unmapped handles go first, then free blocks, highest
+ * addresses first. A capture pool with references gives nothing, because graphs may use all of its
+ * memory.
  *
- * Arguments: keep_bytes: 0 gives back everything that is free. released: receives the number of
- *            bytes given back; NULL to ignore.
+ * Arguments: pool: NULL: of all pools. {0,0}: of the memory outside private pools. Of one pool
+ *            handles that are mapped nowhere stay, for they belong to none. keep_bytes: 0 gives
+ *            back everything that is free. released: receives the number of bytes given back; NULL
+ *            to ignore.
  * Returns:   DUCTILE_OK, also when less could be given back; ERR_INVALID_ARGUMENT (allocator is
- *            NULL), ERR_BUSY (called from a map callback), ERR_DRIVER, ERR_DEVICE_LOST,
- *            ERR_EXITING, ERR_FORKED.
+ *            NULL, there is no such pool), ERR_BUSY (called from a map callback), ERR_DRIVER,
+ *            ERR_DEVICE_LOST, ERR_EXITING, ERR_FORKED.
  * On error:  *released counts what went before the error.
  * Threads:   safe.
  * Streams:   where no context marker may be recorded (ductile_captures), the streams whose memory
@@ -494,14 +491,8 @@ DUCTILE_API ductile_status ductile_stream_done(ductile_allocator *allocator, duc
  *            an unmap and a release per handle.
  */
 DUCTILE_API DUCTILE_CHECKED ductile_status ductile_trim(ductile_allocator *allocator,
+                                                        const ductile_pool_id *pool,
                                                         uint64_t keep_bytes, uint64_t *released);
-
-/**
- * Calls ductile_trim(allocator, 0, NULL): the counterpart of torch.cuda.empty_cache.
- *
- * Returns, threads, cost: as ductile_trim.
- */
-DUCTILE_API DUCTILE_CHECKED ductile_status ductile_empty_cache(ductile_allocator *allocator);
 
 /* ---- Statistics and inspection ------------------------------------------------------------ */
 
@@ -579,17 +570,22 @@ typedef struct ductile_stats {
 } ductile_stats;
 
 /**
- * Reads all statistics as of one moment, except the driver's counters (creates to event_records and
- * driver_*), which are read after the rest.
+ * Reads the statistics, of all pools or of one, as of one moment, except the driver's counters
+ * (creates to event_records and driver_*), which are read after the rest. Of one pool, fields that
+ * are counted only for the whole allocator are 0: peaks, calls, handles; reserved_bytes is the
+ * memory mapped behind its blocks, and `arenas` counts its streams.
  *
- * Arguments: out: not NULL; the caller sets struct_size. A smaller struct gets the fields that fit.
- * Returns:   DUCTILE_OK; ERR_INVALID_ARGUMENT, ERR_FORKED.
+ * Arguments: pool: NULL: all. {0,0}: the memory outside private pools. out: not NULL; the caller
+ *            sets struct_size. A smaller struct gets the fields that fit.
+ * Returns:   DUCTILE_OK; ERR_INVALID_ARGUMENT (also: there is no such pool), ERR_FORKED.
  * On error:  *out is unchanged.
  * Threads:   safe.
  * Cost:      no driver call; linear in the number of streams, independent of the number of blocks,
- *            but for those of a paused pool in which memory stayed mapped.
+ *            but for those of a paused pool in which memory stayed mapped. Of one pool linear in
+ *            its blocks.
  */
 DUCTILE_API DUCTILE_CHECKED ductile_status ductile_get_stats(ductile_allocator *allocator,
+                                                             const ductile_pool_id *pool,
                                                              ductile_stats *out);
 
 /**
@@ -670,16 +666,23 @@ DUCTILE_API DUCTILE_CHECKED ductile_status ductile_query_block(ductile_allocator
 typedef int (*ductile_walk_fn)(void *user, const ductile_block_info *block);
 
 /**
- * Visits every block of every range, in ascending order of address within each range. The blocks of
- * a range cover it without gap or overlap. An import is one block, which may begin after its range
- * does and end before it.
+ * Visits every block of every range, or of those of one pool, in ascending order of address within
+ * each range. The blocks of a range cover it without gap or overlap. An import is one block, which
+ * may begin after its range does and end before it; it is in no pool.
  *
- * Arguments: visit: not NULL. user: passed to it.
- * Returns:   DUCTILE_OK, also when the callback ended the walk; ERR_INVALID_ARGUMENT, ERR_FORKED.
+ * The live blocks of a pool are a checkpoint of it. To restore a checkpoint, free the blocks that
+ * are live now but were not then, and call ductile_pool_alloc_at for those that were live then but
+ * are not now.
+ *
+ * Arguments: pool: NULL: all. {0,0}: the memory outside private pools. visit: not NULL. user:
+ *            passed to it.
+ * Returns:   DUCTILE_OK, also when the callback ended the walk; ERR_INVALID_ARGUMENT (also: there
+ *            is no such pool), ERR_FORKED.
  * Threads:   safe; calls of other threads wait while it runs.
  * Cost:      no driver call; linear in the number of blocks.
  */
 DUCTILE_API DUCTILE_CHECKED ductile_status ductile_walk(ductile_allocator *allocator,
+                                                        const ductile_pool_id *pool,
                                                         ductile_walk_fn visit, void *user);
 
 /**
@@ -696,7 +699,8 @@ typedef int (*ductile_write_fn)(void *user, const char *text, size_t length);
  *
  * Arguments: write: not NULL; gets the text piece by piece. user: passed to it.
  * Returns:   DUCTILE_OK, also when the callback ended the writing; ERR_INVALID_ARGUMENT,
- *            ERR_OUT_OF_HOST_MEMORY, ERR_FORKED.
+ *            ERR_OUT_OF_HOST_MEMORY, ERR_FORKED; ERR_UNSUPPORTED (the library was built with
+ *            DUCTILE_WITH_SNAPSHOT=OFF).
  * Threads:   safe. The callback runs without any lock held.
  * Cost:      no driver call; linear in the number of blocks.
  */
@@ -724,6 +728,7 @@ DUCTILE_API DUCTILE_CHECKED ductile_status ductile_check(ductile_allocator *allo
 #include "ductile_handover.h"
 #include "ductile_pools.h"
 #include "ductile_pressure.h"
+#include "ductile_removed.h"
 #include "ductile_share.h"
 #include "ductile_sleep.h"
 

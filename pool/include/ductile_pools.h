@@ -172,41 +172,6 @@ DUCTILE_API DUCTILE_CHECKED ductile_status ductile_pool_set_kind(ductile_allocat
                                                                  ductile_pool_id id,
                                                                  ductile_pool_kind kind);
 
-/**
- * Gives a pool's free memory back to the driver: all that is free in a plain pool, or in a pool
- * without references. A capture pool with references gives nothing, because graphs may use all of
- * its memory.
- *
- * Arguments: id: {0,0} means all memory outside private pools. released: receives the number of
- *            bytes given back; NULL to ignore.
- * Returns:   DUCTILE_OK, also when less could be given back; ERR_INVALID_ARGUMENT (also: there is
- *            no such pool), ERR_BUSY (called from a map callback), ERR_DRIVER, ERR_DEVICE_LOST,
- *            ERR_EXITING, ERR_FORKED.
- * On error:  *released counts what went before the error.
- * Threads:   safe.
- * Streams:   as in ductile_trim.
- * Cost:      if memory is not proven done, waits as ductile_trim does; an unmap and a release per
- *            handle. Handles that are mapped nowhere stay.
- */
-DUCTILE_API DUCTILE_CHECKED ductile_status ductile_pool_trim(ductile_allocator *allocator,
-                                                             ductile_pool_id id,
-                                                             uint64_t *released);
-
-/**
- * Reads the statistics of one pool as of one moment: the bytes and blocks it holds, its ranges, and
- * its streams (`arenas`). Fields that are counted only for the whole allocator are 0: peaks, calls,
- * handles. reserved_bytes is the memory mapped behind the pool's blocks.
- *
- * Arguments: id: {0,0} means all memory outside private pools. out: not NULL; the caller sets
- *            struct_size. A smaller struct gets the fields that fit.
- * Returns:   DUCTILE_OK; ERR_INVALID_ARGUMENT (also: there is no such pool), ERR_FORKED.
- * Threads:   safe.
- * Cost:      no driver call; linear in the pool's blocks.
- */
-DUCTILE_API DUCTILE_CHECKED ductile_status ductile_pool_get_stats(ductile_allocator *allocator,
-                                                                  ductile_pool_id id,
-                                                                  ductile_stats *out);
-
 /** See ductile_sleep.h. */
 typedef enum ductile_pool_state {
     DUCTILE_POOL_AWAKE = 0,
@@ -230,18 +195,6 @@ typedef struct ductile_pool_info {
 } ductile_pool_info;
 
 /**
- * Describes a pool.
- *
- * Arguments: id: {0,0} is the default pool, which counts as plain and without references. out: not
- * NULL; the caller sets struct_size. A smaller struct gets the fields that fit. Returns:
- * DUCTILE_OK; ERR_INVALID_ARGUMENT (also: there is no such pool), ERR_FORKED. Threads:   safe.
- * Cost:      no driver call; linear in the number of pools.
- */
-DUCTILE_API DUCTILE_CHECKED ductile_status ductile_pool_query(ductile_allocator *allocator,
-                                                              ductile_pool_id id,
-                                                              ductile_pool_info *out);
-
-/**
  * Receives one pool of a walk. Calls of other threads wait meanwhile, so the callback must not call
  * into an allocator, nor wait for something that such a thread may hold (an interpreter's lock).
  *
@@ -263,35 +216,23 @@ DUCTILE_API DUCTILE_CHECKED ductile_status ductile_walk_pools(ductile_allocator 
                                                               void *user);
 
 /**
- * Lists the pools in the order of ductile_walk_pools, without a callback: for languages whose
- * functions need a lock of their own.
+ * Describes one pool, or all in the order of ductile_walk_pools, without a callback: for languages
+ * whose functions need a lock of their own.
  *
- * Arguments: out: an array of `room` descriptions, whose size the caller sets in the struct_size of
- *            the first; not NULL. room: at least 1. found: receives how many pools there are, which
- *            may be more than were written; not NULL.
- * Returns:   DUCTILE_OK; ERR_INVALID_ARGUMENT, ERR_FORKED.
+ * Arguments: pool: NULL: all. {0,0} is the default pool, which counts as plain and without
+ *            references. out: an array of `room` descriptions, whose size the caller sets in the
+ *            struct_size of the first; a smaller struct gets the fields that fit; not NULL. room:
+ *            at least 1. found: receives how many pools there are, which may be more than were
+ *            written; NULL to ignore.
+ * Returns:   DUCTILE_OK; ERR_INVALID_ARGUMENT (also: there is no such pool), ERR_FORKED.
  * On error:  nothing has changed.
  * Threads:   safe; calls of other threads wait while it runs.
  * Cost:      no driver call; linear in the number of pools.
  */
 DUCTILE_API DUCTILE_CHECKED ductile_status ductile_list_pools(ductile_allocator *allocator,
+                                                              const ductile_pool_id *pool,
                                                               ductile_pool_info *out, size_t room,
                                                               size_t *found);
-
-/**
- * Visits every block of one pool, in the way of ductile_walk. The live blocks that it shows are a
- * checkpoint of the pool. To restore a checkpoint, free the blocks that are live now but were not
- * then, and call ductile_pool_alloc_at for those that were live then but are not now.
- *
- * Arguments: id: {0,0} means all memory outside private pools. visit: not NULL. user: passed to it.
- * Returns:   DUCTILE_OK, also when the callback ended the walk; ERR_INVALID_ARGUMENT (also: there
- *            is no such pool), ERR_FORKED.
- * Threads:   safe; calls of other threads wait while it runs.
- * Cost:      no driver call; linear in the number of blocks.
- */
-DUCTILE_API DUCTILE_CHECKED ductile_status ductile_pool_walk(ductile_allocator *allocator,
-                                                             ductile_pool_id id,
-                                                             ductile_walk_fn visit, void *user);
 
 /**
  * Makes a live block at a given address in free memory of the pool. A framework uses it to put a
@@ -304,8 +245,11 @@ DUCTILE_API DUCTILE_CHECKED ductile_status ductile_pool_walk(ductile_allocator *
  * Returns:   DUCTILE_OK; ERR_INVALID_ARGUMENT (also: there is no such pool); ERR_FOREIGN_POINTER
  *            (the address lies in no range of the pool); ERR_BUSY (not all of it is free memory);
  *            ERR_ASLEEP (the pool sleeps); ERR_OUT_OF_HOST_MEMORY, ERR_DEVICE_LOST, ERR_EXITING,
- * ERR_FORKED. On error:  nothing has changed. Ownership: release with ductile_free or
- * ductile_free_on. Threads:   safe. Cost:      no driver call; linear in the blocks of the range.
+ *            ERR_FORKED.
+ * On error:  nothing has changed.
+ * Ownership: release with ductile_free or ductile_free_ex.
+ * Threads:   safe.
+ * Cost:      no driver call; linear in the blocks of the range.
  */
 DUCTILE_API DUCTILE_CHECKED ductile_status ductile_pool_alloc_at(ductile_allocator *allocator,
                                                                  ductile_pool_id id,

@@ -260,30 +260,26 @@ typedef struct ductile_oom_report {
 DUCTILE_API DUCTILE_CHECKED ductile_status ductile_get_oom_report(ductile_allocator *allocator,
                                                                   ductile_oom_report *out);
 
-/**
- * Writes a report as text for people: what was requested, who holds memory, and what would help.
- *
- * Arguments: report: from ductile_get_oom_report; not NULL. buffer, size: where to write. The text
- *            is always terminated when size > 0; NULL and 0 ask for the length.
- * Returns:   the length of the whole text, without the terminator.
- * Threads:   safe if different objects.
- * Cost:      no driver call.
- */
-DUCTILE_API size_t ductile_oom_report_text(const ductile_oom_report *report, char *buffer,
-                                           size_t size);
+typedef enum ductile_report_format {
+    DUCTILE_REPORT_TEXT = 0, /* for people: what was requested, who holds memory, what would help */
+    DUCTILE_REPORT_JSON = 1  /* one JSON object. It has every number under its field's name, and
+                                "advice", a list of sentences. A later version only adds keys, as
+                                long as the major version is the same */
+} ductile_report_format;
 
 /**
- * Writes a report as one JSON object. It has every number under its field's name, and "advice", a
- * list of sentences. A later version only adds keys, as long as the major version is the same.
+ * Writes a report.
  *
- * Arguments: report: from ductile_get_oom_report; not NULL. buffer, size: where to write. The text
- *            is always terminated when size > 0; NULL and 0 ask for the length.
+ * Arguments: report: from ductile_get_oom_report; not NULL. format: any other value is TEXT.
+ *            buffer, size: where to write. The text is always terminated when size > 0; NULL and 0
+ *            ask for the length.
  * Returns:   the length of the whole text, without the terminator.
  * Threads:   safe if different objects.
  * Cost:      no driver call.
  */
-DUCTILE_API size_t ductile_oom_report_json(const ductile_oom_report *report, char *buffer,
-                                           size_t size);
+DUCTILE_API size_t ductile_oom_report_format(const ductile_oom_report *report,
+                                             ductile_report_format format, char *buffer,
+                                             size_t size);
 
 #ifdef __cplusplus
 }

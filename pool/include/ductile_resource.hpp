@@ -102,7 +102,8 @@ class resource {
     void deallocate(cuda::stream_ref stream, void *pointer, std::size_t /*bytes*/,
                     std::size_t /*alignment*/ = default_alignment) noexcept {
         if (pointer != nullptr) {
-            (void)ductile_free_on(get(), address_of(pointer), name_of(stream));
+            const ductile_stream user = name_of(stream);
+            (void)ductile_free_ex(get(), address_of(pointer), &user, 1, nullptr);
         }
     }
 

@@ -183,7 +183,7 @@ DUCTILE_API DUCTILE_CHECKED ductile_status ductile_alloc_dedicated(ductile_alloc
  * On error:  the other GPU has access to nothing, as far as the driver allows access to be revoked.
  * Threads:   safe; allocations of other threads that must map memory wait.
  * Streams:   none is passed to the driver. Streams of the other GPU can be given to
- *            ductile_record_stream and ductile_free_on like those of this one. Allocate memory only
+ *            ductile_record_stream and ductile_free_ex like those of this one. Allocate memory only
  *            on streams of this GPU.
  * Cost:      one driver call for each run of mapped memory; the driver's time grows with the
  *            handles.
@@ -206,6 +206,8 @@ DUCTILE_API DUCTILE_CHECKED ductile_status ductile_disable_peer(ductile_allocato
                                                                 int device);
 
 /* ---- To other processes ------------------------------------------------------------------- */
+
+/* A library built with DUCTILE_WITH_SHARING=OFF answers ERR_UNSUPPORTED to all calls below. */
 
 /**
  * Passes a live block to the process at the other end of a UNIX-domain socket, which calls

@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The public calls that read statistics, one block, or all blocks. */
-#include "pool/inspect/inspect.h"
-
 #include "pool/base/events.h"
 #include "pool/base/guards.h"
 #include "pool/blocks/address_map.h"
@@ -98,21 +96,91 @@ static void fill_driver(const ductile_allocator *a, ductile_stats *s) {
     s->driver_host_ns = d.host_time_ns;
 }
 
-ductile_status ductile_get_stats(ductile_allocator *a, ductile_stats *out) {
-    ductile_status may = dpool_may_fill(a, out, sizeof *out);
-    if (may != DUCTILE_OK) {
-        return may;
+/* ---- Of one pool --------------------------------------------------------------------------- */
+
+static void add_block_locked(const ductile_allocator *a, const dpool_block *b, ductile_stats *s) {
+    DTI_ASSERT_HELD(&a->index_lock);
+    s->paused_blocks += b->state == DPOOL_PAUSED;
+    s->paused_bytes += b->state == DPOOL_PAUSED ? b->size : 0;
+    s->live_blocks += b->state == DPOOL_LIVE;
+    bool is_free = b->state == DPOOL_FREE;
+    bool is_gap = is_free && dpool_has_no_memory_locked(a, b);
+    s->free_blocks += is_free && !is_gap;
+    s->pending_blocks += b->state == DPOOL_PENDING;
+    s->gap_blocks += b->state == DPOOL_GAP || is_gap;
+    s->requested_bytes += b->state == DPOOL_LIVE ? b->requested : 0;
+    s->retiring_bytes += b->state == DPOOL_RETIRING ? b->size : 0;
+}
+
+static void add_region_locked(const ductile_allocator *a, const dpool_region *region,
+                              ductile_stats *s) {
+    DTI_ASSERT_HELD(&a->index_lock);
+    s->segments++;
+    s->address_bytes += dvmm_range_reserved(&region->seg->range);
+    s->address_span_bytes += region->span_bytes;
+    for (const dpool_block *b = region->first; b != NULL; b = b->next) {
+        add_block_locked(a, b, s);
     }
-    size_t size = out->struct_size;
-    ductile_stats s = {.struct_size = size};
+}
+
+static void add_arena_locked(const ductile_allocator *a, const dpool_arena *arena,
+                             ductile_stats *s) {
+    DTI_ASSERT_HELD(&a->index_lock);
+    s->arenas++;
+    s->allocated_bytes += arena->live_bytes;
+    s->pending_bytes += arena->pending_bytes;
+    s->reserved_bytes += arena->mapped_bytes;
+    for (const dpool_region *region = arena->regions; region != NULL; region = region->next) {
+        add_region_locked(a, region, s);
+    }
+}
+
+static void fill_pool_locked(const ductile_allocator *a, const dpool_private_pool *pool,
+                             ductile_stats *s) {
+    DTI_ASSERT_HELD(&a->index_lock);
+    for (const dpool_arena *arena = a->arenas; arena != NULL; arena = arena->next) {
+        if (arena->pool == pool) {
+            add_arena_locked(a, arena, s);
+        }
+    }
+    s->free_bytes = s->reserved_bytes - s->allocated_bytes - s->pending_bytes;
+    s->mapped_bytes = s->reserved_bytes + s->retiring_bytes;
+}
+
+static ductile_status fill_pool(ductile_allocator *a, ductile_pool_id id, ductile_stats *s) {
     dti_lock_acquire(&a->index_lock);
-    fill_memory_locked(a, &s);
-    fill_counts_locked(a, &s);
-    sum_arenas_locked(a, &s);
+    const dpool_private_pool *pool = dpool_find_pool_locked(a, id);
+    if (pool != NULL) {
+        fill_pool_locked(a, pool, s);
+    }
     dti_lock_release(&a->index_lock);
-    fill_driver(a, &s);
-    memcpy(out, &s, size);
+    return pool != NULL ? DUCTILE_OK : DUCTILE_ERR_INVALID_ARGUMENT;
+}
+
+/* ---- Of all -------------------------------------------------------------------------------- */
+
+static ductile_status fill_all(ductile_allocator *a, ductile_stats *s) {
+    dti_lock_acquire(&a->index_lock);
+    fill_memory_locked(a, s);
+    fill_counts_locked(a, s);
+    sum_arenas_locked(a, s);
+    dti_lock_release(&a->index_lock);
+    fill_driver(a, s);
     return DUCTILE_OK;
+}
+
+ductile_status ductile_get_stats(ductile_allocator *a, const ductile_pool_id *id,
+                                 ductile_stats *out) {
+    ductile_status status = dpool_may_fill(a, out, sizeof *out);
+    if (status != DUCTILE_OK) {
+        return status;
+    }
+    ductile_stats s = {.struct_size = out->struct_size};
+    status = id != NULL ? fill_pool(a, *id, &s) : fill_all(a, &s);
+    if (status == DUCTILE_OK) {
+        memcpy(out, &s, s.struct_size);
+    }
+    return status;
 }
 
 void ductile_time_driver_calls(ductile_allocator *a) {
@@ -156,8 +224,9 @@ static bool has_request(const dpool_block *b) {
     return b->state == DPOOL_LIVE || b->state == DPOOL_PENDING || b->state == DPOOL_PAUSED;
 }
 
-void dpool_describe_locked(const ductile_allocator *a, const dpool_block *b,
-                           ductile_block_info *info) {
+/* All but info->struct_size. */
+static void describe_locked(const ductile_allocator *a, const dpool_block *b,
+                            ductile_block_info *info) {
     DTI_ASSERT_HELD(&a->index_lock);
     const dseg_segment *seg = b->region->seg;
     const dpool_private_pool *pool = b->region->arena->pool;
@@ -189,7 +258,7 @@ ductile_status ductile_query_block(ductile_allocator *a, ductile_addr address,
     dti_lock_acquire(&a->index_lock);
     const dpool_block *b = dpool_map_find(&a->map, address);
     if (b != NULL) {
-        dpool_describe_locked(a, b, &info);
+        describe_locked(a, b, &info);
     } else if (!dpool_import_describe_locked(a, address, &info)) {
         status = dpool_explain_miss_locked(a, address);
     }
@@ -198,31 +267,47 @@ ductile_status ductile_query_block(ductile_allocator *a, ductile_addr address,
     return status;
 }
 
-int dpool_visit_region_locked(const ductile_allocator *a, const dpool_region *region,
-                              ductile_walk_fn visit, void *user) {
+static int visit_region_locked(const ductile_allocator *a, const dpool_region *region,
+                               ductile_walk_fn visit, void *user) {
     DTI_ASSERT_HELD(&a->index_lock);
     int ended = 0;
     for (const dpool_block *b = region->first; b != NULL && ended == 0; b = b->next) {
         ductile_block_info info = {.struct_size = sizeof info};
-        dpool_describe_locked(a, b, &info);
+        describe_locked(a, b, &info);
         ended = visit(user, &info);
     }
     return ended;
 }
 
-ductile_status ductile_walk(ductile_allocator *a, ductile_walk_fn visit, void *user) {
-    ductile_status may = visit != NULL ? dpool_may_read(a) : DUCTILE_ERR_INVALID_ARGUMENT;
-    if (may != DUCTILE_OK) {
-        return may;
-    }
-    dti_lock_acquire(&a->index_lock);
+/* of: NULL for all memory, imports too. */
+static void walk_locked(ductile_allocator *a, const dpool_private_pool *of, ductile_walk_fn visit,
+                        void *user) {
+    DTI_ASSERT_HELD(&a->index_lock);
     int ended = 0;
     for (uint32_t i = 0; i < a->segments.count && ended == 0; i++) {
-        ended = dpool_visit_region_locked(a, a->segments.items[i]->owner, visit, user);
+        const dpool_region *region = a->segments.items[i]->owner;
+        if (of == NULL || region->arena->pool == of) {
+            ended = visit_region_locked(a, region, visit, user);
+        }
     }
-    if (ended == 0) {
+    if (of == NULL && ended == 0) {
         dpool_imports_walk_locked(a, visit, user);
     }
+}
+
+ductile_status ductile_walk(ductile_allocator *a, const ductile_pool_id *id, ductile_walk_fn visit,
+                            void *user) {
+    ductile_status status = visit != NULL ? dpool_may_read(a) : DUCTILE_ERR_INVALID_ARGUMENT;
+    if (status != DUCTILE_OK) {
+        return status;
+    }
+    dti_lock_acquire(&a->index_lock);
+    const dpool_private_pool *of = id != NULL ? dpool_find_pool_locked(a, *id) : NULL;
+    if (id == NULL || of != NULL) {
+        walk_locked(a, of, visit, user);
+    } else {
+        status = DUCTILE_ERR_INVALID_ARGUMENT;
+    }
     dti_lock_release(&a->index_lock);
-    return DUCTILE_OK;
+    return status;
 }

@@ -12,7 +12,7 @@
 static size_t still_to_be_had(ductile_allocator *a, size_t of_driver) {
     ductile_stats stats = {.struct_size = sizeof(stats)};
     ductile_limits limits = {.struct_size = sizeof(limits)};
-    if (ductile_get_stats(a, &stats) != DUCTILE_OK ||
+    if (ductile_get_stats(a, NULL, &stats) != DUCTILE_OK ||
         ductile_get_limits(a, &limits) != DUCTILE_OK) {
         return of_driver;
     }
@@ -64,7 +64,7 @@ static dpre_device *find_allocation(ductile_addr address, ductile_block_info *bl
     dpre_device *d = dpre_enter_owner(address, block);
     if (d != NULL && block->address == 0) {
         search s = {address, block};
-        (void)!ductile_walk(dpre_allocator(d), look_at, &s);
+        (void)!ductile_walk(dpre_allocator(d), NULL, look_at, &s);
     }
     if (d != NULL && block->address == 0) { /* freed meanwhile */
         dpre_leave(d);

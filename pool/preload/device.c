@@ -364,7 +364,7 @@ bool dpre_give_back(int device) {
         dpre_device *d = device == i || device == DPRE_EVERY_DEVICE ? dpre_enter_open(i) : NULL;
         uint64_t released = 0;
         if (d != NULL) {
-            (void)!ductile_trim(d->allocator, 0, &released);
+            (void)!ductile_trim(d->allocator, NULL, 0, &released);
         }
         given += released;
         dpre_leave(d);

@@ -215,7 +215,7 @@ static cu_result free_behind(const dpre_device *d, ductile_addr addr, ductile_st
     if (is_behind_another_default(d, stream)) {
         return free_behind_current(d, addr);
     }
-    ductile_status status = ductile_free_on(dpre_allocator(d), addr, stream);
+    ductile_status status = ductile_free_ex(dpre_allocator(d), addr, &stream, 1, NULL);
     return status == DUCTILE_OK || status == DUCTILE_ERR_EXITING ? CU_SUCCESS
            : code_of(status) == CU_OUT_OF_MEMORY                 ? CU_OUT_OF_MEMORY
                                                                  : CU_INVALID_VALUE;

@@ -148,7 +148,7 @@ cu_result cuMemPoolTrimTo(cu_mem_pool pool, size_t keep_bytes) {
     cu_result code = REAL(cuMemPoolTrimTo, pool, keep_bytes);
     dpre_device *d = code == CU_SUCCESS ? enter_pool(pool) : NULL;
     if (d != NULL) {
-        (void)!ductile_trim(dpre_allocator(d), keep_bytes, NULL);
+        (void)!ductile_trim(dpre_allocator(d), NULL, keep_bytes, NULL);
     }
     dpre_leave(d);
     return code;

@@ -141,24 +141,24 @@ static bool reclaim_dedicated(ductile_allocator *a, dpool_climb *c) {
 
 /* Memory that only a wait can give to the requester: pending, or free and unproven. What is free
  * in its own arena needs no proof, unless it is closed. */
-static bool is_there_hope(ductile_allocator *a, const dpool_arena *own) {
-    bool hope = false;
+static bool could_a_wait_help(ductile_allocator *a, const dpool_arena *own) {
+    bool could = false;
     dti_lock_acquire(&a->grow_lock); /* no pending list is out of its arena for a poll */
     dti_lock_acquire(&a->index_lock);
-    for (const dpool_arena *arena = a->arenas; arena != NULL && !hope; arena = arena->next) {
-        hope = arena == own ? own->pending_first != NULL || dpool_awaits_closed_locked(a, own)
-                            : dpool_awaits_proof_locked(a, arena);
+    for (const dpool_arena *arena = a->arenas; arena != NULL && !could; arena = arena->next) {
+        could = arena == own ? own->pending_first != NULL || dpool_awaits_closed_locked(a, own)
+                             : dpool_awaits_proof_locked(a, arena);
     }
     dti_lock_release(&a->index_lock);
     dti_lock_release(&a->grow_lock);
-    return hope;
+    return could;
 }
 
 /* Waits for all work of the device: afterwards all free memory is proven. Captures that this
  * allocator knows nothing of cannot be asked about, so it is done only where it may help, and
  * once on a way up. */
 static bool wait_for_all_work(ductile_allocator *a, dpool_climb *c) {
-    if (c->n_tries > 0 || !is_there_hope(a, c->request->arena)) {
+    if (c->n_tries > 0 || !could_a_wait_help(a, c->request->arena)) {
         return false;
     }
     dvmm_capture_mode mode = dvmm_capture_relax(a->driver);
@@ -185,7 +185,7 @@ typedef struct rung {
 static const rung ladder[] = {
     /* handles that exist and fit nowhere */
     {release_oversized_cached, "pressure: release oversized cached handles", true},
-    /* free memory that the options nail down */
+    /* free memory that options forbid to move */
     {pass_through_driver, "pressure: pass free memory through the driver", true},
     /* proven memory of pools in use */
     {ask_pools, "pressure: ask pools", false},
@@ -213,20 +213,20 @@ static void go_to_bottom(ductile_allocator *a, dpool_climb *c) {
     c->frees_seen = frees_now(a);
 }
 
-static bool climb_rung(ductile_allocator *a, dpool_climb *c, const rung *r) {
+static bool relieve_by(ductile_allocator *a, dpool_climb *c, const rung *r) {
     dvmm_section_begin(a->driver, r->range, c->request->missing);
     dpool_cost before = dpool_cost_now(a);
-    bool again = r->relieve(a, c);
+    bool any = r->relieve(a, c);
     dpool_count_cost(a, &before);
     dvmm_section_end(a->driver);
-    return again;
+    return any;
 }
 
 /* Something was given up: true. At the top: false. */
 static bool relieve(ductile_allocator *a, dpool_climb *c) {
     for (; c->rung < N_RUNGS; c->rung++, c->n_tries = 0) {
         const rung *r = &ladder[c->rung];
-        if ((r->for_soft || !c->request->is_soft) && climb_rung(a, c, r)) {
+        if ((r->for_soft || !c->request->is_soft) && relieve_by(a, c, r)) {
             c->n_tries++;
             return true;
         }
@@ -271,7 +271,7 @@ static void give_up_locked(ductile_allocator *a, const dpool_climb *c) {
 
 /* Looks once more, now that every rung has been climbed: what others gave back meanwhile is seen,
  * and no other thread can take it through the slow path before the request is refused. */
-static ductile_status attempt_last(ductile_allocator *a, dpool_climb *c, bool *again) {
+static ductile_status attempt_at_top(ductile_allocator *a, dpool_climb *c, bool *again) {
     dvmm_capture_mode mode = dpool_grow_lock(a);
     ductile_status status = dpool_attempt(a, c->request);
     bool is_out = status == DUCTILE_ERR_OUT_OF_MEMORY && !has_lost_device(a);
@@ -293,29 +293,20 @@ static ductile_status climb(ductile_allocator *a, dpool_climb *c) {
     return status;
 }
 
-static ductile_status climb_hard(ductile_allocator *a, dpool_climb *c) {
+/* Climbs until the request is served or refused, at first below the soft limit. */
+static ductile_status attempt_under_pressure(ductile_allocator *a, dpool_climb *c) {
+    dpool_request *r = c->request;
     ductile_status status = DUCTILE_ERR_OUT_OF_MEMORY;
     bool again = true;
     while (status == DUCTILE_ERR_OUT_OF_MEMORY && again) {
         status = climb(a, c);
-        if (status == DUCTILE_ERR_OUT_OF_MEMORY) {
-            status = attempt_last(a, c, &again);
+        bool was_soft = r->is_soft;
+        r->is_soft = false;
+        if (status == DUCTILE_ERR_OUT_OF_MEMORY) { /* above the soft limit rather than not at all */
+            status = was_soft ? attempt(a, r) : attempt_at_top(a, c, &again);
         }
     }
     return status;
-}
-
-static ductile_status attempt_under_pressure(ductile_allocator *a, dpool_climb *c) {
-    dpool_request *r = c->request;
-    ductile_status status = DUCTILE_ERR_OUT_OF_MEMORY;
-    if (r->is_soft) {
-        status = climb(a, c);
-        r->is_soft = false;
-        if (status == DUCTILE_ERR_OUT_OF_MEMORY) {
-            status = attempt(a, r); /* above the soft limit rather than not at all */
-        }
-    }
-    return status == DUCTILE_ERR_OUT_OF_MEMORY ? climb_hard(a, c) : status;
 }
 
 /* ---- The slow path ------------------------------------------------------------------------- */

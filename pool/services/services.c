@@ -22,20 +22,27 @@ static bool wants_profiling(const ductile_options *o) {
     return o->nvtx != DUCTILE_NVTX_OFF;
 }
 
+/* Blocks and tags for other processes. The calls that pass them need no allocator's beginning. */
+static bool wants_sharing(const ductile_options *o) {
+    return o->shareable != 0;
+}
+
 typedef struct service {
     const char *option; /* that asks for it */
     const char *build;  /* the switch of the build */
+    bool is_built;
     bool (*is_wanted)(const ductile_options *o);
-    ductile_status (*begin)(ductile_allocator *a); /* NULL: not in this build */
+    ductile_status (*begin)(ductile_allocator *a); /* NULL: it has no state */
 } service;
 
 static const service services[] = {
-    {"a map callback", "DUCTILE_WITH_CALLBACKS", wants_callbacks,
+    {"a map callback", "DUCTILE_WITH_CALLBACKS", DUCTILE_WITH_CALLBACKS, wants_callbacks,
      DUCTILE_WITH_CALLBACKS ? dpool_map_callbacks_begin : NULL},
-    {"find:stale_writes", "DUCTILE_WITH_FILL", wants_fill,
+    {"find:stale_writes", "DUCTILE_WITH_FILL", DUCTILE_WITH_FILL, wants_fill,
      DUCTILE_WITH_FILL ? dpool_fill_begin : NULL},
-    {"nvtx:ranges", "DUCTILE_WITH_PROFILING", wants_profiling,
+    {"nvtx:ranges", "DUCTILE_WITH_PROFILING", DUCTILE_WITH_PROFILING, wants_profiling,
      DUCTILE_WITH_PROFILING ? dpool_nvtx_begin : NULL},
+    {"shareable:fd", "DUCTILE_WITH_SHARING", DUCTILE_WITH_SHARING, wants_sharing, NULL},
 };
 
 ductile_status dpool_services_begin(ductile_allocator *a, char *message, size_t size) {
@@ -45,28 +52,12 @@ ductile_status dpool_services_begin(ductile_allocator *a, char *message, size_t 
         if (!s->is_wanted(&a->options)) {
             continue;
         }
-        if (s->begin == NULL) {
+        if (!s->is_built) {
             (void)snprintf(message, size, "%s needs a library that was built with %s", s->option,
                            s->build);
             return DUCTILE_ERR_UNSUPPORTED;
         }
-        status = s->begin(a);
+        status = s->begin != NULL ? s->begin(a) : DUCTILE_OK;
     }
     return status;
 }
-
-#if !DUCTILE_WITH_CALLBACKS
-ductile_status ductile_add_map_callback(ductile_allocator *a, ductile_map_fn callback, void *user,
-                                        int priority, uint64_t *id) {
-    (void)a, (void)callback, (void)user, (void)priority;
-    if (id != NULL) {
-        *id = 0;
-    }
-    return DUCTILE_ERR_UNSUPPORTED;
-}
-
-ductile_status ductile_remove_map_callback(ductile_allocator *a, uint64_t id) {
-    (void)a, (void)id;
-    return DUCTILE_ERR_UNSUPPORTED;
-}
-#endif

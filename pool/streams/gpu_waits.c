@@ -151,7 +151,7 @@ ductile_status dpool_wait_on_gpu(ductile_allocator *a, dpool_block *b) {
     return status;
 }
 
-dpool_block *dpool_wait_hand_out(ductile_allocator *a, dpool_block *b) {
+dpool_block *dpool_wait_before_return(ductile_allocator *a, dpool_block *b) {
     if (dpool_waits_are_none(a)) {
         return b;
     }
@@ -174,8 +174,8 @@ static dpool_block *smallest_without_wait(const ductile_allocator *a, const dpoo
     return best;
 }
 
-dpool_block *dpool_wait_serve_around_locked(ductile_allocator *a, dpool_arena *arena, uint64_t size,
-                                            uint64_t requested) {
+dpool_block *dpool_alloc_without_waits_locked(ductile_allocator *a, dpool_arena *arena,
+                                              uint64_t size, uint64_t requested) {
     DTI_ASSERT_HELD(&a->index_lock);
     dpool_block *b = NULL;
     if (a->nodes.n_spare >= 2 && dpool_map_has_room(&a->map)) {

@@ -29,12 +29,12 @@ ductile_status dpool_wait_on_gpu(ductile_allocator *a, dpool_block *b);
 /* Makes the stream of a block wait that was just taken for a request. When the stream cannot wait,
  * the block becomes FREE again and the result is NULL. No lock held, except perhaps the grow lock.
  */
-dpool_block *dpool_wait_hand_out(ductile_allocator *a, dpool_block *b);
+dpool_block *dpool_wait_before_return(ductile_allocator *a, dpool_block *b);
 
 /* Takes the smallest sufficient block of the arena that needs no wait, LIVE, for a stream that
  * cannot wait. */
-dpool_block *dpool_wait_serve_around_locked(ductile_allocator *a, dpool_arena *arena, uint64_t size,
-                                            uint64_t requested);
+dpool_block *dpool_alloc_without_waits_locked(ductile_allocator *a, dpool_arena *arena,
+                                              uint64_t size, uint64_t requested);
 
 /* Queries up to `most` markers, going round. Index lock not held. */
 void dpool_wait_poll(ductile_allocator *a, uint32_t most);

@@ -398,7 +398,8 @@ ductile_status dpool_wait_for_all_work(ductile_allocator *a, dseg_idle *idle) {
     return status == DUCTILE_OK || status == DUCTILE_ERR_CAPTURING ? status : what_is_wrong(a);
 }
 
-ductile_status dpool_wait_for_foreign(ductile_allocator *a) {
+/* Live blocks may be in use. */
+static ductile_status wait_for_foreign(ductile_allocator *a) {
     const stream_choice all = {.of.is_all = true, .has_live = true, .only_foreign = true};
     return wait_for_streams(a, &all) == DUCTILE_OK ? DUCTILE_OK : what_is_wrong(a);
 }
@@ -522,7 +523,16 @@ static ductile_status mark_streams(ductile_allocator *a, const dpool_scope *s, r
     return status;
 }
 
-ductile_status dpool_wait_recorded(ductile_allocator *a, const dpool_scope *s) {
+/*
+ * Waits for the present work of every stream recorded on a block that is LIVE, PAUSED, PENDING or
+ * behind a span with waits. A wait for the device does not cover work of another GPU, whose streams
+ * may be recorded once it has access. So when a peer has access, the host records a marker on each
+ * such stream and waits for it (U12); otherwise this returns at once. The wait for the device
+ * covers default streams, which belong to this device, and streams that are gone without a last
+ * marker (U1). ERR_CAPTURING, ERR_DRIVER, ... when a stream cannot be marked or waited for. Linear
+ * in blocks and uses.
+ */
+static ductile_status wait_recorded(ductile_allocator *a, const dpool_scope *s) {
     bool has_peers = false;
     bool is_more = true;
     ductile_status status = DUCTILE_OK;
@@ -588,7 +598,7 @@ ductile_status dpool_quiesce_pool(ductile_allocator *a, const dpool_private_pool
                                   dseg_idle *idle) {
     const stream_choice foreign = {.of.pool = pool, .has_live = true, .only_foreign = true};
     dpool_mark_what_captures_left(a);
-    ductile_status status = dpool_wait_recorded(a, &foreign.of);
+    ductile_status status = wait_recorded(a, &foreign.of);
     wait_for_pending(a); /* of a GPU that has lost access since, too */
     status = status == DUCTILE_OK ? dpool_wait_for_all_work(a, idle) : status;
     return status == DUCTILE_OK ? wait_for_streams(a, &foreign) : status;
@@ -648,11 +658,19 @@ static ductile_status wait_for_each_stream(ductile_allocator *a, dseg_idle *idle
     return status;
 }
 
-ductile_status dpool_quiesce_all(ductile_allocator *a, dseg_idle *idle) {
+static ductile_status wait_for_whole_device(ductile_allocator *a, dseg_idle *idle) {
     if (!dpool_context_wait_begin(a)) {
         return wait_for_each_stream(a, idle);
     }
     ductile_status status = dseg_sync_device(&a->markers, idle);
     dpool_context_wait_end(a);
     return status;
+}
+
+/* A wait for the device covers no other GPU, and no other context. */
+ductile_status dpool_quiesce_all(ductile_allocator *a, dseg_idle *idle) {
+    const dpool_scope all = {.is_all = true};
+    ductile_status status = wait_recorded(a, &all);
+    status = status == DUCTILE_OK ? wait_for_foreign(a) : status;
+    return status == DUCTILE_OK ? wait_for_whole_device(a, idle) : status;
 }

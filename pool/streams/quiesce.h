@@ -30,14 +30,15 @@
 void dpool_quiesce_free(ductile_allocator *a, const dpool_scope *s);
 
 /* For all memory of a pool, live blocks included, that no call uses. ERR_CAPTURING when the wait
- * would break a capture. Also the errors of dpool_wait_recorded. *idle: the proof. */
+ * would break a capture; ERR_DRIVER, ... when a recorded stream cannot be waited for. *idle: the
+ * proof. */
 ductile_status dpool_quiesce_pool(ductile_allocator *a, const dpool_private_pool *pool,
                                   dseg_idle *idle);
 
-/* For all memory, live blocks included, while no other call runs: destroying. Waits for the device;
- * beside a capture of another thread, which that would break, for each stream, and then no graph
- * may use the memory and no stream be recorded: ERR_CAPTURING. *idle: the proof,
- * if there is one. */
+/* For all memory, live blocks included, while no other call runs: destroying. Waits for recorded
+ * streams of other GPUs, for streams of other contexts, and for the device; beside a capture of
+ * another thread, which that would break, for each stream, and then no graph may use the memory and
+ * no stream be recorded: ERR_CAPTURING. *idle: the proof, if there is one. */
 ductile_status dpool_quiesce_all(ductile_allocator *a, dseg_idle *idle);
 
 /* ---- The single waits; no lock held -------------------------------------------------------- */
@@ -65,21 +66,6 @@ void dpool_mark_what_captures_left(ductile_allocator *a);
  * ERR_CAPTURING when the wait would break a known capture; ERR_DRIVER, ... *idle (may be NULL): the
  * proof for our context. */
 ductile_status dpool_wait_for_all_work(ductile_allocator *a, dseg_idle *idle);
-
-/* Waits for all work of the arenas' streams of other contexts, one by one: live blocks may be in
- * use. ERR_CAPTURING, ERR_DRIVER, ... when one cannot be waited for. */
-ductile_status dpool_wait_for_foreign(ductile_allocator *a);
-
-/*
- * Waits for the present work of every stream recorded on a block that is LIVE, PAUSED, PENDING or
- * behind a span with waits. A wait for the device does not cover work of another GPU, whose streams
- * may be recorded once it has access. So when a peer has access, the host records a marker on each
- * such stream and waits for it (U12); otherwise this returns at once. The wait for the device
- * covers default streams, which belong to this device, and streams that are gone without a last
- * marker (U1). ERR_CAPTURING, ERR_DRIVER, ... when a stream cannot be marked or waited for. Linear
- * in blocks and uses.
- */
-ductile_status dpool_wait_recorded(ductile_allocator *a, const dpool_scope *s);
 
 /* ---- Is there anything to wait for? -------------------------------------------------------- */
 

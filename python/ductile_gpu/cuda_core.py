@@ -17,7 +17,7 @@ from ductile_gpu._binding._core import Allocator
 from ductile_gpu._binding._errors import Error, not_installed
 from ductile_gpu._binding._log import logger
 from ductile_gpu._binding._streams import stream_handle
-from ductile_gpu._process._share import allocate, shared
+from ductile_gpu._process._share import allocate, forget, shared
 
 try:
     from cuda.core import Buffer, MemoryResource
@@ -37,17 +37,19 @@ class DuctileMemoryResource(MemoryResource):  # type: ignore[misc]
 
     def allocate(self, size: int, *, stream: Any) -> Any:
         """A cuda.core.Buffer. Raises as `Allocator.alloc`."""
-        address = allocate(self._allocator, size, stream_handle(stream))
+        address = allocate(self._allocator, size, stream_handle(stream), "cuda.core")
         try:
             return Buffer.from_handle(address, size, mr=self, stream=stream)
         except BaseException:
+            forget(self._allocator, address)
             self._allocator.free(address)
             raise
 
     def deallocate(self, ptr: Any, size: int, *, stream: Any) -> None:
         """Frees after the work on `stream`. What is refused is logged: buffers end silently."""
+        forget(self._allocator, int(ptr))
         try:
-            self._allocator.free_on(int(ptr), stream_handle(stream))
+            self._allocator.free(int(ptr), stream_handle(stream))
         except Error as error:
             logger.error("%s", error)
 

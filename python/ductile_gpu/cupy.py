@@ -20,7 +20,7 @@ from ductile_gpu._binding import _cuda
 from ductile_gpu._binding._core import Allocator
 from ductile_gpu._binding._errors import OutOfHostMemory, OutOfMemory, ProcessGone, not_installed
 from ductile_gpu._binding._objects import Unique
-from ductile_gpu._process._share import add_giver, allocate, shared
+from ductile_gpu._process._share import add_giver, allocate, forget, shared
 
 try:
     import cupy
@@ -47,12 +47,13 @@ class _Owner(Unique):
     def __del__(self) -> None:
         if self.address and not sys.is_finalizing() and not self.allocator.closed:
             with contextlib.suppress(ProcessGone):
+                forget(self.allocator, self.address)
                 self.allocator.free(self.address)
 
 
 def _allocate(allocator: Allocator, size: int, device: int, stream: int) -> Any:
     try:
-        address = allocate(allocator, size, stream)
+        address = allocate(allocator, size, stream, "CuPy")
     except OutOfHostMemory as error:
         raise MemoryError(str(error)) from error
     except OutOfMemory as error:

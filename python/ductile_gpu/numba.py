@@ -33,7 +33,7 @@ from ductile_gpu._binding._core import Allocator
 from ductile_gpu._binding._errors import Error, OutOfMemory, not_installed
 from ductile_gpu._binding._log import logger
 from ductile_gpu._binding._streams import StreamLike, stream_handle
-from ductile_gpu._process._share import allocate, shared
+from ductile_gpu._process._share import allocate, forget, shared
 
 try:
     from numba import cuda
@@ -98,7 +98,7 @@ class _Memory:
         _memories.add(self)
 
     def allocate(self, size: int) -> int:
-        address = allocate(self.allocator, size, self.stream.handle)
+        address = allocate(self.allocator, size, self.stream.handle, "Numba")
         # The options may have put a fill or a wait on the stream: others must not overtake it.
         self.stream.synchronize()
         with self.lock:
@@ -117,6 +117,7 @@ class _Memory:
         try:
             for stream in (0, *_watched):
                 self.allocator.record_stream(address, stream)
+            forget(self.allocator, address)
             self.allocator.free(address)
         except Error as error:
             logger.error("an array of Numba was not freed: %s", error)

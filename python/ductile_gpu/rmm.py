@@ -16,7 +16,7 @@ from ductile_gpu._binding._core import Allocator
 from ductile_gpu._binding._errors import Error, not_installed
 from ductile_gpu._binding._log import logger
 from ductile_gpu._binding._streams import stream_handle
-from ductile_gpu._process._share import allocate, shared
+from ductile_gpu._process._share import allocate, forget, shared
 
 try:
     import rmm
@@ -41,13 +41,14 @@ def _functions_of(allocator: Allocator) -> tuple[Any, Any]:
         if len(call) == 3 and call[2] > _ALIGNMENT:
             raise ValueError(f"addresses are multiples of {_ALIGNMENT}, not of {call[2]}")
         # A MemoryError here becomes rmm's out_of_memory, and a MemoryError again in Python.
-        return allocate(allocator, size, stream_handle(stream))
+        return allocate(allocator, size, stream_handle(stream), "RMM")
 
     def deallocate(*call: Any) -> None:
         """(address, size, stream), and after RMM 26.10 (stream, address, size, alignment)."""
         address, stream = (call[0], call[2]) if len(call) == 3 else (call[1], call[0])
+        forget(allocator, address)
         try:
-            allocator.free_on(address, stream_handle(stream))
+            allocator.free(address, stream_handle(stream))
         except Error as error:  # RMM's deallocation may not fail
             logger.error("%s", error)
 

@@ -114,7 +114,7 @@ class OnVirtualGpu:
 
     def held(self) -> dict[str, int]:
         return {
-            p.tag: self.allocator.pool_stats(p.id).reserved_bytes
+            p.tag: self.allocator.stats(p.id).reserved_bytes
             for p in self.allocator.pools()
             if p.tag
         }

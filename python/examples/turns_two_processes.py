@@ -166,7 +166,7 @@ class OnVirtualGpu:
         self.gpu.set_external(held)
 
     def held(self) -> int:
-        return self.allocator.pool_stats((1, 1)).reserved_bytes
+        return self.allocator.stats((1, 1)).reserved_bytes
 
     def pause(self) -> None:
         self.allocator.pause("all")

@@ -135,6 +135,8 @@ class Torch(types.ModuleType):
         cuda.device_count = lambda: 1
         cuda.device = lambda _device: contextlib.nullcontext()
         cuda.init = lambda: None
+        cuda.is_current_stream_capturing = lambda: self.thread.capturing is not None
+        cuda.current_blas_handle = lambda: 1
         cuda.is_initialized = lambda: self.is_initialized
         cuda.empty_cache = self.empty_cache
         self.cuda = cuda

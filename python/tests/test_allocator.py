@@ -269,13 +269,13 @@ def test_memory_waits_for_the_streams_that_were_recorded(gpu):
     assert allocator.alloc(4 * MIB, own) == address
 
 
-def test_free_on_is_record_and_free(gpu):
+def test_a_free_names_the_streams_that_used_the_block(gpu):
     gpu.set_schedule("lazy")
     allocator = gpu.allocator()
     own, other = gpu.stream(), gpu.stream()
     address = allocator.alloc(4 * MIB, own)
     gpu.launch(other, reads=[(address, 4 * MIB)])
-    allocator.free_on(address, other)
+    allocator.free(address, other)
     assert allocator.stats().pending_blocks == 1
     gpu.sync(other)
     allocator.stream_done(other)
@@ -475,7 +475,7 @@ def test_a_snapshot_is_the_whole_state(allocator):
 def test_trim_says_what_went_back(allocator, gpu):
     allocator.free(allocator.alloc(64 * MIB))
     assert allocator.trim("32M") == 32 * MIB
-    allocator.empty_cache()
+    allocator.trim()
     assert gpu.state().used_bytes == 0
 
 

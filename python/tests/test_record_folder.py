@@ -69,8 +69,8 @@ def test_eight_ranks_are_recorded_and_reported_by_two_commands(place):
     assert (place.folder / "report.html").exists()
 
 
-# A rank that allocates from Ductile on a virtual GPU of its own, where PyTorch would; its history is
-# what PyTorch writes.
+# A rank that allocates from Ductile on a virtual GPU of its own, where PyTorch would; its history
+# is what PyTorch writes.
 RANK = """
 import json, os, pickle, torch
 import ductile_gpu

@@ -18,8 +18,10 @@ from batches import training_run, transformer, vary
 from conftest import ROOT
 
 import ductile_gpu
+from ductile_gpu._process import _share
 from ductile_gpu._tools._report import (
     _forecast,
+    _live,
     _openings,
     _page,
     _scaling,
@@ -641,6 +643,26 @@ def test_a_process_reports_the_blocks_that_are_live(shared, gpu, tmp_path):
     assert "live on GPU 0" in text
     for address in kept:
         shared.free(address)
+
+
+def test_a_shared_allocators_blocks_are_counted_by_library(shared, tmp_path):
+    cupys = [_share.allocate(shared, size * MIB, 0, "CuPy") for size in (3, 5, 7)]
+    numbas = _share.allocate(shared, 4 * MIB, 0, "Numba")
+    own = shared.alloc(9 * MIB)
+    dropped = cupys.pop()
+    _share.forget(shared, dropped)
+    shared.free(dropped)
+    again = shared.alloc(7 * MIB)  # in its place: not CuPy's
+    recording = _live._of_blocks(0, shared, tmp_path)
+    rows = {_who.title(row, "stack"): row["bytes"] for row in _who.group(recording, "stack")}
+    assert rows == {"CuPy": 8 * MIB, "Numba": 4 * MIB, _live.OTHERS: 16 * MIB}
+    assert "8.0 MiB (29 %) CuPy" in said(recording)
+    for address in (*cupys, numbas):
+        _share.forget(shared, address)
+        shared.free(address)
+    for address in (own, again):
+        shared.free(address)
+    assert _share.owners(shared) == {}
 
 
 def test_a_process_without_anything_to_report_says_what_to_do(tmp_path):

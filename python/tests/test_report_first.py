@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import itertools
 import pickle
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import browser
 import pytest
 from test_report import MIB, entry, frame, recording_of
 from test_report_page import DRAWN, VIT, fits, open_page, text_of
-from test_report_refusals import BASE, block, dump, out_of_memory, segment, study
+from test_report_refusals import BASE, FREED, block, dump, out_of_memory, segment, study
 
 from ductile_gpu._tools._report import _page
 from ductile_gpu._tools._report._collect import NAMES, Recording
@@ -60,6 +61,47 @@ def test_the_first_screen_has_the_answer_the_bar_the_holders_and_the_slider(page
         assert 0 < bottom <= 900, selector
     size = page.run("return parseFloat(getComputedStyle(byId('headline')).fontSize)")
     assert size >= 24
+
+
+def rounded_up(folder: Path) -> Path:
+    """The program asked for 29.9 MiB in each block, PyTorch's have 30, at both ends of the segment;
+    after the refusal it frees one of them."""
+    snapshot = pickle.loads(out_of_memory(folder).read_bytes())
+    history, (held,) = snapshot["device_traces"][0], snapshot["segments"]
+    requested = 30 * MIB - MIB // 10
+    for of in history:
+        if of["action"] == "alloc":
+            of["size"] = requested
+            of["addr"] = BASE if of["addr"] == BASE else BASE + 70 * MIB
+    for of in held["blocks"]:
+        of["requested_size"] = requested
+    history += [entry(action, BASE + 70 * MIB, requested) for action in FREED]
+    held["blocks"][1:] = [block(BASE + 30 * MIB, 70 * MIB, "inactive")]
+    return dump(folder / "rounded.pickle", snapshot)
+
+
+def test_no_figure_stands_in_two_roundings_on_the_first_screen(window, tmp_path):
+    open_page(window, tmp_path, _page.make_page([study(rounded_up(tmp_path))]))
+    places = ("#headline", "#bars", "#lines", "#fits", "#readout")
+    texts = " ".join(text_of(window, place) for place in places)
+    assert set(re.findall(r"([\d.]+ [GM]iB) live", texts)) == {"60.0 MiB"}
+    assert set(re.findall(r"([\d.]+ [GM]iB) needed|needed, ([\d.]+ [GM]iB)", texts)) == {
+        ("110.0 MiB", ""), ("", "110.0 MiB"),
+    }  # fmt: skip
+    assert "60.0 MiB live, 40.0 MiB free in 1 hole" in texts
+    assert "59.8 MiB" not in texts  # as it was asked for
+
+
+def test_on_a_phone_the_slider_comes_before_the_details(window, tmp_path):
+    window.resize(390, 844)
+    open_page(window, tmp_path, _page.make_page([study(out_of_memory(tmp_path))]))
+    order = ("#headline", "#bars", "#holders", "#device-slider", "#lines", "#timeline")
+    tops = [
+        window.run("return document.querySelector(arguments[0]).getBoundingClientRect().top", place)
+        for place in order
+    ]
+    assert tops == sorted(tops)
+    window.resize(1400, 900)
 
 
 def test_the_bar_is_to_scale(page):

@@ -216,7 +216,7 @@ def test_a_model_that_is_further_off_is_explained(tmp_path):
     assert found["held_peak_bytes"] == 160 * MIB
     assert found["modelled_peak_bytes"] < 160 * MIB
     assert found["apart"] == "packed again"
-    assert "a replay packs anew what was there" in said(recording)
+    assert "a replay packs what was there before" in said(recording)
 
 
 def test_blocks_from_before_the_recording_are_no_events(tmp_path):

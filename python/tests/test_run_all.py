@@ -13,7 +13,9 @@ from pathlib import Path
 import pytest
 from conftest import ROOT
 
+from ductile_gpu._process import _notes
 from ductile_gpu._tools import _counts
+from ductile_gpu._tools._cli import run_all
 
 PROGRAM = r"""
 #include <stdio.h>
@@ -97,6 +99,54 @@ def test_status_1_where_ductile_served_nothing(place):
     answer = run(place, "--all", "./program", "u8")
     assert answer.returncode == 1
     assert "program asked for 8.0 MiB in 1 request: 0% from Ductile" in answer.stderr
+
+
+# Stands in for a program whose PyTorch has used the GPU, through the adapter or not, beside another
+# library, whose memory Ductile does not serve.
+BESIDE_PYTORCH = """
+import ctypes, subprocess, sys, types
+from ductile_gpu._process import _notes
+held = types.SimpleNamespace(device_count=lambda: 1, max_memory_reserved=lambda device: 1 << 20)
+sys.modules["torch"] = types.SimpleNamespace(cuda=held)
+_notes.leave({mode!r}, None)
+driver = ctypes.CDLL("libcuda.so.1")
+address = ctypes.c_uint64()
+assert driver.cuMemAllocManaged(ctypes.byref(address), ctypes.c_size_t(8 << 20), 1) == 0
+if {child!r}:
+    subprocess.run({child!r}, check=True)
+"""
+
+
+@pytest.mark.parametrize(
+    ("mode", "child", "status"),
+    [
+        ("full", [], 0),
+        ("plain", [], 0),
+        ("off", [], 1),
+        ("full", ["./program", "u1"], 1),
+        ("full", ["./program", "m1"], 0),
+        ("off", ["./program", "m1"], 1),
+    ],
+)
+def test_a_process_whose_pytorch_is_on_its_adapter_is_served(place, mode, child, status):
+    (place / "beside.py").write_text(BESIDE_PYTORCH.format(mode=mode, child=child))
+    answer = run(place, "--all", "beside.py")
+    assert answer.returncode == status, answer.stderr
+    assert "asked for 8.0 MiB in 1 request: 0% from Ductile" in answer.stderr
+    assert ("allocated through its adapter" in answer.stderr) == (mode != "off")
+
+
+@pytest.mark.parametrize(("served", "status"), [(9, 0), (3, 1)])
+def test_what_is_served_beside_pytorch_is_weighed_with_other_processes(served, status):
+    """JAX in PyTorch's process, on Ductile; NCCL there, and a helper elsewhere, from the driver."""
+    libraries = (
+        _counts.Asked("jax", 1, served << 20, 0, 0),
+        _counts.Asked("nccl", 0, 0, 1, 100 << 20),
+    )
+    helper = _counts.Counts(2, "helper", None, (_counts.Asked("helper", 0, 0, 1, 4 << 20),))
+    counts = [_counts.Counts(1, "train", None, libraries), helper]
+    assert run_all._judge(counts, [_notes.Note(1, "train", "full", None)]) == status
+    assert run_all._judge(counts, []) == 1
 
 
 def test_status_0_and_a_line_where_no_memory_was_asked_for(place):

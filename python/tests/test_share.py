@@ -216,10 +216,10 @@ def test_for_pytorchs_allocator_the_adapters_ask_after_the_refusal():
         with pytest.raises(ductile_gpu.OutOfMemory):
             borrowed.alloc(128 * MIB)
         assert len(cached) == 1
-        assert _share.allocate(borrowed, 128 * MIB, 0) != 0
+        assert _share.allocate(borrowed, 128 * MIB, 0, "CuPy") != 0
         assert cached == []
         with pytest.raises(ductile_gpu.OutOfMemory):
-            _share.allocate(borrowed, 200 * MIB, 0)
+            _share.allocate(borrowed, 200 * MIB, 0, "CuPy")
 
 
 # ---- Uses on other streams ---------------------------------------------------------------------

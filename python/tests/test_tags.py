@@ -67,6 +67,17 @@ def test_what_is_made_inside_has_the_tag_and_sleeps(torch):
     assert _tags.sleeping() == []
 
 
+def test_a_workspace_of_the_first_product_inside_stays_awake(torch, monkeypatch):
+    made = []
+    monkeypatch.setattr(
+        torch.cuda, "current_blas_handle", lambda: made or made.append(torch.tensor(MIB))
+    )
+    with _tags.pool("train"):
+        torch.cuda.current_blas_handle()  # as a product does
+    assert len(made) == 1
+    assert torch.native_bytes == MIB
+
+
 def test_one_tag_may_have_memory_of_several_kinds(torch):
     with _tags.pool("default", contents="keep"):
         kept = torch.tensor(4 * MIB)
@@ -227,7 +238,7 @@ def test_contents_are_as_promised(plain, shared, gpu, contents, after):
         address = shared.alloc(4 * MIB)
     gpu.fill(address, 7, 4 * MIB)
     _tags.pause("weights")
-    assert shared.pool_stats((0, 0)).paused_blocks == 0
+    assert shared.stats((0, 0)).paused_blocks == 0
     _tags.resume("weights")
     assert gpu.read_back(address, 64) == after * 64
     assert gpu.read_back(address + 4 * MIB - 64, 64) == after * 64

@@ -77,7 +77,7 @@ def test_a_refusal_names_the_library_s_own_limit(play: Callable[[str], str]) -> 
 
 @pytest.mark.skipif(torch.__version__ < "2.8", reason="2.8 empties single pools")
 def test_a_pool_that_ends_in_a_forked_child_ends_no_process(play: Callable[[str], str]) -> None:
-    """PyTorch empties it in a destructor: an error that left there would call std::terminate."""
+    """PyTorch empties and releases it in a destructor: what left there would call std::terminate."""
     out = play(
         """
         pool = (0, 7)
@@ -88,10 +88,12 @@ def test_a_pool_that_ends_in_a_forked_child_ends_no_process(play: Callable[[str]
         sys.stdout.flush()
         if os.fork() == 0:
             pool_call("probe_pool_empty", pool)
+            pool_call("probe_pool_release", pool)
             os._exit(7)
         print(os.waitstatus_to_exitcode(os.wait()[1]))
         assert library().stats().reserved_bytes > 0
         pool_call("probe_pool_empty", pool)
+        pool_call("probe_pool_release", pool)
         assert library().stats().reserved_bytes == 0
         """
     )

@@ -243,6 +243,31 @@ def test_ranks_train_and_agree() -> None:
     assert status == 0
 
 
+@pytest.mark.parametrize(
+    ("library", "rows", "is_wrong"),
+    [("tms", 3, False), ("tms", 2, True), ("tms", 0, True), ("whole", 3, True)],
+)
+def test_only_the_other_saver_may_fail_behind_its_last_row(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    library: str,
+    rows: int,
+    is_wrong: bool,
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["savers.py"])
+    import savers
+
+    way, found = savers.Way(library, 1, 8, "keep", cycles=3), savers.Found()
+    row = {"what": "cycle", "pause": 1, "resume": 1, "freed": 1 << 30, "right": True}
+    for cycle in range(rows):
+        found.take(way, {**row, "cycle": cycle})
+    found.take_end(way, 0)
+    assert not found.wrong
+    found.take_end(way, -6)
+    assert bool(found.wrong) == is_wrong
+    assert ("ended with status -6" in capsys.readouterr().out) != is_wrong
+
+
 @pytest.mark.parametrize("modes", ["stacks", "none,stack"])
 def test_modes_of_recording_that_cannot_be_compared_are_refused(modes: str) -> None:
     assert run("recording_cost.py", "--modes", modes) == (2, [])

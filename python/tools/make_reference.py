@@ -20,6 +20,9 @@ from ductile_gpu._binding._objects import Closes, Unique
 from ductile_gpu._binding._sleep import Sleeps
 
 PARTS = frozenset((Sleeps,))
+ELSEWHERE = {
+    ductile_gpu.Options: "[tuning.md](tuning.md#options) has each key, its default and meaning."
+}
 HIDDEN = frozenset((object, Closes, Unique, *PARTS))
 MODULES = {"ductile_gpu": ductile_gpu, "ductile_gpu.torch": ductile_gpu.torch}
 HEAD = """\
@@ -97,6 +100,9 @@ def write_class(name: str, kind: type) -> Iterator[str]:
     if issubclass(kind, enum.Enum):
         names = ", ".join(f"`{member.name}`" for member in kind)
         yield from ("", *textwrap.wrap(names, 120, break_on_hyphens=False))
+        return
+    if kind in ELSEWHERE:
+        yield from ("", ELSEWHERE[kind])
         return
     if issubclass(kind, dict) or issubclass(kind, tuple):
         fields = inspect.get_annotations(kind)

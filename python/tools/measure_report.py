@@ -7,8 +7,9 @@
 Makes a trace and a snapshot with stacks, each of N events (10 million), repeats the real traces of
 bench/traces that often, and reports on all of them. Memory is the most that all processes together
 hold, pages that they share counted in each. Needs the installed package (python/tests/run
---install-only) and a C compiler; takes some minutes and 3 GB of disk. Ends with status 1 when a report takes more than it may. Processor seconds are told beside the
-others, which a busy machine makes longer.
+--install-only) and a C compiler; takes some minutes and 3 GB of disk. Ends with status 1 when a
+report takes more than it may. Processor seconds are told beside the others, which a busy machine
+makes longer.
 """
 
 from __future__ import annotations

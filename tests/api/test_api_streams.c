@@ -11,23 +11,35 @@ TestSuite(streams, .init = open_lazy, .fini = close_audited);
 
 static int free_reporting(ductile_addr address) {
     int is_pending = -1;
-    assert_ok(ductile_free_reporting(f.allocator, address, &is_pending));
+    assert_ok(ductile_free_ex(f.allocator, address, NULL, 0, &is_pending));
     return is_pending;
 }
 
 Test(streams, a_free_that_is_refused_reports_nothing) {
     int is_pending = 7;
-    cr_assert_eq(ductile_free_reporting(f.allocator, 512, &is_pending),
+    cr_assert_eq(ductile_free_ex(f.allocator, 512, NULL, 0, &is_pending),
                  DUCTILE_ERR_FOREIGN_POINTER);
     cr_assert_eq(is_pending, 0);
     cr_assert_eq(free_reporting(0), 0);
     is_pending = 7;
-    cr_assert_eq(ductile_free_reporting(NULL, 0, &is_pending), DUCTILE_ERR_INVALID_ARGUMENT);
+    cr_assert_eq(ductile_free_ex(NULL, 0, NULL, 0, &is_pending), DUCTILE_ERR_INVALID_ARGUMENT);
     cr_assert_eq(is_pending, 0);
     ductile_addr address = 0;
     assert_ok(ductile_alloc(f.allocator, 8192, f.streams[0], &address));
-    cr_assert_eq(ductile_free_reporting(f.allocator, address, NULL), DUCTILE_ERR_INVALID_ARGUMENT);
+    cr_assert_eq(ductile_free_ex(f.allocator, address, NULL, 1, NULL),
+                 DUCTILE_ERR_INVALID_ARGUMENT);
     assert_ok(ductile_free(f.allocator, address)); /* it is live still */
+}
+
+Test(streams, a_free_names_all_streams_that_used_the_block) {
+    ductile_addr address = 0;
+    int is_pending = 0;
+    assert_ok(ductile_alloc(f.allocator, 8192, f.streams[0], &address));
+    assert_ok(ductile_virtual_launch(f.gpu, f.streams[1], NULL, 0));
+    assert_ok(ductile_virtual_launch(f.gpu, f.streams[2], NULL, 0));
+    assert_ok(ductile_free_ex(f.allocator, address, &f.streams[1], 2, &is_pending));
+    cr_assert_eq(is_pending, 1);
+    cr_assert_eq(fixture_stats(f.allocator).event_records, 2);
 }
 
 Test(many_streams, sixty_four_share_a_device) {
@@ -62,7 +74,7 @@ Test(two_allocators, share_a_device_and_give_way) {
     fill(ours, 7, 24 * MIB, 0);
     assert_refused(2 * MIB, 0);
     assert_ok(ductile_free(other, theirs));
-    assert_ok(ductile_empty_cache(other));
+    assert_ok(ductile_trim(other, NULL, 0, NULL));
     assert_u64(fixture_state(&f).used_bytes, 24 * MIB);
     assert_fine(audit_allocator(other, NULL));
     assert_ok(ductile_destroy(other));

@@ -185,7 +185,7 @@ Test(blocks, zero_bytes_succeed_with_no_address) {
 Test(blocks, free_of_no_address_does_nothing) {
     ductile_stats before = fixture_stats(f.allocator);
     assert_ok(ductile_free(f.allocator, 0));
-    assert_ok(ductile_free_on(f.allocator, 0, f.streams[0]));
+    assert_ok(ductile_free_ex(f.allocator, 0, &f.streams[0], 1, NULL));
     stats_unchanged(&before);
 }
 
@@ -193,9 +193,9 @@ Test(blocks, null_arguments_are_refused) {
     ductile_addr address = 0;
     assert_status(ductile_alloc(f.allocator, 1, f.streams[0], NULL), DUCTILE_ERR_INVALID_ARGUMENT);
     assert_status(ductile_alloc(NULL, 1, f.streams[0], &address), DUCTILE_ERR_INVALID_ARGUMENT);
-    assert_status(ductile_get_stats(f.allocator, NULL), DUCTILE_ERR_INVALID_ARGUMENT);
+    assert_status(ductile_get_stats(f.allocator, NULL, NULL), DUCTILE_ERR_INVALID_ARGUMENT);
     assert_status(ductile_query_block(f.allocator, 1, NULL), DUCTILE_ERR_INVALID_ARGUMENT);
-    assert_status(ductile_walk(f.allocator, NULL, NULL), DUCTILE_ERR_INVALID_ARGUMENT);
+    assert_status(ductile_walk(f.allocator, NULL, NULL, NULL), DUCTILE_ERR_INVALID_ARGUMENT);
     assert_status(ductile_snapshot_json(f.allocator, NULL, NULL), DUCTILE_ERR_INVALID_ARGUMENT);
     assert_fine(audit_fixture(&f, NULL));
 }
@@ -231,7 +231,7 @@ static void is_refused_with(ductile_addr address, ductile_status expected) {
     ductile_stats before = fixture_stats(f.allocator);
     ductile_block_info info = {.struct_size = sizeof info};
     assert_status(ductile_free(f.allocator, address), expected);
-    assert_status(ductile_free_on(f.allocator, address, f.streams[0]), expected);
+    assert_status(ductile_free_ex(f.allocator, address, &f.streams[0], 1, NULL), expected);
     assert_status(ductile_record_stream(f.allocator, address, f.streams[0]), expected);
     assert_status(ductile_query_block(f.allocator, address, &info), expected);
     stats_unchanged(&before);

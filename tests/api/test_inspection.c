@@ -32,7 +32,7 @@ static void make_variety(void) {
     for (size_t i = N_MADE - 1; i > 1; i -= 2) {
         give(made[i]);
     }
-    assert_ok(ductile_trim(f.allocator, 24 * MIB, NULL));
+    assert_ok(ductile_trim(f.allocator, NULL, 24 * MIB, NULL));
 }
 
 /* ---- Statistics ---------------------------------------------------------------------------- */
@@ -87,7 +87,7 @@ Test(stats, driver_calls_are_timed_from_the_call_that_asks) {
     ductile_time_driver_calls(NULL);
     ductile_time_driver_calls(timed);
     assert_ok(ductile_alloc(timed, 50 * MIB, NULL, &address));
-    assert_ok(ductile_get_stats(timed, &s));
+    assert_ok(ductile_get_stats(timed, NULL, &s));
     cr_assert_gt(s.driver_time_ns, 0);
     cr_assert_gt(s.driver_host_ns, 0);
     assert_ok(ductile_destroy(timed));
@@ -99,11 +99,11 @@ Test(stats, a_shorter_struct_gets_the_fields_that_fit) {
     ductile_stats s;
     memset(&s, 0xEE, sizeof s);
     s.struct_size = offsetof(ductile_stats, allocated_peak_bytes);
-    assert_ok(ductile_get_stats(f.allocator, &s));
+    assert_ok(ductile_get_stats(f.allocator, NULL, &s));
     assert_u64(s.allocated_bytes, 1024);
     assert_u64(s.allocated_peak_bytes, 0xEEEEEEEEEEEEEEEE);
     s.struct_size = 0;
-    assert_status(ductile_get_stats(f.allocator, &s), DUCTILE_ERR_INVALID_ARGUMENT);
+    assert_status(ductile_get_stats(f.allocator, NULL, &s), DUCTILE_ERR_INVALID_ARGUMENT);
 }
 
 /* ---- Blocks -------------------------------------------------------------------------------- */
@@ -136,7 +136,7 @@ static void query_agrees_with_walk(size_t i) {
     ductile_block_info info = {.struct_size = sizeof info};
     beside s = {.address = made[i]};
     assert_ok(ductile_query_block(f.allocator, made[i], &info));
-    assert_ok(ductile_walk(f.allocator, look_beside, &s));
+    assert_ok(ductile_walk(f.allocator, NULL, look_beside, &s));
     assert_u64(info.requested_size, size_of(i));
     assert_u64(info.size, model_rounded(size_of(i)));
     assert_u64(info.free_before_bytes, s.before);
@@ -161,7 +161,7 @@ static int count_visits(void *user, const ductile_block_info *b) {
 Test(inspection, a_walk_ends_when_its_callback_says_so) {
     make_variety();
     int visits = 0;
-    assert_ok(ductile_walk(f.allocator, count_visits, &visits));
+    assert_ok(ductile_walk(f.allocator, NULL, count_visits, &visits));
     cr_assert_eq(visits, 2);
 }
 

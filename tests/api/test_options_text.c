@@ -79,6 +79,57 @@ Test(options_text, each_key_sets_its_field) {
     assert_u64(parsed("sizes:16M,sizes:auto").sizes, DUCTILE_SIZES_AUTO);
 }
 
+/* ---- Every key of the table, by what its refusal says of it ---------------------------------- */
+
+/* What is set to this value, printed and read again is the same, and perhaps not the default. */
+static bool reads_back(const char *key, const char *value) {
+    ductile_options defaults;
+    char message[256] = "";
+    char text[1024];
+    ductile_options_init(&defaults);
+    ductile_options o = defaults;
+    if (ductile_options_set(&o, key, value, message, sizeof message) != DUCTILE_OK) {
+        return false;
+    }
+    (void)ductile_options_format(&o, text, sizeof text);
+    ductile_options again = parsed(text);
+    cr_assert_eq(memcmp(&o, &again, sizeof o), 0, "%s:%s is printed as %s", key, value, text);
+    return memcmp(&o, &defaults, sizeof o) != 0;
+}
+
+/* The words of "option 'reuse' takes streams, stream, never, wait, not '?'". */
+static int count_that_read_back(const char *key) {
+    ductile_options o;
+    char message[256] = "";
+    ductile_options_init(&o);
+    ductile_status status = ductile_options_set(&o, key, "?", message, sizeof message);
+    assert_status(status, DUCTILE_ERR_INVALID_ARGUMENT);
+    char *words = strstr(message, " takes ");
+    cr_assert_not_null(words, "%s", message);
+    int n = reads_back(key, "1") + reads_back(key, "8") + reads_back(key, "64M");
+    char *rest = NULL;
+    for (char *word = strtok_r(words + strlen(" takes "), " ,", &rest); word != NULL;
+         word = strtok_r(NULL, " ,", &rest)) {
+        n += reads_back(key, word);
+    }
+    return n;
+}
+
+Test(options_text, each_key_is_printed_as_it_is_read) {
+    ductile_options o;
+    char text[1024];
+    char *rest = NULL;
+    unsigned n_keys = 0;
+    ductile_options_init(&o);
+    (void)ductile_options_format(&o, text, sizeof text);
+    for (char *pair = strtok_r(text, ",", &rest); pair != NULL; pair = strtok_r(NULL, ",", &rest)) {
+        pair[strcspn(pair, ":")] = '\0';
+        cr_expect_gt(count_that_read_back(pair), 0, "%s takes no value but its default", pair);
+        n_keys++;
+    }
+    cr_assert_geq(n_keys, 18);
+}
+
 Test(options_text, sizes_take_suffixes_and_plain_numbers) {
     assert_u64(parsed("limit_bytes:1").limit_bytes, 1);
     assert_u64(parsed("limit_bytes:2K").limit_bytes, 2048);

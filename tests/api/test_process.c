@@ -69,7 +69,7 @@ static void hear(void *user, ductile_log_level level, const char *text) {
         (void)snprintf(h->text, sizeof h->text, "%s", text);
     }
     ductile_stats s = {.struct_size = sizeof s};
-    if (h->allocator != NULL && ductile_get_stats(h->allocator, &s) == DUCTILE_OK) {
+    if (h->allocator != NULL && ductile_get_stats(h->allocator, NULL, &s) == DUCTILE_OK) {
         h->n_reentered++;
     }
 }
@@ -106,7 +106,7 @@ Test(process, memory_that_is_lost_is_said_and_counted) {
     ductile_virtual_fault fault = {
         .struct_size = sizeof fault, .call = "unmap", .nth = 1, .code = 999};
     assert_ok(ductile_virtual_inject(f.gpu, &fault));
-    assert_status(ductile_trim(f.allocator, 0, NULL), DUCTILE_ERR_DRIVER);
+    assert_status(ductile_trim(f.allocator, NULL, 0, NULL), DUCTILE_ERR_DRIVER);
     ductile_stats s = fixture_stats(f.allocator);
     cr_assert(s.quarantined_bytes > 0 && h.n > 0, "%llu bytes quarantined, %d lines logged",
               (unsigned long long)s.quarantined_bytes, h.n);

@@ -40,11 +40,12 @@ static void *hammer(void *user) {
         size_t size = 1 + i % 7 * (3 << 20);
         ductile_status status = ductile_alloc(f.allocator, size, f.streams[stream], &address);
         if (status == DUCTILE_OK) {
-            status = i % 3 == 0 ? ductile_free_on(f.allocator, address, f.streams[1 - stream])
-                                : ductile_free(f.allocator, address);
+            status = i % 3 == 0
+                         ? ductile_free_ex(f.allocator, address, &f.streams[1 - stream], 1, NULL)
+                         : ductile_free(f.allocator, address);
         }
         if (i % 16 == 0 && status == DUCTILE_OK) {
-            status = ductile_trim(f.allocator, 0, NULL);
+            status = ductile_trim(f.allocator, NULL, 0, NULL);
         }
         atomic_store(&last_status, (int)status);
         atomic_fetch_add(&n_rounds, 1);
@@ -133,11 +134,11 @@ static int ask_in_child(void) {
     ductile_stats stats = {.struct_size = sizeof stats};
     const ductile_status answers[] = {
         ductile_alloc(f.allocator, 64 * MIB, f.streams[0], &address),
-        ductile_free_on(f.allocator, parents, f.streams[1]),
+        ductile_free_ex(f.allocator, parents, &f.streams[1], 1, NULL),
         ductile_stream_done(f.allocator, f.streams[1]),
-        ductile_trim(f.allocator, 0, NULL),
+        ductile_trim(f.allocator, NULL, 0, NULL),
         ductile_remove_oom_callback(f.allocator, 1),
-        ductile_get_stats(f.allocator, &stats),
+        ductile_get_stats(f.allocator, NULL, &stats),
         ductile_destroy(f.allocator),
     };
     for (size_t i = 0; i < sizeof answers / sizeof *answers; i++) {

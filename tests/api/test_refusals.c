@@ -58,15 +58,15 @@ typedef enum need { NEEDS_DRIVER, NEEDS_PROCESS } need;
     X(NEEDS_DRIVER, ductile_alloc(a, 512, f.streams[0], &address))                                 \
     X(NEEDS_DRIVER, ductile_alloc_dedicated(a, 512, f.streams[0], &address))                       \
     X(NEEDS_DRIVER, ductile_record_stream(a, block, f.streams[1]))                                 \
-    X(NEEDS_DRIVER, ductile_trim(a, 0, &bytes))                                                    \
-    X(NEEDS_DRIVER, ductile_empty_cache(a))                                                        \
+    X(NEEDS_DRIVER, ductile_trim(a, NULL, 0, &bytes))                                              \
+    X(NEEDS_DRIVER, ductile_trim(a, NULL, 0, NULL))                                                \
     X(NEEDS_DRIVER, ductile_stream_done(a, f.streams[1]))                                          \
     X(NEEDS_DRIVER, ductile_pool_retain(a, pool))                                                  \
     X(NEEDS_DRIVER, ductile_pool_begin(a, pool, NULL, NULL))                                       \
     X(NEEDS_DRIVER, ductile_pool_end(a, pool))                                                     \
     X(NEEDS_DRIVER, ductile_pool_release(a, pool))                                                 \
     X(NEEDS_DRIVER, ductile_pool_set_kind(a, pool, DUCTILE_POOL_PLAIN))                            \
-    X(NEEDS_DRIVER, ductile_pool_trim(a, pool, &bytes))                                            \
+    X(NEEDS_DRIVER, ductile_trim(a, &pool, 0, &bytes))                                             \
     X(NEEDS_DRIVER, ductile_pool_alloc_at(a, pool, block, 512))                                    \
     X(NEEDS_DRIVER, ductile_pause(a, pool, DUCTILE_CONTENTS_DROP))                                 \
     X(NEEDS_DRIVER, ductile_resume(a, pool))                                                       \
@@ -76,8 +76,8 @@ typedef enum need { NEEDS_DRIVER, NEEDS_PROCESS } need;
     X(NEEDS_DRIVER, ductile_enable_peer(a, 1))                                                     \
     X(NEEDS_DRIVER, ductile_disable_peer(a, 1))                                                    \
     X(NEEDS_PROCESS, ductile_free(a, block))                                                       \
-    X(NEEDS_PROCESS, ductile_free_reporting(a, block, &is_pending))                                \
-    X(NEEDS_PROCESS, ductile_free_on(a, block, f.streams[1]))                                      \
+    X(NEEDS_PROCESS, ductile_free_ex(a, block, NULL, 0, &is_pending))                              \
+    X(NEEDS_PROCESS, ductile_free_ex(a, block, &f.streams[1], 1, NULL))                            \
     X(NEEDS_PROCESS, ductile_plan_eviction(a, 512, f.streams[0], 0, NULL, NULL, NULL, &eviction))  \
     X(NEEDS_PROCESS, ductile_unpin(a, block))                                                      \
     X(NEEDS_PROCESS, ductile_unexport(a, block))                                                   \
@@ -87,15 +87,15 @@ typedef enum need { NEEDS_DRIVER, NEEDS_PROCESS } need;
     X(NEEDS_PROCESS, set_soft_limit(a, 64 * MIB))                                                  \
     X(NEEDS_PROCESS, set_limit(a, DUCTILE_SHARE(0.5)))                                             \
     X(NEEDS_PROCESS, ductile_get_limits(a, &limits))                                               \
-    X(NEEDS_PROCESS, ductile_get_stats(a, &stats))                                                 \
+    X(NEEDS_PROCESS, ductile_get_stats(a, NULL, &stats))                                           \
     X(NEEDS_PROCESS, ductile_get_oom_report(a, &report))                                           \
     X(NEEDS_PROCESS, ductile_query_block(a, block, &info))                                         \
-    X(NEEDS_PROCESS, ductile_walk(a, skip_block, NULL))                                            \
+    X(NEEDS_PROCESS, ductile_walk(a, NULL, skip_block, NULL))                                      \
     X(NEEDS_PROCESS, ductile_snapshot_json(a, skip_text, NULL))                                    \
     X(NEEDS_PROCESS, ductile_check(a, text, sizeof text))                                          \
-    X(NEEDS_PROCESS, ductile_pool_get_stats(a, pool, &stats))                                      \
-    X(NEEDS_PROCESS, ductile_pool_query(a, pool, &pool_info))                                      \
-    X(NEEDS_PROCESS, ductile_pool_walk(a, pool, skip_block, NULL))                                 \
+    X(NEEDS_PROCESS, ductile_get_stats(a, &pool, &stats))                                          \
+    X(NEEDS_PROCESS, ductile_list_pools(a, &pool, &pool_info, 1, NULL))                            \
+    X(NEEDS_PROCESS, ductile_walk(a, &pool, skip_block, NULL))                                     \
     X(NEEDS_PROCESS, ductile_add_oom_callback(a, free_nothing, NULL, 0, &bytes))                   \
     X(NEEDS_PROCESS, ductile_add_map_callback(a, hear_nothing, NULL, 0, &bytes))                   \
     X(NEEDS_PROCESS, ductile_remove_oom_callback(a, oom_callback))                                 \

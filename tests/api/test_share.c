@@ -73,7 +73,7 @@ Test(share, a_large_block_goes_in_batches_and_leaves_no_descriptor) {
     cr_assert_eq(count_descriptors(), open);
     cr_assert_eq(byte_at(there + 300 * GRANULE - 1), 0x77);
     assert_ok(ductile_free(t.importer, there));
-    assert_ok(ductile_empty_cache(t.importer));
+    assert_ok(ductile_trim(t.importer, NULL, 0, NULL));
     assert_u64(fixture_stats(t.importer).imported_bytes, 0);
 }
 
@@ -105,13 +105,13 @@ Test(share, exported_memory_stays_where_it_is) {
     assert_ok(ductile_query_block(t.f.allocator, here, &info));
     cr_assert_eq(info.flags, DUCTILE_BLOCK_PINNED | DUCTILE_BLOCK_EXPORTED);
     assert_ok(ductile_free(t.f.allocator, here));
-    assert_ok(ductile_empty_cache(t.f.allocator));
+    assert_ok(ductile_trim(t.f.allocator, NULL, 0, NULL));
     assert_u64(fixture_stats(t.f.allocator).exported_bytes, 2 * GRANULE);
     cr_assert_eq(ductile_virtual_access(t.f.gpu, here, 0), 3);
     cr_assert_eq(take(2 * GRANULE), here, "reused in place");
     assert_ok(ductile_free(t.f.allocator, here));
     assert_ok(ductile_unexport(t.f.allocator, here));
-    assert_ok(ductile_empty_cache(t.f.allocator));
+    assert_ok(ductile_trim(t.f.allocator, NULL, 0, NULL));
     cr_assert_eq(ductile_virtual_access(t.f.gpu, here, 0), -1);
     fill(there, 0x10, 1);
     cr_assert_eq(byte_at(there), 0x10, "the importer's mapping keeps the memory");
@@ -162,7 +162,7 @@ Test(share, an_import_in_use_is_unmapped_when_its_work_is_done) {
     check_both();
     assert_status(ductile_import_close(t.importer, there), DUCTILE_ERR_FOREIGN_POINTER);
     assert_ok(ductile_virtual_stream_sync(t.f.gpu, t.f.streams[0]));
-    assert_ok(ductile_empty_cache(t.importer));
+    assert_ok(ductile_trim(t.importer, NULL, 0, NULL));
     cr_assert_eq(ductile_virtual_access(t.f.gpu, there, 0), -1);
 }
 
@@ -174,7 +174,7 @@ Test(share, an_import_outlives_its_stream) {
     assert_ok(ductile_import_close(t.importer, there));
     cr_assert_eq(ductile_virtual_access(t.f.gpu, there, 0), 3);
     assert_ok(ductile_virtual_stream_sync(t.f.gpu, t.f.streams[0]));
-    assert_ok(ductile_empty_cache(t.importer));
+    assert_ok(ductile_trim(t.importer, NULL, 0, NULL));
     cr_assert_eq(ductile_virtual_access(t.f.gpu, there, 0), -1);
 }
 

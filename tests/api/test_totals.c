@@ -22,9 +22,9 @@ static int find_pending(void *user, const ductile_block_info *block) {
 
 Test(totals, a_pending_block_still_says_what_was_asked_for) {
     ductile_addr block = take(1000, 0);
-    assert_ok(ductile_free_on(f.allocator, block, f.streams[1]));
+    assert_ok(ductile_free_ex(f.allocator, block, &f.streams[1], 1, NULL));
     ductile_block_info found = {.struct_size = sizeof found};
-    assert_ok(ductile_walk(f.allocator, find_pending, &found));
+    assert_ok(ductile_walk(f.allocator, NULL, find_pending, &found));
     assert_u64(found.address, block);
     assert_u64(found.requested_size, 1000);
 }

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What ductile-bench does with files that are wrong, and with snapshots that Python and PyTorch
 themselves wrote. Each bad line of a trace and each instruction of a pickle has its case in
-test_trace.c and test_pickle.c, each bad word of a command line in test_replay_options.c and
+recordings.txt and test_pickle.c, each bad word of a command line in test_replay_options.c and
 smoke_misuse.cmake.
 
 Wrong ones: a status that is not 0, nothing on standard output, exactly one line on standard error,

@@ -20,8 +20,8 @@ typedef struct reading {
 } reading;
 
 /* From memory of exactly that size, so that a sanitizer sees any byte read behind it. */
-static inline bool read_bytes(const void *bytes, size_t size, int gpu, trace_builder builder,
-                              reading *out) {
+static inline bool read_bytes_as_trace(const void *bytes, size_t size, int gpu, reading *out) {
+    trace_builder builder = {0};
     void *copy = malloc(size > 0 ? size : 1);
     cr_assert_not_null(copy);
     memcpy(copy, bytes, size);
@@ -37,14 +37,6 @@ static inline bool read_bytes(const void *bytes, size_t size, int gpu, trace_bui
     }
     trace_build_drop(&builder);
     return ok;
-}
-
-static inline bool read_bytes_as_trace(const void *bytes, size_t size, int gpu, reading *out) {
-    return read_bytes(bytes, size, gpu, (trace_builder){0}, out);
-}
-
-static inline bool read_held_as_trace(const void *bytes, size_t size, reading *out) {
-    return read_bytes(bytes, size, TRACE_BUSIEST_GPU, (trace_builder){.takes_held = true}, out);
 }
 
 static inline void drop_reading(reading *r) {

@@ -17,26 +17,13 @@ function(bench result)
   set(${result} "${text}" PARENT_SCOPE)
 endfunction()
 
-# find_matplotlib(result): a Python that can draw; empty when there is none.
-function(find_matplotlib result)
-  set(python "")
-  foreach(candidate ${PYTHON} /usr/bin/python3)
-    execute_process(COMMAND ${candidate} -c "import matplotlib" RESULT_VARIABLE status
-      OUTPUT_QUIET ERROR_QUIET)
-    if(status EQUAL 0)
-      set(python ${candidate})
-    endif()
-  endforeach()
-  set(${result} "${python}" PARENT_SCOPE)
-endfunction()
-
-# expect_picture(python script from to): the script draws the one file as the other, a PNG.
-function(expect_picture python script from to)
+# expect_picture(script from to): bench/SCRIPT.py draws the one file as the other.
+function(expect_picture script from to)
   file(REMOVE ${SCRATCH}/${to})
-  execute_process(COMMAND ${python} ${ROOT}/bench/${script} ${from} ${to}
+  execute_process(COMMAND ${PYTHON} ${ROOT}/bench/${script}.py ${from} ${to}
     WORKING_DIRECTORY ${SCRATCH} COMMAND_ERROR_IS_FATAL ANY)
-  file(READ ${SCRATCH}/${to} head LIMIT 4 HEX)
-  if(NOT head STREQUAL "89504e47")
+  file(READ ${SCRATCH}/${to} picture)
+  if(NOT picture MATCHES "^<svg .*<polyline .*</svg>\n$")
     message(FATAL_ERROR "${to} is no picture")
   endif()
 endfunction()

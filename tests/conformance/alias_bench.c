@@ -39,13 +39,8 @@ gpu_launch alias_launch(const alias_bench *t, gpu_kernel kernel, ductile_addr ad
         .kernel = kernel, .stream = t->stream, .arguments = {addr, t->n_words, id, t->counter}};
 }
 
-int alias_fill(const alias_bench *t, ductile_addr addr, uint64_t id) {
-    gpu_launch l = alias_launch(t, GPU_FILL_WORDS, addr, id);
-    return gpu_start(t->gpu, &l);
-}
-
-int alias_check(const alias_bench *t, gpu_kernel how, ductile_addr addr, uint64_t id) {
-    gpu_launch l = alias_launch(t, how, addr, id);
+int alias_start(const alias_bench *t, gpu_kernel kernel, ductile_addr addr, uint64_t id) {
+    gpu_launch l = alias_launch(t, kernel, addr, id);
     return gpu_start(t->gpu, &l);
 }
 
@@ -58,17 +53,10 @@ int alias_spin(const alias_bench *t) {
     return gpu_start(t->gpu, &l);
 }
 
-int alias_early_fill(const alias_bench *t, ductile_addr addr, uint64_t id) {
-    gpu_launch l = alias_launch(t, GPU_EARLY_FILL, addr, id);
+int alias_early(const alias_bench *t, gpu_kernel kernel, ductile_addr addr, uint64_t id) {
+    gpu_launch l = alias_launch(t, kernel, addr, id);
     l.blocks = ALIAS_FEW_BLOCKS;
-    l.arguments[3] = ALIAS_WORK_NS;
-    return gpu_start(t->gpu, &l);
-}
-
-int alias_early_check(const alias_bench *t, ductile_addr addr, uint64_t id) {
-    gpu_launch l = alias_launch(t, GPU_EARLY_CHECK, addr, id);
-    l.blocks = ALIAS_FEW_BLOCKS;
-    l.arguments[4] = ALIAS_WORK_NS;
+    l.arguments[kernel == GPU_EARLY_FILL ? 3 : 4] = ALIAS_WORK_NS; /* a check has a counter, too */
     return gpu_start(t->gpu, &l);
 }
 

@@ -32,6 +32,7 @@ typedef struct alias_bench {
     uint64_t n_words;
     dvmm_phys handles[ALIAS_HANDLES];
     ductile_addr a;
+    ductile_addr b;     /* the latest second address */
     ductile_addr slots; /* ALIAS_SLOTS spans for second addresses */
     ductile_addr plain;
     ductile_addr counter; /* device memory: words that differed */
@@ -55,13 +56,11 @@ const char *alias_map_all(alias_bench *t, ductile_addr at);
 /* A launch on the bench's stream with the operands of most kernels. */
 gpu_launch alias_launch(const alias_bench *t, gpu_kernel kernel, ductile_addr addr, uint64_t id);
 
-int alias_fill(const alias_bench *t, ductile_addr addr, uint64_t id);
-int alias_check(const alias_bench *t, gpu_kernel how, ductile_addr addr, uint64_t id);
 int alias_spin(const alias_bench *t);
+int alias_start(const alias_bench *t, gpu_kernel kernel, ductile_addr addr, uint64_t id);
 
-/* Kernels that let their successor start, pass time, and only then touch memory. */
-int alias_early_fill(const alias_bench *t, ductile_addr addr, uint64_t id);
-int alias_early_check(const alias_bench *t, ductile_addr addr, uint64_t id);
+/* A kernel that lets its successor start, passes time, and only then touches memory. */
+int alias_early(const alias_bench *t, gpu_kernel kernel, ductile_addr addr, uint64_t id);
 
 /* A kernel that may start before its elder is done. */
 int alias_dependent(const alias_bench *t, gpu_kernel kernel, ductile_addr addr, uint64_t id);
@@ -91,12 +90,14 @@ typedef enum alias_promise {
 
 typedef struct alias_probe {
     const char *name;
-    const char *(*run)(alias_bench *t);
+    const char *steps;
     alias_promise promise;
     bool is_dependent; /* needs programmatic dependent launch */
 } alias_probe;
 
 extern const alias_probe alias_probes[];
 extern const size_t n_alias_probes;
+
+const char *alias_play(alias_bench *t, const char *steps);
 
 #endif

@@ -77,8 +77,8 @@ static const char *do_all(held *h) {
                                                             &h->made[2])));
     TRY(without_memory("pressure", ductile_alloc(a, 40 * MIB, h->f.streams[1], &h->made[3])));
     TRY(without_memory("snapshot", ductile_snapshot_json(a, end_text, NULL)));
-    TRY(without_memory("trim", ductile_trim(a, 0, NULL)));
-    TRY(without_memory("trim of a pool", ductile_pool_trim(a, FULL, NULL)));
+    TRY(without_memory("trim", ductile_trim(a, NULL, 0, NULL)));
+    TRY(without_memory("trim of a pool", ductile_trim(a, &FULL, 0, NULL)));
     for (int i = 0; i < 200; i++) { /* maintenance comes by */
         ductile_addr small = 0;
         TRY(without_memory("small", ductile_alloc(a, 512, h->f.streams[0], &small)));
@@ -94,7 +94,7 @@ static const char *is_whole_again(held *h) {
     for (size_t i = 0; i < 4; i++) {
         NEED_OK(ductile_free(a, h->made[i]));
     }
-    NEED_OK(ductile_trim(a, 0, NULL));
+    NEED_OK(ductile_trim(a, NULL, 0, NULL));
     NEED_OK(ductile_alloc(a, 5 * FIXTURE_GRANULE, h->f.streams[1], h->made));
     NEED(ductile_check(a, report, sizeof report) == DUCTILE_OK, "check: %s", report);
     return fixture_close(&h->f);
@@ -131,7 +131,7 @@ Test(host_nodes, each_request_of_a_trim_may_fail_with_any_number_of_nodes_left) 
             held h = {.hole = 0};
             assert_fine(hold(&h, n_spare));
             arm(nth);
-            ductile_status status = ductile_trim(h.f.allocator, 0, NULL);
+            ductile_status status = ductile_trim(h.f.allocator, NULL, 0, NULL);
             failed = disarm();
             const char *why = without_memory("trim", status);
             why = why != NULL ? why : is_whole_again(&h);
@@ -227,7 +227,7 @@ static void hold_gaps(held *h, uint32_t n_spare) {
         assert_ok(ductile_pin(a, h->own[i]));
         assert_ok(ductile_free(a, h->own[i]));
     }
-    assert_ok(ductile_trim(a, 0, NULL));
+    assert_ok(ductile_trim(a, NULL, 0, NULL));
     for (size_t i = 1; i < 6; i += 2) {
         assert_ok(ductile_unpin(a, h->own[i]));
     }

@@ -85,7 +85,7 @@ static const char *run_with_fault(const ductile_virtual_fault *fault, bool *fire
     }
     TRY(check_side(t.f.allocator, "exporter"));
     TRY(check_side(t.importer, "importer"));
-    NEED(ductile_empty_cache(t.importer) == DUCTILE_OK, "a trim of the importer");
+    NEED(ductile_trim(t.importer, NULL, 0, NULL) == DUCTILE_OK, "a trim of the importer");
     ductile_virtual_state after = fixture_state(&t.f);
     NEED(count_descriptors() == open, "%zu descriptors, %zu before", count_descriptors(), open);
     NEED(fixture_stats(t.f.allocator).exported_bytes == 0, "something is still exported");
@@ -268,7 +268,7 @@ Test(share_faults, imports_of_an_ended_stream_go_later_when_it_cannot_be_marked)
         assert_ok(ductile_import_close(m.t.importer, m.there[i]));
     }
     assert_fine(fixture_sync_all(&m.t.f));
-    assert_ok(ductile_empty_cache(m.t.importer));
+    assert_ok(ductile_trim(m.t.importer, NULL, 0, NULL));
     close_exports(&m);
     assert_fine(two_ends_close(&m.t));
 }
@@ -298,7 +298,7 @@ Test(share_faults, a_poll_tries_every_import_that_may_go) {
     assert_fine(fixture_sync_all(&m.t.f));
     uint64_t before = ductile_virtual_count(m.t.f.gpu, "unmap");
     fail_calls(&m, "unmap", 1, 1);
-    assert_status(ductile_empty_cache(m.t.importer), DUCTILE_ERR_DRIVER);
+    assert_status(ductile_trim(m.t.importer, NULL, 0, NULL), DUCTILE_ERR_DRIVER);
     assert_u64(ductile_virtual_count(m.t.f.gpu, "unmap") - before, N_IMPORTS);
     fail_calls(&m, NULL, 0, 0);
     assert_fine(check_side(m.t.importer, "importer"));

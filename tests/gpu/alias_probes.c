@@ -35,7 +35,7 @@ static const char *run_rounds(alias_bench *t, const alias_probe *p, unsigned rou
                               uint64_t *mismatches) {
     TRY(alias_clear_counter(t));
     for (unsigned i = 0; i < rounds; i++) {
-        TRY(p->run(t));
+        TRY(alias_play(t, p->steps));
     }
     return alias_read_counter(t, mismatches);
 }

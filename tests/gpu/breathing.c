@@ -103,7 +103,7 @@ static const char *check_refusal(worker *w, uint64_t size) {
     uint64_t total = 0;
     ductile_stats s = {.struct_size = sizeof s};
     NEED_OK(dvmm_mem_info(w->driver, &free_bytes, &total));
-    NEED_OK(ductile_get_stats(w->allocator, &s));
+    NEED_OK(ductile_get_stats(w->allocator, NULL, &s));
     uint64_t touched = touched_granules(w) * w->granule;
     uint64_t unused = s.reserved_bytes > touched ? s.reserved_bytes - touched : 0;
     uint64_t needed = dti_round_up(size, w->granule) + slack_bytes(w);
@@ -198,7 +198,7 @@ static const char *trim_sometimes(worker *w) {
         return NULL;
     }
     w->trims++;
-    NEED_OK(ductile_empty_cache(w->allocator));
+    NEED_OK(ductile_trim(w->allocator, NULL, 0, NULL));
     return NULL;
 }
 
@@ -268,9 +268,9 @@ static const char *work_and_report(worker *w) {
     report(w);
     TRY(why);
     TRY(was_a_test(w));
-    NEED_OK(ductile_empty_cache(w->allocator));
+    NEED_OK(ductile_trim(w->allocator, NULL, 0, NULL));
     ductile_stats s = {.struct_size = sizeof s};
-    NEED_OK(ductile_get_stats(w->allocator, &s));
+    NEED_OK(ductile_get_stats(w->allocator, NULL, &s));
     NEED(s.reserved_bytes == 0, "%llu bytes are still held", (unsigned long long)s.reserved_bytes);
     return NULL;
 }

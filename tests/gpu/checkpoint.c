@@ -131,7 +131,7 @@ static const char *go_on(child *c) {
         NEED_OK(ductile_free(c->a, c->kept[i].address));
     }
     NEED_OK(ductile_pool_release(c->a, POOL));
-    NEED_OK(ductile_trim(c->a, 0, &released));
+    NEED_OK(ductile_trim(c->a, NULL, 0, &released));
     NEED(released >= 900 * DTI_MIB, "a trim gave %llu bytes", (unsigned long long)released);
     NEED_OK(ductile_destroy(c->a));
     return NULL;

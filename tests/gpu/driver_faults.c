@@ -233,7 +233,7 @@ static const char *pins_and_dedicated(program *p) {
 }
 
 static const char *limits_and_trims(program *p) {
-    CLEAN(ductile_trim(p->allocator, 12 * p->granule, NULL));
+    CLEAN(ductile_trim(p->allocator, NULL, 12 * p->granule, NULL));
     CLEAN(set_soft_limit(p->allocator, 20 * p->granule));
     TRY(take_some(p, 3, 6 * p->granule, 2));
     CLEAN(set_soft_limit(p->allocator, 0));
@@ -242,7 +242,7 @@ static const char *limits_and_trims(program *p) {
     ductile_status status =
         ductile_alloc(p->allocator, 2 * LIMIT_GRANULES * p->granule, p->streams[0], &none);
     NEED(status != DUCTILE_OK, "more than the limit was handed out");
-    CLEAN(ductile_empty_cache(p->allocator));
+    CLEAN(ductile_trim(p->allocator, NULL, 0, NULL));
     return NULL;
 }
 
@@ -324,7 +324,7 @@ static const char *end_of_a_stream(program *p) {
     }
     CLEAN(ductile_stream_done(p->allocator, p->streams[2]));
     TRY(take_some(p, 2, 3 * p->granule, 1));
-    CLEAN(ductile_empty_cache(p->allocator));
+    CLEAN(ductile_trim(p->allocator, NULL, 0, NULL));
     return NULL;
 }
 
@@ -346,7 +346,7 @@ static const char *statistics_agree(program *p) {
     char report[256] = "";
     ductile_stats s = {.struct_size = sizeof s};
     NEED(ductile_check(p->allocator, report, sizeof report) == DUCTILE_OK, "check: %s", report);
-    NEED_OK(ductile_get_stats(p->allocator, &s));
+    NEED_OK(ductile_get_stats(p->allocator, NULL, &s));
     NEED(s.reserved_bytes == s.allocated_bytes + s.free_bytes + s.pending_bytes + s.cached_bytes +
                                  s.quarantined_bytes,
          "the statistics do not add up");
@@ -360,7 +360,7 @@ static const char *statistics_agree(program *p) {
 /* The driver works again: a pool that stayed paused comes back, and all is as it was. */
 static const char *mend(program *p) {
     ductile_pool_info info = {.struct_size = sizeof info};
-    NEED_OK(ductile_pool_query(p->allocator, PLAIN, &info));
+    NEED_OK(ductile_list_pools(p->allocator, &PLAIN, &info, 1, NULL));
     if (info.paused) {
         ductile_status status = ductile_resume(p->allocator, PLAIN);
         NEED(status == DUCTILE_OK || faulty.n_failures > 0, "resume: %s",
@@ -384,8 +384,8 @@ static bool is_there_room(const program *p, const ductile_stats *s) {
 static const char *serves_again(program *p) {
     ductile_addr address = 0;
     ductile_stats s = {.struct_size = sizeof s};
-    NEED_OK(ductile_empty_cache(p->allocator));
-    NEED_OK(ductile_get_stats(p->allocator, &s));
+    NEED_OK(ductile_trim(p->allocator, NULL, 0, NULL));
+    NEED_OK(ductile_get_stats(p->allocator, NULL, &s));
     p->quarantined_runs += s.quarantined_bytes > 0;
     bool has_room = is_there_room(p, &s);
     ductile_status status = ductile_alloc(p->allocator, 2 * p->granule, p->streams[0], &address);
@@ -399,7 +399,7 @@ static const char *ends_empty(program *p) {
     TRY(sync_all(p));
     NEED_OK(ductile_pool_release(p->allocator, PLAIN));
     (void)!ductile_pool_release(p->allocator, PLAIN); /* of its first opening, if that succeeded */
-    NEED_OK(ductile_empty_cache(p->allocator));
+    NEED_OK(ductile_trim(p->allocator, NULL, 0, NULL));
     return statistics_agree(p);
 }
 

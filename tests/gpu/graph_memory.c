@@ -20,7 +20,6 @@
  */
 #include "tests/support/command.h"
 #include "tests/support/complain.h"
-#include "tests/support/ending.h"
 #include "tests/support/graphs.h"
 #include "tests/support/painter.h"
 #include "tests/support/program_device.h"
@@ -28,6 +27,7 @@
 
 #include <pthread.h>
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -38,6 +38,46 @@ enum {
     MOST_BLOCKS = 96, /* of one thread */
     SECONDS_IN_ALL = 540
 };
+
+/* ---- The end of a play ----------------------------------------------------------------------- */
+
+/* Threads that play together end together: the first complaint of any of them is kept, and ends the
+ * play for all. */
+typedef struct ending {
+    _Atomic bool is_over;
+    pthread_mutex_t lock;
+    char why[4096]; /* under `lock`; the first complaint */
+} ending;
+
+#define ENDING_INITIALIZER                                                                         \
+    { .lock = PTHREAD_MUTEX_INITIALIZER }
+
+static void ending_now(ending *e) {
+    atomic_store(&e->is_over, true);
+}
+
+static void ending_because(ending *e, const char *why) {
+    if (why == NULL) {
+        return;
+    }
+    (void)pthread_mutex_lock(&e->lock);
+    if (e->why[0] == '\0') {
+        (void)snprintf(e->why, sizeof e->why, "%s", why);
+    }
+    (void)pthread_mutex_unlock(&e->lock);
+    ending_now(e);
+}
+
+static bool ending_is_over(const ending *e) {
+    return atomic_load(&e->is_over);
+}
+
+static const char *ending_why(ending *e) {
+    (void)pthread_mutex_lock(&e->lock);
+    const char *why = e->why[0] != '\0' ? e->why : NULL;
+    (void)pthread_mutex_unlock(&e->lock);
+    return why;
+}
 
 typedef struct request {
     bool is_virtual;
@@ -147,7 +187,7 @@ static const char *trim_or_check(neighbour *n) {
     char report[256] = "";
     switch (rng_below(&n->rng, 6)) {
     case 0:
-        NEED_OK(ductile_trim(n->s->allocator, rng_below(&n->rng, n->s->limit), NULL));
+        NEED_OK(ductile_trim(n->s->allocator, NULL, rng_below(&n->rng, n->s->limit), NULL));
         return NULL;
     case 1:
         NEED(ductile_check(n->s->allocator, report, sizeof(report)) == DUCTILE_OK, "check: %s",
@@ -385,7 +425,7 @@ static const char *judge(stage *s) {
     NEED(mismatches == 0, "%llu words of the graphs' memory differ",
          (unsigned long long)mismatches);
     ductile_stats stats = {.struct_size = sizeof(stats)};
-    NEED_OK(ductile_get_stats(s->allocator, &stats));
+    NEED_OK(ductile_get_stats(s->allocator, NULL, &stats));
     command_figure("neighbours_breaths", atomic_load(&s->n_steps));
     command_figure("recycled_handles", stats.recycled_handles);
     command_figure("compacted_handles", stats.compacted_handles);

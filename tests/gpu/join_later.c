@@ -136,8 +136,8 @@ static const char *ask(play *p, bool *is_served) {
 static const char *trim_and_ask(play *p, bool *is_served) {
     ductile_stats stats = {.struct_size = sizeof stats};
     bool is_at_work = false;
-    NEED_OK(ductile_trim(p->allocator, 0, NULL));
-    NEED_OK(ductile_get_stats(p->allocator, &stats));
+    NEED_OK(ductile_trim(p->allocator, NULL, 0, NULL));
+    NEED_OK(ductile_get_stats(p->allocator, NULL, &stats));
     TRY(user_is_at_work(p, &is_at_work));
     p->has_broken = p->has_broken || (is_at_work && stats.reserved_bytes < p->used.size);
     return ask(p, is_served);

@@ -227,7 +227,7 @@ static const char *run_cycle(churn *c) {
     }
     c->cycles++;
     if (c->cycles % TRIM_EVERY_CYCLES == 0) {
-        NEED_OK(ductile_trim(c->allocator, c->limit / 2, NULL));
+        NEED_OK(ductile_trim(c->allocator, NULL, c->limit / 2, NULL));
     }
     return c->cycles % CHECK_EVERY_CYCLES == 0 ? check_invariants(c) : NULL;
 }
@@ -352,7 +352,7 @@ static bool is_over(const churn *c, double begin, unsigned part) {
 static const char *measure(churn *c, double cpu_seconds, uint64_t n, flat_sample *out) {
     ductile_stats s = {.struct_size = sizeof s};
     uint64_t granule = dvmm_get_caps(c->driver)->granule_bytes;
-    NEED_OK(ductile_get_stats(c->allocator, &s));
+    NEED_OK(ductile_get_stats(c->allocator, NULL, &s));
     *out = flat_measure(&s, cpu_seconds, n, s.mapped_bytes / granule);
     out->handles = s.reserved_bytes / granule;
     flat_print(out, c->behind.operations + operations_of(c));
@@ -385,7 +385,7 @@ static const char *judge(churn *c) {
     ductile_stats stats = {.struct_size = sizeof(stats)};
     uint64_t mismatches = 0;
     TRY(painter_mismatches(&c->painter, &mismatches));
-    NEED_OK(ductile_get_stats(c->allocator, &stats));
+    NEED_OK(ductile_get_stats(c->allocator, NULL, &stats));
     command_figure("cycles", c->cycles);
     command_figure("ops", c->allocs + c->frees);
     command_figure("painted_bytes", c->painted_bytes);

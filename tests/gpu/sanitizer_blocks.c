@@ -104,7 +104,7 @@ static const char *use_well(const child *c) {
             NEED_OK(ductile_free(c->a, blocks[i]));
         }
         if (round % 2 == 1) {
-            NEED_OK(ductile_empty_cache(c->a));
+            NEED_OK(ductile_trim(c->a, NULL, 0, NULL));
         }
     }
     return NULL;
@@ -136,7 +136,7 @@ static const char *keep_the_second(const child *c, ductile_addr blocks[3]) {
     finish_work(c);
     NEED_OK(ductile_free(c->a, blocks[0]));
     NEED_OK(ductile_free(c->a, blocks[2]));
-    NEED_OK(ductile_empty_cache(c->a));
+    NEED_OK(ductile_trim(c->a, NULL, 0, NULL));
     return NULL;
 }
 

@@ -161,7 +161,7 @@ static const char *export_round(side *s, unsigned round) {
     TRY(expect_bytes(s, addr, s->r->is_virtual ? value : (uint8_t)~value, size));
     NEED_OK(ductile_unexport(s->a, addr));
     NEED_OK(ductile_free(s->a, addr));
-    NEED_OK(ductile_empty_cache(s->a));
+    NEED_OK(ductile_trim(s->a, NULL, 0, NULL));
     ductile_stats stats = fixture_stats(s->a);
     NEED(stats.reserved_bytes == 0 && stats.exported_bytes == 0, "memory is still held");
     TRY(say(s, 'u'));
@@ -317,7 +317,7 @@ static const char *outlive_importer(side *s, unsigned i) {
     TRY(expect_bytes(s, addr, 0x51, DEATH_BYTES));
     NEED_OK(ductile_unexport(s->a, addr));
     NEED_OK(ductile_free(s->a, addr));
-    NEED_OK(ductile_empty_cache(s->a));
+    NEED_OK(ductile_trim(s->a, NULL, 0, NULL));
     NEED(fixture_stats(s->a).reserved_bytes == 0, "memory is still held");
     return NULL;
 }

@@ -19,7 +19,7 @@
  */
 #include "tests/support/command.h"
 #include "tests/support/complain.h"
-#include "tests/support/hands.h"
+#include "tests/support/painter.h"
 #include "tests/support/program_device.h"
 #include "tests/support/rng.h"
 #include "vmm/base/align.h"
@@ -41,6 +41,151 @@ enum {
 };
 
 static const ductile_pool_id pool = {7, 0};
+
+/* ---- One GPU's hands on memory that two of them reach ------------------------------------------
+ */
+
+typedef struct hands {
+    int device;
+    dvmm_driver *driver;
+    painter painter;
+    ductile_stream stream;
+    dvmm_event event; /* recorded where the other one is to go on */
+} hands;
+
+enum { LATE_NS = 200000000 }; /* longer than a pause that does not wait */
+
+static const char *hands_open(hands *h, ductile_virtual_gpu *gpu) {
+    TRY(painter_open(&h->painter, h->driver, h->device));
+    if (gpu != NULL) {
+        NEED_OK(ductile_virtual_stream_create_on(gpu, h->device, &h->stream));
+    } else {
+        NEED_OK(dvmm_stream_create(h->driver, &h->stream));
+    }
+    NEED_OK(dvmm_event_create(h->driver, &h->event));
+    return NULL;
+}
+
+static const char *hands_close(hands *h) {
+    painter_close(&h->painter);
+    NEED_OK(dvmm_event_destroy(h->driver, h->event));
+    NEED_OK(dvmm_stream_destroy(h->driver, h->stream));
+    return NULL;
+}
+
+/* What `to` does from now on comes after what `from` has done. */
+static const char *let_go_on(const hands *from, const hands *to) {
+    NEED_OK(dvmm_event_record(from->driver, from->event, from->stream));
+    NEED_OK(dvmm_stream_wait_event(to->driver, to->stream, from->event));
+    return NULL;
+}
+
+/* ---- Memory of the peer -------------------------------------------------------------------- */
+
+static const char *map_for_both(const hands *owner, const hands *peer, uint64_t size,
+                                ductile_addr *out) {
+    dvmm_driver *d = owner->driver;
+    const dvmm_phys_props props = {0};
+    const int both[] = {owner->device, peer->device};
+    const uint64_t all = dti_round_up(size, dvmm_get_caps(d)->granule_bytes);
+    dvmm_phys phys = 0;
+    NEED_OK(dvmm_address_reserve(d, all, out));
+    NEED_OK(dvmm_phys_create(d, all, &props, &phys));
+    NEED_OK(dvmm_map(d, *out, all, phys));
+    NEED_OK(dvmm_set_access_for(d, *out, all, DVMM_ACCESS_RW, both, 2));
+    NEED_OK(dvmm_phys_release(d, phys));
+    return NULL;
+}
+
+static const char *far_open(const hands *owner, const hands *peer, uint64_t size,
+                            ductile_addr *out) {
+    if (dvmm_get_caps(owner->driver)->is_virtual) {
+        return map_for_both(owner, peer, size, out);
+    }
+    NEED_OK(dvmm_mem_alloc(peer->driver, size, out));
+    return NULL;
+}
+
+static const char *far_close(const hands *owner, const hands *peer, uint64_t size,
+                             ductile_addr far) {
+    dvmm_driver *d = owner->driver;
+    if (!dvmm_get_caps(d)->is_virtual) {
+        NEED_OK(dvmm_mem_free(peer->driver, far));
+        return NULL;
+    }
+    const uint64_t all = dti_round_up(size, dvmm_get_caps(d)->granule_bytes);
+    NEED_OK(dvmm_unmap(d, far, all));
+    NEED_OK(dvmm_address_free(d, far, all));
+    return NULL;
+}
+
+/* ---- Work that is late --------------------------------------------------------------------- */
+
+/* Of a stream of the second GPU, recorded on a block of the first one's memory that is to go. */
+typedef struct late_work {
+    hands *owner;
+    hands *peer;
+    uint64_t id;     /* of the next pattern                                       */
+    uint64_t n_late; /* times that the work was not done when the memory was to go */
+} late_work;
+
+static const char *begin_late(late_work *l, ductile_allocator *a, canvas *c) {
+    c->size = 10 * DTI_MIB + 512;
+    c->id = l->id++;
+    NEED_OK(ductile_alloc(a, c->size, l->owner->stream, &c->address));
+    TRY(paint(&l->owner->painter, c, l->owner->stream));
+    TRY(let_go_on(l->owner, l->peer));
+    TRY(dawdle(&l->peer->painter, l->peer->stream, LATE_NS));
+    c->id = l->id++;
+    TRY(paint(&l->peer->painter, c, l->peer->stream));
+    NEED_OK(dvmm_event_record(l->peer->driver, l->peer->event, l->peer->stream));
+    NEED_OK(ductile_record_stream(a, c->address, l->peer->stream));
+    return NULL;
+}
+
+static bool is_over(const late_work *l) {
+    return dvmm_event_query(l->peer->driver, l->peer->event) == DUCTILE_OK;
+}
+
+/* A pool is paused while the peer has yet to write to a block of it. Afterwards that is done, and
+ * what it wrote is there when the contents were kept. */
+static const char *late_before_pause(late_work *l, ductile_allocator *a,
+                                     ductile_contents contents) {
+    canvas c;
+    const ductile_pool_id id = {9, l->id}; /* one that holds nothing yet */
+    NEED_OK(ductile_pool_retain(a, id));
+    NEED_OK(ductile_pool_set_kind(a, id, DUCTILE_POOL_PLAIN));
+    NEED_OK(ductile_pool_begin(a, id, NULL, NULL));
+    TRY(begin_late(l, a, &c));
+    NEED_OK(ductile_pool_end(a, id));
+    l->n_late += !is_over(l);
+    NEED_OK(ductile_pause(a, id, contents));
+    NEED(is_over(l), "a pause did not wait for the peer's stream");
+    NEED_OK(ductile_resume(a, id));
+    if (contents == DUCTILE_CONTENTS_KEEP) {
+        TRY(look(&l->owner->painter, &c, l->owner->stream));
+    }
+    NEED_OK(ductile_free(a, c.address));
+    NEED_OK(ductile_pool_release(a, id));
+    NEED_OK(ductile_pool_release(a, id));
+    return NULL;
+}
+
+/* The allocator is destroyed meanwhile; with `is_freed` the block was freed before. */
+static const char *late_before_destroy(late_work *l, ductile_allocator *a, bool is_freed) {
+    canvas c;
+    NEED_OK(ductile_enable_peer(a, l->peer->device));
+    TRY(begin_late(l, a, &c));
+    if (is_freed) {
+        NEED_OK(ductile_free(a, c.address));
+    }
+    l->n_late += !is_over(l);
+    NEED_OK(ductile_destroy(a));
+    NEED(is_over(l), "an allocator ended and did not wait for the peer's stream");
+    return NULL;
+}
+
+/* ---- The pair ------------------------------------------------------------------------------ */
 
 typedef struct request {
     bool is_virtual;
@@ -345,8 +490,9 @@ static const char *free_under_the_peer_often(pair *p) {
     TRY(wait_for_both(p));
     TRY(expect_no_mismatch(p));
     ductile_stats s = {.struct_size = sizeof s};
-    NEED_OK(ductile_trim(p->a, UINT64_MAX, NULL)); /* looks at markers, and gives nothing back */
-    NEED_OK(ductile_get_stats(p->a, &s));
+    NEED_OK(
+        ductile_trim(p->a, NULL, UINT64_MAX, NULL)); /* looks at markers, and gives nothing back */
+    NEED_OK(ductile_get_stats(p->a, NULL, &s));
     NEED(s.pending_blocks == 0, "%llu blocks wait for work that is done",
          (unsigned long long)s.pending_blocks);
     return NULL;
@@ -384,7 +530,7 @@ static const char *run_cycle(pair *p) {
     }
     if (p->cycles % 4 == 3) {
         TRY(wait_for_both(p));
-        NEED_OK(ductile_trim(p->a, p->limit / 4, NULL));
+        NEED_OK(ductile_trim(p->a, NULL, p->limit / 4, NULL));
     }
     p->cycles++;
     TRY(expect_no_mismatch(p));
@@ -412,7 +558,7 @@ static const char *begin(pair *p) {
 
 static const char *judge(const pair *p) {
     ductile_stats s = {.struct_size = sizeof s};
-    NEED_OK(ductile_get_stats(p->a, &s));
+    NEED_OK(ductile_get_stats(p->a, NULL, &s));
     command_figure("cycles", p->cycles);
     command_figure("ops", p->ops);
     command_figure("granules_asked", p->granules_asked);

@@ -120,9 +120,9 @@ def check_block(root, text, section):
 
 def check_picture(root):
     sys.path.insert(0, str(root / "bench"))
-    plot_held = importlib.import_module("plot_held")
-    if (root / PICTURE).read_text(encoding="utf-8") != plot_held.make_picture(root / ROWS):
-        yield f"{PICTURE}: not what bench/plot_held.py makes of {ROWS}"
+    plot = importlib.import_module("plot")
+    if (root / PICTURE).read_text(encoding="utf-8") != plot.make_picture(root / ROWS):
+        yield f"{PICTURE}: not what bench/plot.py makes of {ROWS}"
 
 
 def main():

@@ -25,7 +25,8 @@ import sys
 BELOW_POOL = ["segments", "vmm", "vmm/driver", "vmm/base"]
 POOL = ["pool/base", "pool/blocks", "pool/streams", "pool/sharing", "pool/growth", "pool/pressure",
         "pool/inspect", "pool/pools"]
-SERVICES = ["pool/services/callbacks", "pool/services/fill", "pool/services/profiling"]
+SERVICES = ["pool/services/callbacks", "pool/services/fill", "pool/services/profiling", "pool/services/sharing",
+            "pool/services/snapshot"]
 MODEL = ["vmm/virtual/state", "vmm/virtual/addresses", "vmm/virtual/race", "vmm/virtual/memory", "vmm/virtual/work",
          "vmm/virtual"]
 ROOMS = {
@@ -41,7 +42,7 @@ ROOMS = {
     "pool": ["pool/services"] + POOL + BELOW_POOL + ["vmm/cuda"],  # the front door chooses the backend
     "pool/preload": [],  # the public headers and the driver's binary interface
     "bench/base": ["vmm/cuda", "vmm/driver", "vmm/base"],  # opens the device
-    "bench/trace": ["bench/base"],
+    "bench/trace": ["bench/base", "vmm/base"],
     "bench/contenders": ["bench/base", "vmm", "vmm/driver", "vmm/base"],
     "bench/replay": ["bench/contenders", "bench/trace", "bench/base", "vmm/driver", "vmm/base"],
     "bench/workloads": ["bench/replay", "bench/contenders", "bench/trace", "bench/base", "vmm", "vmm/driver", "vmm/base"],

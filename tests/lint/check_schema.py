@@ -13,7 +13,7 @@ import pathlib
 import re
 import sys
 
-SCHEMA = "pool/inspect/snapshot.schema.json"
+SCHEMA = "pool/services/snapshot/snapshot.schema.json"
 
 
 def read_statistics(header):
@@ -35,9 +35,9 @@ def main():
     root = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else pathlib.Path(__file__).parents[2]).resolve()
     schema = json.loads((root / SCHEMA).read_text())
     statistics = read_statistics((root / "pool/include/ductile.h").read_text())
-    writer = (root / "pool/inspect/snapshot.c").read_text()
+    writer = (root / "pool/services/snapshot/snapshot.c").read_text()
     states = re.findall(r'case DUCTILE_BLOCK_\w+:\s*return "(\w+)";', writer)
-    flags = re.findall(r',\\"(\w+)\\":true', writer)
+    flags = re.findall(r'dti_json_bool\(j, "(\w+)", true\)', writer)
     if len(statistics) < 20 or len(states) < 5 or not flags:
         sys.exit(f"{SCHEMA}: the sources that it describes were not found")
     described = schema["properties"]["statistics"]

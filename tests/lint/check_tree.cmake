@@ -17,7 +17,7 @@ file(GLOB_RECURSE lists ${ROOT}/vmm/CMakeLists.txt ${ROOT}/segments/CMakeLists.t
   ${ROOT}/pool/CMakeLists.txt ${ROOT}/pool/preload/CMakeLists.txt ${ROOT}/bench/CMakeLists.txt ${ROOT}/tests/CMakeLists.txt ${ROOT}/python/CMakeLists.txt)
 file(GLOB_RECURSE pages ${ROOT}/docs/*.md ${ROOT}/bench/*.md ${ROOT}/python/*.md ${ROOT}/vmm/*.md)
 list(FILTER pages EXCLUDE REGEX "/python/(build|dist|\\.)")
-set(programs ${ROOT}/bench/run ${ROOT}/bench/torch/run ${ROOT}/tests/run ${ROOT}/tests/campaign ${ROOT}/tests/mutate ${ROOT}/tests/coverage ${ROOT}/tests/readme ${ROOT}/bench/plot_held.py ${ROOT}/bench/plot_shared.py ${ROOT}/python/tests/run ${ROOT}/python/tests/hardware
+set(programs ${ROOT}/bench/run ${ROOT}/bench/torch/run ${ROOT}/tests/run ${ROOT}/tests/campaign ${ROOT}/tests/mutate ${ROOT}/tests/coverage ${ROOT}/tests/readme ${ROOT}/bench/plot.py ${ROOT}/python/tests/run ${ROOT}/python/tests/hardware
   ${ROOT}/python/tests/torch_versions
   ${ROOT}/python/tests/torch_gpu/run_all ${ROOT}/python/tests/preload_gpu/run ${ROOT}/.ci/run)
 set(root_files ${ROOT}/python/pyproject.toml ${ROOT}/CMakeLists.txt ${ROOT}/CMakePresets.json ${ROOT}/README.md)

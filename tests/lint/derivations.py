@@ -105,12 +105,6 @@ def peers(rows):
                [with_spread(turns(rows, peer, trace, all_ms)) for trace in traces]]
 
 
-def peers_by_turn(rows):
-    efficiency = turns(rows, "torch-ductile", "fsdp2_llama", lambda row: row["efficiency"])
-    ms = turns(rows, "torch-ductile", "fsdp2_llama", all_ms)
-    return [f"{median(efficiency):.3f}", f"{median(ms):.0f}", f"{efficiency[0]:.3f}", f"{ms[0]:.0f}"]
-
-
 def peers_missed(rows):
     return [25, [f"{ns:.1f}" for ns in own_ns(rows, "ductile")[:3]]]
 
@@ -132,20 +126,6 @@ def first_steps(rows):
            for program in PROGRAMS]
 
 
-def near_row(row):
-    later = row["times_ms"][5:]
-    return [f"{sum(later) / len(later):.0f}", row["refusals"], f"{row['used'] / row['held']:.3f}"]
-
-
-def near_steps(rows):
-    near = {(row["model"], row["percent"], row["allocator"]): row for row in rows if row["part"] == "near"}
-    for program in ("gpt2", "lora", "resnet"):
-        for percent in (90, 98, 100.5):
-            found = [near.get((program, percent, name)) for name in ("ductile", "expandable", "native")]
-            if any(found):
-                yield [f"{percent:g}", [near_row(row) for row in found if row]]
-
-
 # ---- Near the smallest capacity --------------------------------------------------------------
 
 THREE = (("ductile", []), ("ductile", TIGHT), ("expandable", []))
@@ -159,20 +139,6 @@ def tight(rows):
                           if ("above_min_percent" in row) == near]
                 yield [f"{row[part]['wall_us'] / 1000:,.0f}" for part in ("first_pass", "all_passes")]
                 yield f"{row[efficiency]:.3f}"
-
-
-def tight_waits(rows):
-    near = [row for row in rows if "above_min_percent" in row]
-    return [max(row["stream_syncs"] for row in near if row["contender"] == "expandable"),
-            sum(row["stream_syncs"] for row in near if row["contender"] == "ductile")]
-
-
-def sizes(rows):
-    for name, settings in (("ductile", []), ("ductile", ["sizes=quick"]), ("ductile", TIGHT), ("expandable", []),
-                           ("classic", [])):
-        for trace in TRACES:
-            found = where(rows, contender=name, settings=settings, trace=trace)
-            yield [f"{all_ms(row):,.0f}" for row in found], f"{found[0]['efficiency']:.3f}"
 
 
 # ---- Two streams and a host that runs ahead --------------------------------------------------
@@ -233,20 +199,6 @@ def ranks(lines):
 # ---- What lag costs --------------------------------------------------------------------------
 
 LAGS = (0, 100, 10000)
-LAG_ROWS = (("ductile", []), ("ductile", [*TIGHT, *POLL]), ("ductile", [*TIGHT, *WAIT]), ("expandable", []),
-            ("classic", []))
-
-
-def lag_cell(row):
-    waits = row["stream_syncs"]
-    return [f"{row['efficiency']:.4f}", f"{waits:,}" if waits else []]
-
-
-def lag(rows):
-    yield LAGS
-    for trace in LAGGED:
-        for name, settings in LAG_ROWS:
-            yield [lag_cell(one(rows, trace=trace, contender=name, settings=settings, lag=n)) for n in LAGS]
 
 
 def lag_ways(first, second):
@@ -256,28 +208,6 @@ def lag_ways(first, second):
     for trace in LAGGED:
         for rows, settings in ways:
             yield [f"{one(rows, trace=trace, settings=settings, lag=n)['efficiency']:.4f}" for n in LAGS]
-
-
-# ---- From constant to wild -------------------------------------------------------------------
-
-
-SPREADS = (0, 25, 50, 75, 100)
-
-
-def sweep(rows, key):
-    for side_streams in (0, 2):
-        for recompute in (False, True):
-            yield [side_streams + 1]
-            for name in ("ductile", "expandable", "classic"):
-                for spread in SPREADS:
-                    (row,) = [row for row in rows if (row["contender"], row["spread_percent"], row["recompute"],
-                              row["side_streams"]) == (name, spread, recompute, side_streams)]
-                    yield f"{median(row[key]):.4f}", f"{max(row[key]):.4f}"
-
-
-def sweep_both(rows):
-    for key in ("held_over_used", "min_capacity_over_used"):
-        yield 5, SPREADS, sweep(rows, key)
 
 
 # ---- Streams that fall silent or end ---------------------------------------------------------
@@ -304,11 +234,6 @@ def trained(lines):
         for allocator in ("expandable", "ductile"):
             time, noise, more = found[model, allocator]
             yield more, time, noise
-
-
-def largest(lines):
-    found = {line.split()[1]: re.findall(r"\d+", line.split(maxsplit=2)[2]) for line in lines}
-    return found["ductile"][1], [found[name][0] for name in ("native", "expandable", "ductile")]
 
 
 # ---- A Llama on two GPUs ---------------------------------------------------------------------
@@ -338,28 +263,14 @@ def llama_steps(rows):
     yield llama_step(row)
 
 
-def old_driver(rows):
-    """Held and driver time of the runs on several streams; of the others no row differs."""
-    def pair(trace, passes, settings):
-        found = [row for row in rows if row["trace"] == trace and row["contender"] == "ductile"
-                 and row["passes"] == passes and row["settings"] == settings]
-        new, old = sorted(found, key=lambda row: row.get("old_driver", 0))
-        return [[f"{row['efficiency']:.3f}", f"{row['driver_time_us'] / 1000:.0f}"] for row in (new, old)]
-
-    told = [pair(trace, passes, settings) for trace in ("fsdp2_llama", "vit_multistream_record")
-            for settings in ([], TIGHT) for passes in (1, 5)]
-    alike = [pair(trace, passes, settings) for trace in TRACES[:3] for settings in ([], TIGHT) for passes in (1, 5)]
-    assert all(new[0] == old[0] for new, old in alike), "a run on one stream differs"
-    return told
-
-
 # ---- Which setting for which program ---------------------------------------------------------
 
 PROGRAM_ORDER = ("training", "lora", "images", "streams", "serving", "growing", "notebook", "small", "libraries")
 ALLOCATORS = ("native", "expandable", "ductile")
 # As the page has them.
 SLOWER = (("streams", "ductile"), ("streams", "ductile+record_stream:wait"), ("serving", "ductile+sizes:tight"))
-FASTER = (("notebook", "ductile"), ("notebook", "expandable"), ("images", "ductile"), ("images", "expandable"))
+FASTER = (("notebook", "ductile"), ("notebook", "expandable"), ("lora", "ductile"), ("growing", "expandable"),
+          ("images", "ductile"), ("images", "expandable"), ("serving", "ductile"))
 
 
 def gib(n_bytes):
@@ -367,7 +278,7 @@ def gib(n_bytes):
 
 
 def settings_rows(runs, part):
-    """{(program, way): row} of all runs of settings.py, without those that failed."""
+    """{(program, way): row} of all runs of settings.py, without those that failed; of two the later one."""
     return {(row["program"], row["way"]): row for rows in runs for row in rows
             if row["part"] == part and "error" not in row}
 
@@ -389,12 +300,18 @@ def settings_speed(*runs):
 
 
 def settings_slower(*runs):
-    """Percent, of those whose interval does not reach native."""
-    found = settings_rows(runs, "speed")
-    slower = {key: row for key, row in found.items()
-              if row.get("of_native", 1) + row.get("of_native_noise", 0) < 1}
-    assert sorted(slower) == sorted(SLOWER), sorted(slower)
-    return [f"{100 * (1 - slower[key]['of_native']):.1f}" for key in SLOWER]
+    """Percent, of those whose interval does not reach native: of each run that has them."""
+    each = [settings_rows([rows], "speed") for rows in runs]
+    for found in each:
+        slower = [key for key, row in found.items() if row.get("of_native", 1) + row.get("of_native_noise", 0) < 1]
+        assert not slower or sorted(slower) == sorted(SLOWER), slower
+    return [[f"{100 * (1 - found[key]['of_native']):.1f}" for found in each if key in found] for key in SLOWER]
+
+
+def settings_slower_turns(*runs):
+    """Milliseconds of the first and the last turn of a server with `sizes:tight`, run by run."""
+    every = [settings_rows([rows], "speed").get(("serving", "ductile+sizes:tight")) for rows in runs]
+    return [[f"{row['turns_ms'][at]:.0f}" for at in (0, -1)] for row in every if row]
 
 
 def settings_faster(*runs):
@@ -441,6 +358,12 @@ def settings_near(*runs):
         own = [found.get((program, way)) for way in ("expandable", "ductile")]
         if all(own):
             yield gib(own[0]["cap"]), [[row["refusals"], row["retries"], f"{row['ms']:.0f}"] for row in own]
+
+
+def settings_near_wait(rows):
+    """Steps refused, retries and milliseconds of the program with streams of its own, told to wait."""
+    row = settings_rows([rows], "near")["streams", "ductile+record_stream:wait"]
+    return row["refusals"], row["retries"], f"{row['ms']:.0f}"
 
 
 CAPPED = (*TRACES[:1], *TRACES[2:4], "fsdp2_llama", "fsdp", "oneshot", "llama_1b_lora_recompute", "offload")

@@ -90,8 +90,8 @@ PLANTS = {
     "a private word in a decision": (
         "check_words.py", "docs/decisions/README.md", "The misfits.\n", '"misfits": say oversized'),
     "a block state that is not published": (
-        "check_schema.py", "pool/inspect/snapshot.c", 'case DUCTILE_BLOCK_PLANTED: return "planted";\n',
-        "pool/inspect/snapshot.schema.json: lacks the state planted"),
+        "check_schema.py", "pool/services/snapshot/snapshot.c", 'case DUCTILE_BLOCK_PLANTED: return "planted";\n',
+        "pool/services/snapshot/snapshot.schema.json: lacks the state planted"),
     "a private word in a page": (
         "check_words.py", "docs/contract.md", "The luggage of a plan.\n", '"luggage": say an argument'),
     "a promise without a test": (
@@ -114,7 +114,7 @@ PLANTS = {
         "check_numbers.py", "docs/benchmarking.md",
         "\n# A section\n\n" + re.sub(r"measured at \w+", "", FALSE_COSTS), 'the section does not say "measured at'),
     "a picture that its rows do not make": (
-        "check_numbers.py", "docs/images/held.svg", "<!-- -->\n", "not what bench/plot_held.py makes of"),
+        "check_numbers.py", "docs/images/held.svg", "<!-- -->\n", "not what bench/plot.py makes of"),
     "a long line in a page": (
         "check_pages.py", "docs/contract.md", "word " * 25 + "\n", "125 characters; 120 are the most"),
     "a README that grows": (

@@ -235,7 +235,7 @@ static ductile_status free_call(subject *s, ductile_addr address, unsigned how) 
     if (how % 4 != 1) {
         return ductile_free(s->f.allocator, address);
     }
-    ductile_status status = ductile_free_reporting(s->f.allocator, address, &pends);
+    ductile_status status = ductile_free_ex(s->f.allocator, address, NULL, 0, &pends);
     s->wrong = pends == 0 || pends == 1 ? s->wrong : "is_pending was not set";
     return status;
 }
@@ -375,7 +375,8 @@ const char *do_free_on(subject *s, const record *r) {
     ductile_virtual_block_end(s->f.gpu, gone.address);
     (void)model_remove(&s->m, (size_t)(b - s->m.blocks));
     s->live_bytes -= gone.size;
-    ductile_status status = ductile_free_on(s->f.allocator, gone.address, s->slots[slot].stream);
+    ductile_status status =
+        ductile_free_ex(s->f.allocator, gone.address, &s->slots[slot].stream, 1, NULL);
     TRY(may_be(s, "free_on", status, status == DUCTILE_OK));
     if (status != DUCTILE_OK) {
         s->live_bytes += gone.size;

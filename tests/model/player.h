@@ -8,7 +8,7 @@
 
 #include "tests/support/fault_sites.h"
 
-enum { MOST_WORDS = 12, MOST_NAMES = 6000, MOST_AWAITED = 8, WORD_BYTES = 32 };
+enum { MOST_WORDS = 24, MOST_NAMES = 6000, MOST_AWAITED = 8, MOST_HELPERS = 4, WORD_BYTES = 32 };
 
 /* A driver call that fails. */
 typedef struct play_fault {
@@ -58,6 +58,14 @@ typedef struct awaited {
     char operation[160];
 } awaited;
 
+/* A callback that is asked for memory. */
+typedef struct helper {
+    struct player *of;
+    char name[WORD_BYTES];
+    char turns[160]; /* operations, as in "between"; a turn ends with "|" */
+    uint64_t id, n_asked;
+} helper;
+
 typedef struct player {
     subject s;
     const scenario *of;
@@ -72,6 +80,11 @@ typedef struct player {
     ductile_sleep_report report; /* of the latest set that slept or woke */
     awaited awaited[MOST_AWAITED];
     size_t n_awaited;
+    helper helpers[MOST_HELPERS];
+    size_t n_helpers;
+    char asked[32]; /* names of those who were asked */
+    size_t n_asked;
+    uint64_t missing;
     bool is_over;    /* the allocator was destroyed */
     bool has_failed; /* the planned fault has come */
     uint64_t n_operations;
@@ -107,8 +120,9 @@ void player_add_verb(const char *word, player_verb verb);
 /* The device is as it was, or what is missing is what the failed calls were about. */
 const char *play_end_after_fault(player *p);
 
-/* ---- player_sleep.c and player_expect.c ---- */
+/* ---- player_asked.c, player_sleep.c and player_expect.c ---- */
 
+bool figure_of_asked(const player *p, const char *name, uint64_t *out);
 bool figure_of_sleep(const player *p, const char *name, uint64_t *out);
 /* Calls of that name, or "host_waits", since the latest note. */
 bool count_calls(const player *p, const char *name, uint64_t *out);

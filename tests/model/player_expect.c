@@ -30,12 +30,15 @@ static bool statistic(const ductile_stats *stats, const char *name, uint64_t *ou
 bool count_calls(const player *p, const char *name, uint64_t *out) {
     uint64_t sum = 0;
     bool is_all = strcmp(name, "all") == 0;
-    bool is_known = is_all || strcmp(name, "host_waits") == 0;
+    bool is_known = is_all || strcmp(name, "host_waits") == 0 || strcmp(name, "questions") == 0;
     for (int i = 0; i < DVMM_N_CALLS; i++) {
         const char *call = dvmm_call_name((dvmm_call)i);
         bool is_wait = strcmp(call, "event_sync") == 0 || strcmp(call, "stream_sync") == 0 ||
                        strcmp(call, "context_sync") == 0;
-        bool counts = strcmp(name, "host_waits") == 0 ? is_wait : strcmp(name, call) == 0;
+        bool is_question = strcmp(call, "event_sync") == 0 || strcmp(call, "event_query") == 0;
+        bool counts = strcmp(name, "host_waits") == 0  ? is_wait
+                      : strcmp(name, "questions") == 0 ? is_question
+                                                       : strcmp(name, call) == 0;
         counts |= is_all;
         is_known |= counts;
         sum += counts ? ductile_virtual_count(p->s.f.gpu, call) - p->noted_calls[i] : 0;
@@ -100,8 +103,8 @@ static bool of_pool(const player *p, const char *name, uint64_t *out) {
         return false;
     }
     ductile_pool_id id = p->s.pools[pool].id;
-    (void)!ductile_pool_get_stats(p->s.f.allocator, id, &stats);
-    bool exists = ductile_pool_query(p->s.f.allocator, id, &info) == DUCTILE_OK;
+    (void)!ductile_get_stats(p->s.f.allocator, &id, &stats);
+    bool exists = ductile_list_pools(p->s.f.allocator, &id, &info, 1, NULL) == DUCTILE_OK;
     const struct {
         const char *name;
         uint64_t value;
@@ -166,7 +169,7 @@ static bool of_stream(const player *p, const char *name, uint64_t *out) {
         return false;
     }
     mapped_sum sum = {.stream = p->s.slots[slot].stream};
-    bool is_walked = ductile_walk(p->s.f.allocator, add_mapped, &sum) == DUCTILE_OK;
+    bool is_walked = ductile_walk(p->s.f.allocator, NULL, add_mapped, &sum) == DUCTILE_OK;
     *out = sum.bytes;
     return is_walked;
 }
@@ -178,8 +181,9 @@ static const char *figure(const player *p, const char *name, uint64_t *out, bool
     *is_since = is_call || strcmp(name, "host_waits") == 0;
     bool is_known = *is_since ? count_calls(p, is_call ? name + 6 : name, out)
                               : statistic(&stats, name, out) || figure_of_sleep(p, name, out) ||
-                                    of_device(p, name, out) || of_pool(p, name, out) ||
-                                    of_block(p, name, out) || of_stream(p, name, out);
+                                    figure_of_asked(p, name, out) || of_device(p, name, out) ||
+                                    of_pool(p, name, out) || of_block(p, name, out) ||
+                                    of_stream(p, name, out);
     NEED(is_known, "no figure is called %s", name);
     return NULL;
 }

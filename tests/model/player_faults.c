@@ -105,7 +105,7 @@ static const char *end_lost(player *p) {
         NEED(status == DUCTILE_ERR_DEVICE_LOST && address == 0, "alloc on a lost device: %s",
              ductile_status_name(status));
     }
-    NEED(ductile_trim(a, 0, NULL) == DUCTILE_ERR_DEVICE_LOST, "trim on a lost device");
+    NEED(ductile_trim(a, NULL, 0, NULL) == DUCTILE_ERR_DEVICE_LOST, "trim on a lost device");
     if (p->s.m.n > 0 && !p->s.m.blocks[0].is_paused) {
         TRY(free_block(&p->s, 0, 0));
     }

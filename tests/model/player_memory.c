@@ -92,7 +92,7 @@ VERB(resume, "resume") {
     return answers(p, w, p->s.status);
 }
 
-/* "trim_pool 1": or 0, what is in none. "gives 8M": so much goes back. */
+/* "gives 8M": so much goes back. */
 static const char *gives(const player *p, const words *w, size_t i, uint64_t released) {
     uint64_t expected = 0;
     if (strcmp(word_at(w, i), "gives") != 0) {
@@ -104,25 +104,28 @@ static const char *gives(const player *p, const words *w, size_t i, uint64_t rel
     return NULL;
 }
 
+static const char *trim_as_said(player *p, const words *w, const ductile_pool_id *pool, size_t at) {
+    uint64_t keep = 0;
+    uint64_t released = 0;
+    bool keeps = strcmp(word_at(w, at), "to") == 0;
+    TRY(keeps ? number_at(w, at + 1, &keep) : NULL);
+    TRY(answers(p, w, ductile_trim(p->s.f.allocator, pool, keep, &released)));
+    return gives(p, w, keeps ? at + 2 : at, released);
+}
+
+/* "trim_pool 1": or 0, what is in none; otherwise as trim. */
 VERB(trim_pool, "trim_pool") {
     uint64_t pool = 0;
-    uint64_t released = 0;
     TRY(number_at(w, 1, &pool));
     NEED(pool <= N_PLAIN_POOLS, "there is no such pool");
-    TRY(answers(p, w, ductile_pool_trim(p->s.f.allocator, p->s.pools[pool].id, &released)));
-    return gives(p, w, 2, released);
+    return trim_as_said(p, w, &p->s.pools[pool].id, 2);
 }
 
 /* ---- Memory as a whole --------------------------------------------------------------------- */
 
 /* "trim", "trim gives 8M", "trim to 16M gives 8M" */
 VERB(trim, "trim") {
-    uint64_t keep = 0;
-    uint64_t released = 0;
-    bool keeps = strcmp(word_at(w, 1), "to") == 0;
-    TRY(keeps ? number_at(w, 2, &keep) : NULL);
-    TRY(answers(p, w, ductile_trim(p->s.f.allocator, keep, &released)));
-    return gives(p, w, keeps ? 3 : 1, released);
+    return trim_as_said(p, w, NULL, 1);
 }
 
 /* All work ends, and a trim leaves nothing unused. */

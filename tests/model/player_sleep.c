@@ -95,7 +95,8 @@ static const char *read_set(const words *w, set_words *s, char (*text)[WORD_BYTE
 
 static ductile_pool_info info_of(const player *p, unsigned pool) {
     ductile_pool_info info = {.struct_size = sizeof info};
-    (void)!ductile_pool_query(p->s.f.allocator, id_of(pool), &info);
+    ductile_pool_id id = id_of(pool);
+    (void)!ductile_list_pools(p->s.f.allocator, &id, &info, 1, NULL);
     return info;
 }
 

@@ -158,7 +158,7 @@ VERB(give, "free") {
     ductile_virtual_block_end(s->f.gpu, gone.address);
     (void)model_remove(&s->m, (size_t)(b - s->m.blocks));
     s->live_bytes -= gone.size;
-    TRY(answers(p, w, ductile_free_reporting(s->f.allocator, gone.address, &is_pending)));
+    TRY(answers(p, w, ductile_free_ex(s->f.allocator, gone.address, NULL, 0, &is_pending)));
     note_if_gone(s, gone.pool);
     NEED(p->how.is_lenient || is_pending == has_word(w, "pending"), "pending: %d", is_pending);
     return NULL;
@@ -173,7 +173,7 @@ VERB(bad_free, "bad_free") {
 
 static const char *free_on_here(subject *s, void *argument) {
     request *q = argument;
-    q->status = ductile_free_on(s->f.allocator, q->address, s->slots[q->slot].stream);
+    q->status = ductile_free_ex(s->f.allocator, q->address, &s->slots[q->slot].stream, 1, NULL);
     return NULL;
 }
 

@@ -36,7 +36,7 @@ void note_if_gone(subject *s, unsigned pool) {
 static const char *note_if_back(subject *s, unsigned pool) {
     pool_state *p = &s->pools[pool];
     ductile_pool_info info = {.struct_size = sizeof info};
-    NEED_OK(ductile_pool_query(s->f.allocator, p->id, &info));
+    NEED_OK(ductile_list_pools(s->f.allocator, &p->id, &info, 1, NULL));
     NEED(info.paused == 0 || p->may_be_paused, "a new pool is paused");
     p->may_be_paused = false;
     set_paused(s, pool, info.paused != 0);
@@ -188,9 +188,9 @@ const char *do_pool_view(subject *s, const record *r) {
         return NULL;
     }
     say(s, "view pool %u", pool);
-    ductile_status got[3] = {ductile_pool_query(s->f.allocator, p->id, &info),
-                             ductile_pool_get_stats(s->f.allocator, p->id, &stats),
-                             ductile_pool_walk(s->f.allocator, p->id, count_live, &n)};
+    ductile_status got[3] = {ductile_list_pools(s->f.allocator, &p->id, &info, 1, NULL),
+                             ductile_get_stats(s->f.allocator, &p->id, &stats),
+                             ductile_walk(s->f.allocator, &p->id, count_live, &n)};
     for (size_t i = 0; i < 3; i++) {
         NEED(may_answer(s, pool, got[i]) && got[i] == got[0], "view %zu of pool %u: %s", i, pool,
              ductile_status_name(got[i]));
@@ -215,7 +215,7 @@ const char *do_pool_trim(subject *s, const record *r) {
         return NULL;
     }
     say(s, "trim pool %u", pool);
-    ductile_status status = ductile_pool_trim(s->f.allocator, id, &released);
+    ductile_status status = ductile_trim(s->f.allocator, &id, 0, &released);
     return may_be(s, "pool_trim", status,
                   pool == 0 ? status == DUCTILE_OK : may_answer(s, pool, status));
 }

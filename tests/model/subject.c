@@ -123,7 +123,7 @@ static void choose_rest(subject *s, const uint8_t *b) {
     if (b[21] / 16 == 0) {
         add_option(s, "sleep_host_bytes:2M");
     }
-    s->shares = has(s, SHARING);
+    s->shares = DUCTILE_WITH_SHARING && has(s, SHARING);
     if (s->shares) {
         add_option(s, "shareable:fd");
     }
@@ -318,7 +318,7 @@ static void look_at_event(void *user, ductile_allocator *a, const ductile_map_ev
             s->wrong = "pinned memory leaves";
         }
     }
-    if (ductile_empty_cache(a) != DUCTILE_ERR_BUSY && !s->is_faulty) {
+    if (ductile_trim(a, NULL, 0, NULL) != DUCTILE_ERR_BUSY && !s->is_faulty) {
         s->wrong = "a trim inside a map callback is not refused";
     }
 }
@@ -460,7 +460,7 @@ static const char *empty(subject *s) {
     TRY(s->is_faulty ? sync_all(s) : nothing_is_stuck(s, 0));
     TRY(the_whole_device(s));
     TRY(sync_all(s));
-    NEED_OK(ductile_empty_cache(s->f.allocator));
+    NEED_OK(ductile_trim(s->f.allocator, NULL, 0, NULL));
     ductile_stats left = fixture_stats(s->f.allocator);
     NEED(left.reserved_bytes == left.quarantined_bytes || s->is_faulty,
          "%llu bytes are held with nothing alive, %llu of them quarantined, %llu free, %llu cached",

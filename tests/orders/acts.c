@@ -111,7 +111,8 @@ ACT(free_on, "free_on", 0) {
     self->small.size = 0;
     TRY(use_on(self->s, &h, common(self, 1)));
     TRY(let_go(self->s, &h));
-    NEED_OK(ductile_free_on(of(self), h.address, common(self, 1)));
+    ductile_stream user = common(self, 1);
+    NEED_OK(ductile_free_ex(of(self), h.address, &user, 1, NULL));
     return NULL;
 }
 
@@ -278,7 +279,7 @@ static const char *sleep_and_wake(actor *self, unsigned n_pools, ductile_pool_id
         status = ductile_resume_set(of(self), &set, NULL);
         TRY(resumed(self->s, status, !keeps));
     }
-    NEED_OK(ductile_pool_query(of(self), pools[0], &own));
+    NEED_OK(ductile_list_pools(of(self), &pools[0], &own, 1, NULL));
     NEED(own.paused == (status == DUCTILE_ERR_OUT_OF_MEMORY), "the own pool is in state %d",
          (int)own.state);
     return NULL;
@@ -329,7 +330,7 @@ ACT(alloc_at, "alloc_at", 0) {
     TRY(give(self, &self->in_pool));
     ductile_status status = ductile_pool_alloc_at(of(self), PLAIN_POOL, address, size);
     if (status == DUCTILE_OK) {
-        NEED_OK(ductile_free_reporting(of(self), address, &is_pending));
+        NEED_OK(ductile_free_ex(of(self), address, NULL, 0, &is_pending));
     }
     return may_be("pool_alloc_at", status,
                   status == DUCTILE_ERR_FOREIGN_POINTER || status == DUCTILE_ERR_ASLEEP
@@ -346,11 +347,11 @@ ACT(pool_views, "pool_views", 0) {
     ductile_stats stats = {.struct_size = sizeof stats};
     ductile_pool_info info = {.struct_size = sizeof info};
     uint64_t n_live = 0;
-    NEED_OK(ductile_pool_get_stats(of(self), PLAIN_POOL, &stats));
-    NEED_OK(ductile_pool_query(of(self), PLAIN_POOL, &info));
+    NEED_OK(ductile_get_stats(of(self), &PLAIN_POOL, &stats));
+    NEED_OK(ductile_list_pools(of(self), &PLAIN_POOL, &info, 1, NULL));
     NEED(info.references >= 1, "the pool has lost its reference");
-    NEED_OK(ductile_pool_walk(of(self), PLAIN_POOL, visit, &n_live));
-    TRY(may_be("pool_trim", ductile_pool_trim(of(self), PLAIN_POOL, NULL), DUCTILE_ERR_BUSY));
+    NEED_OK(ductile_walk(of(self), &PLAIN_POOL, visit, &n_live));
+    TRY(may_be("pool_trim", ductile_trim(of(self), &PLAIN_POOL, 0, NULL), DUCTILE_ERR_BUSY));
     return NULL;
 }
 
@@ -364,6 +365,9 @@ ACT(look, "look", 0) {
 }
 
 static const char *snapshot_is_json(actor *self) {
+    if (!DUCTILE_WITH_SNAPSHOT) {
+        return NULL;
+    }
     text_sink sink = {.text = NULL};
     NEED_OK(ductile_snapshot_json(of(self), text_sink_write, &sink));
     const char *why = json_check(sink.text);
@@ -384,8 +388,8 @@ ACT(views, "views", 0) {
     ductile_oom_report report = {.struct_size = sizeof report};
     char text[64];
     NEED_OK(ductile_get_oom_report(of(self), &report));
-    (void)ductile_oom_report_text(&report, text, sizeof text);
-    (void)ductile_oom_report_json(&report, text, sizeof text);
+    (void)ductile_oom_report_format(&report, DUCTILE_REPORT_TEXT, text, sizeof text);
+    (void)ductile_oom_report_format(&report, DUCTILE_REPORT_JSON, text, sizeof text);
     ductile_options options;
     ductile_get_options(of(self), &options);
     (void)ductile_options_format(&options, text, sizeof text);
@@ -403,13 +407,13 @@ ACT(breathe, "breathe", STARVES) {
 }
 
 ACT(trim, "trim", 0) {
-    NEED_OK(ductile_trim(of(self), 0, NULL));
+    NEED_OK(ductile_trim(of(self), NULL, 0, NULL));
     return NULL;
 }
 
 ACT(trim_some, "trim_some", 0) {
-    NEED_OK(ductile_trim(of(self), FIXTURE_GRANULE, NULL));
-    NEED_OK(ductile_empty_cache(of(self)));
+    NEED_OK(ductile_trim(of(self), NULL, FIXTURE_GRANULE, NULL));
+    NEED_OK(ductile_trim(of(self), NULL, 0, NULL));
     return NULL;
 }
 
@@ -493,7 +497,7 @@ static void hear(void *user, ductile_allocator *a, const ductile_map_event *even
     if (ductile_query_block(a, self->large.address, &block) != DUCTILE_OK) {
         scheduler_found("wrong", "a live block is not known inside a map callback");
     }
-    if (ductile_trim(a, 0, NULL) != DUCTILE_ERR_BUSY) {
+    if (ductile_trim(a, NULL, 0, NULL) != DUCTILE_ERR_BUSY) {
         scheduler_found("wrong", "a trim inside a map callback is not refused");
     }
     const char *why = ask_inside(self, a, common(self, 1));
@@ -553,12 +557,18 @@ ACT(peer, "peer", HAS_PEER) {
 
 /* Together with import_block. */
 ACT(export_block, "export", SHARES | IN_ORDERS) {
+    if (!DUCTILE_WITH_SHARING) {
+        return give(self, &self->large);
+    }
     NEED_OK(ductile_export(of(self), self->large.address, self->s->t.out));
     NEED_OK(ductile_unexport(of(self), self->large.address));
     return give(self, &self->large);
 }
 
 ACT(import_block, "import", SHARES | IN_ORDERS) {
+    if (!DUCTILE_WITH_SHARING) {
+        return NULL;
+    }
     ductile_addr address = 0;
     uint64_t size = 0;
     stage *s = self->s;
@@ -569,6 +579,9 @@ ACT(import_block, "import", SHARES | IN_ORDERS) {
 
 /* One thread at a time: a message of another one would come between. */
 ACT(pass, "pass", SHARES | IN_CROWD) {
+    if (!DUCTILE_WITH_SHARING) {
+        return NULL;
+    }
     stage *s = self->s;
     scheduler_mute();
     bool is_first = !s->is_passing;
@@ -607,8 +620,8 @@ static int live_in_child(const actor *self) {
     bool is_told =
         ductile_alloc(of(self), SMALL, common(self, 0), &address) == DUCTILE_ERR_FORKED &&
         ductile_free(of(self), self->small.address) == DUCTILE_ERR_FORKED &&
-        ductile_trim(of(self), 0, NULL) == DUCTILE_ERR_FORKED &&
-        ductile_get_stats(of(self), &stats) == DUCTILE_ERR_FORKED &&
+        ductile_trim(of(self), NULL, 0, NULL) == DUCTILE_ERR_FORKED &&
+        ductile_get_stats(of(self), NULL, &stats) == DUCTILE_ERR_FORKED &&
         ductile_pool_retain(of(self), PLAIN_POOL) == DUCTILE_ERR_FORKED;
     (void)ductile_destroy(of(self));
     return is_told ? 0 : 1;

@@ -109,7 +109,7 @@ static void *do_free(void *user) {
 static void *do_trim(void *user) {
     errand *e = user;
     get_ready(e);
-    e->status = ductile_trim(e->allocator, 0, NULL);
+    e->status = ductile_trim(e->allocator, NULL, 0, NULL);
     come_back(e);
     return NULL;
 }

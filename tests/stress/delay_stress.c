@@ -78,7 +78,7 @@ static const char *grow_and_trim(play *p) {
         NEED_OK(ductile_alloc(p->f.allocator, (4 + i % 5) * FIXTURE_GRANULE, p->f.streams[0],
                               &address));
         NEED_OK(ductile_free(p->f.allocator, address));
-        NEED_OK(ductile_trim(p->f.allocator, 0, NULL));
+        NEED_OK(ductile_trim(p->f.allocator, NULL, 0, NULL));
     }
     is_slow = false;
     return NULL;

@@ -133,7 +133,7 @@ static int visit(void *user, const ductile_block_info *block) {
 static const char *walk_all(ductile_allocator *allocator, const model *m, recount *out) {
     memset(out, 0, sizeof *out);
     walk w = {.model = m, .count = out};
-    NEED_OK(ductile_walk(allocator, visit, &w));
+    NEED_OK(ductile_walk(allocator, NULL, visit, &w));
     TRY(w.why);
     TRY(leave_segment(&w.last));
     if (m != NULL) {
@@ -310,7 +310,7 @@ const char *audit_at_any_time(ductile_allocator *allocator) {
     tiling t = {.segment = 0};
     ductile_stats s = fixture_stats(allocator);
     TRY(statistics_add_up(&s));
-    NEED_OK(ductile_walk(allocator, follow, &t));
+    NEED_OK(ductile_walk(allocator, NULL, follow, &t));
     NEED(!t.is_broken, "blocks do not tile the range at %llx", t.segment);
     ductile_status status = ductile_check(allocator, report, sizeof report);
     NEED(status == DUCTILE_OK, "check: %s", report);

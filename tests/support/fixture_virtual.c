@@ -21,7 +21,7 @@ ductile_virtual_state fixture_state(const fixture *f) {
 
 ductile_stats fixture_stats(ductile_allocator *allocator) {
     ductile_stats stats = {.struct_size = sizeof stats};
-    if (ductile_get_stats(allocator, &stats) != DUCTILE_OK) {
+    if (ductile_get_stats(allocator, NULL, &stats) != DUCTILE_OK) {
         memset(&stats, 0xFF, sizeof stats);
     }
     return stats;
@@ -165,12 +165,5 @@ const char *fixture_finish_work(const fixture *f) {
     ductile_status status = dvmm_context_sync(d);
     dvmm_close(d);
     NEED_OK(status);
-    return NULL;
-}
-
-const char *fixture_fail_for_good(const fixture *f, const char *call, int code) {
-    const ductile_virtual_fault fault = {
-        .struct_size = sizeof fault, .call = call, .nth = 1, .code = code, .persistent = 1};
-    NEED_OK(ductile_virtual_inject(f->gpu, &fault));
     return NULL;
 }

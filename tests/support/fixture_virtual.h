@@ -74,7 +74,4 @@ const char *fixture_sync_all(const fixture *f);
  * a lazy schedule holds back otherwise. Breaks captures under way. */
 const char *fixture_finish_work(const fixture *f);
 
-/* Each such call fails with that code from now on, before it does anything. */
-const char *fixture_fail_for_good(const fixture *f, const char *call, int code);
-
 #endif

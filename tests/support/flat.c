@@ -2,12 +2,24 @@
 #include "tests/support/flat.h"
 
 #include "tests/support/complain.h"
-#include "tests/support/resident.h"
 
 #include <stddef.h>
+#include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 enum { QUARTER = FLAT_PARTS / 4 };
+
+/* Resident bytes; 0 where /proc does not say. */
+static uint64_t resident_bytes(void) {
+    unsigned long long pages = 0;
+    FILE *file = fopen("/proc/self/statm", "r");
+    if (file != NULL) {
+        (void)!fscanf(file, "%*s %llu", &pages);
+        (void)fclose(file);
+    }
+    return pages * (uint64_t)sysconf(_SC_PAGESIZE);
+}
 
 /* A sanitizer's own memory comes and goes as it likes. */
 static uint64_t own_resident_bytes(void) {

@@ -25,11 +25,12 @@ from ductile_gpu._binding._objects import (
     INT32,
     UINT64,
     Closes,
+    Removed,
     parse_bytes,
     read_address,
     read_number,
 )
-from ductile_gpu._binding._sleep import PoolId, Sleeps, pool_id, why_asleep
+from ductile_gpu._binding._sleep import PoolId, Sleeps, optional_pool, pool_id, why_asleep
 from ductile_gpu._binding._streams import StreamLike, stream_handle
 
 if TYPE_CHECKING:
@@ -293,31 +294,27 @@ class Allocator(Sleeps, Closes):
             self.free(address)
             raise stop
 
-    def free(self, address: int) -> None:
+    def free(self, address: int, *streams: StreamLike) -> None:
         """Frees a block, ordered after the work issued to its stream and to recorded streams.
 
         Args:
             address: as `alloc` returned it; 0 does nothing.
+            streams: others whose work uses the block: they are recorded first (`record_stream`).
 
         Raises:
             ForeignPointer, InteriorPointer, NotLive: nothing was freed.
+            OutOfHostMemory: a stream could not be recorded; the block stays live.
             DeviceLost, ProcessGone.
         """
         address = read_address(address)
-        status = lib.ductile_free(self.pointer, address)
+        if streams:
+            _log.forget()
+            handles = (ctypes.c_void_p * len(streams))(*map(stream_handle, streams))
+            status = lib.ductile_free_ex(self.pointer, address, handles, len(streams), None)
+        else:
+            status = lib.ductile_free(self.pointer, address)
         if status:
             raise error_from_status(status, f"free of {address:#x}", _log.take())
-
-    def free_on(self, address: int, stream: StreamLike) -> None:
-        """`record_stream`, then `free`: for the last stream that used the block.
-
-        Raises:
-            As `free`. OutOfHostMemory: the block stays live.
-        """
-        address, handle = read_address(address), stream_handle(stream)
-        _log.forget()
-        status = lib.ductile_free_on(self.pointer, address, handle)
-        self._check(status, f"free of {address:#x}")
 
     def buffer(self, size: Union[int, str], stream: StreamLike = None) -> Buffer:
         """Allocates memory that is freed with the object that is returned. Errors: as `alloc`."""
@@ -351,21 +348,27 @@ class Allocator(Sleeps, Closes):
 
     # ---- Give back and limit -------------------------------------------------------------------
 
-    def trim(self, keep: Union[int, str] = 0) -> int:
+    def trim(self, keep: Union[int, str] = 0, pool: Optional[PoolId] = None) -> int:
         """Gives free memory back to the driver until at most `keep` bytes are held.
 
         Args:
             keep: bytes, or text such as "2G". 0 gives back all that is free.
+            pool: of this pool alone; (0, 0): of the memory outside private pools. A pool of a
+                captured graph gives nothing while it has references.
 
         Returns:
             Bytes given back.
 
         Raises:
-            DriverError, DeviceLost, ProcessGone.
+            InvalidArgument: there is no such pool.
+            Busy, DriverError, DeviceLost, ProcessGone.
         """
         released = ctypes.c_uint64()
         _log.forget()
-        self._check(lib.ductile_trim(self.pointer, parse_bytes(keep), byref(released)), "trim")
+        status = lib.ductile_trim(
+            self.pointer, optional_pool(pool), parse_bytes(keep), byref(released)
+        )
+        self._check(status, "trim" if pool is None else f"pool {pool}")
         return released.value
 
     def time_driver_calls(self) -> None:
@@ -374,11 +377,6 @@ class Allocator(Sleeps, Closes):
         Each driver call then costs two readings of the clock more.
         """
         lib.ductile_time_driver_calls(self.pointer)
-
-    def empty_cache(self) -> None:
-        """`trim(0)`, under the name that PyTorch gives it."""
-        _log.forget()
-        self._check(lib.ductile_empty_cache(self.pointer), "empty_cache")
 
     def set_limit(self, limit: Union[int, str, None]) -> None:
         """Changes the cap on physical memory held.
@@ -522,9 +520,10 @@ class Allocator(Sleeps, Closes):
         self._check(lib.ductile_get_oom_report(self.pointer, byref(found)), "oom_report")
         if found.number == 0:
             return None
-        size = lib.ductile_oom_report_json(byref(found), None, 0) + 1
+        write = lib.ductile_oom_report_format
+        size = write(byref(found), _abi.ReportFormat.JSON, None, 0) + 1
         text = ctypes.create_string_buffer(size)
-        lib.ductile_oom_report_json(byref(found), text, size)
+        write(byref(found), _abi.ReportFormat.JSON, text, size)
         report: dict[str, Any] = json.loads(text.value)
         return report
 
@@ -578,6 +577,14 @@ class Allocator(Sleeps, Closes):
         """
         self._check(lib.ductile_pool_retain(self.pointer, pool_id(pool)), f"pool {pool}")
 
+    # ---- No more -------------------------------------------------------------------------------
+
+    free_on = Removed("free(address, stream)")
+    empty_cache = Removed("trim()")
+    trim_pool = Removed("trim(pool=...)")
+    pool_stats = Removed("stats(pool=...)")
+    set_memory_fraction = Removed('set_limit("80%") for 0.8')
+
     # ---- Inspection ----------------------------------------------------------------------------
 
     @property
@@ -588,11 +595,20 @@ class Allocator(Sleeps, Closes):
         lib.ductile_get_options(self.pointer, byref(found))
         return format_options(found)
 
-    def stats(self) -> Stats:
-        """All statistics: bytes, counts and nanoseconds, all as of one moment but the driver's."""
+    def stats(self, pool: Optional[PoolId] = None) -> Stats:
+        """All statistics: bytes, counts and nanoseconds, all as of one moment but the driver's.
+
+        Args:
+            pool: of this pool alone; (0, 0): of the memory outside private pools. Peaks, calls and
+                handles are 0 then. Linear in its blocks.
+
+        Raises:
+            InvalidArgument: there is no such pool.
+        """
         found = _abi.ductile_stats()
         found.struct_size = sizeof(found)
-        self._check(lib.ductile_get_stats(self.pointer, byref(found)), "stats")
+        status = lib.ductile_get_stats(self.pointer, optional_pool(pool), byref(found))
+        self._check(status, "stats" if pool is None else f"pool {pool}")
         return Stats(*(getattr(found, name) for name in Stats._fields))
 
     def reset_peaks(self) -> None:

@@ -7,7 +7,7 @@ import contextlib
 import math
 import operator
 from types import TracebackType
-from typing import Any, Optional, TypeVar, Union
+from typing import Any, NoReturn, Optional, TypeVar, Union
 
 from ductile_gpu._binding._abi import Status
 from ductile_gpu._binding._errors import ForeignPointer, invalid
@@ -16,6 +16,7 @@ __all__ = [
     "INT32",
     "UINT64",
     "Closes",
+    "Removed",
     "Unique",
     "close_behind",
     "parse_bytes",
@@ -41,6 +42,19 @@ class Unique:
             f"{name} cannot be copied or pickled: it stands for memory of this process; share the "
             "object, or make one in the other process"
         )
+
+
+class Removed:
+    """A name that a class has no more, and what is said instead."""
+
+    def __init__(self, instead: str) -> None:
+        self._instead = instead
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._text = f"{owner.__name__} has no {name!r} any more: say {self._instead}"
+
+    def __get__(self, instance: object, owner: Optional[type] = None) -> NoReturn:
+        raise AttributeError(self._text)
 
 
 def close_behind(error: Optional[BaseException]) -> contextlib.suppress:

@@ -104,6 +104,11 @@ def pool_id(pool: PoolId) -> _abi.ductile_pool_id:
     )
 
 
+def optional_pool(pool: Optional[PoolId]) -> Optional[Any]:
+    """As C takes which pool a call is about: None is all."""
+    return None if pool is None else byref(pool_id(pool))
+
+
 def list_tags(tags: Tags) -> list[str]:
     """One tag, or several; each once, in their order. None is none."""
     if tags is None:
@@ -205,7 +210,7 @@ def list_pools(pointer: int) -> list[Pool]:
         array[0].struct_size = sizeof(_abi.ductile_pool_info)
         found = ctypes.c_size_t()
         _log.forget()
-        status = lib.ductile_list_pools(pointer, array, room, byref(found))
+        status = lib.ductile_list_pools(pointer, None, array, room, byref(found))
         if status:
             raise error_from_status(status, "pools", _log.take())
         if found.value <= room:
@@ -241,32 +246,6 @@ class Sleeps:
     def pools(self) -> list[Pool]:
         """Every pool, the default one, (0, 0), first. Linear in the pools; no driver call."""
         return list_pools(self.pointer)
-
-    def pool_stats(self, pool: PoolId) -> _abi.Stats:
-        """As `stats`, of one pool. Peaks, calls and handles are 0. Linear in its blocks.
-
-        Raises:
-            InvalidArgument: there is no such pool.
-        """
-        found = _abi.ductile_stats()
-        found.struct_size = sizeof(found)
-        status = lib.ductile_pool_get_stats(self.pointer, pool_id(pool), byref(found))
-        _check(status, f"pool {pool}")
-        return _abi.Stats(*(getattr(found, name) for name in _abi.Stats._fields))
-
-    def trim_pool(self, pool: PoolId) -> int:
-        """Gives a pool's free memory back to the driver; returns the bytes.
-
-        A pool of a captured graph gives nothing while it has references.
-
-        Raises:
-            InvalidArgument: there is no such pool.
-            Busy, DriverError, DeviceLost.
-        """
-        released = ctypes.c_uint64()
-        status = lib.ductile_pool_trim(self.pointer, pool_id(pool), byref(released))
-        _check(status, f"pool {pool}")
-        return released.value
 
     def set_tag(self, pool: PoolId, tag: str, contents: Optional[Contents] = None) -> None:
         """Names a pool, and says what a pause does with its contents unless it says otherwise.

@@ -11,6 +11,7 @@ import contextlib
 import gc
 import os
 import threading
+import weakref
 from collections.abc import Iterable, Iterator
 from ctypes import byref
 from typing import Any, Callable, Optional, cast
@@ -270,8 +271,29 @@ def _add_callbacks(allocator: Allocator) -> None:
     allocator.add_oom_callback(_ask_collector(allocator), priority=100)
 
 
-def allocate(allocator: Allocator, size: int, stream: int) -> int:
-    """What the adapters of CuPy, Numba and RMM allocate with. Errors: as `Allocator.alloc`."""
+# Which library a live block is of, by its address; PyTorch's and the program's own are not here.
+_owners: weakref.WeakKeyDictionary[Allocator, dict[int, str]] = weakref.WeakKeyDictionary()
+
+
+def allocate(allocator: Allocator, size: int, stream: int, library: str) -> int:
+    """What the adapters of CuPy, Numba and RMM allocate with, until they call `forget`. Errors: as
+    `Allocator.alloc`."""
+    address = _allocate(allocator, size, stream)
+    _owners.setdefault(allocator, {})[address] = library
+    return address
+
+
+def forget(allocator: Allocator, address: int) -> None:
+    """The block is about to be freed: then it may be another's."""
+    _owners.get(allocator, {}).pop(address, None)
+
+
+def owners(allocator: Allocator) -> dict[int, str]:
+    """Which library each live block is of, as far as an adapter of Python allocated it."""
+    return dict(_owners.get(allocator, {}))
+
+
+def _allocate(allocator: Allocator, size: int, stream: int) -> int:
     try:
         return allocator.alloc(size, stream)
     except OutOfMemory:

@@ -539,7 +539,7 @@ _DEFAULT: PoolId = (0, 0)
 
 def _cached_bytes(allocator: Allocator) -> int:
     """Memory in no region that is held and free."""
-    stats = allocator.pool_stats(_DEFAULT)
+    stats = allocator.stats(_DEFAULT)
     return stats.reserved_bytes - stats.allocated_bytes
 
 
@@ -555,5 +555,5 @@ def _hold_again(allocator: Allocator, size: int) -> None:
 
 def _is_empty(allocator: Allocator, pool: Pool) -> bool:
     """Does nothing live in it? torch_memory_saver knows no pools, only what they hold."""
-    stats = allocator.pool_stats(pool.id)
+    stats = allocator.stats(pool.id)
     return stats.live_blocks + stats.paused_blocks + stats.pending_blocks == 0

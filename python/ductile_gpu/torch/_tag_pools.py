@@ -67,6 +67,7 @@ class TagPool:
         """Inside, requests of this thread on the pool's device are served from it."""
         import torch
 
+        _make_workspace(self.device)
         with torch.cuda.use_mem_pool(self.mem_pool, self.device):
             yield
 
@@ -76,6 +77,17 @@ class TagPool:
 
     def __repr__(self) -> str:
         return f"<memory '{self.tag}' ({self.contents}) of device {self.device}>"
+
+
+def _make_workspace(device: int) -> None:
+    """cuBLAS keeps a workspace for each thread and stream, made at the first product. Made in a pool it
+    would sleep with the tag, and the next product outside would use it: so it is made before."""
+    import torch
+
+    # Without cuBLAS there is no workspace; what else is wrong, the first tensor says.
+    with contextlib.suppress(RuntimeError), torch.cuda.device(device):
+        if not torch.cuda.is_current_stream_capturing():
+            torch.cuda.current_blas_handle()
 
 
 # PyTorch's pools that graphs still use: PyTorch ends a process that destroys one of them.
@@ -118,6 +130,7 @@ class _Plain(TagPool):
     @contextlib.contextmanager
     def opened(self) -> Iterator[None]:
         allocator = _share.shared(self.device)
+        _make_workspace(self.device)
         with allocator.pool(self.id):
             try:
                 yield

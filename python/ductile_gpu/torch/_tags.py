@@ -163,7 +163,7 @@ def outside() -> Iterator[None]:
         _apart.discard(named)
         del temporary
         with contextlib.suppress(ValueError):  # it is empty, and gone
-            allocators()[device].trim_pool(named)
+            allocators()[device].trim(pool=named)
 
 
 def is_apart(found: PoolId) -> bool:
@@ -338,7 +338,7 @@ def tags(device: Optional[int] = None) -> dict[str, TagStats]:
 
 def _stats(allocator: Allocator, found: Pool) -> TagStats:
     try:
-        s = allocator.pool_stats(found.id)
+        s = allocator.stats(found.id)
     except ValueError:  # gone meanwhile
         return TagStats(0, 0, 0, 0, 0, 0)
     return TagStats(

@@ -103,7 +103,7 @@ class SleepAllocator:
         allocator = _tag_pools.allocators().get(pool.device)
         if allocator is not None:
             with contextlib.suppress(ValueError):  # nothing was allocated
-                allocator.trim_pool(pool.id)
+                allocator.trim(pool=pool.id)
 
     def release_pools(self) -> None:
         """Lets go of all pools. Their memory goes with the tensors. More than once does nothing."""
@@ -238,7 +238,7 @@ class SleepAllocator:
         """Bytes of what lives in the pools, asleep or awake."""
         total = 0
         for allocator, found in self._pools():
-            stats = allocator.pool_stats(found.id)
+            stats = allocator.stats(found.id)
             total += stats.allocated_bytes + stats.paused_bytes
         return total
 

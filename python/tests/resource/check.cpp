@@ -54,7 +54,7 @@ ductile::resource make() {
 ductile_stats stats_of(const ductile::resource &memory) {
     ductile_stats stats;
     stats.struct_size = sizeof stats;
-    expect(ductile_get_stats(memory.get(), &stats) == DUCTILE_OK, "statistics can be read");
+    expect(ductile_get_stats(memory.get(), nullptr, &stats) == DUCTILE_OK, "statistics can be read");
     return stats;
 }
 

@@ -13,7 +13,9 @@ them, which cannot be copied as one. Each way of doing it has a process of its o
 The link is copies between page-locked memory and the device, in the same run. A line is printed as
 each figure is found, so that a run which is ended keeps what it has; then what was wanted, held or
 not. Contents are looked at after each resume. Ends with status 1 if contents differ, a process
-failed, or something wanted is not so.
+failed, or something wanted is not so. torch_memory_saver's processes end with an assertion of their
+own at their exit, where tensors of its regions are freed: behind all of its rows that is told, and
+fails nothing.
 """
 
 from __future__ import annotations
@@ -34,7 +36,9 @@ from typing import Any, NamedTuple
 GIB = 1 << 30
 LEAST_SHARE = 0.9  # of the link, from the second cycle on, and in the first that is made ahead
 LEAST_TIMES_FIRST = 2.0  # the speed of torch_memory_saver, in a first cycle that is not
-MOST_TIMES_EMPTY = 1.5  # the time of torch_memory_saver, without contents
+# The time of torch_memory_saver, without contents. On an H200 the first cycle of 100 tensors
+# took 1.8 to 2.3 of it: what is wanted is not so there.
+MOST_TIMES_EMPTY = 1.5
 
 
 class Way(NamedTuple):
@@ -188,6 +192,13 @@ class Found:
             for what in ("pause", "resume"):
                 print(f"{way.name}: first {what:6} {self.speed(way, what, said[what])}", flush=True)
 
+    def take_end(self, way: Way, status: int) -> None:
+        is_whole = len(self.cycles.get(way, [])) == way.cycles
+        if status != 0 and way.library == "tms" and is_whole:
+            print(f"{way.name}: ended with status {status} behind its last row", flush=True)
+        elif status != 0:
+            self.wrong.append(f"{way.name}: the process failed")
+
     def tell_later(self, way: Way) -> None:
         for what in ("pause", "resume"):
             times = self.later(way, what)
@@ -204,8 +215,9 @@ class Found:
         return float(rows[0][what]) if rows else None
 
 
-def run_child(word: str, found: Any) -> bool:
-    """Each answer is taken as it comes; what the process prints goes to standard error."""
+def run_child(word: str, found: Any) -> int:
+    """The exit status. Each answer is taken as it comes; what the process prints goes to standard
+    error."""
     read, write = os.pipe()
     command = [sys.executable, __file__, "--child", word, "--answers", str(write)]
     with subprocess.Popen(command, pass_fds=[write], stdout=sys.stderr) as child:
@@ -213,7 +225,7 @@ def run_child(word: str, found: Any) -> bool:
         with os.fdopen(read) as lines:
             for line in lines:
                 found(json.loads(line))
-    return child.returncode == 0
+    return child.returncode
 
 
 def wanted(found: Found) -> Iterator[tuple[str, bool]]:
@@ -269,7 +281,7 @@ def main() -> int:
     with contextlib.suppress(metadata.PackageNotFoundError):
         print(f"torch_memory_saver {metadata.version('torch_memory_saver')}", flush=True)
     until = time.monotonic() + GIVEN.seconds
-    if not run_child("link", take_link):
+    if run_child("link", take_link) != 0:
         found.wrong.append("the link was not measured")
     for i, way in enumerate(ways()):
         if not re.search(GIVEN.only, way.name):
@@ -277,9 +289,9 @@ def main() -> int:
         if time.monotonic() > until:
             found.wrong.append(f"{way.name}: not begun, the time is up")
             continue
-        if not run_child(str(i), lambda said, way=way: found.take(way, said)):
-            found.wrong.append(f"{way.name}: the process failed")
+        status = run_child(str(i), lambda said, way=way: found.take(way, said))
         found.tell_later(way)
+        found.take_end(way, status)
     held = list(wanted(found))
     for claim, is_so in held:
         print(f"{'ok    ' if is_so else 'FAILED'}  {claim}", flush=True)

@@ -72,7 +72,7 @@ Test(view, what_is_held_is_live_pending_free_and_cached_at_every_moment) {
 
 Test(view, memory_from_before_the_recording_is_there_at_once) {
     read_trace("a 1 512 0\na 2 512 0\na 3 512 0\na 4 512 0\nf 1\n");
-    t->n_elders = 3;
+    t->n_from_before = 3;
     cr_assert(look_at(&contender_classic));
     cr_expect_eq(v.n_points, 3);
     cr_expect_eq(v.points[0].event, 2);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The text format: what a good trace becomes, and that every line which is not exactly an event is
- * refused with its number.
+ * What a trace becomes for a replay: slots, streams, gates and samples. Its lines, good and bad,
+ * are in tests/bench/recordings.txt.
  */
 #include "tests/bench/reading.h"
 
@@ -50,15 +50,6 @@ static void assert_opens(const trace *t, size_t index, uint16_t stream, uint64_t
 
 /* ---- Good traces --------------------------------------------------------------------------- */
 
-Test(trace, counts_events_steps_and_the_live_peak) {
-    const trace *t = read_good("# comment\na 1 100 0\na 2 50 0\ns\nf 1\na 3 80 0\nf 2\ns\n");
-    cr_assert_eq(t->n_file_events, 5);
-    cr_assert_eq(t->n_ops, 5);
-    cr_assert_eq(t->n_steps, 2);
-    cr_assert_eq(t->live_peak_bytes, 150);
-    cr_assert_eq(t->n_streams, 1);
-}
-
 Test(trace, slots_are_dense_and_used_again) {
     const trace *t = read_good("a 900 100 0\na 17 50 0\nf 900\na 5 80 0\nf 5\nf 17\n");
     cr_assert_eq(t->n_slots, 2);
@@ -68,23 +59,6 @@ Test(trace, slots_are_dense_and_used_again) {
     assert_event(t, 3, TRACE_ALLOC, 80, 0, 0);
     assert_event(t, 4, TRACE_FREE, 80, 0, 0);
     assert_event(t, 5, TRACE_FREE, 50, 1, 0);
-}
-
-Test(trace, ids_may_count_up_for_a_while_and_then_jump) {
-    const trace *t = read_good("a 7 100 0\na 8 50 0\nf 7\na 3 80 0\nf 8\na 9 1 0\nf 3\nf 9\n");
-    cr_assert_eq(t->n_file_events, 8);
-    cr_assert_eq(t->live_peak_bytes, 150);
-    assert_event(t, 4, TRACE_FREE, 50, 1, 0);
-    assert_event(t, 6, TRACE_FREE, 80, 0, 0);
-}
-
-Test(trace, blanks_line_ends_and_empty_lines_are_free) {
-    const trace *t = read_good("\n  a\t1   100 0  \r\n\nf 1");
-    cr_assert_eq(t->n_file_events, 2);
-}
-
-Test(trace, version_1_may_be_said) {
-    cr_assert_eq(read_good("# version 1\na 1 100 0\n")->n_events, 1);
 }
 
 Test(trace, streams_are_ordered_by_number) {
@@ -116,12 +90,6 @@ Test(trace, above_the_highest_stream_comes_the_lowest) {
     assert_gated(t, 2, 1, 0, 1);
 }
 
-Test(trace, the_live_peak_counts_a_block_until_its_completion) {
-    cr_assert_eq(read_good("a 1 100 0\na 2 1 1\nf 1\na 3 60 0\nc 1\n")->live_peak_bytes, 161);
-    drop_now();
-    cr_assert_eq(read_good("a 1 100 0\na 2 1 1\nf 1\nc 1\na 3 60 0\n")->live_peak_bytes, 101);
-}
-
 Test(trace, gates_of_a_stream_open_in_order) {
     const trace *t = read_good("a 1 10 0\na 2 10 0\na 3 10 0\na 4 1 1\n"
                                "f 1\nf 2\nf 3\nc 2\nc 1\nc 3\n");
@@ -143,7 +111,6 @@ Test(trace, with_a_single_stream_the_free_moves_to_the_completion) {
 /* ---- Version 2 ----------------------------------------------------------------------------- */
 
 #define V2 "# version 2\n"
-#define V4 "# version 4\n"
 
 Test(trace, a_use_names_its_stream_and_is_no_operation) {
     const trace *t = read_good(V2 "a 1 100 0\nu 1 5\nf 1\n");
@@ -152,12 +119,6 @@ Test(trace, a_use_names_its_stream_and_is_no_operation) {
     cr_assert_eq(t->n_streams, 2, "a stream that allocates nothing is one, too");
     assert_event(t, 1, TRACE_USE, 100, 0, 1);
     assert_event(t, 2, TRACE_FREE, 100, 0, 0);
-}
-
-Test(trace, the_live_peak_counts_a_used_block_until_its_free_or_its_completion) {
-    cr_assert_eq(read_good(V2 "a 1 100 0\nu 1 1\nf 1\na 2 60 0\n")->live_peak_bytes, 100);
-    drop_now();
-    cr_assert_eq(read_good(V2 "a 1 100 0\nu 1 1\nf 1\na 2 60 0\nc 1\n")->live_peak_bytes, 160);
 }
 
 Test(trace, a_completed_free_waits_at_a_gate_of_every_stream_that_was_named) {
@@ -212,105 +173,6 @@ Test(trace, samples_of_a_long_trace_hold_its_peak_and_its_end) {
     cr_assert_leq(t->n_samples, TRACE_SAMPLES + 1);
 }
 
-Test(trace, a_refused_request_is_a_block_that_is_freed_at_once) {
-    const trace *t = read_good("# version 4\na 1 100 0\nr 2 300 5 128 64\na 3 50 0\nf 1\n");
-    cr_assert_eq(t->n_events, 5);
-    assert_event(t, 1, TRACE_ALLOC, 300, 1, 1);
-    assert_event(t, 2, TRACE_FREE, 300, 1, 1);
-    assert_event(t, 3, TRACE_ALLOC, 50, 1, 0);
-    cr_expect_eq(t->n_file_events, 4);
-    cr_expect_eq(t->live_peak_bytes, 400);
-    cr_expect_eq(t->peak_event, 1);
-    cr_assert_eq(t->n_refusals, 1);
-    cr_expect_eq(t->refusals[0].event, 1);
-    cr_expect_eq(t->refusals[0].live_bytes, 100);
-    cr_expect_eq(t->refusals[0].held_bytes, 128);
-    cr_expect_eq(t->refusals[0].device_free_bytes, 64);
-}
-
-/* ---- Bad lines ----------------------------------------------------------------------------- */
-
-typedef struct bad_case {
-    char text[96];
-    uint64_t line;
-    char reason[64];
-} bad_case;
-
-static const bad_case bad_cases[] = {
-    {"a 1 100\n", 1, "STREAM is missing"},
-    {"a 1\n", 1, "SIZE is missing"},
-    {"a\n", 1, "ID is missing"},
-    {"a 1 100 0\nf\n", 2, "ID is missing"},
-    {"a 1 100 0\n 1\n", 2, "unknown event '1'"},
-    {"1 100 0\n", 1, "neither a trace nor a PyTorch snapshot"},
-    {"a 1 100 0\nx 1\n", 2, "unknown event 'x'"},
-    {"a 1 100 0\nu 1 2\n", 2, "unknown event 'u'"},
-    {V2 "a 1 100 0\nu 2 1\n", 3, "ID 2 was never allocated"},
-    {V2 "a 1 100 0\nu 1\n", 3, "STREAM is missing"},
-    {V2 "a 1 100 0\nu 1 x\n", 3, "STREAM is not a number"},
-    {V2 "a 1 100 0\nu 1 1 1\n", 3, "more text"},
-    {V2 "a 1 100 0\nf 1\nu 1 1\n", 4, "ID 1 is used after its free"},
-    {V2 "a 1 100 0\nu 1 1\nf 1\nc 1\nu 1 1\n", 6, "ID 1 is used after its free"},
-    {V2 "a 1 100 0\nf 1\nc 1\n", 4, "ID 1 completes but no other stream uses it"},
-    {V2 "a 1 100 0\nu 1 0\nf 1\nc 1\n", 5, "ID 1 completes but no other stream uses it"},
-    {V2 "a 1 100 0\nu 1 1\nc 1\n", 4, "ID 1 completes but was not freed"},
-    {V2 "a 1 100 0\nu 1 1\nf 1\nc 1\nc 1\n", 6, "ID 1 completes twice"},
-    {V2 "a 1 100 0\n# version 1\n", 3, "after the first event"},
-    {"a 1 100 0\n# version 2\n", 2, "after the first event"},
-    {"s\n# version 2\n", 2, "after the first event"},
-    {"# version 0\na 1 100 0\n", 1, "format version 0 is not known"},
-    {"# a page\n\nalloc 1 100 0\n", 3, "neither a trace nor a PyTorch snapshot: 'alloc'"},
-    {"s\na 1 100 0\nalloc 1 100 0\n", 3, "unknown event 'alloc'"},
-    {"u 1 2\n", 1, "unknown event 'u'"},
-    {"a 1 -100 0\n", 1, "SIZE is not a number"},
-    {"a 1 +100 0\n", 1, "SIZE is not a number"},
-    {"a 1 0x10 0\n", 1, "SIZE is not a number"},
-    {"a 1 1e3 0\n", 1, "SIZE is not a number"},
-    {"a 1 0 0\n", 1, "SIZE is 0"},
-    {"a 1 18446744073709551616 0\n", 1, "SIZE is not a number"},
-    {"a 1 281474976710657 0\n", 1, "256 TiB"},
-    {"a 1 100 0 5\n", 1, "more text after the event: '5'"},
-    {"a 1 100 0\nf 1 # free\n", 2, "more text"},
-    {"a 1 100 0\ns 3\n", 2, "more text"},
-    {"a 1 100 0\na 1 100 0\n", 2, "ID 1 was allocated before"},
-    {"a 1 100 0\nf 1\na 1 100 0\n", 3, "ID 1 was allocated before"},
-    {"a 5 100 0\na 6 100 0\na 2 9 0\na 6 1 0\n", 4, "ID 6 was allocated before"},
-    {"a 5 100 0\na 6 100 0\na 2 9 0\nf 7\n", 4, "ID 7 was never allocated"},
-    {"a 5 100 0\nf 4\n", 2, "ID 4 was never allocated"},
-    {"a 1 100 0\nf 2\n", 2, "ID 2 was never allocated"},
-    {"a 1 100 0\nc 2\n", 2, "ID 2 was never allocated"},
-    {"a 1 100 0\nf 1\nf 1\n", 3, "ID 1 is freed twice"},
-    {"a 1 100 0\nc 1\n", 2, "ID 1 completes but was not freed"},
-    {"a 1 100 0\nf 1\nc 1\nc 1\n", 4, "ID 1 completes twice"},
-    {"a 1 100 0\nf 1\nc 1\nf 1\n", 4, "ID 1 is freed twice"},
-    {"# version 5\na 1 100 0\n", 1, "format version 5 is not known"},
-    {"# version 3\na 1 100 0\nr 2 1 0 0 0\n", 3, "unknown event 'r'"},
-    {V4 "a 1 100 0\nr 1 1 0 0 0\n", 3, "ID 1 was allocated before"},
-    {V4 "r 1 1 0 0 0\na 1 100 0\n", 3, "ID 1 was allocated before"},
-    {V4 "r 1 1 0 0\n", 2, "FREE is missing"},
-    {V4 "r 1 1 0\n", 2, "HELD is missing"},
-    {V4 "r 1 0 0 0 0\n", 2, "SIZE is 0"},
-    {V4 "r 1 281474976710657 0 0 0\n", 2, "256 TiB"},
-    {V4 "r 1 1 0 0 0 0\n", 2, "more text"},
-    {V4 "r 1 1 0 0 0\nf 1\n", 3, "ID 1 is freed twice"},
-    {V2 "a 1 100 0\ne 0\n", 3, "unknown event 'e'"},
-    {V2 "a 1 100 0\n# version 3\n", 3, "after the first event"},
-    {"# version 3\na 1 100 0\nd 1\n", 3, "nothing was allocated on"},
-    {"# version 3\na 1 100 0\ne\n", 3, "STREAM is missing"},
-};
-
-Test(trace, every_bad_line_is_refused_with_its_number) {
-    for (size_t i = 0; i < sizeof bad_cases / sizeof bad_cases[0]; i++) {
-        const bad_case *c = &bad_cases[i];
-        bool ok = read_bytes_as_trace(c->text, strlen(c->text), TRACE_BUSIEST_GPU, &now);
-        cr_expect_not(ok, "taken: %s", c->text);
-        cr_expect_eq(now.error.line, c->line, "line %llu of: %s",
-                     (unsigned long long)now.error.line, c->text);
-        cr_expect_not_null(strstr(now.error.reason, c->reason), "'%s' of: %s", now.error.reason,
-                           c->text);
-    }
-}
-
 Test(trace, a_file_has_at_most_256_streams) {
     char text[257 * 16];
     size_t size = 0;
@@ -319,9 +181,4 @@ Test(trace, a_file_has_at_most_256_streams) {
     }
     cr_assert_not(read_bytes_as_trace(text, size, TRACE_BUSIEST_GPU, &now));
     cr_assert_eq(now.error.line, 257);
-}
-
-Test(trace, binary_is_refused_at_its_first_line) {
-    cr_assert_not(read_bytes_as_trace("\0\1\2\3\n\xff", 6, TRACE_BUSIEST_GPU, &now));
-    cr_assert_eq(now.error.line, 1);
 }

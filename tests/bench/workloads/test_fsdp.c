@@ -6,7 +6,6 @@
  */
 #include "bench/trace/trace_finish.h"
 #include "bench/workloads/fsdp_run.h"
-#include "bench/workloads/fsdp_trace.h"
 
 #include <criterion/criterion.h>
 

@@ -49,7 +49,7 @@ static void make_compaction_due(void) {
     for (int i = 0; i < 4; i++) {
         give(blocks[i]);
     }
-    assert_ok(ductile_trim(f.allocator, 0, NULL));
+    assert_ok(ductile_trim(f.allocator, NULL, 0, NULL));
     assert_ok(ductile_unpin(f.allocator, blocks[0]));
     assert_ok(ductile_unpin(f.allocator, blocks[2]));
     give(blocks[4]);
@@ -83,7 +83,7 @@ static void make_compaction_due_in_vain(void) {
     ductile_addr high = take(8 * G, 0);
     (void)take(G, 0);
     give(low);
-    assert_ok(ductile_trim(f.allocator, 0, NULL));
+    assert_ok(ductile_trim(f.allocator, NULL, 0, NULL));
     give(high);
     (void)take(512, 0);
 }

@@ -19,7 +19,7 @@ static void open_gaps(void) {
     first = blocks[0];
     give(blocks[1]);
     give(blocks[3]);
-    assert_ok(ductile_trim(f.allocator, 0, NULL));
+    assert_ok(ductile_trim(f.allocator, NULL, 0, NULL));
     give(blocks[2]);
     assert_layout(first, "L1 G2 F1 G1 L1 G");
 }
@@ -134,9 +134,9 @@ static void equal_windows(bool lower_gap_is_made_first) {
     }
     first = blocks[0];
     give(blocks[lower_gap_is_made_first ? 2 : 6]);
-    assert_ok(ductile_trim(f.allocator, 0, NULL));
+    assert_ok(ductile_trim(f.allocator, NULL, 0, NULL));
     give(blocks[lower_gap_is_made_first ? 6 : 2]);
-    assert_ok(ductile_trim(f.allocator, 0, NULL));
+    assert_ok(ductile_trim(f.allocator, NULL, 0, NULL));
     for (int i = 1; i < 9; i += 2) {
         give(blocks[i]);
     }

@@ -188,7 +188,7 @@ Test(plan, to_heal_moves_memory_above_a_gap_into_it) {
     }
     (void)take_granules(1, 0);
     give(more[1]);
-    assert_ok(ductile_trim(a, 0, NULL));
+    assert_ok(ductile_trim(a, NULL, 0, NULL));
     give(more[0]);
     give(more[2]);
     assert_layout(first, "L1 L4 L1 F2 G2 F2 L1 G");
@@ -216,7 +216,7 @@ Test(plan, to_heal_takes_the_topmost_memory_of_its_run_beyond_other_gaps) {
     (void)take_granules(1, 0);
     give(more[1]);
     give(more[3]);
-    assert_ok(ductile_trim(a, 0, NULL));
+    assert_ok(ductile_trim(a, NULL, 0, NULL));
     give(more[0]);
     give(more[2]);
     give(more[4]);
@@ -246,9 +246,9 @@ Test(plan_waits, memory_that_heals_a_gap_is_as_young_as_the_wait_for_it) {
     }
     (void)take_granules(1, 0);
     give(more[1]);
-    assert_ok(ductile_trim(a, 0, NULL));
+    assert_ok(ductile_trim(a, NULL, 0, NULL));
     launch(more[2], 2 * G, 1);
-    assert_ok(ductile_free_on(a, more[2], f.streams[1]));
+    assert_ok(ductile_free_ex(a, more[2], &f.streams[1], 1, NULL));
     give(more[0]);
     assert_layout(first, "L1 F2 G2 F2 L1 G");
     uint64_t before = block_at(more[2])->age;

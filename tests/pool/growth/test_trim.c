@@ -27,7 +27,7 @@ static double seconds_to_trim(size_t n) {
         fixture_open(&f, &(fixture_setup){.capacity_bytes = 64 * GIB, .conf = "sizes:tight"}));
     make_comb(n);
     double start = cpu_seconds();
-    assert_ok(ductile_trim(f.allocator, 0, NULL));
+    assert_ok(ductile_trim(f.allocator, NULL, 0, NULL));
     double seconds = cpu_seconds() - start;
     assert_u64(fixture_state(&f).used_bytes, n / 2 * FIXTURE_GRANULE);
     assert_fine(fixture_close(&f));
@@ -71,7 +71,7 @@ static void count_handles(const dpool_region *region, size_t *alone, size_t *ali
 static size_t trim_with_aliases(uint64_t nth) {
     assert_fine(fixture_open(&f, &(fixture_setup){.capacity_bytes = 16 * FIXTURE_GRANULE}));
     leave_aliases(nth);
-    ductile_status status = ductile_trim(f.allocator, 0, NULL);
+    ductile_status status = ductile_trim(f.allocator, NULL, 0, NULL);
     size_t alone = 0;
     size_t aliased = 0;
     for (const dpool_region *r = f.allocator->arenas->regions; r != NULL; r = r->next) {

@@ -22,7 +22,7 @@ Test(audit, a_whole_heap_says_nothing) {
         ductile_addr block = take_granules(n, 0);
         give(take(512, 0));
         give(block);
-        assert_ok(ductile_trim(f.allocator, 0, NULL));
+        assert_ok(ductile_trim(f.allocator, NULL, 0, NULL));
     }
     cr_assert_str_empty(logged);
     close_audited();
@@ -44,7 +44,7 @@ Test(audit, a_broken_invariant_is_told_when_the_level_says_so) {
         ductile_addr large = take_granules(7, 0);
         cr_assert_eq(logged[0] != '\0', level >= 2, "growth at level %d: %s", level, logged);
         logged[0] = '\0';
-        assert_ok(ductile_trim(f.allocator, 0, NULL));
+        assert_ok(ductile_trim(f.allocator, NULL, 0, NULL));
         cr_assert_eq(logged[0] != '\0', level >= 1, "a trim at level %d: %s", level, logged);
         f.allocator->counts.imported--;
         give(block);

@@ -148,7 +148,7 @@ static int look_at_flags(void *user, const ductile_block_info *info) {
 /* Another thread may look at any time between two driver calls: no more locks are held then. */
 static void look(void *user, dvmm_call call, int code, uint64_t address, uint64_t size) {
     (void)call, (void)code, (void)address, (void)size;
-    assert_ok(ductile_walk(user, look_at_flags, NULL));
+    assert_ok(ductile_walk(user, NULL, look_at_flags, NULL));
 }
 
 Test(pause, blocks_can_be_looked_at_on_the_way_there_and_back) {

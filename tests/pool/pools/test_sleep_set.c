@@ -90,7 +90,7 @@ TestSuite(sleep_set, .init = open_all, .fini = close_all);
 
 static ductile_pool_info info_of(ductile_pool_id id) {
     ductile_pool_info info = {.struct_size = sizeof info};
-    assert_ok(ductile_pool_query(a, id, &info));
+    assert_ok(ductile_list_pools(a, &id, &info, 1, NULL));
     return info;
 }
 

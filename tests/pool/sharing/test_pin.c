@@ -68,7 +68,7 @@ static int see(void *user, const ductile_block_info *info) {
 
 static void assert_seen(ductile_addr addr, ductile_block_state state, uint32_t flags) {
     seen s = {.addr = addr};
-    assert_ok(ductile_walk(f.allocator, see, &s));
+    assert_ok(ductile_walk(f.allocator, NULL, see, &s));
     assert_u64(s.state, state);
     assert_u64(s.flags & DUCTILE_BLOCK_PINNED, flags);
 }
@@ -80,10 +80,10 @@ Test(pin, a_walk_shows_it_on_memory_that_was_freed) {
     assert_seen(pinned, DUCTILE_BLOCK_LIVE, DUCTILE_BLOCK_PINNED);
     ductile_virtual_set_schedule(f.gpu, DUCTILE_SCHEDULE_LAZY, 0);
     launch(pinned, FIXTURE_GRANULE, 1);
-    assert_ok(ductile_free_on(f.allocator, pinned, f.streams[1]));
+    assert_ok(ductile_free_ex(f.allocator, pinned, &f.streams[1], 1, NULL));
     assert_seen(pinned, DUCTILE_BLOCK_PENDING, DUCTILE_BLOCK_PINNED);
     assert_fine(fixture_sync_all(&f));
-    assert_ok(ductile_trim(f.allocator, 0, NULL));
+    assert_ok(ductile_trim(f.allocator, NULL, 0, NULL));
     assert_seen(pinned, DUCTILE_BLOCK_FREE, DUCTILE_BLOCK_PINNED);
     assert_ok(ductile_unpin(f.allocator, pinned));
     assert_seen(pinned, DUCTILE_BLOCK_FREE, 0);

@@ -15,7 +15,7 @@ static void open_waiting(void) {
 /* Another stream writes the block late; then its owner frees it. */
 static void use_and_free(ductile_addr address, uint64_t size, size_t other) {
     fill(address, 0xEE, size, other);
-    assert_ok(ductile_free_on(f.allocator, address, f.streams[other]));
+    assert_ok(ductile_free_ex(f.allocator, address, &f.streams[other], 1, NULL));
 }
 
 static uint64_t gpu_waits(void) {
@@ -88,7 +88,7 @@ Test(gpu_waits, a_failed_wait_is_the_last_of_its_attempt) {
     fill(block, 1, 512, 1);
     fill(block + 512, 2, 512, 2);
     assert_ok(ductile_record_stream(f.allocator, block, f.streams[1]));
-    assert_ok(ductile_free_on(f.allocator, block, f.streams[2]));
+    assert_ok(ductile_free_ex(f.allocator, block, &f.streams[2], 1, NULL));
     const ductile_virtual_fault fault = {
         .struct_size = sizeof fault, .call = "stream_wait_event", .nth = 1, .code = 999};
     uint64_t asked = count("stream_wait_event");

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Very many pending blocks: what is done about them is counted in driver calls, and grows no faster
- * than they do. The device is lazy, so that all of them are pending until a thread waits.
+ * Pending blocks, and what other threads learn and hold meanwhile. How much is asked about very
+ * many of them is in tests/scenarios/pressure.txt. The device is lazy, so that all are pending
+ * until a thread waits.
  */
 #include "pool/growth/attempt.h"
 #include "pool/streams/pending.h"
@@ -12,7 +13,7 @@
 
 #include <pthread.h>
 
-enum { N_BLOCKS = 100000, N_OTHERS = 3 };
+enum { N_OTHERS = 3 };
 
 static void open_lazy(void) {
     open_fixture(&(fixture_setup){.schedule = DUCTILE_SCHEDULE_LAZY, .n_streams = N_OTHERS + 1});
@@ -28,7 +29,7 @@ static uint64_t pending(void) {
 
 /* The block is freed behind a use of that stream. */
 static void free_on(ductile_addr block, int stream) {
-    assert_ok(ductile_free_on(f.allocator, block, f.streams[stream]));
+    assert_ok(ductile_free_ex(f.allocator, block, &f.streams[stream], 1, NULL));
 }
 
 static void take_many(ductile_addr *block, int n) {
@@ -37,44 +38,7 @@ static void take_many(ductile_addr *block, int n) {
     }
 }
 
-/* Blocks side by side, all of them used by another stream, each with markers of its own. */
-static void make_pending(void) {
-    static ductile_addr block[N_BLOCKS];
-    take_many(block, N_BLOCKS);
-    for (int i = 0; i < N_BLOCKS; i++) {
-        free_on(block[i], 1 + i % N_OTHERS);
-    }
-}
-
 TestSuite(pending, .init = open_lazy);
-
-Test(pending, request_that_needs_most_of_many_waits_once_for_each_stream) {
-    make_pending();
-    assert_u64(pending(), N_BLOCKS);
-    uint64_t before = calls_about_events();
-    ductile_addr large = take(240 * MIB, 0);
-    uint64_t calls = calls_about_events() - before;
-    cr_assert(calls <= 16 * N_OTHERS, "%llu calls for %d blocks", (unsigned long long)calls,
-              N_BLOCKS);
-    cr_assert(fixture_stats(f.allocator).stream_syncs <= 4 * N_OTHERS, "%llu host waits",
-              (unsigned long long)fixture_stats(f.allocator).stream_syncs);
-    give(large);
-    close_audited();
-}
-
-Test(pending, poll_of_work_that_is_done_asks_once_about_each_stream) {
-    make_pending();
-    for (int i = 0; i <= N_OTHERS; i++) {
-        assert_ok(ductile_virtual_stream_sync(f.gpu, f.streams[i]));
-    }
-    uint64_t before = calls_about_events();
-    ductile_addr large = take(100 * MIB, 0);
-    assert_u64(pending(), 0);
-    uint64_t calls = calls_about_events() - before;
-    cr_assert(calls <= 4 * (N_OTHERS + 1), "%llu calls", (unsigned long long)calls);
-    give(large);
-    close_audited();
-}
 
 static dvmm_capture_mode mode_now(void) {
     dvmm_capture_mode mode = DVMM_CAPTURE_GLOBAL;
@@ -171,78 +135,6 @@ Test(pending, hit_that_frees_what_is_known_to_be_done_calls_no_driver) {
     close_audited();
 }
 
-/* However many are pending, and however long. */
-Test(pending, hits_seldom_ask_about_work_that_goes_on) {
-    enum { N_HITS = 6400 };
-    make_pending();
-    uint64_t before = calls_about_events();
-    for (int i = 0; i < N_HITS; i++) {
-        give(take(1024, 0));
-    }
-    uint64_t calls = calls_about_events() - before;
-    cr_assert(calls <= (N_HITS / 64 + 8) * 2 * N_OTHERS, "%llu calls", (unsigned long long)calls);
-    assert_u64(pending(), N_BLOCKS);
-    close_audited();
-}
-
-/* The stream's work goes on behind its end; its handle may be that of others by then. */
-Test(pending, uses_of_a_stream_that_is_gone_are_asked_about_once) {
-    make_pending();
-    assert_ok(ductile_stream_done(f.allocator, f.streams[1]));
-    uint64_t before = calls_about_events();
-    (void)take(100 * MIB, 0);
-    uint64_t calls = calls_about_events() - before;
-    cr_assert(calls <= 4 * (N_OTHERS + 1), "%llu calls", (unsigned long long)calls);
-    assert_u64(pending(), N_BLOCKS);
-    close_audited();
-}
-
-/* Blocks whose work never ends, and behind them many whose work is done at once. The most that are
- * pending at a time. */
-static uint64_t most_pending_behind(int n_stuck) {
-    enum { N_TURNS = 3000, MOST_STUCK = 300 };
-    static ductile_addr block[MOST_STUCK];
-    uint64_t most = 0;
-    take_many(block, n_stuck);
-    for (int i = 0; i < n_stuck; i++) {
-        free_on(block[i], 1);
-    }
-    for (int i = 0; i < N_TURNS; i++) {
-        free_on(take(1024, 0), 2);
-        assert_ok(ductile_virtual_stream_sync(f.gpu, f.streams[2]));
-        most = pending() > most ? pending() : most;
-    }
-    return most;
-}
-
-/* One, few, and as many as hits ask about at once. */
-Test(pending, blocks_that_are_stuck_do_not_hide_the_others_from_hits, .init = NULL) {
-    static const int n_stuck[] = {1, 15, 300};
-    for (size_t i = 0; i < sizeof n_stuck / sizeof *n_stuck; i++) {
-        open_lazy();
-        uint64_t most = most_pending_behind(n_stuck[i]);
-        cr_assert_lt(most, (uint64_t)n_stuck[i] + 256, "%llu pending", (unsigned long long)most);
-        close_audited();
-    }
-}
-
-/* However often a hit looks at more of the list: what one question has shown is not asked again. */
-Test(pending, hit_asks_about_work_that_goes_on_no_more_often_than_it_looks) {
-    enum { N_STUCK = 2, N_DONE = 238 };
-    static ductile_addr block[N_STUCK + N_DONE];
-    take_many(block, N_STUCK + N_DONE);
-    for (int i = 0; i < N_STUCK + N_DONE; i++) {
-        free_on(block[i], i < N_STUCK ? 1 : 2);
-    }
-    assert_ok(ductile_virtual_stream_sync(f.gpu, f.streams[2]));
-    uint64_t before = calls_about_events();
-    (void)take(1024, 0);
-    assert_u64(pending(), N_STUCK);
-    /* the stuck stream: its latest and its first; the other one: its latest of 16, 32, 64, 128 */
-    assert_u64(calls_about_events() - before, 2 + 4);
-    close_audited();
-}
-
 /* Whatever else makes it look: here freed dedicated blocks, after each of which it does. */
 Test(pending, hit_that_has_to_look_for_another_reason_asks_no_more_often) {
     ductile_addr block = take(1024, 0);
@@ -283,26 +175,6 @@ Test(pending, hit_that_another_wait_overtakes_reads_on_while_it_finds_done_block
     cr_assert_null(overtaken, "nothing was found at work");
     assert_u64(pending(), 1); /* the first one, until the next hit */
     close_audited();
-}
-
-Test(pending, small_request_waits_for_as_much_as_it_lacks) {
-    make_pending(); /* 98 MiB */
-    (void)take(156 * MIB, 0);
-    (void)take(2 * MIB, 0);
-    cr_assert(pending() > N_BLOCKS / 2, "%llu blocks are left pending",
-              (unsigned long long)pending());
-    close_audited();
-}
-
-Test(pending, trim_of_many_is_linear) {
-    make_pending();
-    uint64_t before = calls_about_events();
-    assert_ok(ductile_empty_cache(f.allocator));
-    uint64_t calls = calls_about_events() - before;
-    cr_assert(calls < 3 * (uint64_t)N_BLOCKS, "%llu calls for %d blocks", (unsigned long long)calls,
-              N_BLOCKS);
-    assert_u64(fixture_stats(f.allocator).reserved_bytes, 0);
-    assert_fine(fixture_close(&f));
 }
 
 /* ---- While another thread polls ------------------------------------------------------------ */

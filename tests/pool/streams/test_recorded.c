@@ -20,7 +20,7 @@ static double seconds_to_pause_behind(size_t n_spans) {
     }
     assert_ok(ductile_pool_end(f.allocator, POOL));
     for (size_t i = 0; i < n_spans; i++) {
-        assert_ok(ductile_free_on(f.allocator, freed[i], theirs));
+        assert_ok(ductile_free_ex(f.allocator, freed[i], &theirs, 1, NULL));
     }
     free(freed);
     double start = cpu_seconds();

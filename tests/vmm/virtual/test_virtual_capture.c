@@ -58,33 +58,6 @@ Test(virtual_capture, a_thread_local_thread_ignores_other_captures) {
     assert_unharmed();
 }
 
-/* Work on `other`, which has joined; then, or not, the captured stream waits for it. */
-static void fork_and_work(bool joins) {
-    dvmm_event fork = rig_event(&r);
-    dvmm_event join = rig_event(&r);
-    begin(DVMM_CAPTURE_RELAXED);
-    assert_ok(dvmm_event_record(r.d, fork, captured));
-    assert_ok(dvmm_stream_wait_event(r.d, other, fork));
-    assert_ok(dvmm_event_record(r.d, join, other));
-    assert_ok(dvmm_stream_wait_event(r.d, captured, join));
-    assert_ok(ductile_virtual_launch(r.gpu, other, NULL, 0));
-    if (joins) {
-        assert_ok(dvmm_event_record(r.d, join, other));
-        assert_ok(dvmm_stream_wait_event(r.d, captured, join));
-    }
-    assert_ok(dvmm_event_destroy(r.d, fork));
-    assert_ok(dvmm_event_destroy(r.d, join));
-}
-
-Test(virtual_capture, work_of_a_stream_that_joined_has_to_be_joined_back) {
-    fork_and_work(true);
-    assert_unharmed();
-    fork_and_work(false);
-    assert_code(RAW(&r, capture_end, captured), DVMM_CAPTURE_UNJOINED);
-    assert_u64(status_of(captured), DVMM_CAPTURE_NONE);
-    assert_u64(status_of(other), DVMM_CAPTURE_NONE);
-}
-
 Test(virtual_capture, a_captured_default_stream_silences_the_legacy_one) {
     ductile_stream per_thread = (ductile_stream)(uintptr_t)2;
     dvmm_capture_status status = DVMM_CAPTURE_NONE;

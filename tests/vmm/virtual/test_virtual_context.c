@@ -9,30 +9,6 @@ static dvmm_event record(void) {
     return event;
 }
 
-static void is_pending(dvmm_event event) {
-    for (int i = 0; i < 40; i++) {
-        assert_status(dvmm_event_query(r.d, event), DUCTILE_ERR_NOT_READY);
-        ductile_virtual_advance(r.gpu, 1);
-    }
-}
-
-/* As one on an idle stream: its own schedule holds it back, too. */
-Test(context_event, of_an_idle_device_is_done_as_its_schedule_says) {
-    open_detecting(DUCTILE_SCHEDULE_EAGER);
-    assert_ok(dvmm_event_query(r.d, record()));
-    ductile_virtual_set_schedule(r.gpu, DUCTILE_SCHEDULE_LAGGING, 3);
-    dvmm_event event = record();
-    ductile_virtual_advance(r.gpu, 2);
-    assert_status(dvmm_event_query(r.d, event), DUCTILE_ERR_NOT_READY);
-    ductile_virtual_advance(r.gpu, 1);
-    assert_ok(dvmm_event_query(r.d, event));
-    ductile_virtual_set_schedule(r.gpu, DUCTILE_SCHEDULE_LAZY, 0);
-    event = record();
-    is_pending(event);
-    assert_ok(dvmm_event_sync(r.d, event));
-    rig_abandon(&r);
-}
-
 Test(context_event, of_many_streams_is_done_as_soon_as_the_dice_say_so_of_each) {
     enum { N = 64, ROLLS = 400 };
     open_detecting(DUCTILE_SCHEDULE_RANDOM);

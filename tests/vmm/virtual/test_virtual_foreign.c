@@ -9,35 +9,6 @@ static ductile_stream foreign_stream(void) {
     return stream;
 }
 
-static dvmm_event record(void) {
-    dvmm_event event = rig_event(&r);
-    assert_ok(dvmm_context_record(r.d, event));
-    return event;
-}
-
-Test(foreign_stream, work_goes_on_after_an_event_of_the_context_is_done) {
-    open_detecting(DUCTILE_SCHEDULE_LAZY);
-    ductile_stream foreign = foreign_stream();
-    writes(foreign, at, BLOCK);
-    assert_ok(dvmm_event_sync(r.d, record()));
-    assert_ok(dvmm_context_sync(r.d));
-    assert_status(dvmm_stream_query(r.d, foreign), DUCTILE_ERR_NOT_READY);
-    sync(foreign);
-    assert_ok(dvmm_stream_query(r.d, foreign));
-    rig_abandon(&r);
-}
-
-Test(foreign_stream, capture_goes_on_beside_an_event_of_the_context) {
-    open_detecting(DUCTILE_SCHEDULE_EAGER);
-    ductile_stream foreign = foreign_stream();
-    assert_ok(dvmm_capture_begin(r.d, foreign, DVMM_CAPTURE_GLOBAL));
-    (void)record();
-    assert_ok(dvmm_capture_end(r.d, foreign));
-    rig_abandon(&r);
-}
-
-/* ---- The call ------------------------------------------------------------------------------ */
-
 static uint64_t n_asked(void) {
     return ductile_virtual_count(r.gpu, "stream_is_ours");
 }

@@ -108,74 +108,7 @@ Test(virtual_memory, memory_ends_at_the_capacity) {
     assert_u64(rig_state(&r).used_peak_bytes, n * r.granule);
 }
 
-Test(virtual_memory, others_memory_counts) {
-    uint64_t total = dvmm_get_caps(r.d)->total_bytes;
-    uint64_t free_bytes = 0;
-    dvmm_phys phys = rig_create(&r, 10);
-    assert_ok(ductile_virtual_set_external_bytes(r.gpu, total - 12 * r.granule));
-    assert_ok(dvmm_mem_info(r.d, &free_bytes, &total));
-    assert_u64(free_bytes, 2 * r.granule);
-    dvmm_phys more = 0;
-    assert_status(dvmm_phys_create(r.d, 3 * r.granule, &plain, &more), DUCTILE_ERR_OUT_OF_MEMORY);
-    assert_status(ductile_virtual_set_external_bytes(r.gpu, total), DUCTILE_ERR_OUT_OF_MEMORY);
-    assert_ok(ductile_virtual_set_external_bytes(r.gpu, 0));
-    assert_ok(dvmm_phys_release(r.d, phys));
-}
-
-/* Undefined on hardware; the model says so and survives. */
-Test(virtual_memory, releasing_twice_is_a_violation) {
-    dvmm_phys phys = rig_create(&r, 1);
-    assert_ok(dvmm_phys_release(r.d, phys));
-    dvmm_phys next = rig_create(&r, 1);
-    cr_assert_neq(next, phys, "a stale handle must not name a new one");
-    assert_code(RAW(&r, phys_release, phys), DVMM_INVALID_VALUE);
-    assert_u64(rig_state(&r).violations, 1);
-    assert_ok(dvmm_phys_release(r.d, next));
-}
-
 /* ---- Maps ---------------------------------------------------------------------------------- */
-
-static void assert_access(ductile_addr addr, dvmm_access expected) {
-    dvmm_access access = DVMM_ACCESS_NONE;
-    assert_ok(dvmm_get_access(r.d, addr, &access));
-    assert_u64(access, expected);
-}
-
-static void assert_unmapped(ductile_addr addr) {
-    dvmm_access access;
-    assert_code(RAW(&r, get_access, addr, &access), DVMM_INVALID_VALUE);
-}
-
-/* Into a mapping behind free addresses, and into a range from before it. */
-Test(virtual_memory, a_span_that_begins_well_and_ends_badly_is_not_mapped) {
-    ductile_addr addr = rig_reserve(&r, 2);
-    rig_back(&r, addr + r.granule, 1);
-    dvmm_phys two = rig_create(&r, 2);
-    assert_code(RAW(&r, map, addr, 2 * r.granule, 0, two), DVMM_INVALID_VALUE);
-    assert_code(RAW(&r, map, addr - r.granule, 2 * r.granule, 0, two), DVMM_INVALID_VALUE);
-    assert_unmapped(addr);
-    assert_access(addr + r.granule, DVMM_ACCESS_RW);
-    assert_ok(dvmm_phys_release(r.d, two));
-    assert_ok(dvmm_unmap(r.d, addr + r.granule, r.granule));
-    assert_ok(dvmm_address_free(r.d, addr, 2 * r.granule));
-}
-
-Test(virtual_memory, mapping_past_the_end_succeeds_and_is_a_violation) {
-    ductile_addr addr = rig_reserve(&r, 2);
-    ductile_addr last = addr + r.granule;
-    dvmm_phys two = rig_create(&r, 2);
-    assert_code(RAW(&r, map, last, 2 * r.granule, 0, two), DVMM_SUCCESS);
-    assert_u64(rig_state(&r).violations, 1);
-    assert_access(last + r.granule, DVMM_ACCESS_NONE);
-    assert_code(RAW(&r, set_access, last, 2 * r.granule, DVMM_ACCESS_RW), DVMM_SUCCESS);
-    assert_access(last + r.granule, DVMM_ACCESS_RW);
-    assert_code(RAW(&r, address_free, addr, 2 * r.granule), DVMM_INVALID_VALUE);
-    assert_code(RAW(&r, unmap, last, 2 * r.granule), DVMM_SUCCESS);
-    assert_u64(rig_state(&r).violations, 1);
-    assert_unmapped(last);
-    assert_ok(dvmm_phys_release(r.d, two));
-    assert_ok(dvmm_address_free(r.d, addr, 2 * r.granule));
-}
 
 Test(virtual_memory, a_mapping_ends_within_the_address_space) {
     dvmm_phys two = rig_create(&r, 2);
@@ -185,67 +118,6 @@ Test(virtual_memory, a_mapping_ends_within_the_address_space) {
     assert_code(RAW(&r, map, last, 2 * r.granule, 0, two), DVMM_INVALID_VALUE);
     assert_ok(dvmm_phys_release(r.d, two));
     assert_ok(dvmm_address_free(r.d, addr, 125 * TIB));
-}
-
-/* Undefined on hardware. While a mapping keeps the memory it works there, too; afterwards the
- * driver crashes. */
-Test(virtual_memory, mapping_a_released_handle_is_a_violation) {
-    ductile_addr addr = rig_reserve(&r, 2);
-    dvmm_phys phys = rig_create(&r, 1);
-    assert_ok(dvmm_map(r.d, addr, r.granule, phys));
-    assert_ok(dvmm_phys_release(r.d, phys));
-    assert_code(RAW(&r, map, addr + r.granule, r.granule, 0, phys), DVMM_SUCCESS);
-    assert_u64(rig_state(&r).violations, 1);
-    assert_ok(dvmm_unmap(r.d, addr, 2 * r.granule));
-    assert_code(RAW(&r, map, addr, r.granule, 0, phys), DVMM_INVALID_VALUE);
-    assert_u64(rig_state(&r).violations, 2);
-    assert_ok(dvmm_address_free(r.d, addr, 2 * r.granule));
-}
-
-Test(virtual_memory, two_reservations_stay_two) {
-    ductile_addr low = rig_reserve(&r, 1);
-    ductile_addr high = rig_reserve(&r, 1);
-    assert_u64(high, low + r.granule);
-    dvmm_phys two = rig_create(&r, 2);
-    assert_code(RAW(&r, map, low, 2 * r.granule, 0, two), DVMM_INVALID_VALUE);
-    assert_ok(dvmm_phys_release(r.d, two));
-    assert_ok(dvmm_address_free(r.d, low, r.granule));
-    assert_ok(dvmm_address_free(r.d, high, r.granule));
-}
-
-/* ---- Unmaps -------------------------------------------------------------------------------- */
-
-Test(virtual_memory, unmapping_nothing_succeeds_and_is_a_violation) {
-    char text[200];
-    ductile_addr addr = rig_reserve(&r, 3);
-    rig_back(&r, addr, 1);
-    assert_code(RAW(&r, unmap, addr + r.granule, r.granule), DVMM_SUCCESS);
-    assert_u64(rig_state(&r).violations, 1);
-    assert_code(RAW(&r, unmap, addr, 3 * r.granule), DVMM_SUCCESS);
-    assert_u64(rig_state(&r).violations, 2);
-    assert_unmapped(addr);
-    ductile_virtual_last_violation(r.gpu, text, sizeof(text));
-    cr_assert_not_null(strstr(text, "unmap"), "%s", text);
-    assert_code(RAW(&r, unmap, addr + 64 * r.granule, r.granule), DVMM_INVALID_VALUE);
-    assert_ok(dvmm_address_free(r.d, addr, 3 * r.granule));
-}
-
-/* ---- Access -------------------------------------------------------------------------------- */
-
-/* A hole at an end is refused; before one in between the hardware stops, without a word. */
-Test(virtual_memory, access_over_a_hole_stops_there_and_is_a_violation) {
-    ductile_addr addr = rig_reserve(&r, 3);
-    rig_back(&r, addr, 1);
-    rig_back(&r, addr + 2 * r.granule, 1);
-    assert_code(RAW(&r, set_access, addr, 3 * r.granule, DVMM_ACCESS_READ), DVMM_SUCCESS);
-    assert_u64(rig_state(&r).violations, 1);
-    assert_access(addr, DVMM_ACCESS_READ);
-    assert_access(addr + 2 * r.granule, DVMM_ACCESS_RW);
-    assert_ok(dvmm_unmap(r.d, addr, r.granule));
-    assert_code(RAW(&r, set_access, addr, 3 * r.granule, DVMM_ACCESS_READ), DVMM_INVALID_VALUE);
-    assert_u64(rig_state(&r).violations, 1);
-    assert_ok(dvmm_unmap(r.d, addr + 2 * r.granule, r.granule));
-    assert_ok(dvmm_address_free(r.d, addr, 3 * r.granule));
 }
 
 /* ---- cuMemAlloc ---------------------------------------------------------------------------- */
@@ -268,19 +140,6 @@ Test(virtual_memory, small_allocations_share_granules) {
     for (size_t i = 0; i < 1000; i++) {
         assert_ok(dvmm_mem_free(r.d, addr[(i * 7) % 1000]));
     }
-}
-
-Test(virtual_memory, only_a_live_allocation_is_freed_and_none_is_unmapped) {
-    ductile_addr small = 0;
-    ductile_addr large = 0;
-    assert_ok(dvmm_mem_alloc(r.d, 5000, &small));
-    assert_ok(dvmm_mem_alloc(r.d, 3 * r.granule, &large));
-    assert_code(RAW(&r, mem_free, small + 512), DVMM_INVALID_VALUE);
-    assert_code(RAW(&r, mem_free, large + r.granule), DVMM_INVALID_VALUE);
-    assert_code(RAW(&r, unmap, large, 3 * r.granule), DVMM_INVALID_VALUE);
-    assert_ok(dvmm_mem_free(r.d, small));
-    assert_code(RAW(&r, mem_free, small), DVMM_INVALID_VALUE);
-    assert_ok(dvmm_mem_free(r.d, large));
 }
 
 /* Allocations live at the same time are disjoint, whatever came and went before. */

@@ -36,20 +36,6 @@ static void saw_early_unmap(bool is_so) {
     assert_u64(rig_state(&r).violations, is_so);
 }
 
-Test(virtual_peers, their_work_is_done_when_somebody_waits_for_it) {
-    uint8_t byte = 0;
-    open_machine(DUCTILE_SCHEDULE_LAZY);
-    assert_ok(dvmm_fill(r.d, at, 1, 4096, own));
-    assert_ok(ductile_virtual_stream_wait(r.gpu, theirs, own));
-    assert_ok(dvmm_fill(r.d, at, 2, 4096, theirs));
-    assert_ok(dvmm_context_sync(r.d));
-    assert_ok(dvmm_read_back(r.d, &byte, at, 1, own));
-    assert_u64(byte, 1);
-    assert_ok(dvmm_read_back(r.d, &byte, at, 1, theirs));
-    assert_u64(byte, 2);
-    rig_abandon(&r);
-}
-
 Test(virtual_peers, they_reach_what_is_open_to_them) {
     uint8_t byte = 0;
     static const int peer[] = {1};

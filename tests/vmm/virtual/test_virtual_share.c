@@ -21,20 +21,6 @@ static int export_fd(const rig *r, dvmm_phys phys) {
     return shared.fd;
 }
 
-Test(virtual_share, an_open_descriptor_keeps_the_memory) {
-    rig r;
-    rig_open(&r, NULL);
-    dvmm_phys phys = make_shared(&r, 2);
-    int fd = export_fd(&r, phys);
-    int copy = dup(fd);
-    assert_ok(dvmm_phys_release(r.d, phys));
-    (void)close(fd);
-    assert_u64(rig_state(&r).handles, 1);
-    (void)close(copy);
-    assert_u64(rig_state(&r).handles, 0);
-    rig_close(&r);
-}
-
 Test(virtual_share, a_copy_in_another_process_keeps_the_memory) {
     rig r;
     rig_open(&r, NULL);
@@ -81,7 +67,7 @@ Test(virtual_share, fabric_is_offered_only_where_the_machine_has_it) {
     rig_close(&r);
 }
 
-Test(virtual_share, each_device_has_its_own_access) {
+Test(virtual_share, not_every_device_can_be_reached) {
     rig r;
     ductile_virtual_options options;
     ductile_virtual_options_init(&options);
@@ -94,37 +80,13 @@ Test(virtual_share, each_device_has_its_own_access) {
     assert_ok(dvmm_can_access_peer(r.d, 2, &can));
     cr_assert_not(can);
     assert_status(dvmm_can_access_peer(r.d, 3, &can), DUCTILE_ERR_NO_DEVICE);
-    ductile_addr addr = rig_row(&r, 2);
-    const int both[] = {0, 1};
-    assert_ok(dvmm_set_access_for(r.d, addr, 2 * r.granule, DVMM_ACCESS_READ, both, 2));
-    cr_assert_eq(ductile_virtual_access(r.gpu, addr, 0), 1);
-    cr_assert_eq(ductile_virtual_access(r.gpu, addr + r.granule, 1), 1);
-    assert_ok(dvmm_set_access(r.d, addr, r.granule, DVMM_ACCESS_RW));
-    cr_assert_eq(ductile_virtual_access(r.gpu, addr, 0), 3);
-    cr_assert_eq(ductile_virtual_access(r.gpu, addr, 1), 1, "the other device's access changed");
+    ductile_addr addr = rig_row(&r, 1);
     const int far[] = {1, 2};
+    assert_ok(dvmm_set_access_for(r.d, addr, r.granule, DVMM_ACCESS_READ, far, 1));
     assert_status(dvmm_set_access_for(r.d, addr, r.granule, DVMM_ACCESS_NONE, far, 2),
                   DUCTILE_ERR_NO_DEVICE);
     cr_assert_eq(ductile_virtual_access(r.gpu, addr, 1), 1, "a refused call changed something");
-    rig_unrow(&r, addr, 2);
-    rig_close(&r);
-}
-
-Test(virtual_share, a_new_mapping_is_open_to_nobody) {
-    rig r;
-    rig_open_devices(&r, 2);
-    ductile_addr addr = rig_reserve(&r, 1);
-    dvmm_phys phys = rig_create(&r, 1);
-    const int both[] = {0, 1};
-    for (int round = 0; round < 2; round++) {
-        assert_ok(dvmm_map(r.d, addr, r.granule, phys));
-        cr_assert_eq(ductile_virtual_access(r.gpu, addr, 0), 0);
-        cr_assert_eq(ductile_virtual_access(r.gpu, addr, 1), 0);
-        assert_ok(dvmm_set_access_for(r.d, addr, r.granule, DVMM_ACCESS_RW, both, 2));
-        assert_ok(dvmm_unmap(r.d, addr, r.granule));
-    }
-    assert_ok(dvmm_phys_release(r.d, phys));
-    assert_ok(dvmm_address_free(r.d, addr, r.granule));
+    rig_unrow(&r, addr, 1);
     rig_close(&r);
 }
 

@@ -39,13 +39,6 @@ static void close_rig(void) {
     rig_close(&r);
 }
 
-/* The end of a test that poisons the device: nothing on it can be given back any more. */
-static void end_poisoned(void) {
-    assert_u64((unsigned)rig_state(&r).poisoned, DVMM_ILLEGAL_ADDRESS);
-    rig_abandon(&r);
-    r.gpu = NULL;
-}
-
 TestSuite(virtual_streams, .fini = close_rig);
 
 /* ---- Schedules ----------------------------------------------------------------------------- */
@@ -64,33 +57,6 @@ Test(virtual_streams, random_work_is_done_sooner_or_later) {
     }
     cr_assert(n_early > 20 && n_early < 80, "%llu of 100 were done at once",
               (unsigned long long)n_early);
-}
-
-/* ---- Events -------------------------------------------------------------------------------- */
-
-Test(virtual_streams, waits_are_followed_through_streams, .init = open_lazy) {
-    enum { N = 50 };
-    ductile_stream chain[N];
-    for (size_t i = 0; i < N; i++) {
-        chain[i] = rig_stream(&r);
-        assert_ok(ductile_virtual_stream_wait(r.gpu, chain[i], i == 0 ? a : chain[i - 1]));
-    }
-    assert_ok(dvmm_event_record(r.d, event, a));
-    assert_ok(dvmm_stream_sync(r.d, chain[N - 1]));
-    assert_status(dvmm_event_query(r.d, event), DUCTILE_ERR_NOT_READY);
-    for (size_t i = 0; i < N; i++) {
-        assert_ok(dvmm_stream_query(r.d, chain[i]));
-        assert_ok(dvmm_stream_destroy(r.d, chain[i]));
-    }
-}
-
-Test(virtual_streams, a_stale_event_is_refused, .init = open_eager) {
-    dvmm_event stale = rig_event(&r);
-    assert_ok(dvmm_event_destroy(r.d, stale));
-    assert_code(RAW(&r, event_query, stale), DVMM_INVALID_HANDLE);
-    assert_code(RAW(&r, event_record, stale, a), DVMM_INVALID_HANDLE);
-    assert_code(RAW(&r, event_destroy, stale), DVMM_INVALID_HANDLE);
-    assert_u64(rig_state(&r).violations, 3);
 }
 
 /* ---- Streams ------------------------------------------------------------------------------- */
@@ -151,29 +117,6 @@ static uint64_t *new_word(void) {
     return memory;
 }
 
-Test(virtual_streams, work_waits_for_a_word, .init = open_eager) {
-    uint64_t *word = new_word();
-    assert_ok(dvmm_stream_wait_value(r.d, a, word + 1, 7));
-    assert_ok(dvmm_event_record(r.d, event, a));
-    word[1] = 6;
-    assert_status(dvmm_event_query(r.d, event), DUCTILE_ERR_NOT_READY);
-    word[1] = 8;
-    assert_ok(dvmm_event_query(r.d, event));
-    assert_ok(dvmm_host_free(r.d, word));
-}
-
-/* On hardware the host would hang; here it is told. */
-Test(virtual_streams, a_wait_that_cannot_end_is_an_error, .init = open_eager) {
-    uint64_t *word = new_word();
-    assert_ok(dvmm_stream_wait_value(r.d, a, word, 1));
-    assert_code(RAW(&r, stream_sync, a), DVMM_UNKNOWN);
-    assert_u64(rig_state(&r).violations, 1);
-    assert_ok(dvmm_stream_sync(r.d, b));
-    *word = 1;
-    assert_ok(dvmm_stream_sync(r.d, a));
-    assert_ok(dvmm_host_free(r.d, word));
-}
-
 Test(virtual_streams, only_words_of_the_devices_host_memory_are_waited_for, .init = open_eager) {
     uint64_t elsewhere = 0;
     uint64_t *word = new_word();
@@ -191,39 +134,6 @@ Test(virtual_streams, freeing_a_word_in_use_is_a_violation, .init = open_eager) 
     assert_ok(dvmm_host_free(r.d, word));
     assert_u64(rig_state(&r).violations, 1);
     assert_ok(dvmm_stream_sync(r.d, a));
-}
-
-/* ---- Work and its memory ------------------------------------------------------------------- */
-
-static void assert_launch_poisons(ductile_addr addr, uint64_t size, int writes) {
-    ductile_virtual_use use = {.address = addr, .size = size, .writes = writes};
-    assert_status(ductile_virtual_launch(r.gpu, a, &use, 1), DUCTILE_ERR_DEVICE_LOST);
-}
-
-Test(virtual_streams, reading_past_the_mapping_poisons, .init = open_eager) {
-    ductile_addr addr = rig_reserve(&r, 2);
-    rig_back(&r, addr, 1);
-    assert_launch_poisons(addr + 100, r.granule, 0);
-    end_poisoned();
-}
-
-Test(virtual_streams, writing_what_may_only_be_read_poisons, .init = open_eager) {
-    ductile_addr addr = rig_row(&r, 1);
-    assert_ok(dvmm_set_access(r.d, addr, r.granule, DVMM_ACCESS_READ));
-    ductile_virtual_use use = {.address = addr, .size = r.granule, .writes = 0};
-    assert_ok(ductile_virtual_launch(r.gpu, a, &use, 1));
-    assert_launch_poisons(addr, 1, 1);
-    end_poisoned();
-}
-
-Test(virtual_streams, an_allocation_is_freed_after_the_devices_work, .init = open_lazy) {
-    ductile_addr addr = 0;
-    assert_ok(dvmm_mem_alloc(r.d, 3 * r.granule, &addr));
-    ductile_virtual_use use = {.address = addr, .size = 3 * r.granule, .writes = 1};
-    assert_ok(ductile_virtual_launch(r.gpu, a, &use, 1));
-    assert_ok(dvmm_mem_free(r.d, addr));
-    assert_ok(dvmm_stream_query(r.d, a));
-    assert_u64((unsigned)rig_state(&r).poisoned, 0);
 }
 
 /* ---- Any order ----------------------------------------------------------------------------- */

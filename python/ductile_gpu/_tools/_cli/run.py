@@ -38,7 +38,8 @@ in the script or in a Python that it started, it is 1, and a line says why.
 
 With --all every library of the program allocates from Ductile, and SCRIPT may be any program: JAX,
 CuPy, Numba, and what is written in C or C++. At the end it says which share of the memory that each
-library asked for came from Ductile, and the status is 1 where the one that asked for most had none.
+library asked for came from Ductile, and the status is 1 where the one that asked for most had none,
+unless PyTorch in its process allocates from Ductile.
 
   ductile-gpu run train.py --epochs 1
   ductile-gpu run --all train_jax.py

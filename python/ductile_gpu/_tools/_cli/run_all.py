@@ -109,14 +109,9 @@ def _share(row: _counts.Asked) -> str:
     )
 
 
-def _judge(folders: Path) -> int:
-    """Says which library had how much from Ductile. 1 where the one that asked for most, or
-    PyTorch, had none."""
-    counts = _counts.read(folders / "counts")
-    rows = _counts.by_library(counts)
-    notes = _notes.read(folders / "notes")
-    others = [note for note in notes if note.mode == "off"]
-    for row in rows:
+def _tell(counts: list[_counts.Counts], notes: list[_notes.Note]) -> None:
+    """Which library had how much from Ductile."""
+    for row in _counts.by_library(counts):
         say(_share(row))
     for note in notes:
         if note.mode != "off":
@@ -124,10 +119,27 @@ def _judge(folders: Path) -> int:
     for process in counts:
         if process.note:
             say(f"process {process.pid} ({process.command}): {process.note}")
-    if not rows and not notes:
+    if not notes and not any(process.rows for process in counts):
         say("no process of this run asked for GPU memory: Ductile served nothing")
+
+
+def _unserved_aside(process: _counts.Counts) -> _counts.Counts:
+    return process._replace(rows=tuple(row for row in process.rows if row.served_bytes))
+
+
+def _judge(counts: list[_counts.Counts], notes: list[_notes.Note]) -> int:
+    """1 where the library that asked for most, or PyTorch, had nothing from Ductile.
+
+    What PyTorch's adapter serves is not counted. So what other libraries of its process had from
+    the driver, such as NCCL's buffers, decides nothing: that process ran on Ductile.
+    """
+    on_adapter = {note.pid for note in notes if note.mode != "off"}
+    rows = _counts.by_library(
+        [_unserved_aside(one) if one.pid in on_adapter else one for one in counts]
+    )
     if rows and rows[0].total_bytes and not rows[0].served_bytes:
         return 1
+    others = any(note.mode == "off" for note in notes)
     return 1 if others and not any(row.served_bytes for row in rows) else 0
 
 
@@ -150,5 +162,7 @@ def run_all(options: argparse.Namespace, settings: Mapping[str, Any], folders: P
         (folders / name).mkdir()
     _prepare(environment, options, settings, folders)
     status = _wait(command, environment)
-    judged = _judge(folders)
+    counts, notes = _counts.read(folders / "counts"), _notes.read(folders / "notes")
+    _tell(counts, notes)
+    judged = _judge(counts, notes)
     return status or judged

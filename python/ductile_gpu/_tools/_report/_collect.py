@@ -51,9 +51,9 @@ class Recording:
         return int(self.facts["live_peak_bytes"])
 
     @property
-    def elders(self) -> int:
+    def blocks_before(self) -> int:
         """The first events of the replay: blocks from before the recording began."""
-        return int(self.facts["elders"])
+        return int(self.facts["blocks_before"])
 
     @property
     def n_events(self) -> int:
@@ -90,14 +90,14 @@ class Recording:
         """Live when the recording began."""
         run = next(iter(self.runs.values()))
         asked = run["point_fields"].index("asked")
-        return int(run["points"][0][asked]) if self.elders and run["points"] else 0
+        return int(run["points"][0][asked]) if self.blocks_before and run["points"] else 0
 
     def number_of(self, event: int) -> int:
         """Counted from 1 where the recording began; 0: before. A refused request is one event of
         the program, and two of a replay."""
         refusals = self.facts["refusals"]
         refused = len([of for of in refusals if of["replayed"] and of["event"] < event])
-        return max(0, event + 1 - self.elders - refused)
+        return max(0, event + 1 - self.blocks_before - refused)
 
     def step_of(self, event: int) -> int:
         """The step, counted from 1, that an event of the replay lies in."""
@@ -172,7 +172,7 @@ def _variant(path: Path, setting: str, choices: Choices) -> dict[str, Any]:
 
 
 def _wanted_options(facts: dict[str, Any], choices: Choices) -> list[str]:
-    if choices.capacity is not None or not facts["events"] > facts["elders"]:
+    if choices.capacity is not None or not facts["events"] > facts["blocks_before"]:
         return []
     return [
         setting

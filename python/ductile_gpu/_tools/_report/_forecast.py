@@ -7,9 +7,10 @@ that replay completes. So what an allocator holds beyond what is live, its round
 gives back when memory runs short are those of that very size.
 
 Where that cannot be done, as when the run is too long, what is live is fitted. A step is divided
-into equal parts; what is live in a part grows as base + slope * batch, but the part that needs most is another one for small batches (the optimizer's) than for large ones (the middle of the
-step): so each part has a line of its own, and the step needs the highest of them. An allocator
-needs as much more than that, in proportion, as it does for the recording's own peak.
+into equal parts; what is live in a part grows as base + slope * batch, but the part that needs most
+is another one for small batches (the optimizer's) than for large ones (the middle of the step): so
+each part has a line of its own, and the step needs the highest of them. An allocator needs as much
+more than that, in proportion, as it does for the recording's own peak.
 
 Nothing is said of sizes beyond 16 times the largest recorded, and nothing at all where the recorded
 steps do not do the same work, or deny what they are said to be.

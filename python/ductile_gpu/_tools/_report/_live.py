@@ -4,16 +4,19 @@
 from __future__ import annotations
 
 import os
+import pickle
 import sys
 import tempfile
 from pathlib import Path
-from typing import Optional, Union
+from typing import Any, Optional, Union
 
+from ductile_gpu._binding._blocks import Block
 from ductile_gpu._binding._core import Allocator
 from ductile_gpu._process import _share
 from ductile_gpu._tools._report._collect import Choices, Recording, RecordingError, collect
 from ductile_gpu._tools._report._page import make_page, write_page
 
+OTHERS = "others"  # PyTorch, or the program itself
 _HELD = ("LIVE", "PENDING")
 _IS_OFF = "_record_memory_history"  # what a snapshot without history is refused with names it
 
@@ -40,11 +43,32 @@ def _of_history(folder: Path) -> Optional[Recording]:
         raise
 
 
+def _named(blocks: list[Block], owners: dict[int, str]) -> dict[str, Any]:
+    """A snapshot of a history in which each block is allocated by its library."""
+    history = [
+        {
+            "action": "alloc",
+            "addr": block.address,
+            "size": block.requested_size or block.size,
+            "stream": block.stream,
+            "frames": [{"name": owners.get(block.address, OTHERS), "filename": "", "line": 0}],
+        }
+        for block in blocks
+    ]
+    return {"device_traces": [history], "segments": []}
+
+
 def _of_blocks(device: int, allocator: Allocator, folder: Path) -> Optional[Recording]:
-    """The blocks as a recording in which they are allocated one after another."""
+    """The blocks as a recording in which they are allocated one after another; with the library
+    that each is of in place of a stack, where several share the allocator."""
+    owners = _share.owners(allocator)
     blocks = [block for block in allocator.blocks() if block.state.name in _HELD]
     if not blocks:
         return None
+    if any(block.address in owners for block in blocks):
+        path = folder / f"live on GPU {device}.pickle"
+        path.write_bytes(pickle.dumps(_named(blocks, owners)))
+        return collect(path, Choices(), _silent)
     streams = {stream: i for i, stream in enumerate(sorted({block.stream for block in blocks}))}
     lines = [
         f"a {i} {block.requested_size or block.size} {streams[block.stream]}"

@@ -158,7 +158,15 @@ def _views(recording: Recording) -> dict[str, list[dict[str, Any]]]:
 
 def _recording(recording: Recording, forecast: Optional[dict[str, Any]]) -> dict[str, Any]:
     facts, summary = recording.facts, _summary.summary(recording)
-    kept = ("gpu", "replay_events", "elders", "snapshot", "marks_steps", "streams", "step_ends")
+    kept = (
+        "gpu",
+        "replay_events",
+        "blocks_before",
+        "snapshot",
+        "marks_steps",
+        "streams",
+        "step_ends",
+    )
     held = list(zip(*facts.get("recorded_held", [])))
     return {
         **{name: facts[name] for name in kept},

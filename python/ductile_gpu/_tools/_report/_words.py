@@ -253,7 +253,7 @@ def _holders(s: dict[str, Any]) -> list[Line]:
 
 
 WHY_APART = {
-    "packed again": "a replay packs anew what was there before the recording, without its holes",
+    "packed again": "a replay packs what was there before the recording again, without its holes",
     "unknown": "why is not recorded (options, pools of graphs, memory given back)",
 }
 

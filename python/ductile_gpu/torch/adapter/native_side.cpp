@@ -253,7 +253,7 @@ void serve_by_native() {
     for (int i = 0; i < n_devices; i++) {
         ductile_allocator *a = devices[i].allocator.load(std::memory_order_acquire);
         if (a != nullptr) {
-            std::ignore = ductile_empty_cache(a); /* what stays serves a request later */
+            std::ignore = ductile_trim(a, nullptr, 0, nullptr); /* what stays serves a request later */
             share_limit(devices[i]);
         }
     }
@@ -467,7 +467,7 @@ void *try_native(size_t size, cudaStream_t stream) {
 void make_room_for_native(Device &device) {
     ductile_allocator *a = device.allocator.load(std::memory_order_acquire);
     if (a != nullptr) {
-        std::ignore = ductile_empty_cache(a);
+        std::ignore = ductile_trim(a, nullptr, 0, nullptr);
     }
     share_limit(device);
 }

@@ -58,7 +58,8 @@ std::string write_message(Device &device, const ductile_stats &stats, const Memo
     return out + "Of the allocated memory " + format_bytes(stats.allocated_bytes) +
            " is allocated by PyTorch, and " + format_bytes(unallocated) +
            " is reserved by PyTorch but unallocated. " +
-           (native != 0 ? format_bytes(native) + " more is held by PyTorch's own allocator. " : "") +
+           (native != 0 ? format_bytes(native) + " more is held by PyTorch's own allocator. "
+                        : "") +
            (device.captures > 0 ? "A CUDA graph is being captured: memory that streams still use "
                                   "cannot be waited for. "
                                 : "");
@@ -95,8 +96,8 @@ std::string write_advice(Device &device) {
     if (ductile_get_oom_report(a, &report) != DUCTILE_OK || report.number == 0) {
         return std::string();
     }
-    std::string text(ductile_oom_report_text(&report, nullptr, 0) + 1, '\0');
-    (void)ductile_oom_report_text(&report, &text[0], text.size());
+    std::string text(ductile_oom_report_format(&report, DUCTILE_REPORT_TEXT, nullptr, 0) + 1, '\0');
+    (void)ductile_oom_report_format(&report, DUCTILE_REPORT_TEXT, &text[0], text.size());
     text.pop_back();
     return "\nDuctile: " + text;
 }

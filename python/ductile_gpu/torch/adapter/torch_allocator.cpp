@@ -51,9 +51,8 @@ void Allocator::emptyCache(MempoolId_t pool) {
         if (a == nullptr || (!is_default_pool(pool) && device.pools.is_native(device, pool))) {
             continue;
         }
-        ductile_status status = is_default_pool(pool)
-                                    ? ductile_empty_cache(a)
-                                    : ductile_pool_trim(a, to_pool_id(pool), nullptr);
+        const ductile_pool_id of = to_pool_id(pool);
+        ductile_status status = ductile_trim(a, is_default_pool(pool) ? nullptr : &of, 0, nullptr);
         /* The destructor of a torch.cuda.MemPool empties the pool: what left it would end the
          * process, also where the GPU is lost or the process is a forked child. */
         if (status != DUCTILE_OK && is_default_pool(pool)) {
@@ -242,7 +241,8 @@ int collect_live(void *user, const ductile_block_info *block) {
 
 std::vector<LiveBlock> list_live(Device &device, const MempoolId_t &pool) {
     std::vector<LiveBlock> live;
-    ductile_status status = ductile_pool_walk(device.open(), to_pool_id(pool), collect_live, &live);
+    const ductile_pool_id of = to_pool_id(pool);
+    ductile_status status = ductile_walk(device.open(), &of, collect_live, &live);
     TORCH_CHECK(status == DUCTILE_OK, "Could not find pool of id (", pool.first, ", ", pool.second,
                 ")");
     return live;

@@ -115,7 +115,7 @@ inline void *to_pointer(ductile_addr address) {
 
 /* Visits the blocks; none in a forked child, whose memory they are not. */
 inline void walk_blocks(ductile_allocator *allocator, ductile_walk_fn visit, void *user) {
-    ductile_status status = ductile_walk(allocator, visit, user);
+    ductile_status status = ductile_walk(allocator, nullptr, visit, user);
     TORCH_CHECK(status == DUCTILE_OK || status == DUCTILE_ERR_FORKED,
                 "Ductile: ", ductile_status_string(status));
 }

@@ -71,7 +71,7 @@ ductile_status create_shareable(ductile_allocator **out, ductile_options options
 Trial count_trial(ductile_allocator *a) {
     ductile_stats stats = {};
     stats.struct_size = sizeof stats;
-    if (ductile_get_stats(a, &stats) != DUCTILE_OK) {
+    if (ductile_get_stats(a, nullptr, &stats) != DUCTILE_OK) {
         return {};
     }
     ductile_reset_peaks(a);
@@ -277,7 +277,7 @@ ductile_stats read_stats(const Device &device) {
     ductile_stats stats = {};
     stats.struct_size = sizeof stats;
     ductile_allocator *a = device.allocator.load(std::memory_order_acquire);
-    if (a == nullptr || ductile_get_stats(a, &stats) != DUCTILE_OK) {
+    if (a == nullptr || ductile_get_stats(a, nullptr, &stats) != DUCTILE_OK) {
         return {};
     }
     stats.creates -= device.trial.creates;

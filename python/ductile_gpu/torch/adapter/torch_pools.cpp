@@ -51,7 +51,9 @@ void Pools::release(Device &device, const MempoolId_t &id) {
     if (goes_native) {
         native_allocator()->releasePool(device.index, id);
     } else {
-        check_pool(device, ductile_pool_release(device.open(), to_pool_id(id)), "releasing a pool");
+        /* Destructors of PyTorch call this: what left them would end the process, also where the GPU
+         * is lost or the process is a forked child. The pool stays then, and the log says why. */
+        (void)ductile_pool_release(device.open(), to_pool_id(id));
     }
 }
 
@@ -365,7 +367,8 @@ namespace {
 uint64_t held_bytes(ductile_allocator *a, const MempoolId_t &id) {
     ductile_stats stats = {};
     stats.struct_size = sizeof stats;
-    bool is_there = ductile_pool_get_stats(a, to_pool_id(id), &stats) == DUCTILE_OK;
+    const ductile_pool_id of = to_pool_id(id);
+    bool is_there = ductile_get_stats(a, &of, &stats) == DUCTILE_OK;
     return is_there ? stats.reserved_bytes : 0;
 }
 

@@ -352,7 +352,7 @@ ductile_status Watch::free(Device &device, void *ptr, const ductile_block_info &
     ductile_addr address = to_address(ptr);
     note_pending(device);
     int is_pending = 0;
-    ductile_status status = ductile_free_reporting(device.open(), address, &is_pending);
+    ductile_status status = ductile_free_ex(device.open(), address, nullptr, 0, &is_pending);
     if (status != DUCTILE_OK) {
         return status;
     }

@@ -170,7 +170,7 @@ TORCH_API void ductile_torch_reset(void) {
     for (int i = 0; i < MAX_DEVICES; i++) {
         ductile_allocator *a = used_allocator(i);
         if (a != NULL) {
-            ductile_status status = ductile_empty_cache(a);
+            ductile_status status = ductile_trim(a, NULL, 0, NULL);
             (void)status; /* what could not go back stays cached */
         }
     }

@@ -111,7 +111,7 @@ Test(announce, who_hears_first_that_memory_comes_hears_last_that_it_leaves) {
     assert_ok(ductile_add_map_callback(f.allocator, write_down, &names[0], -1, &ids[0]));
     assert_ok(ductile_add_map_callback(f.allocator, write_down, &names[1], -1, &ids[1]));
     give(take(1, 0));
-    assert_ok(ductile_empty_cache(f.allocator));
+    assert_ok(ductile_trim(f.allocator, NULL, 0, NULL));
     cr_assert_str_eq(told, "abcCBA");
     assert_ok(ductile_remove_map_callback(f.allocator, ids[1]));
     give(take(1, 0));
@@ -140,7 +140,7 @@ static void *use_everything(void *unused) {
     (void)unused;
     ductile_addr addr = take(4, 1);
     give(addr);
-    assert_ok(ductile_empty_cache(f.allocator));
+    assert_ok(ductile_trim(f.allocator, NULL, 0, NULL));
     assert_ok(set_limit(f.allocator, 20 * GRANULE));
     assert_ok(ductile_check(f.allocator, NULL, 0));
     return NULL;
@@ -186,7 +186,7 @@ Test(announce, another_thread_can_allocate_trim_and_check_inside) {
     give(large);
     assert_ok(set_limit(f.allocator, 0));
     done = false;
-    assert_ok(ductile_empty_cache(f.allocator));
+    assert_ok(ductile_trim(f.allocator, NULL, 0, NULL));
     cr_assert(done);
     done = true;
     assert_fine(shadow_is_true(&s, f.allocator));

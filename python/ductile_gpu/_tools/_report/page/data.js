@@ -82,9 +82,9 @@ function stepOf(recording, event) {
 }
 
 // Blocks from before the recording are events of the replay, and not of the run: they come at once.
-const firstEvent = (recording) => Math.max(0, recording.elders - 1);
+const firstEvent = (recording) => Math.max(0, recording.blocks_before - 1);
 // As Recording.number_of.
-const numberOf = (recording, event) => Math.max(0, Math.round(event) + 1 - recording.elders - recording.refusals.filter((of) => of.replayed && of.event < Math.round(event)).length);
+const numberOf = (recording, event) => Math.max(0, Math.round(event) + 1 - recording.blocks_before - recording.refusals.filter((of) => of.replayed && of.event < Math.round(event)).length);
 
 const stepName = (recording, event) => recording.n_steps > 1 ? "step " + count(stepOf(recording, event))
   : numberOf(recording, event) === 0 ? "the beginning" : "event " + count(numberOf(recording, event));

@@ -60,7 +60,7 @@ function drawSteps(pen, bottom) {
   pen.textBaseline = "top";
   pen.textAlign = "center";
   if (recording.n_steps < 2) {
-    const step = Math.max(1, niceStep(state.to - state.from, 6)), zero = recording.elders - 1;
+    const step = Math.max(1, niceStep(state.to - state.from, 6)), zero = recording.blocks_before - 1;
     for (let at = Math.ceil((state.from - zero) / step) * step; at + zero <= state.to; at += step) if (at > 0) pen.fillText(count(at), xOf(at + zero), axis + 6);
     pen.textAlign = "left";
     pen.fillText("event", plot.width - plot.right + 10, axis + 6);
@@ -300,7 +300,7 @@ function paintTimeline() {
   plot.width = width;
   plot.height = height;
   plot.right = width < 440 ? 104 : width < 700 ? 150 : 176;
-  plot.before = state.recording.elders && state.from <= firstEvent(state.recording) ? 22 : 0;
+  plot.before = state.recording.blocks_before && state.from <= firstEvent(state.recording) ? 22 : 0;
   plot.left = (width < 520 ? 36 : 52) + plot.before;
   const bottom = height - plot.bottom - plot.marks - 6;
   const top = topOf(state.recording);

@@ -1,0 +1,71 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Imports blocks from other processes. */
+#include "pool/base/callback_list.h"
+#include "pool/base/stream_id.h"
+#include "pool/services/sharing/incoming.h"
+
+#include <ductile_share.h>
+
+static ductile_status check_arguments(ductile_allocator *a, ductile_stream stream,
+                                      ductile_addr *address, uint64_t *size) {
+    if (address != NULL) {
+        *address = 0;
+    }
+    if (size != NULL) {
+        *size = 0;
+    }
+    if (a == NULL || address == NULL || dpool_thread_of(stream) != 0) {
+        return DUCTILE_ERR_INVALID_ARGUMENT;
+    }
+    if (dpool_is_inside_callback(DPOOL_CALLBACK_MAP)) {
+        return DUCTILE_ERR_BUSY; /* an import is announced, too */
+    }
+    return dvmm_usable(a->driver);
+}
+
+static ductile_status finish(dpool_incoming *r, ductile_status status, ductile_addr *address,
+                             uint64_t *size) {
+    if (status != DUCTILE_OK) {
+        dpool_incoming_undo(r);
+        return status;
+    }
+    dpool_announce_import(r->a, DUCTILE_MAP_MAPPED, &r->in, r->stream);
+    *address = r->in.range.addr + r->head.offset;
+    if (size != NULL) {
+        *size = r->head.size;
+    }
+    return DUCTILE_OK;
+}
+
+/* ---- Over a socket ------------------------------------------------------------------------- */
+
+static ductile_status receive_start(dpool_incoming *r, int socket) {
+    ductile_status status = dpool_wire_receive_head(socket, &r->head);
+    if (status != DUCTILE_OK) {
+        return status;
+    }
+    status = dpool_incoming_open(r);
+    ductile_status answered = dpool_wire_send_ack(socket, status == DUCTILE_OK);
+    return status == DUCTILE_OK ? answered : status;
+}
+
+ductile_status ductile_import(ductile_allocator *a, int socket, ductile_stream stream,
+                              ductile_addr *address, uint64_t *size) {
+    ductile_status status = check_arguments(a, stream, address, size);
+    if (status != DUCTILE_OK) {
+        return status;
+    }
+    dpool_incoming r = {.a = a, .stream = dpool_canonical_stream(stream), .access = DVMM_ACCESS_RW};
+    status = receive_start(&r, socket);
+    if (status == DUCTILE_OK) {
+        status = dpool_incoming_receive(&r, socket);
+    }
+    return finish(&r, status, address, size);
+}
+
+/* ---- Closing ------------------------------------------------------------------------------- */
+
+ductile_status ductile_import_close(ductile_allocator *a, ductile_addr address) {
+    bool has_left = false;
+    return a != NULL ? dpool_import_close(a, address, &has_left) : DUCTILE_ERR_INVALID_ARGUMENT;
+}
