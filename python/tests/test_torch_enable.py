@@ -40,7 +40,8 @@ def test_a_history_that_cannot_go_on_leaves_ductile_on(monkeypatch: pytest.Monke
         ("_follow_settings", _succeed),
     ):
         monkeypatch.setattr(_install, name, stand_in)
-    monkeypatch.setattr(_install._build, "describe_torch", _succeed)
+    found = SimpleNamespace(version="2.11.0", minor=11)
+    monkeypatch.setattr(_install._build, "describe_torch", lambda: found)
     monkeypatch.setattr(_install._build, "tell_what_is_unknown", _succeed)
     monkeypatch.setattr(_install._share, "provide", _succeed)
     with pytest.warns(RuntimeWarning, match="memory history .* no such context"):
