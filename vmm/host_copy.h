@@ -8,6 +8,7 @@
  * the pieces, and later work after the end of the restore, which waits. Saving does not: while the
  * copies run, dvmm_host_copy_wait_next says up to which address they are done.
  * Threads: one at a time. No lock held that others wait for: waits take as long as the copies do.
+ * But dvmm_host_copy_restore_between, which only issues copies, may be called under one.
  */
 #ifndef DUCTILE_VMM_HOST_COPY_H
 #define DUCTILE_VMM_HOST_COPY_H

@@ -56,13 +56,23 @@ static bool waits_for_others(const attempt *t) {
     return moves_own(t) && t->a->options.reuse == DUCTILE_REUSE_WAIT;
 }
 
-/* What goes to a graph's pool does not come back as long as it lives: it would be held besides. */
 static bool has_room_to_spare(const attempt *t) {
-    if (dpool_had_graphs(t->r->arena)) {
-        return false;
-    }
     uint64_t bytes = dpool_plan_missing(t->p) * t->a->granule;
     return dpool_should_create_locked(t->a, bytes, t->p->max_held);
+}
+
+static bool is_for_graphs(const attempt *t) {
+    return dpool_had_graphs(t->r->arena);
+}
+
+/* What goes to a graph's pool does not come back as long as it lives: it would be held besides. */
+static bool creates_first(const attempt *t) {
+    return !is_for_graphs(t) && has_room_to_spare(t);
+}
+
+/* A stream that is captured cannot wait, and a plan that fails for it leaves own memory unused. */
+static bool creates_unwaited(const attempt *t) {
+    return is_for_graphs(t) && has_room_to_spare(t);
 }
 
 static void take_own(const attempt *t) {
@@ -92,8 +102,9 @@ static const struct source {
     void (*take)(const attempt *t);
 } sources[] = {
     {moves_own, take_own},                /* free memory of the stream itself */
-    {has_room_to_spare, create},          /* moving it to and fro between streams costs more */
+    {creates_first, create},              /* moving it to and fro between streams costs more */
     {moves_others, take_proven},          /* free memory of other streams that is proven done */
+    {creates_unwaited, create},           /* where a wait may be impossible */
     {waits_for_others, take_behind_wait}, /* and what is not, if the stream waits on the GPU */
     {NULL, create},                       /* up to the limit, or the request lacks memory */
 };

@@ -140,7 +140,7 @@ void dti_json_signed(dti_json *j, const char *name, int64_t value) {
 }
 
 void dti_json_real(dti_json *j, const char *name, double value, int digits) {
-    if (isnan(value)) {
+    if (!isfinite(value)) {
         dti_json_null(j, name);
         return;
     }

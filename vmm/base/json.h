@@ -30,7 +30,7 @@ void dti_json_null(dti_json *j, const char *name);
 void dti_json_bool(dti_json *j, const char *name, bool value);
 void dti_json_number(dti_json *j, const char *name, uint64_t value);
 void dti_json_signed(dti_json *j, const char *name, int64_t value);
-void dti_json_real(dti_json *j, const char *name, double value, int digits); /* NAN: null */
+void dti_json_real(dti_json *j, const char *name, double value, int digits); /* or null */
 /* In quotes. Bytes that are not UTF-8 become U+FFFD. */
 void dti_json_text(dti_json *j, const char *name, const char *text);
 void dti_json_numbers(dti_json *j, const char *name, const uint64_t *all, size_t n);

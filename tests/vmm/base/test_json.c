@@ -46,11 +46,12 @@ static void write_reals(dti_json *j) {
     dti_json_real(j, NULL, 2.0 / 3, 4);
     dti_json_real(j, NULL, 1e15, 0);
     dti_json_real(j, NULL, NAN, 2);
+    dti_json_real(j, NULL, -INFINITY, 2);
     dti_json_close(j, ']');
 }
 
 Test(json, a_real_has_the_digits_that_were_asked_for_and_no_number_is_null) {
-    expect("[0.6667,1000000000000000,null]", write_reals);
+    expect("[0.6667,1000000000000000,null,null]", write_reals);
 }
 
 static void write_texts(dti_json *j) {
