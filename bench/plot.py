@@ -24,7 +24,7 @@ from contender_titles import TITLES
 try:
     import matplotlib
     from matplotlib.figure import Figure
-except ImportError:  # figures can be had without; a picture cannot
+except ImportError:  # words and figures come without it
     matplotlib = None
 
 GIB = 1 << 30

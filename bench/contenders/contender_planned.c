@@ -483,7 +483,7 @@ static ductile_status planned_init(const contender_env *env, void **self, char *
     if (!settings_read_planned(&said, env->settings, env->n_settings)) {
         why = SETTINGS_PLANNED_TAKES;
     } else if (!set_all(p, env, &said)) {
-        why = "foresight=1 is for a replay of at most 65,535 requests above 1 MiB";
+        why = "foresight=1 is for a replay of 1 to 65,535 requests above 1 MiB";
     }
     if (why != NULL) {
         planned_fini(p);

@@ -77,7 +77,7 @@ def test_a_refusal_names_the_library_s_own_limit(play: Callable[[str], str]) -> 
 
 @pytest.mark.skipif(torch.__version__ < "2.8", reason="2.8 empties single pools")
 def test_a_pool_that_ends_in_a_forked_child_ends_no_process(play: Callable[[str], str]) -> None:
-    """PyTorch empties and releases it in a destructor: what left there would call std::terminate."""
+    """PyTorch empties and releases it in a destructor: what left it would end the process."""
     out = play(
         """
         pool = (0, 7)

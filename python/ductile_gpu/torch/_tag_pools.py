@@ -80,8 +80,9 @@ class TagPool:
 
 
 def _make_workspace(device: int) -> None:
-    """cuBLAS keeps a workspace for each thread and stream, made at the first product. Made in a pool it
-    would sleep with the tag, and the next product outside would use it: so it is made before."""
+    """cuBLAS keeps a workspace for each thread and stream, made at the first product. Made in a
+    pool it would sleep with the tag, and the next product outside would use it: so it is made
+    before."""
     import torch
 
     # Without cuBLAS there is no workspace; what else is wrong, the first tensor says.
