@@ -82,6 +82,18 @@ static ductile_status check_properties(ductile_allocator *a, char *message, size
     return is_plain ? DUCTILE_OK : dvmm_probe_props(a->driver, props, message, size);
 }
 
+static ductile_status make_host_memory(ductile_allocator *a, char *message, size_t size) {
+    uint64_t bytes = a->options.sleep_host_bytes;
+    ductile_status status = bytes > 0 ? ductile_sleep_reserve(a, bytes, NULL) : DUCTILE_OK;
+    if (status != DUCTILE_OK) {
+        (void)snprintf(message, size,
+                       "sleep_host_bytes: %llu bytes of host memory cannot be page-locked: %s",
+                       (unsigned long long)bytes, ductile_status_string(status));
+        (void)dvmm_host_arena_fini(&a->host_arena);
+    }
+    return status;
+}
+
 static void report_refused_create(const ductile_options *given, const char *message) {
     if (given != NULL && given->struct_size >= sizeof *given && given->log != NULL &&
         message[0] != '\0') {
@@ -116,6 +128,9 @@ static ductile_status create(ductile_allocator **out, const ductile_options *opt
     }
     set_up(a);
     status = check_properties(a, message, size);
+    if (status == DUCTILE_OK) {
+        status = make_host_memory(a, message, size);
+    }
     if (status != DUCTILE_OK) {
         goto end_services;
     }

@@ -14,7 +14,7 @@ enum {
 }; /* memory that is made at first use is at least this part of what is there */
 
 void dvmm_host_arena_init(dvmm_host_arena *arena, dvmm_driver *driver) {
-    *arena = (dvmm_host_arena){.driver = driver};
+    *arena = (dvmm_host_arena){.driver = driver, .has_batches = dvmm_get_caps(driver)->has_batches};
     dti_lock_init(&arena->making, DTI_RANK_HOST);
     dti_lock_init(&arena->lock, DTI_RANK_LEAF);
 }

@@ -28,9 +28,10 @@ typedef struct dvmm_host_span {
 } dvmm_host_span;
 
 typedef struct dvmm_host_arena {
-    dvmm_driver *driver; /* constant */
-    dti_lock making;     /* rank HOST */
-    dti_lock lock;       /* rank LEAF */
+    dvmm_driver *driver;      /* constant */
+    _Atomic bool has_batches; /* dvmm_copy_batch works; until the device says otherwise */
+    dti_lock making;          /* rank HOST */
+    dti_lock lock;            /* rank LEAF */
     /* set once, under both locks */
     uint8_t *base;
     uint64_t most_bytes; /* addresses reserved */

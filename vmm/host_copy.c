@@ -11,40 +11,66 @@ static const uint64_t least_step_bytes = 128 * DTI_MIB;
 
 /* ---- Copies -------------------------------------------------------------------------------- */
 
-typedef ductile_status (*copy_fn)(dvmm_driver *driver, uint8_t *host, ductile_addr addr,
-                                  uint64_t size, ductile_stream stream);
+typedef struct moving {
+    dvmm_piece run; /* pieces side by side; size 0: none */
+    uint64_t since_step;
+    dvmm_batch batch; /* copies not issued yet */
+} moving;
 
-static ductile_status copy_out(dvmm_driver *driver, uint8_t *host, ductile_addr addr, uint64_t size,
-                               ductile_stream stream) {
-    return dvmm_download(driver, host, addr, size, stream);
+static ductile_status copy_singly(dvmm_host_copy *saved, const dvmm_batch *batch) {
+    ductile_status status = DUCTILE_OK;
+    for (uint32_t i = 0; i < batch->n && status == DUCTILE_OK; i++) {
+        void *host = (void *)(uintptr_t)batch->host[i];
+        status =
+            batch->is_out
+                ? dvmm_download(saved->driver, host, batch->device[i], batch->sizes[i], saved->busy)
+                : dvmm_upload(saved->driver, batch->device[i], host, batch->sizes[i], saved->busy);
+    }
+    return status;
 }
 
-static ductile_status copy_in(dvmm_driver *driver, uint8_t *host, ductile_addr addr, uint64_t size,
-                              ductile_stream stream) {
-    return dvmm_upload(driver, addr, host, size, stream);
+/* The driver has the call and the device may still not serve it: that is asked once. */
+static ductile_status copy_together(dvmm_host_copy *saved, dvmm_batch *batch) {
+    _Atomic bool *has_batches = &saved->arena->has_batches;
+    if (batch->n < 2 || !atomic_load_explicit(has_batches, memory_order_relaxed)) {
+        return DUCTILE_ERR_UNSUPPORTED;
+    }
+    ductile_status status = dvmm_copy_batch(saved->driver, batch, saved->busy);
+    if (status == DUCTILE_ERR_UNSUPPORTED) {
+        atomic_store_explicit(has_batches, false, memory_order_relaxed);
+    }
+    return status;
+}
+
+static ductile_status issue(dvmm_host_copy *saved, dvmm_batch *batch) {
+    ductile_status status = copy_together(saved, batch);
+    status = status == DUCTILE_ERR_UNSUPPORTED ? copy_singly(saved, batch) : status;
+    saved->copied_bytes += batch->bytes;
+    batch->n = 0;
+    batch->bytes = 0;
+    return status;
+}
+
+static ductile_status add_copy(dvmm_host_copy *saved, dvmm_batch *batch, dvmm_piece copy) {
+    ductile_status status = batch->n == DVMM_BATCH_COPIES ? issue(saved, batch) : DUCTILE_OK;
+    batch->device[batch->n] = copy.addr;
+    batch->host[batch->n] = (ductile_addr)(uintptr_t)(saved->arena->base + copy.at);
+    batch->sizes[batch->n++] = copy.size;
+    batch->bytes += copy.size;
+    return status;
 }
 
 /* One copy for each extent of the arena that the bytes lie in. */
-static ductile_status copy_bytes(const dvmm_host_copy *saved, dvmm_piece run, ductile_stream stream,
-                                 copy_fn copy) {
+static ductile_status add_copies(dvmm_host_copy *saved, dvmm_batch *batch, dvmm_piece run) {
     ductile_status status = DUCTILE_OK;
     while (run.size > 0 && status == DUCTILE_OK) {
         uint64_t part = dti_min(run.size, dvmm_host_arena_rest(saved->arena, run.at));
-        status = copy(saved->driver, saved->arena->base + run.at, run.addr, part, stream);
+        status = add_copy(saved, batch, (dvmm_piece){.addr = run.addr, .at = run.at, .size = part});
         run.addr += part;
         run.at += part;
         run.size -= part;
     }
     return status;
-}
-
-static ductile_status move_run(dvmm_host_copy *saved, dvmm_piece run, ductile_stream stream,
-                               copy_fn copy) {
-    if (saved->fills) {
-        return dvmm_fill(saved->driver, run.addr, saved->value, run.size, stream);
-    }
-    saved->copied_bytes += run.size;
-    return copy_bytes(saved, run, stream, copy);
 }
 
 static void drop_steps(dvmm_host_copy *saved) {
@@ -113,17 +139,19 @@ static bool follows(const dvmm_piece *run, const dvmm_piece *piece) {
     return run->addr + run->size == piece->addr && run->at + run->size == piece->at;
 }
 
-typedef struct moving {
-    copy_fn copy;
-    dvmm_piece run; /* pieces side by side; size 0: none */
-    uint64_t since_step;
-} moving;
-
 static ductile_status end_run(dvmm_host_copy *saved, moving *m) {
     dvmm_piece run = m->run;
     m->run.size = 0;
     m->since_step += run.size;
-    return run.size > 0 ? move_run(saved, run, saved->busy, m->copy) : DUCTILE_OK;
+    if (saved->fills && run.size > 0) {
+        return dvmm_fill(saved->driver, run.addr, saved->value, run.size, saved->busy);
+    }
+    return add_copies(saved, &m->batch, run);
+}
+
+static ductile_status issue_all(dvmm_host_copy *saved, moving *m) {
+    ductile_status status = end_run(saved, m);
+    return status == DUCTILE_OK && m->batch.n > 0 ? issue(saved, &m->batch) : status;
 }
 
 static ductile_status add_piece(dvmm_host_copy *saved, moving *m, const dvmm_piece *piece) {
@@ -142,7 +170,7 @@ static ductile_status maybe_end_step(dvmm_host_copy *saved, moving *m, uint64_t 
     if (m->since_step + m->run.size < step_bytes) {
         return DUCTILE_OK;
     }
-    ductile_status status = end_run(saved, m);
+    ductile_status status = issue_all(saved, m);
     if (status == DUCTILE_OK && n_pieces < saved->n_pieces) {
         end_step(saved, n_pieces);
     }
@@ -152,7 +180,7 @@ static ductile_status maybe_end_step(dvmm_host_copy *saved, moving *m, uint64_t 
 
 static ductile_status save_pieces(dvmm_host_copy *saved) {
     uint64_t step_bytes = dti_max(saved->bytes / DVMM_COPY_STEPS, least_step_bytes);
-    moving m = {.copy = copy_out};
+    moving m = {.batch.is_out = true};
     ductile_status status = DUCTILE_OK;
     saved->copied_bytes = 0;
     for (uint64_t i = 0; i < saved->n_pieces && status == DUCTILE_OK; i++) {
@@ -161,7 +189,7 @@ static ductile_status save_pieces(dvmm_host_copy *saved) {
             status = maybe_end_step(saved, &m, i + 1, step_bytes);
         }
     }
-    return status == DUCTILE_OK ? end_run(saved, &m) : status;
+    return status == DUCTILE_OK ? issue_all(saved, &m) : status;
 }
 
 /* ---- Saving and restoring ------------------------------------------------------------------ */
@@ -303,7 +331,7 @@ ductile_status dvmm_host_copy_restore_between(dvmm_host_copy *saved, ductile_add
                                               ductile_addr to,
                                               bool (*wants)(void *user, ductile_addr addr),
                                               void *user) {
-    moving m = {.copy = copy_in};
+    moving m = {.batch.is_out = false};
     ductile_status status = DUCTILE_OK;
     for (uint64_t i = first_above(saved, from);
          i < saved->n_pieces && saved->pieces[i].addr < to && status == DUCTILE_OK; i++) {
@@ -313,7 +341,7 @@ ductile_status dvmm_host_copy_restore_between(dvmm_host_copy *saved, ductile_add
             status = add_piece(saved, &m, &part);
         }
     }
-    return status == DUCTILE_OK ? end_run(saved, &m) : status;
+    return status == DUCTILE_OK ? issue_all(saved, &m) : status;
 }
 
 ductile_status dvmm_host_copy_end_restore(dvmm_host_copy *saved) {

@@ -84,6 +84,7 @@ static const key keys[] = {
     {"check", LEVEL, FIELD(check), NULL},
     {"find", CHOICE, FIELD(find), finds},
     {"nvtx", CHOICE, FIELD(nvtx), nvtx},
+    {"sleep_host_bytes", SIZE, FIELD(sleep_host_bytes), NULL},
 };
 
 enum { N_KEYS = sizeof keys / sizeof keys[0], MAX_TOKEN = 128, MAX_CHECK = 3 };

@@ -9,7 +9,7 @@
 
 /* How large handles are made: sizes.h. Guarded by the grow lock. */
 typedef struct dpool_sizes {
-    uint32_t most_granules;    /* constant: of a handle, but for dedicated ones    */
+    uint32_t most_granules;    /* constant: of a handle but dedicated or tagged ones */
     uint32_t calls_until_look; /* at the memory that the device has left           */
     uint64_t room_bytes;       /* that may be held in all, as last seen            */
     uint64_t most_held;        /* ever, in bytes                                   */

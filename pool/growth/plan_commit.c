@@ -57,12 +57,8 @@ static void note_refusal(const ductile_allocator *a, dpool_plan *p, uint64_t byt
     p->lacks = bytes_lacked + dpool_above_limits(a, held, p->max_held);
 }
 
-/* What has a tag is put to sleep, and goes back whole: the fewer handles, the sooner. */
-static uint32_t most_granules(ductile_allocator *a, const dpool_arena *arena) {
-    dti_lock_acquire(&a->index_lock);
-    bool sleeps = arena->pool->tag[0] != '\0';
-    dti_lock_release(&a->index_lock);
-    return sleeps ? dpool_whole_granules(a) : dpool_handle_granules(a);
+static uint32_t most_granules(ductile_allocator *a, const dpool_private_pool *pool) {
+    return dpool_has_tag(a, pool) ? dpool_whole_granules(a, pool) : dpool_handle_granules(a);
 }
 
 static ductile_status grow(ductile_allocator *a, dpool_plan *p) {
@@ -71,7 +67,7 @@ static ductile_status grow(ductile_allocator *a, dpool_plan *p) {
                      .n_pieces = p->n_pieces,
                      .donors = p->donations,
                      .n_donors = p->n_donors,
-                     .max_created = most_granules(a, p->arena),
+                     .max_created = most_granules(a, p->arena->pool),
                      .max_held = p->max_held,
                      .handles = p->handles,
                      .max_handles = p->room};

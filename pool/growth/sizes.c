@@ -13,6 +13,7 @@ enum {
     SHARE_OF_HELD = 64,   /* a handle is at most this part of what is held, */
     SEVERAL_STREAMS = 2,  /* of several streams so many times less,         */
     SHARE_OF_ROOM = 2048, /* and this part of the room                      */
+    SHARE_FOR_TAG = 512,  /* or, in a pool with a tag, this one                */
     TIGHT_ABOVE = 80,     /* per cent of the room                              */
     TIGHT_UNTIL = 70,
     SHARE_OF_ENDED = 16, /* less than this part of what was in use is held: see below */
@@ -20,6 +21,7 @@ enum {
 };
 
 static const uint64_t largest_bytes = 64 * MIB;
+static const uint64_t largest_for_tag_bytes = 256 * MIB;
 static const uint64_t least_large_bytes = 24 * MIB; /* of SHARE_OF_HELD */
 static const uint64_t small_bytes = 4 * MIB;
 static const uint64_t ahead_bytes = 32 * MIB;
@@ -53,6 +55,13 @@ void dpool_sizes_init(ductile_allocator *a, uint64_t largest) {
 
 /* ---- Sizes --------------------------------------------------------------------------------- */
 
+bool dpool_has_tag(ductile_allocator *a, const dpool_private_pool *pool) {
+    dti_lock_acquire(&a->index_lock);
+    bool has_tag = pool->tag[0] != '\0';
+    dti_lock_release(&a->index_lock);
+    return has_tag;
+}
+
 /* The list of arenas changes under the grow lock too. */
 static bool has_several_streams(const ductile_allocator *a) {
     return a->arenas != NULL && a->arenas->next != NULL;
@@ -77,11 +86,14 @@ uint32_t dpool_handle_granules(const ductile_allocator *a) {
     return (uint32_t)dti_max(n, 1);
 }
 
-uint32_t dpool_whole_granules(const ductile_allocator *a) {
+/* What has a tag is put to sleep, and goes back whole: the fewer handles, the sooner. */
+uint32_t dpool_whole_granules(ductile_allocator *a, const dpool_private_pool *pool) {
     if (is_constant(&a->options) || dpool_is_tight(a)) {
         return dpool_handle_granules(a);
     }
-    uint64_t n = dti_min(a->sizes.room_bytes / SHARE_OF_ROOM / a->granule, a->sizes.most_granules);
+    bool has_tag = dpool_has_tag(a, pool);
+    uint64_t most = a->sizes.room_bytes / (has_tag ? SHARE_FOR_TAG : SHARE_OF_ROOM);
+    uint64_t n = dti_min(most, has_tag ? largest_for_tag_bytes : largest_bytes) / a->granule;
     return (uint32_t)dti_max(n, 1);
 }
 

@@ -25,8 +25,10 @@ void dpool_sizes_init(ductile_allocator *a, uint64_t largest);
 uint32_t dpool_handle_granules(const ductile_allocator *a);
 
 /* The same for memory that goes and comes back whole, by a pause: what is held at that moment says
- * nothing about how large its handles may be. */
-uint32_t dpool_whole_granules(const ductile_allocator *a);
+ * nothing about how large its handles may be. They are larger in a pool with a tag. */
+uint32_t dpool_whole_granules(ductile_allocator *a, const dpool_private_pool *pool);
+
+bool dpool_has_tag(ductile_allocator *a, const dpool_private_pool *pool);
 
 /* Creations are rounded up to this many granules; the surplus serves later requests. */
 uint32_t dpool_ahead_granules(const ductile_allocator *a, const dpool_arena *arena);

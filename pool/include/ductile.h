@@ -258,6 +258,8 @@ typedef struct ductile_options {
     ductile_log_fn log;
     void *log_user;
     ductile_virtual_gpu *virtual_gpu; /* driver VIRTUAL: the device; NULL: a private default one */
+    uint64_t sleep_host_bytes; /* page-locked host memory for contents of what sleeps, made by
+                                  ductile_create as by ductile_sleep_reserve; 0: at first use    */
 } ductile_options;
 
 /**

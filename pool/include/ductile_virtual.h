@@ -271,7 +271,8 @@ typedef struct ductile_virtual_fault {
     int code;         /* the driver's code that it returns; not 0                              */
     int persistent;   /* 1: every later such call fails too                                    */
     int effect;       /* 0: the call does nothing; 1: it does its work, then fails; 2 (unmap and
-                         set_access of several mappings): it does the first one, then fails    */
+                         set_access of several mappings, copy_batch): it does the first one,
+                         then fails                                                            */
 } ductile_virtual_fault;
 
 /**

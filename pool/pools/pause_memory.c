@@ -213,9 +213,10 @@ typedef struct resuming {
 static ductile_status map_stretch(ductile_allocator *a, const stretch *s) {
     dpool_region *region = s->region;
     uint64_t before = region->seg->n_mapped;
-    ductile_status status =
-        region->is_dedicated ? dseg_fill_with_one(region->seg, UINT64_MAX)
-                             : dseg_refill(region->seg, s->first, s->end, dpool_whole_granules(a));
+    ductile_status status = region->is_dedicated
+                                ? dseg_fill_with_one(region->seg, UINT64_MAX)
+                                : dseg_refill(region->seg, s->first, s->end,
+                                              dpool_whole_granules(a, region->arena->pool));
     uint64_t added = (region->seg->n_mapped - before) * a->granule;
     dti_lock_acquire(&a->index_lock);
     dpool_count_mapped_locked(a, region->arena, (int64_t)added);
@@ -238,8 +239,8 @@ static bool is_still_paused(void *user, ductile_addr addr) {
 
 /* The first part of a stretch, which copies in follow while the next is mapped: whole handles. */
 static stretch cut(const resuming *r, stretch *rest) {
-    const ductile_allocator *a = r->allocator;
-    uint32_t handle = dpool_whole_granules(a);
+    ductile_allocator *a = r->allocator;
+    uint32_t handle = dpool_whole_granules(a, r->pool);
     uint32_t most = (uint32_t)dti_max(part_bytes / a->granule / handle, 1) * handle;
     bool is_whole = rest->region->is_dedicated || r->pool->host_copy.n_pieces == 0;
     stretch part = *rest;
@@ -278,7 +279,7 @@ static ductile_status map_locked(resuming *r) {
     uint64_t cached_before = a->store.totals.cached_bytes;
     set_unbacked(a, r->pool, false);
     dpool_sizes_look(a);
-    dpool_sizes_note(a, dpool_whole_granules(a));
+    dpool_sizes_note(a, dpool_whole_granules(a, r->pool));
     ductile_status status = map_all(r);
     if (status != DUCTILE_OK) {
         set_unbacked(a, r->pool, true);

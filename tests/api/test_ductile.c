@@ -86,6 +86,34 @@ Test(life, create_refuses_null_and_leaves_null_on_failure) {
     cr_assert_null(a);
 }
 
+static char said[256];
+
+static void keep_line(void *user, ductile_log_level level, const char *text) {
+    (void)user, (void)level;
+    (void)strncpy(said, text, sizeof said - 1);
+}
+
+/* More than the machine has, and what the driver does not lock. */
+Test(life, create_fails_with_a_line_when_its_host_memory_cannot_be_locked) {
+    const ductile_virtual_fault fault = {
+        .struct_size = sizeof fault, .call = "host_register", .nth = 1, .code = 2};
+    ductile_options options;
+    ductile_options_init(&options);
+    options.driver = DUCTILE_DRIVER_VIRTUAL;
+    options.log = keep_line;
+    options.sleep_host_bytes = UINT64_MAX;
+    ductile_allocator *a = NULL;
+    assert_status(ductile_create(&a, &options), DUCTILE_ERR_OUT_OF_HOST_MEMORY);
+    cr_assert_not_null(strstr(said, "sleep_host_bytes: 18446744073709551615 bytes"), "%s", said);
+    assert_ok(ductile_virtual_create(&options.virtual_gpu, NULL));
+    assert_ok(ductile_virtual_inject(options.virtual_gpu, &fault));
+    options.sleep_host_bytes = 4 * MIB;
+    assert_status(ductile_create(&a, &options), DUCTILE_ERR_OUT_OF_HOST_MEMORY);
+    assert_ok(ductile_create(&a, &options));
+    assert_ok(ductile_destroy(a));
+    ductile_virtual_destroy(options.virtual_gpu);
+}
+
 Test(life, create_answers_its_own_status_without_a_device_of_that_number) {
     ductile_options options;
     ductile_options_init(&options);

@@ -5,6 +5,8 @@
  */
 #include "tests/conformance/conformance_lab.h"
 
+#include <string.h>
+
 #define ROWS stream_rows
 lab_rows stream_rows;
 
@@ -130,6 +132,35 @@ ROW("stream.order", "fill, upload, copy, read back") {
     say(l, CALL(l, copy, addr + 4096, addr + 100, 2, stream));
     say(l, CALL(l, read_back, seen, addr + 4096, 2, stream));
     note(l, "bytes=%u,%u", seen[0], seen[1]);
+}
+
+/* Two copies to the device and two back, each way in one call, behind a fill. */
+ROW("stream.batch", "fill, a batch in, a batch out") {
+    dvmm_phys phys;
+    ductile_addr addr = mapped(l, 1, &phys);
+    ductile_stream stream = new_stream(l);
+    uint64_t *sent = new_host_word(l);
+    uint64_t *got = new_host_word(l);
+    ductile_addr from = (ductile_addr)(uintptr_t)sent;
+    ductile_addr to = (ductile_addr)(uintptr_t)got;
+    dvmm_batch in = {.bytes = 4,
+                     .n = 2,
+                     .device = {addr + 100, addr + 4096},
+                     .host = {from, from + 2},
+                     .sizes = {2, 2}};
+    dvmm_batch out = {.bytes = 4,
+                      .n = 2,
+                      .is_out = true,
+                      .device = {addr + 4096, addr + 101},
+                      .host = {to, to + 2},
+                      .sizes = {2, 2}};
+    memcpy(sent, (const uint8_t[]){7, 9, 11, 13}, 4);
+    say(l, CALL(l, fill, addr, 1, l->granule, stream));
+    say(l, CALL(l, copy_batch, &in, stream));
+    say(l, CALL(l, copy_batch, &out, stream));
+    say(l, CALL(l, stream_sync, stream));
+    const uint8_t *seen = (const uint8_t *)got;
+    note(l, "bytes=%u,%u,%u,%u", seen[0], seen[1], seen[2], seen[3]);
 }
 
 /* Two addresses of one handle are one memory. */

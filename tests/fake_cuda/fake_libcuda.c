@@ -323,6 +323,19 @@ DO(cuMemcpyHtoDAsync, (ductile_addr to, const void *from, size_t size, ductile_s
    NOTHING)
 DO(cuMemcpyDtoHAsync, (void *to, ductile_addr from, size_t size, ductile_stream stream), NOTHING)
 
+/* All of them in one way: in stream order. */
+static cu_result fake_cuMemcpyBatchAsync(ductile_addr *to, ductile_addr *from, size_t *sizes,
+                                         size_t n, cu_copy_attributes *attributes, size_t *begins,
+                                         size_t n_attributes, size_t *failed,
+                                         ductile_stream stream) {
+    if (n == 0 || n_attributes != 1 || begins[0] != 0 || failed == NULL ||
+        attributes->source_order != CU_SOURCE_IN_STREAM_ORDER || attributes->flags != 0) {
+        return DVMM_INVALID_VALUE;
+    }
+    ANSWER("cuMemcpyBatchAsync", (fake->copied_to = to[n - 1], fake->copied_from = from[n - 1],
+                                  fake->copied_bytes = sizes[n - 1]));
+}
+
 /* ---- How they are found -------------------------------------------------------------------- */
 
 #if FAKE_FIND == 0

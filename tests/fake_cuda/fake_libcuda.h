@@ -59,6 +59,8 @@ typedef struct fake_state {
     int pool_trims;
     int reserved_peak_resets; /* after a trim */
     int used_peak_resets;
+    ductile_addr copied_to, copied_from; /* by the last copy of a batch */
+    size_t copied_bytes;
     int wrong_finds; /* searches with a flag or version other than agreed */
     cu_context primary;
     cu_context current;              /* of the one thread */

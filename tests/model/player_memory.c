@@ -253,8 +253,8 @@ VERB(unpin, "unpin") {
 
 /* ---- Faults -------------------------------------------------------------------------------- */
 
-/* "fault map": the next such call; "fault map always"; "nth 3", "code 2", "done": after its work.
- * "lossy": memory may be lost by it. */
+/* "fault map": the next such call; "fault map always"; "nth 3", "code 2", "done": after its work,
+ * "part": after the first part of it. "lossy": memory may be lost by it. */
 VERB(fault, "fault") {
     uint64_t nth = 1;
     uint64_t code = 1;
@@ -269,7 +269,7 @@ VERB(fault, "fault") {
                                       .nth = nth,
                                       .code = (int)code,
                                       .persistent = has_word(w, "always"),
-                                      .effect = has_word(w, "done")};
+                                      .effect = has_word(w, "part") ? 2 : has_word(w, "done")};
     NEED_OK(ductile_virtual_inject(p->s.f.gpu, &it));
     p->s.is_faulty |= has_word(w, "lossy");
     return NULL;

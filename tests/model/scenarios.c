@@ -71,7 +71,8 @@ static int count_effects(const char *call) {
     static const char *const done[] = {"phys_release",  "address_free", "event_record",
                                        "event_destroy", "event_sync",   "stream_sync",
                                        "context_sync"};
-    bool has_parts = strcmp(call, "unmap") == 0 || strcmp(call, "set_access") == 0;
+    bool has_parts = strcmp(call, "unmap") == 0 || strcmp(call, "set_access") == 0 ||
+                     strcmp(call, "copy_batch") == 0;
     int n = has_parts ? 3 : 1;
     for (size_t i = 0; i < sizeof done / sizeof *done; i++) {
         n += strcmp(call, done[i]) == 0;

@@ -120,6 +120,9 @@ static void choose_rest(subject *s, const uint8_t *b) {
     if (b[21] % 16 < 3) {
         add_option(s, "check:%u", 1u + b[21] % 16);
     }
+    if (b[21] / 16 == 0) {
+        add_option(s, "sleep_host_bytes:2M");
+    }
     s->shares = DUCTILE_WITH_SHARING && has(s, SHARING);
     if (s->shares) {
         add_option(s, "shareable:fd");

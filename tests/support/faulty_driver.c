@@ -159,6 +159,8 @@ PASS(upload, (void *ctx, ductile_addr to, const void *from, uint64_t size, ducti
      (IN, to, from, size, stream), NOTHING)
 PASS(download, (void *ctx, void *to, ductile_addr from, uint64_t size, ductile_stream stream),
      (IN, to, from, size, stream), NOTHING)
+PASS(copy_batch, (void *ctx, dvmm_batch *batch, ductile_stream stream), (IN, batch, stream),
+     NOTHING)
 PASS(read_back, (void *ctx, void *to, ductile_addr from, uint64_t size, ductile_stream stream),
      (IN, to, from, size, stream), NOTHING)
 static const dvmm_driver_ops passing = {.close = pass_close,

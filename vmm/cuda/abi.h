@@ -50,6 +50,13 @@ typedef struct cu_access_desc {
     int flags;
 } cu_access_desc;
 
+typedef struct cu_copy_attributes {
+    int source_order;
+    cu_location source_hint;
+    cu_location target_hint;
+    unsigned int flags;
+} cu_copy_attributes;
+
 /* X(our name, cuda.h's name, value) */
 #define CU_CONSTANTS(X)                                                                            \
     X(CU_GRANULARITY_MINIMUM, CU_MEM_ALLOC_GRANULARITY_MINIMUM, 0)                                 \
@@ -83,8 +90,11 @@ enum {
     X(CU_HAS_SHARED_FABRIC, CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED, 128)                 \
     X(CU_SHARED_FABRIC, CU_MEM_HANDLE_TYPE_FABRIC, DVMM_SHARE_FABRIC)
 
+/* For functions that came with CUDA 12.8. */
+#define CU_CONSTANTS_12080(X) X(CU_SOURCE_IN_STREAM_ORDER, CU_MEMCPY_SRC_ACCESS_ORDER_STREAM, 1)
+
 enum {
-    CU_CONSTANTS_12030(CU_CONSTANT_ENUM)
+    CU_CONSTANTS_12030(CU_CONSTANT_ENUM) CU_CONSTANTS_12080(CU_CONSTANT_ENUM)
 #undef CU_CONSTANT_ENUM
 };
 
@@ -166,7 +176,8 @@ enum {
 
 /* Without these a feature is missing, not the device. The number is the version of the oldest
  * cuda.h that declares all of them as here. */
-#define CU_OPTIONAL_FUNCTIONS(X) CU_OPTIONAL_FUNCTIONS_12000(X) CU_OPTIONAL_FUNCTIONS_12050(X)
+#define CU_OPTIONAL_FUNCTIONS(X)                                                                   \
+    CU_OPTIONAL_FUNCTIONS_12000(X) CU_OPTIONAL_FUNCTIONS_12050(X) CU_OPTIONAL_FUNCTIONS_12080(X)
 #define CU_OPTIONAL_FUNCTIONS_12000(X)                                                             \
     X(cuMemAllocAsync, "cuMemAllocAsync", 11020,                                                   \
       (ductile_addr * out, size_t size, ductile_stream stream))                                    \
@@ -184,6 +195,11 @@ enum {
     X(cuCtxRecordEvent, "cuCtxRecordEvent", 12050, (cu_context context, dvmm_event event))         \
     X(cuStreamGetCtx_v2, "cuStreamGetCtx_v2", 12050,                                               \
       (ductile_stream stream, cu_context * out, cu_green_context * green))
+#define CU_OPTIONAL_FUNCTIONS_12080(X)                                                             \
+    X(cuMemcpyBatchAsync, "cuMemcpyBatchAsync", 12080,                                             \
+      (ductile_addr * to, ductile_addr * from, size_t * sizes, size_t n,                           \
+       cu_copy_attributes * attributes, size_t * begins, size_t n_attributes, size_t * failed,     \
+       ductile_stream stream))
 
 /* Constant once loaded. An optional function that the driver lacks is NULL. */
 typedef struct cu_api {

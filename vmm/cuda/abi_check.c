@@ -40,6 +40,14 @@ SAME_SIZE(cu_access_desc, CUmemAccessDesc);
 SAME_PLACE(cu_access_desc, location, CUmemAccessDesc, location);
 SAME_PLACE(cu_access_desc, flags, CUmemAccessDesc, flags);
 
+#if CUDA_VERSION >= 12080
+SAME_SIZE(cu_copy_attributes, CUmemcpyAttributes);
+SAME_PLACE(cu_copy_attributes, source_order, CUmemcpyAttributes, srcAccessOrder);
+SAME_PLACE(cu_copy_attributes, source_hint, CUmemcpyAttributes, srcLocHint);
+SAME_PLACE(cu_copy_attributes, target_hint, CUmemcpyAttributes, dstLocHint);
+SAME_PLACE(cu_copy_attributes, flags, CUmemcpyAttributes, flags);
+#endif
+
 SAME_SIZE(dvmm_phys, CUmemGenericAllocationHandle);
 SAME_SIZE(cu_result, CUresult);
 SAME_SIZE(cu_device_attribute, CUdevice_attribute);
@@ -56,6 +64,9 @@ CU_CONSTANTS(SAME_CONSTANT)
 #if CUDA_VERSION >= 12030
 CU_CONSTANTS_12030(SAME_CONSTANT)
 _Static_assert(sizeof(CUmemFabricHandle) == DVMM_FABRIC_BYTES, "a fabric handle");
+#endif
+#if CUDA_VERSION >= 12080
+CU_CONSTANTS_12080(SAME_CONSTANT)
 #endif
 
 SAME_VALUE(DVMM_SUCCESS, CUDA_SUCCESS);
@@ -123,6 +134,10 @@ CU_OPTIONAL_FUNCTIONS_12000(SAME_FUNCTION)
 #if CUDA_VERSION >= 12050
 #define PFN_cuStreamGetCtx_v2_v12050 PFN_cuStreamGetCtx_v12050 /* has no suffix there */
 CU_OPTIONAL_FUNCTIONS_12050(SAME_FUNCTION)
+#endif
+#if CUDA_VERSION >= 12080
+#define cu_copy_attributes CUmemcpyAttributes
+CU_OPTIONAL_FUNCTIONS_12080(SAME_FUNCTION)
 #endif
 
 #endif

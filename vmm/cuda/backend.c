@@ -463,6 +463,24 @@ static int cuda_download(void *ctx, void *to, ductile_addr from, uint64_t size,
     RETURN_IN_CONTEXT(b, b->api->cuMemcpyDtoHAsync(to, from, size, stream));
 }
 
+/* Where a copy failed is of no use: others may have been made before it. */
+static int copy_batch(const cuda_backend *b, dvmm_batch *batch, ductile_stream stream) {
+    cu_copy_attributes attributes = {.source_order = CU_SOURCE_IN_STREAM_ORDER};
+    size_t begin = 0;
+    size_t failed = 0;
+    return b->api->cuMemcpyBatchAsync(batch->is_out ? batch->host : batch->device,
+                                      batch->is_out ? batch->device : batch->host, batch->sizes,
+                                      batch->n, &attributes, &begin, 1, &failed, stream);
+}
+
+static int cuda_copy_batch(void *ctx, dvmm_batch *batch, ductile_stream stream) {
+    const cuda_backend *b = ctx;
+    if (b->api->cuMemcpyBatchAsync == NULL) {
+        return DVMM_NOT_SUPPORTED;
+    }
+    RETURN_IN_CONTEXT(b, copy_batch(b, batch, stream));
+}
+
 static int copy_and_wait(const cuda_backend *b, void *to, ductile_addr from, uint64_t size,
                          ductile_stream stream) {
     int code = b->api->cuMemcpyDtoHAsync(to, from, size, stream);

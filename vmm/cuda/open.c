@@ -186,6 +186,7 @@ static ductile_status read_caps(const cuda_backend *b, int version, dvmm_caps *c
                         (device_has(b, CU_HAS_SHARED_FABRIC) ? DVMM_SHARE_FABRIC : 0);
     caps->has_rdma = device_has(b, CU_HAS_RDMA);
     caps->has_context_events = b->api->cuCtxRecordEvent != NULL;
+    caps->has_batches = b->api->cuMemcpyBatchAsync != NULL;
     write_version(caps, version);
     if (b->api->cuDeviceGetName(caps->name, (int)sizeof(caps->name), b->device) != DVMM_SUCCESS) {
         caps->name[0] = '\0';

@@ -24,7 +24,8 @@
         ASSERT_GRANULES(d, size);                                                                  \
     } while (0)
 
-enum { PER_THREAD_STREAM = 2 }; /* the last of the default streams; 0 and 1 are the legacy one */
+/* The last of the default streams; 0 and 1 are the legacy one. */
+enum { LEGACY_STREAM = 1, PER_THREAD_STREAM = 2 };
 
 static uint64_t word(const void *handle) {
     return (uint64_t)(uintptr_t)handle;
@@ -422,6 +423,12 @@ ductile_status dvmm_download(dvmm_driver *d, void *to, ductile_addr from, uint64
                              ductile_stream stream) {
     seam_call call;
     return CALL(d, download, from, size, (d->ctx, to, from, size, stream));
+}
+
+ductile_status dvmm_copy_batch(dvmm_driver *d, dvmm_batch *batch, ductile_stream stream) {
+    seam_call call;
+    DTI_ASSERT(batch->n > 0 && batch->n <= DVMM_BATCH_COPIES && word(stream) > LEGACY_STREAM);
+    return CALL(d, copy_batch, batch->device[0], batch->bytes, (d->ctx, batch, stream));
 }
 
 ductile_status dvmm_read_back(dvmm_driver *d, void *to, ductile_addr from, uint64_t size,

@@ -93,7 +93,7 @@ typedef struct dvmm_phys_props {
     bool rdma;
 } dvmm_phys_props;
 
-enum { DVMM_FABRIC_BYTES = 64, DVMM_MAX_DEVICES = 64 };
+enum { DVMM_FABRIC_BYTES = 64, DVMM_MAX_DEVICES = 64, DVMM_BATCH_COPIES = 512 };
 
 /* A handle on its way to another process. */
 typedef struct dvmm_shared {
@@ -101,6 +101,17 @@ typedef struct dvmm_shared {
     int fd; /* FD: owned by the holder of this struct; keeps the memory alive until closed */
     uint8_t fabric[DVMM_FABRIC_BYTES]; /* FABRIC: bytes, which own nothing */
 } dvmm_shared;
+
+/* Copies between the device and page-locked memory, all one way. Those of one batch have no order
+ * among them. */
+typedef struct dvmm_batch {
+    uint64_t bytes; /* of all of them */
+    uint32_t n;
+    bool is_out; /* from the device */
+    ductile_addr device[DVMM_BATCH_COPIES];
+    ductile_addr host[DVMM_BATCH_COPIES]; /* pointers */
+    size_t sizes[DVMM_BATCH_COPIES];
+} dvmm_batch;
 
 /* Constant after opening. Upper layers read these, and never ask which backend there is. */
 typedef struct dvmm_caps {
@@ -115,6 +126,7 @@ typedef struct dvmm_caps {
     uint32_t share_types;    /* dvmm_share_type, or-ed: those that the device claims       */
     bool has_rdma;           /* the device claims props.rdma; some systems claim it and cannot */
     bool has_context_events; /* context_record works: CUDA 12.5 or newer                   */
+    bool has_batches;        /* copy_batch is there: CUDA 12.8 or newer                    */
 } dvmm_caps;
 
 /* Every call of the seam: X(name), in the order of the counters. Only the bench makes the marked
@@ -166,6 +178,7 @@ typedef struct dvmm_caps {
     X(copy)                                                                                        \
     X(upload)                                                                                      \
     X(download)                                                                                    \
+    X(copy_batch)                                                                                  \
     X(read_back)
 
 typedef enum dvmm_call {
@@ -238,6 +251,7 @@ typedef struct dvmm_driver_ops {
     int (*upload)(void *ctx, ductile_addr to, const void *from, uint64_t size,
                   ductile_stream stream);
     int (*download)(void *ctx, void *to, ductile_addr from, uint64_t size, ductile_stream stream);
+    int (*copy_batch)(void *ctx, dvmm_batch *batch, ductile_stream stream);
     int (*read_back)(void *ctx, void *to, ductile_addr from, uint64_t size, ductile_stream stream);
 } dvmm_driver_ops;
 
@@ -450,7 +464,7 @@ ductile_status dvmm_host_unregister(dvmm_driver *d, void *memory);
 
 /* Contents, in stream order. read_back returns once the bytes are in `to`; with download they are
  * there once the work of the stream is done. Pre of download: `to` is page-locked, and stays so
- * until then. A call that failed may copy all the same. */
+ * until then. A call that failed may copy all the same, and one for a batch some of it. */
 ductile_status dvmm_fill(dvmm_driver *d, ductile_addr addr, uint8_t value, uint64_t size,
                          ductile_stream stream);
 ductile_status dvmm_copy(dvmm_driver *d, ductile_addr to, ductile_addr from, uint64_t size,
@@ -459,6 +473,9 @@ ductile_status dvmm_upload(dvmm_driver *d, ductile_addr to, const void *from, ui
                            ductile_stream stream);
 ductile_status dvmm_download(dvmm_driver *d, void *to, ductile_addr from, uint64_t size,
                              ductile_stream stream);
+/* The batch does not change. ERR_UNSUPPORTED: only single copies are served.
+ * Pre: 1 to DVMM_BATCH_COPIES copies; not on the legacy default stream. */
+ductile_status dvmm_copy_batch(dvmm_driver *d, dvmm_batch *batch, ductile_stream stream);
 ductile_status dvmm_read_back(dvmm_driver *d, void *to, ductile_addr from, uint64_t size,
                               ductile_stream stream);
 

@@ -455,6 +455,16 @@ static int serve_download(void *ctx, void *to, ductile_addr from, uint64_t size,
     SERVE(ctx, download, from, size, dvmm_vgpu_download(gpu, to, from, size, stream));
 }
 
+/* A fault of effect 2 lets the first copy be made, and no more. */
+static uint32_t copies_done(const served_call *c, const dvmm_batch *batch) {
+    return c->fault != NULL && c->fault->effect == EFFECT_FIRST ? 1 : batch->n;
+}
+
+static int serve_copy_batch(void *ctx, dvmm_batch *batch, ductile_stream stream) {
+    SERVE(ctx, copy_batch, batch->device[0], batch->bytes,
+          dvmm_vgpu_copy_batch(gpu, batch, copies_done(&served, batch), stream));
+}
+
 static int serve_read_back(void *ctx, void *to, ductile_addr from, uint64_t size,
                            ductile_stream stream) {
     SERVE(ctx, read_back, from, size, dvmm_vgpu_read_back(gpu, to, from, size, stream));
@@ -492,7 +502,8 @@ static dvmm_caps caps_of(const vgpu *gpu) {
                        .share_types = (gpu->options.no_descriptors != 0 ? 0 : DVMM_SHARE_FD) |
                                       (gpu->options.has_fabric != 0 ? DVMM_SHARE_FABRIC : 0),
                        .has_rdma = gpu->options.rdma != DUCTILE_VIRTUAL_RDMA_NONE,
-                       .has_context_events = gpu->options.no_context_events == 0};
+                       .has_context_events = gpu->options.no_context_events == 0,
+                       .has_batches = true};
 }
 
 static ductile_status make_private(ductile_virtual_gpu **out) {

@@ -24,6 +24,7 @@ import argparse
 import contextlib
 import json
 import os
+import re
 import statistics
 import subprocess
 import sys
@@ -283,6 +284,8 @@ def main() -> int:
     if run_child("link", take_link) != 0:
         found.wrong.append("the link was not measured")
     for i, way in enumerate(ways()):
+        if not re.search(GIVEN.only, way.name):
+            continue
         if time.monotonic() > until:
             found.wrong.append(f"{way.name}: not begun, the time is up")
             continue
@@ -301,6 +304,7 @@ def main() -> int:
 
 _words = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
 _words.add_argument("--seconds", type=float, default=300, help="no process begins after")
+_words.add_argument("--only", default="", help="ways whose names match: 'gaps|drop'")
 _words.add_argument("--child", help="link, or the number of a way: in this process")
 _words.add_argument("--answers", type=int, default=1, help="where a child answers")
 GIVEN = _words.parse_args()

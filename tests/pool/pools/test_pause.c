@@ -88,6 +88,19 @@ Test(pause, host_memory_made_ahead_is_what_the_pause_takes) {
     close_pool();
 }
 
+Test(pause, host_memory_of_the_option_is_made_with_the_allocator) {
+    uint64_t held = 0;
+    open_pool(&(fixture_setup){.capacity_bytes = 64 * MIB, .conf = "sleep_host_bytes:40M"},
+              DUCTILE_POOL_PLAIN);
+    assert_u64(count("host_register"), 1);
+    assert_ok(ductile_sleep_reserve(a, 0, &held));
+    assert_u64(held, 40 * MIB);
+    assert_ok(ductile_pause(a, WEIGHTS, DUCTILE_CONTENTS_KEEP));
+    assert_ok(ductile_resume(a, WEIGHTS));
+    assert_u64(count("host_register"), 1);
+    close_pool();
+}
+
 /* ---- Beside others ------------------------------------------------------------------------- */
 
 /* A function that locks the grow lock calls this first. The linker sends calls of X to __wrap_X. */

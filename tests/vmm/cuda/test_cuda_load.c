@@ -68,7 +68,7 @@ static void open_and_close(const char *path) {
     cr_expect_str_eq(caps->name, "Fake GPU");
     cr_expect_eq(caps->granule_bytes, 2u << 20);
     cr_expect(caps->has_async_pool && caps->has_stream_memops && !caps->is_virtual);
-    cr_expect(caps->has_context_events);
+    cr_expect(caps->has_context_events && caps->has_batches);
     cr_expect_eq(strncmp(caps->driver_version, "13.0", 4), 0);
     cr_expect_eq(fake->contexts, 1);
     cr_expect_eq(fake->wrong_finds, 0, "searched with another version or flag");
@@ -219,6 +219,31 @@ Test(driver_cuda_load, lives_without_the_pool) {
 Test(driver_cuda_load, lives_without_context_events) {
     fake_state *fake = load_fake(FAKE_LIBCUDA_12000);
     cr_expect(!caps_without(fake, "cuCtxRecordEvent").has_context_events);
+}
+
+Test(driver_cuda_load, lives_without_batches_of_copies) {
+    fake_state *fake = load_fake(FAKE_LIBCUDA_12000);
+    cr_expect(!caps_without(fake, "cuMemcpyBatchAsync").has_batches);
+    dvmm_driver *driver = open_fake();
+    void *ctx;
+    const dvmm_driver_ops *ops = dvmm_raw_ops(driver, &ctx);
+    dvmm_batch batch = {.n = 1};
+    cr_expect_eq(ops->copy_batch(ctx, &batch, (ductile_stream)&batch), DVMM_NOT_SUPPORTED);
+    dvmm_close(driver);
+}
+
+Test(driver_cuda_load, a_batch_goes_from_the_device_or_to_it) {
+    fake_state *fake = load_fake(FAKE_LIBCUDA_12000);
+    dvmm_driver *driver = open_fake();
+    void *ctx;
+    const dvmm_driver_ops *ops = dvmm_raw_ops(driver, &ctx);
+    dvmm_batch batch = {.n = 2, .device = {1, 2}, .host = {3, 4}, .sizes = {5, 6}};
+    cr_expect_eq(ops->copy_batch(ctx, &batch, (ductile_stream)&batch), DVMM_SUCCESS);
+    cr_expect(fake->copied_to == 2 && fake->copied_from == 4 && fake->copied_bytes == 6);
+    batch.is_out = true;
+    cr_expect_eq(ops->copy_batch(ctx, &batch, (ductile_stream)&batch), DVMM_SUCCESS);
+    cr_expect(fake->copied_to == 4 && fake->copied_from == 2 && fake->copied_bytes == 6);
+    dvmm_close(driver);
 }
 
 Test(driver_cuda_load, asks_the_device_for_features) {
@@ -491,6 +516,7 @@ Test(driver_cuda_load, refuses_a_mapping_that_forgets_its_access) {
     X("cuMemsetD8Async", true, ops->fill(ctx, addr, 1, 1, stream))                                 \
     X("cuMemcpyDtoDAsync", true, ops->copy(ctx, addr, addr, 1, stream))                            \
     X("cuMemcpyHtoDAsync", true, ops->upload(ctx, addr, &a, 1, stream))                            \
+    X("cuMemcpyBatchAsync", true, ops->copy_batch(ctx, &batch, stream))                            \
     X("cuStreamSynchronize", true, ops->read_back(ctx, &a, addr, 1, stream))                       \
     X("cuMemFreeHost", true, ops->host_free(ctx, host))                                            \
     X("cuStreamDestroy", true, ops->stream_destroy(ctx, stream))
@@ -540,6 +566,7 @@ static void expect_call(const fake_state *fake, const char *expected, bool in_co
     void *host = NULL;                                                                             \
     int can = 0;                                                                                   \
     const int devices[] = {0, 1};                                                                  \
+    dvmm_batch batch = {.n = 1};                                                                   \
     dvmm_shared shared = {.type = DVMM_SHARE_FD, .fd = -1}
 
 /* Makes every call of the seam once; none may forget to exist. */

@@ -160,6 +160,20 @@ int dvmm_vgpu_download(vgpu *gpu, void *to, ductile_addr from, uint64_t size,
     return dvmm_vgpu_issue_on(gpu, stream, op);
 }
 
+static int copy_of_batch(vgpu *gpu, const dvmm_batch *batch, uint32_t i, ductile_stream stream) {
+    void *host = (void *)(uintptr_t)batch->host[i];
+    return batch->is_out ? dvmm_vgpu_download(gpu, host, batch->device[i], batch->sizes[i], stream)
+                         : dvmm_vgpu_upload(gpu, batch->device[i], host, batch->sizes[i], stream);
+}
+
+int dvmm_vgpu_copy_batch(vgpu *gpu, const dvmm_batch *batch, uint32_t n, ductile_stream stream) {
+    int code = DVMM_SUCCESS;
+    for (uint32_t i = 0; i < n && code == DVMM_SUCCESS; i++) {
+        code = copy_of_batch(gpu, batch, i, stream);
+    }
+    return code;
+}
+
 /* ---- Host memory --------------------------------------------------------------------------- */
 
 int dvmm_vgpu_host_alloc(vgpu *gpu, uint64_t size, void **out) {

@@ -16,6 +16,8 @@ int dvmm_vgpu_upload(vgpu *gpu, ductile_addr to, const void *from, uint64_t size
                      ductile_stream stream);
 int dvmm_vgpu_download(vgpu *gpu, void *to, ductile_addr from, uint64_t size,
                        ductile_stream stream);
+/* Issues the first n copies in their order, up to one that is refused. */
+int dvmm_vgpu_copy_batch(vgpu *gpu, const dvmm_batch *batch, uint32_t n, ductile_stream stream);
 int dvmm_vgpu_read_back(vgpu *gpu, void *to, ductile_addr from, uint64_t size,
                         ductile_stream stream);
 
