@@ -5,8 +5,8 @@ saver_examples.py FOLDER: the sources of torch_memory_saver, whose test/examples
 example is a process of its own, as its author's tests start it: in hook mode "preload" as a child
 of `configure_subprocess`, in "torch" after `install()`. One that an allocator cannot serve is run
 too, and is to fail: backups on disk. That of memory of `cudaMalloc` passes, because the memory
-stays awake. Those for two devices run where there are two. Prints one line for each; ends with status 1 if one is not as it
-should be.
+stays awake. Those for two devices run where there are two. Prints one line for each; ends with
+status 1 if one is not as it should be.
 """
 
 from __future__ import annotations
