@@ -12,7 +12,7 @@ A peer that is missing, or fails, is named with the reason and costs no other it
 GPU the peers that the virtual GPU can run take their turns there.
 
 Writes to FOLDER: compare.jsonl, a row for each peer, trace and turn; compare.txt, the tables, which
-are also printed; timeline.csv, memory over time; and a picture of it.
+are also printed; timeline.csv, memory over time; and a picture of it, where a Python has matplotlib.
 Needs a GPU, and a python3 (or $PYTHON) with torch, and librmm for RMM, for those peers.
 Exit status: 0 when every peer that is present gave its figures, 1 otherwise, 2 misused.
 """
@@ -30,12 +30,11 @@ from pathlib import Path
 
 import compare_peers as peers
 import compare_table
-import plot
 
 ROOT = Path(__file__).resolve().parent.parent
 CAPACITY_SECONDS = 110  # of the limit, kept for the smallest capacities
 SHARE_OF_DEVICE = 0.6  # that searches beside each other may hold: none is to feel another
-PLACES = ("--output", "--bench", "--python")
+PLACES = ("--output", "--bench", "--python", "--plot-python")
 TIMELINE = "trace,contender,event,live_bytes,reserved_bytes,live_peak_bytes,reserved_peak_bytes\n"
 
 
@@ -455,12 +454,11 @@ def renamed(part, peer):
         yield ",".join(fields)
 
 
-def draw(out):
-    try:
-        picture = plot.make_picture(out / "timeline.csv")
-        (out / "timeline.svg").write_text(picture, encoding="utf-8")
-    except (OSError, SystemExit) as error:
-        say(f"no picture: {error}")
+def draw(out, python):
+    words = [ROOT / "bench/plot.py", out / "timeline.csv", out / "timeline.svg"]
+    done = subprocess.run([python, *map(str, words)], capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        say(f"no picture: {peers.last_line(done.stderr)}")
 
 
 # ---- The command -------------------------------------------------------------------------------
@@ -493,6 +491,7 @@ def parse(words):
     add("--output", type=Path, default=ROOT / "bench/out", metavar="FOLDER", help="(bench/out)")
     add("--bench", help=argparse.SUPPRESS)
     add("--python", default=os.environ.get("PYTHON", "python3"), help=argparse.SUPPRESS)
+    add("--plot-python", default="", help=argparse.SUPPRESS)
     add("traces", nargs="*", metavar="TRACE", help="(those of bench/traces)")
     given = parser.parse_args(words)
     return complete(parser, given)
@@ -535,7 +534,7 @@ def main(words):
     finally:
         for worker in comparison.workers.values():
             worker.stop()
-    draw(comparison.out)
+    draw(comparison.out, given.plot_python or given.python)
     return status
 
 

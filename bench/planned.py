@@ -6,6 +6,8 @@ Replays each FILE on the virtual GPU under the contender `planned` and its rival
 (docs/decisions/0043-planned-placement.md says what was learnt from it):
 
     bench/planned.py BENCH FILE...
+
+Exit status: 0 when every replay ran, 1 otherwise, 2 misused.
 """
 
 import argparse
@@ -70,8 +72,9 @@ def cell(row):
 def plan_cell(row):
     """Of the last pass: efficiency of what it used, and the share placed; of all: planning, ms."""
     plan = row["plan"]
-    used = f"{row['live_peak_bytes'] / plan['touched_bytes']:8.4f}"
-    used = f"{'-':>8}" if "vary_seed" in row else used  # the peak is another pass's
+    used = f"{'-':>8}"
+    if plan["touched_bytes"] and "vary_seed" not in row:  # else the peak is another pass's
+        used = f"{row['live_peak_bytes'] / plan['touched_bytes']:8.4f}"
     share = plan["placed"] / max(1, plan["requests"])
     return f"{used} {share:6.3f} {plan['layouts']:6d} {plan['host_us'] / 1e3:9.1f}"
 
@@ -95,7 +98,7 @@ def print_run(title, files, rows):
     print(f"\n{title}: efficiency, ms in the driver")
     print(" ".join([f"{'':16}", *(f"{peer:>16}" for peer in PEERS)]), end="")
     print(f"   {'used':>8} {'placed':>6} {'plans':>6} {'ms':>9}")
-    for path, row in zip(files, rows, strict=True):
+    for path, row in zip(files, rows):
         print(
             " ".join(
                 [f"{Path(path).name[:16]:16}", *(cell(row[peer]) for peer in PEERS)]
@@ -113,6 +116,9 @@ def main():
     parser.add_argument("files", nargs="+", help="traces and snapshots")
     parser.add_argument("--jobs", type=int, default=2, help="replays at a time")
     given = parser.parse_args()
+    if given.jobs < 1:
+        parser.error("--jobs takes a number of at least 1")
+    n_refused = 0
     with ThreadPoolExecutor(given.jobs) as pool:
         for title, passes, options in RUNS:
             waiting = [
@@ -129,7 +135,11 @@ def main():
                 for row in waiting
             ]
             print_run(title, given.files, rows)
+            n_refused += sum(
+                row[peer] is None for row, of in zip(rows, waiting) for peer in of
+            )
+    return 1 if n_refused else 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -3,13 +3,13 @@
 """usage: plot_long.py FILE PICTURE.svg
 
 Draws what a long run measured over time: the samples of `gpu-pattern_churn --soak`, or the rows of
-`python/tests/torch_gpu/lasting.py`. Dotted lines: where a piece ends. Needs Python's standard library alone.
+`python/tests/torch_gpu/lasting.py`. Dotted lines: where a piece ends. Needs matplotlib.
 """
 
 import json
 import re
 
-from plot import LOOKS, Panel, fail, look, run, svg, text, title_of
+from plot import LOOKS, add_legend, fail, look, new_figure, run, title_of
 
 GIB, MIB = float(1 << 30), float(1 << 20)
 SAMPLE = re.compile(
@@ -81,34 +81,33 @@ def read(path):
     fail(f"{path}: neither samples of a soak nor rows of a training")
 
 
-def draw_panel(left, top, factors, figures, lines):
-    """One figure of all allocators; `figures` has its name, title and factor."""
-    over_factor, (name, (title, factor)) = factors, figures
-    every = [value * factor for line in lines.values() for value in line.figures[name]]
-    last = max(line.over[-1] for line in lines.values()) * over_factor
-    panel = Panel(left, top + 20, 360, 110, last or 1, 1.05 * max(every) or 1)
-    yield text(left, top + 10, title, "name")
-    yield from panel.grid()
+def draw_panel(axes, over_factor, name, title, factor, lines):
+    """One figure of all allocators."""
     for allocator, line in lines.items():
-        known = allocator if allocator in LOOKS else f"torch-{allocator}"
-        yield from panel.line([x * over_factor for x in line.over], [y * factor for y in line.figures[name]], known)
+        of = look(allocator if allocator in LOOKS else f"torch-{allocator}")
+        axes.plot([x * over_factor for x in line.over], [y * factor for y in line.figures[name]],
+                  label=title_of(allocator), **of)
         for end in line.ends:
-            x = panel.place(end * over_factor, 0)[0]
-            yield (f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{panel.top}" y2="{panel.top + panel.height}" '
-                   f'stroke="{look(known)[0]}" stroke-dasharray="1 3"/>')
-    yield text(left + 360, top + 146, f"{last:.3g}", "end small")
+            axes.axvline(end * over_factor, color=of["color"], linewidth=0.8, linestyle=":")
+    axes.set_title(title)
+    axes.set_ylim(0, 1.1 * max(max(line.figures[name]) for line in lines.values()) * factor or 1)
+    axes.grid(axis="y")
 
 
-def make_picture(path):
+def draw_file(path):
     over, over_factor, panels, lines = read(path)
-    parts = [text(60 + 190 * n, 20, title_of(name), "name", f' style="fill: {look(name)[0]}"')
-             for n, name in enumerate(lines)]
-    for n, figures in enumerate(panels.items()):
-        parts += draw_panel(60 + 430 * (n % 2), 40 + 160 * (n // 2), over_factor, figures, lines)
-    height = 60 + 160 * -(-len(panels) // 2)
-    parts.append(text(60, height - 8, f"over {over}", "small"))
-    return "\n".join(svg(870, height, "A long run", parts)) + "\n"
+    rows = -(-len(panels) // 2)
+    figure = new_figure(9, 0.6 + 1.6 * rows)
+    every = list(figure.subplots(rows, 2, sharex=True).flat)
+    for axes, (name, (title, factor)) in zip(every, panels.items()):
+        draw_panel(axes, over_factor, name, title, factor, lines)
+    for axes in every[len(panels):]:
+        axes.set_axis_off()
+    drawn, words = figure.axes[0].get_legend_handles_labels()
+    add_legend(figure, "A long run", dict(zip(words, drawn)))
+    figure.supxlabel(f"over {over}", fontsize=9)
+    return figure
 
 
 if __name__ == "__main__":
-    run(__doc__, make_picture)
+    run(__doc__, draw_file)

@@ -21,7 +21,7 @@ from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from regret import MIB, ROOT, Failed, line, rows_of, write_rows
+from regret import MIB, ROOT, Failed, check_output, line, rows_of, write_rows
 
 LAGS = (0, 10, 30, 100, 300, 1000, 3000, 10000)
 RECORDED = "bench/traces/fsdp2_llama.trace.gz"
@@ -107,6 +107,7 @@ def parse(words):
         parser.error("run it as bench/run ranks, which builds what it measures")
     if min(given.ranks, given.passes, given.jobs) < 1:
         parser.error("--ranks, --passes and --jobs take numbers of at least 1")
+    check_output(parser, given.output)
     given.bench = str(Path(given.bench).resolve())
     return given
 

@@ -248,9 +248,18 @@ def parse(words):
     given = parser.parse_args(words)
     if given.bench is None:
         parser.error("run it as bench/run regret, which builds what it measures")
+    if given.jobs < 1:
+        parser.error("--jobs takes a number of at least 1")
+    check_output(parser, given.output)
     given.traces = [str(Path(t).resolve()) for t in given.traces]
     given.bench = str(Path(given.bench).resolve())
     return given
+
+
+def check_output(parser, path):
+    """Before anything is measured for it."""
+    if path and (path.is_dir() or not path.parent.is_dir()):
+        parser.error(f"--output: no file can be written as {path}")
 
 
 def write_rows(path, rows):

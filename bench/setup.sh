@@ -47,6 +47,18 @@ has_criterion() {
     pkg-config --exists 'criterion >= 2.4.1'
 }
 
+# The interpreter that has matplotlib: the one in PATH may be another than the system's.
+find_plot_python() {
+    local candidate
+    for candidate in "${PYTHON:-python3}" python3 /usr/bin/python3; do
+        if "$candidate" -c 'import matplotlib' 2>>"$log"; then
+            command -v "$candidate"
+            return
+        fi
+    done
+    return 1
+}
+
 # A virtual environment that can install packages: Debian ships that part of Python by itself.
 has_venv() {
     python3 -c 'import sys, ensurepip, venv; sys.exit(sys.version_info < (3, 9))'
@@ -79,6 +91,9 @@ list_missing() {
         browser)
             want chromium "the browser chromium" command -v chromium
             want chromium-driver "its driver, chromedriver" command -v chromedriver
+            ;;
+        picture)
+            want python3-matplotlib "Python 3 with matplotlib" find_plot_python
             ;;
         esac
     done

@@ -322,6 +322,7 @@ static bool parse_words(bench_parser *p, const bench_command *command, int argc,
 
 static bool check_settings(bench_parser *p) {
     ductile_options scratch;
+    settings_planned planned;
     char why[160] = "";
     for (size_t i = 0; i < p->shared->n_settings; i++) {
         bool is_of_planned = settings_is_of_planned(p->shared->settings[i]);
@@ -329,6 +330,9 @@ static bool check_settings(bench_parser *p) {
             return bench_refuse(p, "--set changes %s, which is not among the contenders",
                                 is_of_planned ? "planned" : "Ductile");
         }
+    }
+    if (!settings_read_planned(&planned, p->shared->settings, p->shared->n_settings)) {
+        return bench_refuse(p, "--set: " SETTINGS_PLANNED_TAKES);
     }
     ductile_options_init(&scratch);
     return settings_apply(&scratch, p->shared->settings, p->shared->n_settings, why, sizeof why) ||

@@ -18,7 +18,6 @@
 #include "bench/contenders/rival_report.h"
 #include "bench/contenders/settings.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -460,29 +459,12 @@ static bool foresee(planned *p, const contender_future *future) {
     return p->steps.n_kept == 1;
 }
 
-static bool set(planned *p, const contender_env *env, const char *setting) {
-    const char *key = setting + strlen(SETTINGS_OF_PLANNED);
-    char end = 0;
-    unsigned mib = 0;
-    if (strcmp(key, "moves=1") == 0) {
-        p->ranges.moves = true;
-        return true;
+static bool set_all(planned *p, const contender_env *env, const settings_planned *said) {
+    p->ranges.moves = said->moves;
+    if (said->handle_mib > 0) {
+        p->ranges.large_handle_bytes = said->handle_mib * DTI_MIB;
     }
-    if (strcmp(key, "foresight=1") == 0) {
-        return env->future != NULL && foresee(p, env->future);
-    }
-    bool ok = sscanf(key, "handle_mib=%3u%c", &mib, &end) == 1 && mib > 0;
-    p->ranges.large_handle_bytes = mib * DTI_MIB;
-    return ok;
-}
-
-static bool set_all(planned *p, const contender_env *env) {
-    for (size_t i = 0; i < env->n_settings; i++) {
-        if (settings_is_of_planned(env->settings[i]) && !set(p, env, env->settings[i])) {
-            return false;
-        }
-    }
-    return true;
+    return !said->foresight || (env->future != NULL && foresee(p, env->future));
 }
 
 static void planned_fini(void *self);
@@ -496,13 +478,17 @@ static ductile_status planned_init(const contender_env *env, void **self, char *
     }
     rival_ranges_init(&p->ranges, &planned_policy, env);
     p->next = PLAN_NONE;
-    if (!set_all(p, env)) {
+    settings_planned said;
+    const char *why = NULL;
+    if (!settings_read_planned(&said, env->settings, env->n_settings)) {
+        why = SETTINGS_PLANNED_TAKES;
+    } else if (!set_all(p, env, &said)) {
+        why = "foresight=1 is for a replay of 1 to 65,535 requests above 1 MiB";
+    }
+    if (why != NULL) {
         planned_fini(p);
         *self = NULL;
-        return rival_refuse(DUCTILE_ERR_INVALID_ARGUMENT,
-                            "planned takes moves=1, handle_mib=1..999 and, in a replay of at most "
-                            "65,535 requests above 1 MiB, foresight=1",
-                            message, size);
+        return rival_refuse(DUCTILE_ERR_INVALID_ARGUMENT, why, message, size);
     }
     return DUCTILE_OK;
 }

@@ -588,6 +588,10 @@ def test_a_page_that_cannot_be_written_whole_leaves_the_older_one(tmp_path):
         (("-o", "-", "--json", "x"), 2, "--json"),
         (("-o", "-", "--open", "x"), 2, "--open"),
         (("--unit", "length", "x"), 2, "--batch"),
+        (("--batch=-4x-512,-8x-512", "x"), 2, "--batch takes numbers such as 4,8,12"),
+        (("--batch", "0,4", "x"), 2, "--batch takes numbers such as 4,8,12"),
+        (("--capacity", "much", "x"), 2, "ductile-gpu: --capacity is a number of bytes"),
+        (("--set", "unknown=1", "x"), 2, "ductile-gpu: --set: unknown option 'unknown'"),
         ((".",), 1, "no recording in it"),
     ],
 )

@@ -95,13 +95,19 @@ class Table(unittest.TestCase):
             ]
         self.assertEqual([row["contender"] for row in rows], ["ductile", "expandable"])
 
+    def test_an_output_that_cannot_be_written_is_refused_before_it_runs(self):
+        for output in ("/nowhere/rows.jsonl", "/"):
+            status, out, err = run("--output", output, ONE)
+            self.assertEqual((status, out), (2, ""))
+            self.assertIn("--output", err)
+
     def test_a_file_that_is_no_trace_is_named(self):
         status, out, err = run("--passes", "1", "--lags", "0", "--seeds", "", __file__)
         self.assertEqual((status, out), (1, ""))
         self.assertIn("regret.py", err)
 
     def test_numbers_that_make_no_sense_are_refused(self):
-        for words in (("--passes", "0"), ("--seeds", "x"), ("--lags", "-1")):
+        for words in (("--passes", "0"), ("--seeds", "x"), ("--lags", "-1"), ("--jobs", "0")):
             status, _, err = run(*words, ONE)
             self.assertEqual(status, 2)
             self.assertIn(words[0], err)

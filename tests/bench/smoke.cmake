@@ -17,15 +17,29 @@ function(bench result)
   set(${result} "${text}" PARENT_SCOPE)
 endfunction()
 
-# expect_picture(script from to): bench/SCRIPT.py draws the one file as the other.
-function(expect_picture script from to)
+# find_matplotlib(result): a Python that can draw; empty when there is none.
+function(find_matplotlib result)
+  set(python "")
+  foreach(candidate ${PYTHON} /usr/bin/python3)
+    execute_process(COMMAND ${candidate} -c "import matplotlib" RESULT_VARIABLE status OUTPUT_QUIET ERROR_QUIET)
+    if(status EQUAL 0)
+      set(python ${candidate})
+    endif()
+  endforeach()
+  set(${result} "${python}" PARENT_SCOPE)
+endfunction()
+
+# expect_picture(python script from to words...): bench/SCRIPT.py draws the one file as the other, with these words.
+function(expect_picture python script from to)
   file(REMOVE ${SCRATCH}/${to})
-  execute_process(COMMAND ${PYTHON} ${ROOT}/bench/${script}.py ${from} ${to}
+  execute_process(COMMAND ${python} ${ROOT}/bench/${script}.py ${from} ${to}
     WORKING_DIRECTORY ${SCRATCH} COMMAND_ERROR_IS_FATAL ANY)
   file(READ ${SCRATCH}/${to} picture)
-  if(NOT picture MATCHES "^<svg .*<polyline .*</svg>\n$")
-    message(FATAL_ERROR "${to} is no picture")
-  endif()
+  foreach(words IN LISTS ARGN)
+    if(NOT picture MATCHES "<svg .*>${words}</text>")
+      message(FATAL_ERROR "${to} does not say ${words}")
+    endif()
+  endforeach()
 endfunction()
 
 # expect_lines(text n keys...): n JSON objects, one a line, each with these keys and completed.

@@ -30,7 +30,7 @@ expect_error(2 "replay: --set changes planned, which is not among the contenders
   replay --device virtual --set planned.moves=1 good.trace)
 expect_error(2 "replay: --set changes Ductile, which is not among the contenders"
   replay --device virtual --contender planned --set sizes=tight good.trace)
-expect_error(1 "good\\.trace: planned: planned takes moves=1"
+expect_error(2 "replay: --set: planned takes moves=1"
   replay --device virtual --contender planned --set planned.moves=2 good.trace)
 expect_error(2 "replay: --vary is the seed" replay --vary often good.trace)
 expect_error(2 "convert: " convert cut.trace)

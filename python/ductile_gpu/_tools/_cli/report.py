@@ -17,7 +17,13 @@ from typing import Any, NamedTuple, Optional
 
 from ductile_gpu._tools._cli.common import MISUSED, Failure, add_replay_options, progress, say
 from ductile_gpu._tools._report import _forecast, _page, _words
-from ductile_gpu._tools._report._collect import Choices, Recording, RecordingError, collect
+from ductile_gpu._tools._report._collect import (
+    Choices,
+    Misused,
+    Recording,
+    RecordingError,
+    collect,
+)
 from ductile_gpu._tools._sizes import in_bytes
 
 SUMMARY = "make a page of a recorded run: why it ran out, what would fit, who holds it"
@@ -164,7 +170,8 @@ class _Sizes(NamedTuple):
 def _numbers(text: str) -> list[list[int]]:
     """Of each step one, or a batch and a length."""
     found = [[int(number) for number in word.lower().split("x")] for word in text.split(",")]
-    if len({len(numbers) for numbers in found}) != 1 or len(found[0]) > 2:
+    is_even = len({len(numbers) for numbers in found}) == 1 and len(found[0]) <= 2
+    if not is_even or min(map(min, found)) < 1:
         raise ValueError
     return found
 
@@ -191,7 +198,7 @@ def _read_sizes(options: argparse.Namespace) -> Optional[_Sizes]:
         raise Failure(
             f"--batch takes numbers such as 4,8,12 or 4x512,8x512, not '{text}'", MISUSED
         ) from None
-    if min(found.sizes) < 1 or max(found.sizes) > _forecast.LARGEST_SIZE:
+    if max(found.sizes) > _forecast.LARGEST_SIZE:
         raise Failure(f"--batch: sizes are 1 to {_forecast.LARGEST_SIZE:,}", MISUSED)
     return found._replace(unit=options.unit) if options.unit is not None else found
 
@@ -293,6 +300,8 @@ def main(options: argparse.Namespace) -> int:
         data, is_partial = _find(options)
     except RecordingError as error:
         raise Failure(str(error)) from None
+    except Misused as error:
+        raise Failure(str(error), MISUSED) from None
     if options.output == "-":
         sys.stdout.write(_page.page_of(data))
         return int(is_partial)

@@ -33,6 +33,10 @@ class RecordingError(Exception):
     """A recording that cannot be reported on; one line says why."""
 
 
+class Misused(Exception):
+    """What no recording can be asked for; one line says why."""
+
+
 @dataclass
 class Recording:
     """What is known of one recorded run."""
@@ -126,7 +130,7 @@ class Choices:
 
 
 def ask_bench(command: str, *arguments: str) -> list[dict[str, Any]]:
-    """The JSON objects that ductile-bench prints. Raises RecordingError."""
+    """The JSON objects that ductile-bench prints. Raises RecordingError, and Misused."""
     answer = subprocess.run(
         [str(_native.bench_path()), command, *arguments],
         capture_output=True,
@@ -136,7 +140,10 @@ def ask_bench(command: str, *arguments: str) -> list[dict[str, Any]]:
     )
     if answer.returncode != 0:
         said = answer.stderr.strip().splitlines() or [f"ductile-bench {command} failed"]
-        raise RecordingError(said[-1].removeprefix("ductile-bench: ") if said else command)
+        line = said[-1].removeprefix("ductile-bench: ")
+        if answer.returncode == 2:
+            raise Misused(line.removeprefix(f"{command}: "))
+        raise RecordingError(line)
     return [json.loads(line) for line in answer.stdout.split("\n") if line]
 
 
