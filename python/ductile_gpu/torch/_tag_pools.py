@@ -13,6 +13,7 @@ import contextlib
 import ctypes
 import itertools
 import sys
+import warnings
 import weakref
 from collections.abc import Iterator
 from typing import Any, Optional
@@ -86,7 +87,8 @@ def _make_workspace(device: int) -> None:
     import torch
 
     # Without cuBLAS there is no workspace; what else is wrong, the first tensor says.
-    with contextlib.suppress(RuntimeError), torch.cuda.device(device):
+    with contextlib.suppress(RuntimeError), warnings.catch_warnings(), torch.cuda.device(device):
+        warnings.filterwarnings("ignore", "Attempting to run cuBLAS")  # the first CUDA call of all
         if not torch.cuda.is_current_stream_capturing():
             torch.cuda.current_blas_handle()
 
