@@ -40,7 +40,7 @@ void rewind_drop(rewind_state *r) {
 
 /* ---- Cells --------------------------------------------------------------------------------- */
 
-enum { NOBODY = UINT32_MAX };
+#define NONE UINT32_MAX
 
 typedef struct cells {
     uint64_t *bounds; /* cell i is from bounds[i] to bounds[i + 1] */
@@ -80,7 +80,7 @@ static bool make_cells(cells *c, const rewind_state *r) {
         }
     }
     for (size_t i = 0; i < c->n_bounds; i++) {
-        c->owners[i] = NOBODY;
+        c->owners[i] = NONE;
         c->next[i] = i;
     }
     return true;
@@ -176,7 +176,7 @@ static void put_segment(walk *w, uint64_t from, uint64_t end, bool is_expandable
 
 static const rewind_region *holder(const walk *w, const cells *c, size_t cell) {
     uint32_t owner = c->owners[cell];
-    const rewind_region *region = owner != NOBODY ? &w->r->regions[owner] : NULL;
+    const rewind_region *region = owner != NONE ? &w->r->regions[owner] : NULL;
     return region != NULL && region->was_held ? region : NULL;
 }
 
@@ -215,7 +215,7 @@ static bool are_possible(const rewind_state *r) {
             return false;
         }
     }
-    return r->n_regions > 0 && r->n_regions < NOBODY;
+    return r->n_regions > 0 && r->n_regions < NONE;
 }
 
 bool rewind_find(rewind_state *r, recorded_layout *out) {
