@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import ctypes
 import threading
+import warnings
 
 import fake_torch
 import pytest
@@ -76,6 +77,15 @@ def test_a_workspace_of_the_first_product_inside_stays_awake(torch, monkeypatch)
         torch.cuda.current_blas_handle()  # as a product does
     assert len(made) == 1
     assert torch.native_bytes == MIB
+
+
+def test_opening_a_pool_again_leaves_the_filters_of_warnings_alone(torch):
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("default")
+        for _ in range(5):
+            with _tags.pool("weights"):
+                warnings.warn("shown once", stacklevel=1)
+    assert len(told) <= 2  # the first opening of a thread changes them
 
 
 def test_one_tag_may_have_memory_of_several_kinds(torch):

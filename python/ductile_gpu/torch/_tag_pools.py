@@ -13,6 +13,7 @@ import contextlib
 import ctypes
 import itertools
 import sys
+import threading
 import warnings
 import weakref
 from collections.abc import Iterator
@@ -80,15 +81,30 @@ class TagPool:
         return f"<memory '{self.tag}' ({self.contents}) of device {self.device}>"
 
 
+_threads = threading.local()
+
+
+@contextlib.contextmanager
+def _no_word_of_a_context() -> Iterator[None]:
+    """PyTorch warns where cuBLAS is the first use of CUDA. Only the first time of a thread: each
+    change of the filters has warnings that were shown once shown again."""
+    if getattr(_threads, "has_workspace", False):
+        yield
+        return
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Attempting to run cuBLAS")
+        yield
+    _threads.has_workspace = True
+
+
 def _make_workspace(device: int) -> None:
     """cuBLAS keeps a workspace for each thread and stream, made at the first product. Made in a
     pool it would sleep with the tag, and the next product outside would use it: so it is made
-    before."""
+    before. Each time, because PyTorch can drop workspaces in between."""
     import torch
 
     # Without cuBLAS there is no workspace; what else is wrong, the first tensor says.
-    with contextlib.suppress(RuntimeError), warnings.catch_warnings(), torch.cuda.device(device):
-        warnings.filterwarnings("ignore", "Attempting to run cuBLAS")  # the first CUDA call of all
+    with contextlib.suppress(RuntimeError), _no_word_of_a_context(), torch.cuda.device(device):
         if not torch.cuda.is_current_stream_capturing():
             torch.cuda.current_blas_handle()
 
