@@ -57,6 +57,7 @@ def test_a_training_in_pieces_ends_as_one_in_one_piece(tmp_path: Path) -> None:
     one, other = (torch.load(tmp_path / name / "native.pt") for name in ("whole", "parts"))
     assert all(torch.equal(one["weights"][k], other["weights"][k]) for k in one["weights"])
     assert one["weights"]
+    assert train(tmp_path / "other", "--steps", "2", "--seed", "1")[-1]["loss"] != whole[0]["loss"]
 
 
 def test_a_training_is_held_to_its_allocator_and_to_no_refusal() -> None:

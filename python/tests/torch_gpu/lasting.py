@@ -37,7 +37,8 @@ def run_piece(allocator: str, given: argparse.Namespace) -> list[dict[str, Any]]
     command = [
         str(HERE / "lasting_piece.py"), "--state", given.state, "--allocator", allocator,
         "--seconds", str(given.seconds), "--steps", str(given.steps), "--every", str(given.every),
-        "--cap", str(given.cap), "--device", given.device, *(["--tiny"] if given.tiny else []),
+        "--cap", str(given.cap), "--device", given.device, "--seed", str(given.seed),
+        *(["--tiny"] if given.tiny else []),
     ]  # fmt: skip
     worker = turns.Worker(allocator, command, allocators.training_environment(allocator))
     rows = []
@@ -80,6 +81,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--every", type=float, default=10, help="seconds between rows")
     parser.add_argument("--cap", type=float, default=16, help="GiB that PyTorch may hold")
     parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
+    parser.add_argument("--seed", type=int, default=0, help="another one has other batches")
     parser.add_argument("--tiny", action="store_true", help="a model for trying out the script")
     parser.add_argument("--json", action="store_true", help="one JSON object a line")
     given = parser.parse_args()

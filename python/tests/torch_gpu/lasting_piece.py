@@ -32,11 +32,11 @@ COUNTS = ("retries", "refusals", "caught", "evaluations", "replays", "captures",
 class Texts(torch.utils.data.Dataset[torch.Tensor]):
     """Item n is the whole batch of step n, of a size of its own; workers make it."""
 
-    def __init__(self, words: int, tiny: bool) -> None:
-        self.words, self.tiny = words, tiny
+    def __init__(self, words: int, tiny: bool, seed: int) -> None:
+        self.words, self.tiny, self.seed = words, tiny, seed
 
     def __getitem__(self, n: int) -> torch.Tensor:
-        return texts(Draw(n, "cpu"), self.words, self.tiny)
+        return texts(Draw(10**8 * self.seed + n, "cpu"), self.words, self.tiny)
 
 
 def resident_bytes() -> int:
@@ -241,7 +241,7 @@ class Rows:
 def batches(training: Training) -> Iterator[torch.Tensor]:
     given = training.given
     loader = torch.utils.data.DataLoader(
-        Texts(given.words, given.tiny), batch_size=None, num_workers=2,
+        Texts(given.words, given.tiny, given.seed), batch_size=None, num_workers=2,
         sampler=range(training.step_number, 10**9), pin_memory=given.device == "cuda",
     )  # fmt: skip
     return iter(loader)
@@ -279,6 +279,7 @@ def main() -> int:
     parser.add_argument("--every", type=float, default=10)
     parser.add_argument("--cap", type=float, default=16, help="GiB")
     parser.add_argument("--device", default="cuda")
+    parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--tiny", action="store_true")
     given = parser.parse_args()
     given.words = 128 if given.tiny else 32000
