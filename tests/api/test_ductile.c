@@ -8,6 +8,7 @@
 #include "tests/support/expect.h"
 #include "tests/support/fixture_virtual.h"
 
+#include <ductile_share.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -179,6 +180,9 @@ Test(blocks, zero_bytes_succeed_with_no_address) {
     ductile_addr address = 1;
     assert_ok(ductile_alloc(f.allocator, 0, f.streams[0], &address));
     assert_u64(address, 0);
+    address = 1;
+    assert_ok(ductile_alloc_dedicated(f.allocator, 0, f.streams[0], &address));
+    assert_u64(address, 0);
     assert_u64(fixture_stats(f.allocator).live_blocks, 0);
 }
 
@@ -187,17 +191,6 @@ Test(blocks, free_of_no_address_does_nothing) {
     assert_ok(ductile_free(f.allocator, 0));
     assert_ok(ductile_free_ex(f.allocator, 0, &f.streams[0], 1, NULL));
     stats_unchanged(&before);
-}
-
-Test(blocks, null_arguments_are_refused) {
-    ductile_addr address = 0;
-    assert_status(ductile_alloc(f.allocator, 1, f.streams[0], NULL), DUCTILE_ERR_INVALID_ARGUMENT);
-    assert_status(ductile_alloc(NULL, 1, f.streams[0], &address), DUCTILE_ERR_INVALID_ARGUMENT);
-    assert_status(ductile_get_stats(f.allocator, NULL, NULL), DUCTILE_ERR_INVALID_ARGUMENT);
-    assert_status(ductile_query_block(f.allocator, 1, NULL), DUCTILE_ERR_INVALID_ARGUMENT);
-    assert_status(ductile_walk(f.allocator, NULL, NULL, NULL), DUCTILE_ERR_INVALID_ARGUMENT);
-    assert_status(ductile_snapshot_json(f.allocator, NULL, NULL), DUCTILE_ERR_INVALID_ARGUMENT);
-    assert_fine(audit_fixture(&f, NULL));
 }
 
 Test(blocks, sizes_that_cannot_be_are_out_of_memory) {
@@ -209,7 +202,9 @@ Test(blocks, sizes_that_cannot_be_are_out_of_memory) {
                       DUCTILE_ERR_OUT_OF_MEMORY);
         assert_u64(address, 0);
     }
-    assert_u64(fixture_stats(f.allocator).out_of_memory, 5);
+    assert_status(ductile_alloc_dedicated(f.allocator, SIZE_MAX, f.streams[0], &(ductile_addr){0}),
+                  DUCTILE_ERR_OUT_OF_MEMORY);
+    assert_u64(fixture_stats(f.allocator).out_of_memory, 6);
     assert_ok(ductile_free(f.allocator, must_alloc(f.allocator, 256 * MIB, f.streams[0])));
 }
 
@@ -259,6 +254,36 @@ Test(blocks, a_block_of_another_allocator_is_foreign) {
     assert_status(ductile_free(f.allocator, theirs), DUCTILE_ERR_FOREIGN_POINTER);
     assert_ok(ductile_free(other, theirs));
     assert_ok(ductile_destroy(other));
+}
+
+Test(blocks, a_free_names_all_streams_that_used_the_block) {
+    const fixture_setup setup = {.schedule = DUCTILE_SCHEDULE_LAZY, .n_streams = 3};
+    int is_pending = 0;
+    assert_fine(fixture_close(&f));
+    assert_fine(fixture_open(&f, &setup));
+    ductile_addr address = must_alloc(f.allocator, 8192, f.streams[0]);
+    assert_ok(ductile_virtual_launch(f.gpu, f.streams[1], NULL, 0));
+    assert_ok(ductile_virtual_launch(f.gpu, f.streams[2], NULL, 0));
+    assert_ok(ductile_free_ex(f.allocator, address, &f.streams[1], 2, &is_pending));
+    cr_assert_eq(is_pending, 1);
+    assert_u64(fixture_stats(f.allocator).event_records, 2);
+}
+
+Test(blocks, two_allocators_share_a_device_and_give_way) {
+    ductile_allocator *other = NULL;
+    ductile_addr none = 0;
+    assert_fine(fixture_add_allocator(&f, NULL, &other));
+    ductile_addr theirs = must_alloc(other, 160 * MIB, f.streams[0]);
+    ductile_addr ours = must_alloc(f.allocator, 96 * MIB, f.streams[0]);
+    assert_status(ductile_alloc(f.allocator, 2 * MIB, f.streams[0], &none),
+                  DUCTILE_ERR_OUT_OF_MEMORY);
+    assert_ok(ductile_free(other, theirs));
+    assert_ok(ductile_trim(other, NULL, 0, NULL));
+    assert_u64(fixture_state(&f).used_bytes, 96 * MIB);
+    assert_fine(audit_allocator(other, NULL));
+    assert_ok(ductile_destroy(other));
+    assert_ok(ductile_free(f.allocator, must_alloc(f.allocator, 160 * MIB, f.streams[0])));
+    assert_ok(ductile_free(f.allocator, ours));
 }
 
 /* ---- Options that change what a block is --------------------------------------------------- */

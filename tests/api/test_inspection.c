@@ -165,6 +165,23 @@ Test(inspection, a_walk_ends_when_its_callback_says_so) {
     cr_assert_eq(visits, 2);
 }
 
+static int find_pending(void *user, const ductile_block_info *b) {
+    if (b->state == DUCTILE_BLOCK_PENDING) {
+        *(ductile_block_info *)user = *b;
+    }
+    return 0;
+}
+
+Test(inspection, a_pending_block_still_says_what_was_asked_for) {
+    ductile_block_info found = {.struct_size = sizeof found};
+    ductile_addr block = take(1000, 0);
+    launch(block, 1000, 1);
+    assert_ok(ductile_free_ex(f.allocator, block, &f.streams[1], 1, NULL));
+    assert_ok(ductile_walk(f.allocator, NULL, find_pending, &found));
+    assert_u64(found.address, block);
+    assert_u64(found.requested_size, 1000);
+}
+
 /* ---- Snapshot ------------------------------------------------------------------------------ */
 
 static char *snapshot(void) {

@@ -3,7 +3,7 @@
  * When a call must not be made at all, each call of the interface says so: in a child of fork,
  * while the process exits, without an allocator, and when the device is lost. One table has all
  * calls, so that none is forgotten; a call is made with arguments that are right, so that nothing
- * else refuses it.
+ * else refuses it. A second table has arguments that no call takes.
  */
 #include "tests/support/in_child.h"
 #include "tests/support/limits.h"
@@ -12,7 +12,9 @@
 
 #include <ductile_pools.h>
 #include <ductile_pressure.h>
+#include <ductile_handover.h>
 #include <ductile_share.h>
+#include <ductile_sleep.h>
 #include <stdlib.h>
 
 static ductile_addr block;
@@ -70,6 +72,8 @@ typedef enum need { NEEDS_DRIVER, NEEDS_PROCESS } need;
     X(NEEDS_DRIVER, ductile_pool_alloc_at(a, pool, block, 512))                                    \
     X(NEEDS_DRIVER, ductile_pause(a, pool, DUCTILE_CONTENTS_DROP))                                 \
     X(NEEDS_DRIVER, ductile_resume(a, pool))                                                       \
+    X(NEEDS_DRIVER, ductile_pause_set(a, &all, NULL))                                              \
+    X(NEEDS_DRIVER, ductile_resume_set(a, &all, NULL))                                             \
     X(NEEDS_DRIVER, ductile_pin(a, block))                                                         \
     X(NEEDS_DRIVER, ductile_export(a, block, 0))                                                   \
     X(NEEDS_DRIVER, ductile_import(a, 0, NULL, &address, &bytes))                                  \
@@ -121,6 +125,7 @@ static size_t ask_all(ductile_allocator *a, answer *answers) {
     ductile_block_info info = {.struct_size = sizeof info};
     ductile_pool_info pool_info = {.struct_size = sizeof pool_info};
     ductile_eviction eviction = {.struct_size = sizeof eviction};
+    const ductile_sleep_request all = {.struct_size = sizeof all, .all = 1};
     size_t n = 0;
 #define ASK(need, call) answers[n++] = (answer){need, #call, call};
     CALLS(ASK)
@@ -221,4 +226,105 @@ Test(refusals, every_call_that_needs_the_driver_is_told_that_the_device_is_lost)
     cr_assert_eq(differing(f.allocator, DUCTILE_ERR_DEVICE_LOST, false), 0);
     assert_status(ductile_destroy(f.allocator), DUCTILE_ERR_DEVICE_LOST);
     fixture_abandon(&f);
+}
+
+/* ---- Arguments that no call takes ---------------------------------------------------------- */
+
+static const ductile_pool_id unknown = {5, 5};
+static const ductile_pool_id none = {0, 0};
+
+static ductile_sleep_request tagged(const ductile_sleep_tag *tag) {
+    return (ductile_sleep_request){
+        .struct_size = sizeof(ductile_sleep_request), .tags = tag, .n_tags = 1};
+}
+
+static const ductile_sleep_tag bad_tags[] = {
+    {NULL, 0}, {"", 0}, {"weights", (ductile_contents)9}, {"nothing", DUCTILE_CONTENTS_POLICY}};
+
+#define SET(...)                                                                                   \
+    &(ductile_sleep_request) {                                                                     \
+        .struct_size = sizeof(ductile_sleep_request), __VA_ARGS__                                  \
+    }
+
+#define WRONG(X)                                                                                   \
+    X(INVALID_ARGUMENT, ductile_alloc(a, 1, own, NULL))                                            \
+    X(INVALID_ARGUMENT, ductile_alloc_dedicated(a, 1, own, NULL))                                  \
+    X(FOREIGN_POINTER, ductile_free_ex(a, 512, NULL, 0, &is_pending))                              \
+    X(INVALID_ARGUMENT, ductile_free_ex(a, block, NULL, 1, NULL))                                  \
+    X(INVALID_ARGUMENT, ductile_get_stats(a, NULL, NULL))                                          \
+    X(INVALID_ARGUMENT, ductile_query_block(a, 1, NULL))                                           \
+    X(INVALID_ARGUMENT, ductile_walk(a, NULL, NULL, NULL))                                         \
+    X(INVALID_ARGUMENT, ductile_snapshot_json(a, NULL, NULL))                                      \
+    X(INVALID_ARGUMENT, ductile_set_captures(a, (ductile_captures)3))                              \
+    X(INVALID_ARGUMENT, set_limit(a, DUCTILE_SHARE(1.5)))                                          \
+    X(INVALID_ARGUMENT, set_limit(a, DUCTILE_SHARE_FLAG))                                          \
+    X(INVALID_ARGUMENT, ductile_set_limits(a, NULL))                                               \
+    X(INVALID_ARGUMENT, ductile_add_oom_callback(a, NULL, NULL, 0, &id))                           \
+    X(INVALID_ARGUMENT, ductile_add_oom_callback(a, free_nothing, NULL, 0, NULL))                  \
+    X(INVALID_ARGUMENT, ductile_add_map_callback(a, NULL, NULL, 0, &id))                           \
+    X(INVALID_ARGUMENT, ductile_add_map_callback(a, hear_nothing, NULL, 0, NULL))                  \
+    X(INVALID_ARGUMENT, ductile_remove_map_callback(a, map_callback + 100))                        \
+    X(INVALID_ARGUMENT, ductile_pool_retain(a, none))                                              \
+    X(INVALID_ARGUMENT, ductile_pool_begin(a, none, NULL, NULL))                                   \
+    X(INVALID_ARGUMENT, ductile_pool_set_kind(a, pool, (ductile_pool_kind)2))                      \
+    X(INVALID_ARGUMENT, ductile_pause(a, unknown, DUCTILE_CONTENTS_DROP))                          \
+    X(INVALID_ARGUMENT, ductile_pause(a, pool, (ductile_contents)5))                               \
+    X(INVALID_ARGUMENT, ductile_pause_set(a, NULL, NULL))                                          \
+    X(INVALID_ARGUMENT, ductile_pause_set(a, SET(.all = 1), &small))                               \
+    X(INVALID_ARGUMENT, ductile_pause_set(a, SET(.all = 1, .contents = (ductile_contents)77), 0))  \
+    X(INVALID_ARGUMENT, ductile_pause_set(a, SET(.all = 1, .n_pools = 1), NULL))                   \
+    X(INVALID_ARGUMENT, ductile_pause_set(a, SET(.pools = &unknown, .n_pools = 1), &report))       \
+    X(INVALID_ARGUMENT, ductile_pause_set(a, &large, NULL))                                        \
+    X(INVALID_ARGUMENT, ductile_pause_set(a, &tags[0], NULL))                                      \
+    X(INVALID_ARGUMENT, ductile_pause_set(a, &tags[1], NULL))                                      \
+    X(INVALID_ARGUMENT, ductile_pause_set(a, &tags[2], NULL))                                      \
+    X(INVALID_ARGUMENT, ductile_pause_set(a, &tags[3], NULL))                                      \
+    X(INVALID_ARGUMENT, ductile_kept_contents(a, block, NULL, &id))                                \
+    X(INTERIOR_POINTER, ductile_export(a, block + 512, 0))                                         \
+    X(INVALID_ARGUMENT, ductile_export(a, block, -1))                                              \
+    X(INVALID_ARGUMENT, ductile_export(a, block, 1000))                                            \
+    X(INVALID_ARGUMENT, ductile_import(a, -1, NULL, &address, NULL))                               \
+    X(INVALID_ARGUMENT, ductile_import(a, 0, (ductile_stream)(uintptr_t)2, &address, NULL))        \
+    X(INVALID_ARGUMENT, ductile_import_tag(a, 0, NULL, (ductile_import_access)0, 0, &tag))         \
+    X(INVALID_ARGUMENT, ductile_import_tag(a, 0, NULL, DUCTILE_IMPORT_READ, 0, NULL))              \
+    X(INVALID_ARGUMENT, ductile_hold_tag(0, 0, NULL))                                              \
+    X(INVALID_ARGUMENT, ductile_pass_held_tag(NULL, 0))                                            \
+    X(INVALID_ARGUMENT, ductile_enable_peer(a, 0))                                                 \
+    X(INVALID_ARGUMENT, ductile_enable_peer(a, -1))                                                \
+    X(NO_DEVICE, ductile_enable_peer(a, 2))
+
+/* Where an answer would be there are zeroes. */
+Test(refusals, arguments_that_no_call_takes_are_refused_and_change_nothing) {
+    const fixture_setup setup = {.n_streams = 2, .n_devices = 2, .conf = "shareable:fd"};
+    open_fixture(&setup);
+    ductile_allocator *a = f.allocator;
+    const ductile_stream own = f.streams[0];
+    ductile_sleep_request tags[4], large = *SET(.all = 1);
+    ductile_sleep_report small = {.struct_size = 1}, report = {.struct_size = sizeof report};
+    ductile_imported_tag *tag = NULL;
+    ductile_addr address = 1;
+    uint64_t id = 1;
+    int is_pending = 7;
+    block = take(3 * MIB, 0);
+    assert_ok(ductile_pool_retain(a, pool));
+    large.struct_size++;
+    for (size_t i = 0; i < 4; i++) {
+        tags[i] = tagged(&bad_tags[i]);
+    }
+    ductile_stats before = fixture_stats(a);
+#define REFUSED(status, call) assert_status(call, DUCTILE_ERR_##status);
+    WRONG(REFUSED)
+#undef REFUSED
+    ductile_stats after = fixture_stats(a);
+    after.driver_calls = before.driver_calls; /* what a device can do is asked of the driver */
+#define SAME(name, meaning) assert_u64(after.name, before.name);
+    DUCTILE_STATS_MAP(SAME)
+#undef SAME
+    assert_u64(id + address, 0);
+    cr_assert(is_pending == 0 && tag == NULL);
+    assert_u64(report.pool.first, unknown.first);
+    assert_ok(ductile_import_release(a, NULL));
+    ductile_drop_held_tag(NULL);
+    assert_ok(ductile_pool_release(a, pool));
+    close_audited();
 }

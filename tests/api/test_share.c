@@ -223,20 +223,6 @@ Test(share, what_was_not_made_to_be_shared_is_refused) {
     assert_ok(ductile_destroy(plain));
 }
 
-Test(share, what_is_no_block_or_no_socket_is_refused) {
-    ductile_addr addr = take(GRANULE);
-    assert_status(ductile_export(t.f.allocator, addr + 512, t.out), DUCTILE_ERR_INTERIOR_POINTER);
-    assert_status(ductile_export(t.f.allocator, addr, -1), DUCTILE_ERR_INVALID_ARGUMENT);
-    assert_status(ductile_export(t.f.allocator, addr, 1000), DUCTILE_ERR_INVALID_ARGUMENT);
-    ductile_addr there = 1;
-    assert_status(ductile_import(t.importer, -1, NULL, &there, NULL), DUCTILE_ERR_INVALID_ARGUMENT);
-    cr_assert_eq(there, 0);
-    ductile_stream per_thread = (ductile_stream)(uintptr_t)2;
-    assert_status(ductile_import(t.importer, t.in, per_thread, &there, NULL),
-                  DUCTILE_ERR_INVALID_ARGUMENT);
-    assert_u64(fixture_stats(t.f.allocator).exported_bytes, 0);
-}
-
 Test(share, a_machine_without_the_means_is_named) {
     static const struct {
         const char *conf;

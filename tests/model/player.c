@@ -228,7 +228,7 @@ static const char *do_all(player *p, const char *line) {
 
 /* ---- Between two steps of the allocator ------------------------------------------------------ */
 
-static void come_between(void *user, dvmm_call call, int code, uint64_t address, uint64_t size) {
+void player_come_between(void *user, dvmm_call call, int code, uint64_t address, uint64_t size) {
     player *p = user;
     (void)code, (void)address, (void)size;
     if (p->n_awaited == 0 || strcmp(p->awaited[0].call, dvmm_call_name(call)) != 0) {
@@ -262,6 +262,8 @@ static void choose(player *p) {
                                .n_devices = 2,
                                .address_bytes = is_swept(p) ? SWEPT_ADDRESSES : 0,
                                .no_context_events = of->has_old_driver,
+                               .log = player_log,
+                               .log_user = p,
                                .conf = s->conf};
     (void)snprintf(s->conf, sizeof s->conf, "%s%s%s", of->conf,
                    of->conf[0] != '\0' && p->how.conf != NULL ? "," : "",
@@ -315,7 +317,6 @@ static const char *begin(player *p) {
     TRY(subject_begin(s));
     TRY(read_options(s));
     TRY(make_plain_streams(s));
-    dvmm_set_trace(s->f.allocator->driver, come_between, p, true);
     TRY(says_may_fail(p->of) ? NULL : find_verb("may_fail")(p, NULL));
     return find_verb("note")(p, NULL);
 }

@@ -85,6 +85,9 @@ typedef struct player {
     char asked[32]; /* names of those who were asked */
     size_t n_asked;
     uint64_t missing;
+    ductile_stream asking;
+    char log[4096]; /* lines since the latest note */
+    uint64_t n_logged;
     bool is_over;    /* the allocator was destroyed */
     bool has_failed; /* the planned fault has come */
     uint64_t n_operations;
@@ -102,6 +105,10 @@ const char *value_of(const player *p, const char *text, uint64_t *out);
 /* One more than the index; 0: no such name. */
 size_t find_name(const player *p, const char *name, size_t length);
 const char *player_do(player *p, const char *operation);
+/* From here on the name means that address; NULL: nothing is named. */
+const char *player_name(player *p, const char *name, ductile_addr address);
+/* A trace of driver calls, in place of the allocator's, which writes down what fails; the user is the player. */
+void player_come_between(void *user, dvmm_call call, int code, uint64_t address, uint64_t size);
 /* Is it the status that the operation is said to have? */
 const char *answers(const player *p, const words *w, ductile_status got);
 
@@ -119,6 +126,11 @@ void player_add_verb(const char *word, player_verb verb);
 
 /* The device is as it was, or what is missing is what the failed calls were about. */
 const char *play_end_after_fault(player *p);
+
+/* ---- player_texts.c ---- */
+
+/* A log callback; the user is the player. */
+void player_log(void *user, ductile_log_level level, const char *text);
 
 /* ---- player_asked.c, player_sleep.c and player_expect.c ---- */
 

@@ -34,9 +34,10 @@ static uint64_t ask(void *user, ductile_allocator *a, uint64_t missing, ductile_
     helper *h = user;
     player *p = h->of;
     uint64_t before = p->s.live_bytes;
-    (void)a, (void)stream;
+    (void)a;
     const char *turn = turn_of(h);
     p->missing = missing;
+    p->asking = stream;
     if (p->n_asked + 1 < sizeof p->asked) {
         p->asked[p->n_asked++] = h->name[0];
     }
@@ -103,6 +104,7 @@ static const struct {
               FIELD(pinned_bytes),
               FIELD(n_holders),
               FIELD(largest_free_bytes),
+              FIELD(free_blocks_by_size[11]),
               FIELD(largest_free_here_bytes)};
 
 /* "oom:held_bytes", of the report of this thread's latest refusal. */
@@ -120,10 +122,15 @@ static bool of_report(const player *p, const char *name, uint64_t *out) {
 }
 
 /* "asked:aab": those who were asked, in this order, are 1 (or not, 0); "missing", as the latest was
- * told. */
+ * told; "asking:1": whether that was stream 1. */
 bool figure_of_asked(const player *p, const char *name, uint64_t *out) {
     if (strncmp(name, "oom:", 4) == 0) {
         return of_report(p, name + 4, out);
+    }
+    uint64_t slot = 0;
+    if (strncmp(name, "asking:", 7) == 0 && script_number(name + 7, &slot) && slot < N_NAMED) {
+        *out = p->asking == p->s.slots[slot].stream;
+        return true;
     }
     *out = p->missing;
     if (strncmp(name, "asked:", 6) == 0) {

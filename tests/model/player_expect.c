@@ -50,6 +50,8 @@ bool count_calls(const player *p, const char *name, uint64_t *out) {
 VERB(play_note, "note") {
     p->noted = fixture_stats(p->s.f.allocator);
     p->noted_state = fixture_state(&p->s.f);
+    p->log[0] = '\0';
+    p->n_logged = 0;
     for (int i = 0; i < DVMM_N_CALLS; i++) {
         p->noted_calls[i] = ductile_virtual_count(p->s.f.gpu, dvmm_call_name((dvmm_call)i));
     }
@@ -85,7 +87,8 @@ static bool of_state(const ductile_virtual_state *s, const char *name, uint64_t 
 
 static bool of_device(const player *p, const char *name, uint64_t *out) {
     ductile_virtual_state state = fixture_state(&p->s.f);
-    const named_value known[] = {{"faults", ductile_virtual_faults_fired(p->s.f.gpu)},
+    const named_value known[] = {{"logged", p->n_logged},
+                                 {"faults", ductile_virtual_faults_fired(p->s.f.gpu)},
                                  {"told_mapped", p->s.listener.n_mapped},
                                  {"told_leaving", p->s.listener.n_left}};
     return of_state(&state, name, out) ||

@@ -197,6 +197,13 @@ VERB(host_memory, "host_memory") {
     return answers(p, w, ductile_sleep_reserve(p->s.f.allocator, bytes, NULL));
 }
 
+/* "free_host_memory gives 8M": of that what holds no contents goes. */
+VERB(free_host_memory, "free_host_memory") {
+    uint64_t released = 0;
+    TRY(answers(p, w, ductile_sleep_release(p->s.f.allocator, 0, &released)));
+    return gives(p, w, 1, released);
+}
+
 VERB(reset_peaks, "reset_peaks") {
     ductile_reset_peaks(p->s.f.allocator);
     return NULL;
@@ -253,11 +260,12 @@ VERB(unpin, "unpin") {
 
 /* ---- Faults -------------------------------------------------------------------------------- */
 
-/* "fault map": the next such call; "fault map always"; "nth 3", "code 2", "done": after its work,
+/* "fault map": the next such call, "fault any": the next of any kind; "fault map always"; "nth 3", "code 2", "done": after its work,
  * "part": after the first part of it. "lossy": memory may be lost by it. */
 VERB(fault, "fault") {
     uint64_t nth = 1;
     uint64_t code = 1;
+    const bool is_any = strcmp(word_at(w, 1), "any") == 0;
     for (size_t i = 2; i + 1 < w->n; i++) {
         uint64_t *value = strcmp(w->at[i], "nth") == 0    ? &nth
                           : strcmp(w->at[i], "code") == 0 ? &code
@@ -265,7 +273,7 @@ VERB(fault, "fault") {
         TRY(value != NULL ? number_at(w, i + 1, value) : NULL);
     }
     const ductile_virtual_fault it = {.struct_size = sizeof it,
-                                      .call = word_at(w, 1),
+                                      .call = is_any ? NULL : word_at(w, 1),
                                       .nth = nth,
                                       .code = (int)code,
                                       .persistent = has_word(w, "always"),

@@ -44,7 +44,7 @@ static model_block *block_at(player *p, const words *w, size_t i) {
         return p->how.is_lenient ? NULL : complain("no live block is named %s", word_at(w, i));    \
     }
 
-static const char *name_address(player *p, const char *name, ductile_addr address) {
+const char *player_name(player *p, const char *name, ductile_addr address) {
     if (name == NULL) {
         return NULL;
     }
@@ -96,7 +96,7 @@ static const char *admit(player *p, const words *w, const request *q) {
                      .pool = pool_for(s, q->slot),
                      .is_dedicated = q->is_dedicated || s->is_guarded};
     b.pool = b.pool == 0 && s->pools[0].is_paused ? s->bypass : b.pool;
-    TRY(name_address(p, w->target, q->address));
+    TRY(player_name(p, w->target, q->address));
     be_late(p, w);
     const char *why = has_word(w, "blank") ? admit_blank(s, &b) : admit_block(s, &b);
     be_usual(p);
@@ -535,6 +535,7 @@ VERB(end_thread, "end_thread") {
 VERB(between, "between") {
     NEED(p->n_awaited < MOST_AWAITED && w->n > 2, "nothing to do between");
     awaited *a = &p->awaited[p->n_awaited++];
+    dvmm_set_trace(p->s.f.allocator->driver, player_come_between, p, true);
     size_t n = 0;
     a->operation[0] = '\0';
     (void)snprintf(a->call, sizeof a->call, "%s", word_at(w, 1));

@@ -370,7 +370,7 @@ const char *subject_open(subject *s, const uint8_t *chosen) {
 
 const char *no_violation(const subject *s) {
     ductile_virtual_violation first = {.struct_size = sizeof first};
-    if (fixture_state(&s->f).violations == 0) {
+    if (fixture_state(&s->f).violations <= s->n_foreseen) {
         return NULL;
     }
     (void)!ductile_virtual_get_violation(s->f.gpu, 0, &first);
@@ -418,10 +418,10 @@ const char *subject_audit(subject *s) {
     if (s->is_over) {
         return no_violation(s);
     }
-    TRY(nothing_is_overwritten(s));
+    TRY(s->is_misused ? NULL : nothing_is_overwritten(s));
     TRY(s->is_listening ? listener_is_right(s) : NULL);
     TRY(limit_is_kept(s));
-    if (s->is_faulty || s->importer != NULL) {
+    if (s->is_faulty || s->is_misused || s->importer != NULL) {
         TRY(audit_allocator(s->f.allocator, &s->m));
         TRY(s->importer != NULL ? is_sound(s->importer) : NULL);
         return no_violation(s);
@@ -492,7 +492,7 @@ static const char *leave(subject *s) {
         return NULL;
     }
     NEED(status == DUCTILE_OK || s->is_faulty, "destroy: %s", ductile_status_name(status));
-    return s->is_faulty ? no_violation(s) : fixture_leak_gate(&s->f);
+    return s->is_faulty || s->is_misused ? no_violation(s) : fixture_leak_gate(&s->f);
 }
 
 const char *subject_close(subject *s) {

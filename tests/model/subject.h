@@ -188,6 +188,8 @@ typedef struct subject {
     bool is_armed;     /* a fault is planned */
     bool is_faulty;    /* one was planned before */
     bool is_over;      /* the device is lost */
+    bool is_misused;   /* by a scenario that asks what is found then */
+    uint64_t n_foreseen; /* violations that were meant */
     bool is_scripted;  /* the caller looks at `status` */
     const char *wrong; /* in a callback */
     uint8_t next_pattern;

@@ -6,8 +6,9 @@
 #include "pool/blocks/arena.h"
 #include "pool/blocks/region.h"
 #include "pool/pools/pause.h"
+#include "pool/sharing/pin.h"
 #include "pool/streams/stream_use.h"
-#include "tests/support/one_fixture.h"
+#include "tests/support/inside.h"
 
 #include <string.h>
 
@@ -234,4 +235,46 @@ Test(validate, a_block_that_is_no_multiple_of_a_unit) {
     dpool_block *b = first_in_state(DPOOL_LIVE);
     assert_finds_change("B2", b->size, b->size + 1);
     assert_finds_change("B2", b->size, 0);
+}
+
+Test(validate, pins) {
+    ductile_addr address = take_granules(2, 0);
+    assert_ok(ductile_pin(a, address));
+    dpool_pin *pin = &a->pins.items[0];
+    dvmm_handle *h = pin->seg->slots[pin->first].handle;
+    assert_finds_change("P9", h->n_pins, h->n_pins + 1);
+    assert_finds_change("P9", pin->n_pins, 0);
+    assert_finds_change("P10", h->n_exports, h->n_exports + 1);
+    assert_finds_change("P10", a->store.totals.pinned_bytes, a->store.totals.pinned_bytes + 1);
+    assert_finds_change("P11", a->counts.imported, a->counts.imported + 1);
+    assert_ok(ductile_unpin(a, address));
+}
+
+/* ---- What only an option brings ------------------------------------------------------------ */
+
+static void open_with(const char *conf) {
+    open_fixture(&(fixture_setup){.n_streams = 2, .conf = conf});
+    a = f.allocator;
+}
+
+Test(validate_options, a_wait_for_an_old_address) {
+    open_with("record_stream:wait");
+    ductile_virtual_set_schedule(f.gpu, DUCTILE_SCHEDULE_LAZY, 0);
+    ductile_addr block = take(MIB, 0);
+    launch(block, MIB, 1);
+    assert_ok(ductile_free_ex(a, block, &f.streams[1], 1, NULL));
+    a->waits.root->addr += 64 * MIB; /* where nothing is mapped */
+    a->waits.root->end += 64 * MIB;
+    assert_finds("W1");
+    a->waits.root->addr -= 64 * MIB;
+    a->waits.root->end -= 64 * MIB;
+    close_audited();
+}
+
+Test(validate_options, memory_before_a_guarded_block) {
+    open_with("find:overruns");
+    (void)take(1000, 0);
+    assert_u64(arena_of(0)->n_leads, 1);
+    assert_finds_change("A3", arena_of(0)->n_leads, 0);
+    close_audited();
 }

@@ -1,31 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A device that is lost on the way, and long runs near the limits. What is given up for a request,
- * and when, is in tests/scenarios/pressure.txt; callbacks are in asked.txt.
+ * Limits at run time, and long runs near them. What is given up for a request, and when, is in
+ * tests/scenarios/pressure.txt; callbacks are in asked.txt.
  */
 #include "tests/support/limits.h"
 #include "tests/support/one_fixture.h"
-
-/* ---- The refusal --------------------------------------------------------------------------- */
-
-/* Work that ends the device while a thread waits for it: no memory was missing, the device was. */
-Test(pressure, a_device_lost_on_the_way_is_called_lost) {
-    fixture_setup setup = {.schedule = DUCTILE_SCHEDULE_LAZY, .n_streams = 2};
-    open_fixture(&setup);
-    ductile_addr block = take(200 * MIB, 1);
-    ductile_virtual_use use = {.address = block + GIB / 2, .size = 512, .writes = 1};
-    assert_ok(ductile_virtual_launch(f.gpu, f.streams[1], &use, 1));
-    give(block);
-    ductile_addr none = 1;
-    assert_status(ductile_alloc(f.allocator, 200 * MIB, f.streams[0], &none),
-                  DUCTILE_ERR_DEVICE_LOST);
-    assert_u64(none, 0);
-    ductile_oom_report r = {.struct_size = sizeof r};
-    assert_ok(ductile_get_oom_report(f.allocator, &r));
-    assert_u64(r.number, 0);
-    assert_status(ductile_destroy(f.allocator), DUCTILE_ERR_DEVICE_LOST);
-    fixture_abandon(&f);
-}
 
 /* ---- The soft limit ------------------------------------------------------------------------ */
 
@@ -133,10 +112,6 @@ Test(limits, are_told_as_they_are_in_effect) {
     assert_ok(set_soft_limit(f.allocator, 30 * MIB));
     assert_u64(limits_now().soft_limit_bytes, 30 * MIB);
     assert_ok(set_limit(f.allocator, 0));
-    assert_u64(limits_now().limit_bytes, 256 * MIB);
-    assert_status(set_limit(f.allocator, DUCTILE_SHARE(1.5)), DUCTILE_ERR_INVALID_ARGUMENT);
-    assert_status(set_limit(f.allocator, DUCTILE_SHARE_FLAG), DUCTILE_ERR_INVALID_ARGUMENT);
-    assert_status(ductile_set_limits(f.allocator, NULL), DUCTILE_ERR_INVALID_ARGUMENT);
     assert_u64(limits_now().limit_bytes, 256 * MIB);
     close_audited();
 }

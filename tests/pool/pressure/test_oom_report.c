@@ -1,12 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The report about a refused request: each thread has its own, and the advice is about what is
- * really in the way. Its numbers are in tests/scenarios/asked.txt.
+ * The report about a refused request: each thread has its own. Its numbers are in
+ * tests/scenarios/asked.txt, its advice is in advice.txt.
  */
 #include "tests/support/json_check.h"
 #include "tests/support/one_fixture.h"
-#include "vmm/driver/driver.h"
-#include "vmm/driver/open_virtual.h"
 
 #include <pthread.h>
 #include <stdio.h>
@@ -44,15 +42,6 @@ static void says_nothing_of(const ductile_oom_report *r, const char *words) {
 }
 
 /* ---- Numbers ------------------------------------------------------------------------------- */
-
-Test(oom_report, is_empty_before_any_refusal) {
-    open_fixture(NULL);
-    ductile_oom_report r = latest();
-    assert_u64(r.number, 0);
-    assert_u64(r.struct_size, sizeof r);
-    advises(&r, "No request was refused");
-    close_audited();
-}
 
 Test(oom_report, names_those_who_hold_most_largest_first) {
     fixture_setup setup = {.n_streams = 12};
@@ -126,85 +115,6 @@ Test(oom_report, belongs_to_its_allocator_alone) {
     close_audited();
 }
 
-/* ---- Advice -------------------------------------------------------------------------------- */
-
-/* Freed on the other stream, in use, and asked for: in MiB. */
-Test(oom_report, tells_what_is_in_the_way_and_of_nothing_else) {
-    static const struct {
-        const char *conf;
-        uint64_t freed, used, wanted;
-        const char *advice, *no_advice;
-    } cases[] = {
-        {"limit_bytes:64M", 0, 60, 20, "raise limit_bytes", "outside this allocator: by"},
-        {"reuse:stream", 20, 200, 200, "for example a smaller batch", "raise limit_bytes"},
-        {"", 0, 0, 1024, "The request is larger than the limit of 256.00 MiB", "smaller batch"}};
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        open_fixture(&(fixture_setup){.conf = cases[i].conf, .n_streams = 2});
-        if (cases[i].freed > 0) {
-            give(take(cases[i].freed * MIB, 1));
-        }
-        if (cases[i].used > 0) {
-            (void)take(cases[i].used * MIB, 0);
-        }
-        ductile_oom_report r = refused(cases[i].wanted * MIB, 0);
-        advises(&r, cases[i].advice);
-        says_nothing_of(&r, cases[i].no_advice);
-        close_audited();
-    }
-}
-
-Test(oom_report, tells_of_others_when_they_hold_what_is_missing) {
-    open_fixture(NULL);
-    assert_ok(ductile_virtual_set_external_bytes(f.gpu, 200 * MIB));
-    (void)take(20 * MIB, 0);
-    ductile_oom_report r = refused(100 * MIB, 0);
-    advises(&r, "200.00 MiB of the device are used outside this allocator");
-    says_nothing_of(&r, "raise limit_bytes");
-    close_audited();
-}
-
-/* While a stream is captured no thread may wait for all work: what is free there stays unproven. */
-Test(oom_report, tells_of_streams_not_proven_done_and_of_the_capture) {
-    fixture_setup setup = {
-        .n_streams = 3, .schedule = DUCTILE_SCHEDULE_LAZY, .conf = "captures:unannounced"};
-    open_fixture(&setup);
-    (void)take(512, 2);
-    ductile_addr block = take(100 * MIB, 1);
-    ductile_virtual_use use = {.address = block, .size = 100 * MIB, .writes = 1};
-    assert_ok(ductile_virtual_launch(f.gpu, f.streams[1], &use, 1));
-    assert_ok(ductile_free(f.allocator, block));
-    (void)take(100 * MIB, 0);
-    dvmm_driver *d = NULL;
-    assert_ok(dvmm_open_virtual(f.gpu, &d, NULL, 0));
-    assert_ok(dvmm_capture_begin(d, f.streams[2], DVMM_CAPTURE_GLOBAL));
-    ductile_oom_report r = refused(100 * MIB, 0);
-    assert_ok(dvmm_capture_end(d, f.streams[2]));
-    dvmm_close(d);
-    assert_u64(r.unproven_bytes, 100 * MIB);
-    cr_assert_eq(r.captured, 1);
-    advises(&r, "ductile_stream_done");
-    advises(&r, "being captured");
-    (void)take(100 * MIB, 0);
-    close_audited();
-}
-
-Test(oom_report, tells_of_free_memory_beside_live_blocks) {
-    open_fixture(NULL);
-    ductile_addr blocks[256];
-    for (size_t i = 0; i < 256; i++) {
-        blocks[i] = take(MIB, 0);
-    }
-    for (size_t i = 0; i < 256; i += 2) {
-        assert_ok(ductile_free(f.allocator, blocks[i]));
-    }
-    ductile_oom_report r = refused(2 * MIB, 0);
-    assert_u64(r.pinned_bytes, 128 * MIB);
-    assert_u64(r.largest_free_bytes, MIB);
-    assert_u64(r.free_blocks_by_size[11], 128);
-    advises(&r, "128.00 MiB are free, but live blocks use parts of the same 2.00 MiB granules");
-    close_audited();
-}
-
 /* ---- Forms --------------------------------------------------------------------------------- */
 
 Test(oom_report, is_valid_json_with_every_number_and_the_advice_after_a_refusal) {
@@ -259,44 +169,6 @@ Test(oom_report, leaves_nothing_of_the_callers_in_the_struct) {
     for (size_t i = sizeof r.struct_size; i < sizeof r; i++) {
         cr_assert_eq(bytes[i], 0, "byte %zu", i);
     }
-    close_audited();
-}
-
-Test(oom_report, tells_of_memory_that_the_driver_lost) {
-    open_fixture(NULL);
-    ductile_oom_report r = refused(f.capacity_bytes + FIXTURE_GRANULE, 0);
-    says_nothing_of(&r, "lost to driver failures");
-    give(take_granules(3, 0));
-    const ductile_virtual_fault fault = {
-        .struct_size = sizeof fault, .call = "unmap", .nth = 1, .code = DVMM_UNKNOWN};
-    assert_ok(ductile_virtual_inject(f.gpu, &fault));
-    assert_status(ductile_trim(f.allocator, NULL, 0, NULL), DUCTILE_ERR_DRIVER);
-    r = refused(f.capacity_bytes, 0);
-    cr_assert_gt(r.quarantined_bytes, 0);
-    advises(&r, "lost to driver failures");
-    (void)ductile_destroy(f.allocator);
-    fixture_abandon(&f);
-}
-
-/* ---- The log ------------------------------------------------------------------------------- */
-
-static char logged[1024];
-
-static void keep_warning(void *user, ductile_log_level level, const char *text) {
-    (void)user;
-    if (level == DUCTILE_LOG_WARNING) {
-        (void)snprintf(logged, sizeof logged, "%s", text);
-    }
-}
-
-Test(oom_report, a_refusal_reaches_the_log_with_its_numbers) {
-    char expected[64];
-    open_fixture(&(fixture_setup){.log = keep_warning});
-    uint64_t size = f.capacity_bytes + 5 * FIXTURE_GRANULE;
-    (void)refused(size, 0);
-    (void)snprintf(expected, sizeof expected, "out of memory: %llu bytes requested, ",
-                   (unsigned long long)size);
-    cr_assert_not_null(strstr(logged, expected), "%s", logged);
     close_audited();
 }
 

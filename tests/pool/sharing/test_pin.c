@@ -1,55 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* That the allocator's check and a walk see pins. What pinned memory does is in
- * tests/scenarios/dedicated.txt. */
-#include "pool/blocks/arena.h"
-#include "pool/sharing/pin.h"
+/* That a walk shows pins. What pinned memory does is in tests/scenarios/dedicated.txt. */
 #include "tests/support/one_fixture.h"
 
 #include <ductile_pools.h>
 #include <ductile_share.h>
-
-static void open_small(void) {
-    open_fixture(&(fixture_setup){.capacity_bytes = 32 * MIB, .n_streams = 2});
-}
-
-static void close_all(void) {
-    assert_fine(fixture_close(&f));
-}
-
-TestSuite(pin, .init = open_small, .fini = close_all);
-
-/* ---- The check can see it ------------------------------------------------------------------ */
-
-static void expect_broken(const char *id) {
-    char report[256] = "";
-    assert_status(ductile_check(f.allocator, report, sizeof report), DUCTILE_ERR_CORRUPT);
-    cr_assert_eq(strncmp(report, id, strlen(id)), 0, "%s", report);
-}
-
-Test(pin, the_check_sees_a_pin_that_no_record_explains) {
-    ductile_addr addr = take_granules(2, 0);
-    assert_ok(ductile_pin(f.allocator, addr));
-    dpool_pin *pin = &f.allocator->pins.items[0];
-    dvmm_handle *h = pin->seg->slots[pin->first].handle;
-    h->n_pins++;
-    expect_broken("P9:");
-    h->n_pins--;
-    h->n_exports++;
-    expect_broken("P10:");
-    h->n_exports--;
-    f.allocator->store.totals.pinned_bytes++;
-    expect_broken("P10:");
-    f.allocator->store.totals.pinned_bytes--;
-    f.allocator->counts.imported++;
-    expect_broken("P11:");
-    f.allocator->counts.imported--;
-    pin->n_pins = 0;
-    expect_broken("P9:");
-    pin->n_pins = 1;
-    assert_sound();
-}
-
-/* ---- Who sees it --------------------------------------------------------------------------- */
 
 typedef struct seen {
     ductile_addr addr;
@@ -75,6 +29,7 @@ static void assert_seen(ductile_addr addr, ductile_block_state state, uint32_t f
 
 /* The pin is of the memory, not of the block: it shows as long as memory is there. */
 Test(pin, a_walk_shows_it_on_memory_that_was_freed) {
+    open_fixture(&(fixture_setup){.capacity_bytes = 32 * MIB, .n_streams = 2});
     ductile_addr pinned = take_granules(2, 0);
     assert_ok(ductile_pin(f.allocator, pinned));
     assert_seen(pinned, DUCTILE_BLOCK_LIVE, DUCTILE_BLOCK_PINNED);
@@ -87,4 +42,5 @@ Test(pin, a_walk_shows_it_on_memory_that_was_freed) {
     assert_seen(pinned, DUCTILE_BLOCK_FREE, DUCTILE_BLOCK_PINNED);
     assert_ok(ductile_unpin(f.allocator, pinned));
     assert_seen(pinned, DUCTILE_BLOCK_FREE, 0);
+    close_audited();
 }

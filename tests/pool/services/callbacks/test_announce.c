@@ -121,18 +121,6 @@ Test(announce, who_hears_first_that_memory_comes_hears_last_that_it_leaves) {
     assert_status(ductile_remove_map_callback(f.allocator, ids[2]), DUCTILE_ERR_INVALID_ARGUMENT);
 }
 
-Test(announce, wrong_arguments_are_refused) {
-    uint64_t id = 7;
-    assert_status(ductile_add_map_callback(f.allocator, NULL, NULL, 0, &id),
-                  DUCTILE_ERR_INVALID_ARGUMENT);
-    cr_assert_eq(id, 0);
-    assert_status(ductile_add_map_callback(NULL, write_down, NULL, 0, &id),
-                  DUCTILE_ERR_INVALID_ARGUMENT);
-    assert_status(ductile_add_map_callback(f.allocator, write_down, NULL, 0, NULL),
-                  DUCTILE_ERR_INVALID_ARGUMENT);
-    assert_status(ductile_remove_map_callback(NULL, 1), DUCTILE_ERR_INVALID_ARGUMENT);
-}
-
 /* ---- What others can do meanwhile ---------------------------------------------------------- */
 
 /* Everything that takes a lock, on a thread that the callback waits for. */

@@ -393,19 +393,6 @@ Test(handover, bad_exports_are_refused_before_anything_is_sent) {
     cr_assert_lt(recv(t.in, &byte, 1, MSG_DONTWAIT), 0);
 }
 
-Test(handover, bad_imports_are_refused) {
-    ductile_imported_tag *tag = NULL;
-    ductile_import_access none = (ductile_import_access)0;
-    assert_status(ductile_import_tag(t.importer, t.in, NULL, none, 0, &tag),
-                  DUCTILE_ERR_INVALID_ARGUMENT);
-    assert_status(ductile_import_tag(t.importer, t.in, NULL, DUCTILE_IMPORT_READ, 0, NULL),
-                  DUCTILE_ERR_INVALID_ARGUMENT);
-    assert_status(ductile_hold_tag(t.in, 0, NULL), DUCTILE_ERR_INVALID_ARGUMENT);
-    assert_status(ductile_pass_held_tag(NULL, t.out), DUCTILE_ERR_INVALID_ARGUMENT);
-    assert_ok(ductile_import_release(t.importer, NULL));
-    ductile_drop_held_tag(NULL);
-}
-
 /* ---- Falsified messages -------------------------------------------------------------------- */
 
 static void *import_alone(void *argument) {
