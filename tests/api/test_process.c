@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The ends of a process, beyond what test_refusals.c asks of every call; and that driver errors
+ * The ends of a process, beyond what test_refusals.c asks of every call and tests/gpu/exits.c of
+ * the ways to end, and of what tests/orders asks of a fork at any moment; and that driver errors
  * reach the log callback.
  */
 #include "tests/support/audit.h"
@@ -10,8 +11,13 @@
 #include "tests/support/in_child.h"
 #include "vmm/capture_gate.h"
 
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <time.h>
+#include <unistd.h>
 
 static fixture f;
 
@@ -38,19 +44,115 @@ Test(process, a_child_that_destroys_an_open_pool_ends_no_capture_of_its_own,
     assert_ok(ductile_pool_release(f.allocator, pool));
 }
 
-/* ---- Exit ---------------------------------------------------------------------------------- */
+static ductile_addr parents;
 
-static int exit_quietly(void) {
-    ductile_addr kept = 0;
-    if (fixture_open(&f, NULL) != NULL ||
-        ductile_alloc(f.allocator, 10 * MIB, f.streams[0], &kept) != DUCTILE_OK) {
-        return 10;
-    }
-    return 0;
+static int ask_in_child(void) {
+    ductile_addr address = 1;
+    return ductile_alloc(f.allocator, 512, f.streams[0], &address) != DUCTILE_ERR_FORKED ||
+           ductile_free(f.allocator, parents) != DUCTILE_ERR_FORKED ||
+           ductile_destroy(f.allocator) != DUCTILE_ERR_FORKED;
 }
 
-Test(process, leaving_without_destroy_is_no_crash) {
-    cr_assert_eq(in_child(exit_quietly), 0);
+static int child_of_callback = -2;
+
+static uint64_t fork_inside(void *user, ductile_allocator *a, uint64_t missing,
+                            ductile_stream stream) {
+    (void)user, (void)missing, (void)stream;
+    child_of_callback = in_child(ask_in_child);
+    return ductile_free(a, parents) == DUCTILE_OK ? 100 * MIB : 0;
+}
+
+Test(process, a_fork_inside_a_callback_is_told_too, .fini = close_fixture) {
+    uint64_t id = 0;
+    ductile_addr address = 0;
+    assert_fine(fixture_open(&f, NULL));
+    assert_ok(ductile_add_oom_callback(f.allocator, fork_inside, NULL, 0, &id));
+    assert_ok(ductile_alloc(f.allocator, 200 * MIB, f.streams[0], &parents));
+    assert_ok(ductile_alloc(f.allocator, 100 * MIB, f.streams[0], &address));
+    cr_assert_eq(child_of_callback, 0);
+}
+
+/* ---- Exit ---------------------------------------------------------------------------------- */
+
+static void rest(long milliseconds) {
+    const struct timespec pause = {.tv_nsec = milliseconds * 1000000};
+    (void)nanosleep(&pause, NULL);
+}
+
+enum { N_THREADS = 4 };
+
+static _Atomic bool is_over;
+static _Atomic uint64_t n_rounds;
+static _Atomic int last_status;
+
+/* Hits, misses, recorded uses and trims, until the process says otherwise. */
+static void *hammer(void *user) {
+    size_t stream = (size_t)(uintptr_t)user % 2;
+    for (size_t i = 0; !atomic_load(&is_over); i++) {
+        ductile_addr address = 0;
+        size_t size = 1 + i % 7 * (3 << 20);
+        ductile_status status = ductile_alloc(f.allocator, size, f.streams[stream], &address);
+        if (status == DUCTILE_OK) {
+            status = i % 3 == 0
+                         ? ductile_free_ex(f.allocator, address, &f.streams[1 - stream], 1, NULL)
+                         : ductile_free(f.allocator, address);
+        }
+        if (i % 16 == 0 && status == DUCTILE_OK) {
+            status = ductile_trim(f.allocator, NULL, 0, NULL);
+        }
+        atomic_store(&last_status, (int)status);
+        atomic_fetch_add(&n_rounds, 1);
+    }
+    return NULL;
+}
+
+static bool start_hammering(void) {
+    const fixture_setup setup = {.schedule = DUCTILE_SCHEDULE_RANDOM, .seed = 3, .n_streams = 2};
+    if (fixture_open(&f, &setup) != NULL) {
+        return false;
+    }
+    for (size_t i = 0; i < N_THREADS; i++) {
+        pthread_t thread;
+        if (pthread_create(&thread, NULL, hammer, (void *)(uintptr_t)i) != 0) {
+            return false;
+        }
+    }
+    while (atomic_load(&n_rounds) < 50) {
+        rest(1);
+    }
+    return true;
+}
+
+/* All threads go on and are told, and the driver is not called. */
+static bool is_silent_for_a_while(void) {
+    uint64_t calls = fixture_state(&f).calls;
+    uint64_t rounds = atomic_load(&n_rounds);
+    rest(30);
+    return fixture_state(&f).calls == calls && atomic_load(&n_rounds) > rounds &&
+           atomic_load(&last_status) == DUCTILE_ERR_EXITING;
+}
+
+/* Registered before the library sees the process, so it runs after the library saw the exit. The
+ * threads are still at it; calls that had begun may end, and on a busy machine that takes time. */
+static void watch_the_exit(void) {
+    for (size_t i = 0; i < 100; i++) {
+        if (is_silent_for_a_while()) {
+            _exit(42);
+        }
+    }
+    _exit(1);
+}
+
+static int exit_among_threads(void) {
+    if (atexit(watch_the_exit) != 0 || !start_hammering()) {
+        return 10;
+    }
+    exit(11);
+}
+
+Test(process, an_exit_while_threads_allocate_ends_all_driver_calls) {
+    int answer = in_child(exit_among_threads);
+    cr_assert_eq(answer, 42, "the child answered %d", answer);
 }
 
 /* ---- Log ----------------------------------------------------------------------------------- */

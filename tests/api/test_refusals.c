@@ -10,9 +10,9 @@
 #include "tests/support/one_fixture.h"
 #include "vmm/driver/driver.h"
 
+#include <ductile_handover.h>
 #include <ductile_pools.h>
 #include <ductile_pressure.h>
-#include <ductile_handover.h>
 #include <ductile_share.h>
 #include <ductile_sleep.h>
 #include <stdlib.h>

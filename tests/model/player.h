@@ -107,7 +107,8 @@ size_t find_name(const player *p, const char *name, size_t length);
 const char *player_do(player *p, const char *operation);
 /* From here on the name means that address; NULL: nothing is named. */
 const char *player_name(player *p, const char *name, ductile_addr address);
-/* A trace of driver calls, in place of the allocator's, which writes down what fails; the user is the player. */
+/* A trace of driver calls, in place of the allocator's, which writes down what fails; the user is
+ * the player. */
 void player_come_between(void *user, dvmm_call call, int code, uint64_t address, uint64_t size);
 /* Is it the status that the operation is said to have? */
 const char *answers(const player *p, const words *w, ductile_status got);

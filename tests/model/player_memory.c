@@ -260,8 +260,9 @@ VERB(unpin, "unpin") {
 
 /* ---- Faults -------------------------------------------------------------------------------- */
 
-/* "fault map": the next such call, "fault any": the next of any kind; "fault map always"; "nth 3", "code 2", "done": after its work,
- * "part": after the first part of it. "lossy": memory may be lost by it. */
+/* "fault map": the next such call, "fault any": the next of any kind; "fault map always"; "nth 3",
+ * "code 2", "done": after its work, "part": after the first part of it. "lossy": memory may be lost
+ * by it. */
 VERB(fault, "fault") {
     uint64_t nth = 1;
     uint64_t code = 1;

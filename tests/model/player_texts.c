@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a scenario may say of texts that the allocator writes, of mistakes of the program that it or the device
- * finds, and of copies of contents on the host. */
+/* What a scenario may say of texts that the allocator writes, of mistakes of the program that it or
+ * the device finds, and of copies of contents on the host. */
 #include "tests/model/player.h"
 
 #include <ductile_pressure.h>
@@ -51,8 +51,8 @@ static const char *look_for(player *p, const words *w, bool is_there) {
     for (size_t i = 2, n = 0; i < w->n; i++) {
         n += (size_t)snprintf(wanted + n, sizeof wanted - n, "%s%s", i > 2 ? " " : "", w->at[i]);
     }
-    NEED(p->how.is_lenient || (strstr(text, wanted) != NULL) == is_there, "\"%s\" is %s\n%s", wanted,
-         is_there ? "not in" : "in", text);
+    NEED(p->how.is_lenient || (strstr(text, wanted) != NULL) == is_there, "\"%s\" is %s\n%s",
+         wanted, is_there ? "not in" : "in", text);
     return NULL;
 }
 
@@ -86,7 +86,8 @@ static const char *misuse(player *p, const words *w, bool is_kernel) {
     return answers(p, w, status);
 }
 
-/* "store a+4M 512", "store a 512 1": a kernel of stream 0, or 1, writes there; "spoil a 3": a fill does. */
+/* "store a+4M 512", "store a 512 1": a kernel of stream 0, or 1, writes there; "spoil a 3": a fill
+ * does. */
 VERB(play_store, "store") {
     return misuse(p, w, true);
 }
@@ -108,8 +109,8 @@ static model_block *block_of(player *p, uint64_t address) {
     return NULL;
 }
 
-/* "x = kept a": the block's bytes are in host memory, at an address that x names from here on; "kept a anew":
- * they are written there. */
+/* "x = kept a": the block's bytes are in host memory, at an address that x names from here on;
+ * "kept a new": they are written there. */
 VERB(play_kept, "kept") {
     uint64_t address = 0;
     uint64_t bytes = 0;
@@ -123,7 +124,7 @@ VERB(play_kept, "kept") {
         return answers(p, w, status);
     }
     NEED(bytes == b->address + b->size - address, "%llu bytes", (unsigned long long)bytes);
-    if (has_word(w, "anew")) {
+    if (has_word(w, "new")) {
         b->pattern = ++p->s.next_pattern;
         memset(host, b->pattern, bytes);
     }
@@ -133,7 +134,8 @@ VERB(play_kept, "kept") {
     return player_name(p, w->target, (uintptr_t)host);
 }
 
-/* "upload a b": what is kept of a is copied to block b, as the driver takes it: from one registration. */
+/* "upload a b": what is kept of a is copied to block b, as the driver takes it: from one
+ * registration. */
 VERB(play_upload, "upload") {
     uint64_t source = 0;
     uint64_t target = 0;
@@ -146,6 +148,7 @@ VERB(play_upload, "upload") {
     NEED(from != NULL && to != NULL, "two blocks are wanted");
     NEED_OK(ductile_kept_contents(p->s.f.allocator, from->address, &host, &bytes));
     to->pattern = from->pattern;
-    return answers(p, w, ductile_virtual_upload(p->s.f.gpu, to->address, host, bytes,
-                                                p->s.slots[to->stream].stream));
+    return answers(p, w,
+                   ductile_virtual_upload(p->s.f.gpu, to->address, host, bytes,
+                                          p->s.slots[to->stream].stream));
 }

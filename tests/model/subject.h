@@ -185,13 +185,13 @@ typedef struct subject {
     uint64_t cap_bytes, external_bytes; /* 0: none */
     uint64_t reserved_bytes;            /* at the latest audit */
     uint64_t live_bytes, target_bytes, typical_bytes;
-    bool is_armed;     /* a fault is planned */
-    bool is_faulty;    /* one was planned before */
-    bool is_over;      /* the device is lost */
-    bool is_misused;   /* by a scenario that asks what is found then */
+    bool is_armed;       /* a fault is planned */
+    bool is_faulty;      /* one was planned before */
+    bool is_over;        /* the device is lost */
+    bool is_misused;     /* by a scenario that asks what is found then */
     uint64_t n_foreseen; /* violations that were meant */
-    bool is_scripted;  /* the caller looks at `status` */
-    const char *wrong; /* in a callback */
+    bool is_scripted;    /* the caller looks at `status` */
+    const char *wrong;   /* in a callback */
     uint8_t next_pattern;
     ductile_addr last_freed;
     uint64_t step;

@@ -468,6 +468,7 @@ static uint64_t give_small(void *user, ductile_allocator *a, uint64_t missing,
     const uint64_t size = h.size;
     const char *why = give(self, &h);
     why = why == NULL ? ask_inside(self, a, stream) : why;
+    why = self->is_removed ? "a callback is removed while a thread is inside" : why;
     if (why != NULL) {
         scheduler_found("wrong", why);
     }
@@ -501,6 +502,7 @@ static void hear(void *user, ductile_allocator *a, const ductile_map_event *even
         scheduler_found("wrong", "a trim inside a map callback is not refused");
     }
     const char *why = ask_inside(self, a, common(self, 1));
+    why = self->is_removed ? "a callback is removed while a thread is inside" : why;
     if (why != NULL) {
         scheduler_found("wrong", why);
     }

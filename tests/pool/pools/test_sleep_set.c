@@ -3,9 +3,13 @@
  * Tags of pools, and what map callbacks are told of sets that sleep and wake. Which pools are in a
  * set, what becomes of them and of their contents is tests/scenarios/sleep.txt.
  */
+#include "pool/base/allocator.h"
 #include "tests/support/one_fixture.h"
+#include "vmm/driver/driver.h"
 
 #include <ductile_sleep.h>
+#include <pthread.h>
+#include <sched.h>
 #include <string.h>
 
 #define assert_text(got, expected) cr_assert_str_eq(got, expected, "%s", got)
@@ -24,7 +28,8 @@ static ductile_addr take_in(ductile_pool_id pool, uint64_t size) {
 
 /* A block in each. */
 static void open_all(void) {
-    open_fixture(&(fixture_setup){.capacity_bytes = 64 * MIB});
+    open_fixture(&(fixture_setup){
+        .capacity_bytes = 64 * MIB, .schedule = DUCTILE_SCHEDULE_LAZY, .n_streams = 2});
     (void)take(3 * MIB, 0);
     (void)take_in(WEIGHTS, 3 * MIB);
     (void)take_in(CACHE, 3 * MIB);
@@ -55,6 +60,38 @@ Test(sleep_set, a_tag_is_set_while_its_pool_is_awake) {
     assert_ok(ductile_pause(a, CACHE, DUCTILE_CONTENTS_POLICY));
     assert_status(ductile_pool_set_tag(a, CACHE, "other", 0), DUCTILE_ERR_ASLEEP);
     assert_ok(ductile_resume(a, CACHE));
+}
+
+static void *pause_default(void *unused) {
+    assert_ok(ductile_pause(f.allocator, DEFAULT, DUCTILE_CONTENTS_DROP));
+    return unused;
+}
+
+/* In the middle of a hit: once, another thread begins to pause the pool that it is served from. */
+static void pause_meanwhile(void *user, dvmm_call call, int code, uint64_t address, uint64_t size) {
+    (void)call, (void)code, (void)address, (void)size;
+    dvmm_set_trace(f.allocator->driver, NULL, NULL, false);
+    cr_assert_eq(pthread_create(user, NULL, pause_default, NULL), 0);
+    while (info_of(DEFAULT).state != DUCTILE_POOL_PAUSING) {
+        (void)sched_yield();
+    }
+}
+
+/* The late thread has seen no route before the pause began, and is served from the quick path. */
+Test(sleep_set, a_hit_that_began_before_the_pause_gets_nothing_that_sleeps) {
+    pthread_t sleeper;
+    ductile_addr late = 0, used = take(512, 0);
+    fill(used, 1, 512, 1);
+    assert_ok(ductile_free_ex(f.allocator, used, &f.streams[1], 1, NULL));
+    for (int i = 0; i < 4; i++) { /* pending: the 1st, 2nd, 4th and 8th hit from here polls */
+        dvmm_set_trace(f.allocator->driver, i == 3 ? pause_meanwhile : NULL, &sleeper, true);
+        (void)take(512, 0);
+    }
+    cr_assert_eq(pthread_join(sleeper, NULL), 0);
+    atomic_store(&f.allocator->has_routes, false);
+    assert_status(ductile_alloc(f.allocator, 512, f.streams[0], &late), DUCTILE_ERR_ASLEEP);
+    atomic_store(&f.allocator->has_routes, true);
+    assert_ok(ductile_resume(f.allocator, DEFAULT));
 }
 
 static uint64_t heard[2][N_POOLS]; /* by change and pool: bytes */
