@@ -334,6 +334,8 @@ static const char *end(player *p) {
     if (is_swept(p)) {
         return play_end_after_fault(p);
     }
+    (void)play_end_sharing(p);
+    NEED(s->n_imports == 0 && s->importer == NULL, "the importer's end");
     s->is_scripted = false;
     TRY(sync_all(s));
     return subject_close(s);
@@ -358,7 +360,9 @@ const char *player_run(const scenario *of, const play_setup *how, uint64_t *n_op
     subject_init(&p->s);
     p->of = of;
     p->how = *how;
+    size_t open = count_descriptors();
     const char *why = play(p);
+    why = why == NULL && count_descriptors() != open ? "a descriptor is left open" : why;
     bool counts = p->how.fault.nth == 0 || p->has_failed || why != NULL;
     *n_operations += counts ? p->n_operations : 0;
     fault_sites_record(NULL);

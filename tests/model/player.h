@@ -5,10 +5,18 @@
 
 #include "tests/model/subject.h"
 #include "tests/support/script.h"
+#include "tests/support/two_ends.h"
 
 #include "tests/support/fault_sites.h"
 
-enum { MOST_WORDS = 24, MOST_NAMES = 6000, MOST_AWAITED = 8, MOST_HELPERS = 4, WORD_BYTES = 32 };
+enum {
+    MOST_WORDS = 24,
+    MOST_NAMES = 6000,
+    MOST_AWAITED = 8,
+    MOST_HELPERS = 4,
+    MOST_TAGS = 4,
+    WORD_BYTES = 32
+};
 
 /* A driver call that fails. */
 typedef struct play_fault {
@@ -88,6 +96,11 @@ typedef struct player {
     ductile_stream asking;
     char log[4096]; /* lines since the latest note */
     uint64_t n_logged;
+    passing tags[MOST_TAGS]; /* that were exported or imported */
+    size_t n_tags;
+    uint64_t n_passed;               /* blocks and tags */
+    ductile_status told_by_importer; /* its first failure */
+    size_t noted_descriptors;
     bool is_over;    /* the allocator was destroyed */
     bool has_failed; /* the planned fault has come */
     uint64_t n_operations;
@@ -132,6 +145,14 @@ const char *play_end_after_fault(player *p);
 
 /* A log callback; the user is the player. */
 void player_log(void *user, ductile_log_level level, const char *text);
+
+/* ---- player_share.c ---- */
+
+/* Tags that were passed are given back; the importer's end says how that went. */
+ductile_status play_end_sharing(player *p);
+/* Some block passes, where the driver works again. */
+const char *play_pass_once_more(player *p);
+bool figure_of_sharing(const player *p, const char *name, uint64_t *out);
 
 /* ---- player_asked.c, player_sleep.c and player_expect.c ---- */
 

@@ -49,7 +49,8 @@ bool count_calls(const player *p, const char *name, uint64_t *out) {
 
 VERB(play_note, "note") {
     p->noted = fixture_stats(p->s.f.allocator);
-    p->noted_state = fixture_state(&p->s.f);
+    p->noted_state = fixture_state(&p->s.f); /* and looks which descriptors are closed */
+    p->noted_descriptors = count_descriptors();
     p->log[0] = '\0';
     p->n_logged = 0;
     for (int i = 0; i < DVMM_N_CALLS; i++) {
@@ -179,14 +180,16 @@ static bool of_stream(const player *p, const char *name, uint64_t *out) {
 
 /* is_since: it counts from the latest note. */
 static const char *figure(const player *p, const char *name, uint64_t *out, bool *is_since) {
-    ductile_stats stats = fixture_stats(p->s.f.allocator);
+    bool is_importers = strncmp(name, "importer:", 9) == 0;
+    ductile_stats stats = fixture_stats(is_importers ? p->s.importer : p->s.f.allocator);
     bool is_call = strncmp(name, "calls:", 6) == 0;
     *is_since = is_call || strcmp(name, "host_waits") == 0;
-    bool is_known = *is_since ? count_calls(p, is_call ? name + 6 : name, out)
-                              : statistic(&stats, name, out) || figure_of_sleep(p, name, out) ||
-                                    figure_of_asked(p, name, out) || of_device(p, name, out) ||
-                                    of_pool(p, name, out) || of_block(p, name, out) ||
-                                    of_stream(p, name, out);
+    bool is_known =
+        *is_since ? count_calls(p, is_call ? name + 6 : name, out)
+                  : statistic(&stats, name + (is_importers ? 9 : 0), out) ||
+                        figure_of_sleep(p, name, out) || figure_of_asked(p, name, out) ||
+                        figure_of_sharing(p, name, out) || of_device(p, name, out) ||
+                        of_pool(p, name, out) || of_block(p, name, out) || of_stream(p, name, out);
     NEED(is_known, "no figure is called %s", name);
     return NULL;
 }

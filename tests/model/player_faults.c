@@ -74,7 +74,11 @@ static const char *leaving_was_told(subject *s) {
 /* With its live blocks. */
 static const char *destroy_now(player *p) {
     subject *s = &p->s;
+    uint64_t lost = s->importer != NULL ? fixture_stats(s->importer).quarantined_bytes : 0;
+    ductile_status shared = play_end_sharing(p);
     ductile_stats last = fixture_stats(s->f.allocator);
+    last.quarantined_bytes += lost;
+    last.segments += p->n_passed; /* each has a range of its own there */
     bool was_lost = fixture_state(&s->f).poisoned != 0;
     for (size_t i = 0; i < s->m.n; i++) {
         ductile_virtual_block_end(s->f.gpu, s->m.blocks[i].address);
@@ -89,6 +93,7 @@ static const char *destroy_now(player *p) {
          "destroy: %s", ductile_status_name(status));
     TRY(no_violation(s));
     TRY(is_lost || !s->is_listening ? NULL : leaving_was_told(s));
+    status = status == DUCTILE_OK ? shared : status;
     TRY(is_lost ? NULL : remains_are_explained(p, &last, status));
     subject_abandon(s);
     return NULL;
@@ -98,6 +103,9 @@ static const char *destroy_now(player *p) {
 static const char *end_lost(player *p) {
     ductile_allocator *a = p->s.f.allocator;
     ductile_addr address = 1;
+    if (p->s.importer != NULL) { /* which may have met it alone */
+        (void)!ductile_alloc(a, 16 * MIB, p->s.slots[0].stream, &address);
+    }
     uint64_t calls = fixture_state(&p->s.f).calls;
     char report[256] = "";
     for (uint64_t size = 512; size < 64 * MIB; size <<= 8) {
@@ -119,6 +127,8 @@ static const char *end_lost(player *p) {
 static const char *end_mended(player *p) {
     subject *s = &p->s;
     TRY(sync_all(s));
+    TRY(p->n_passed > 0 ? play_pass_once_more(p) : NULL);
+    (void)play_end_sharing(p);
     TRY(audit_reset_capture_mode(&s->f));
     TRY(subject_audit(s));
     failed_calls failed = failed_calls_get();

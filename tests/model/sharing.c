@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Pins, and blocks passed to a second allocator over a socket. */
 #include "tests/model/subject.h"
+#include "tests/support/two_ends.h"
 
-#include <pthread.h>
 #include <sys/socket.h>
-#include <sys/time.h>
 
 /* ---- Pins ---------------------------------------------------------------------------------- */
 
@@ -40,36 +39,12 @@ const char *do_pin(subject *s, const record *r) {
 
 /* ---- The other allocator ------------------------------------------------------------------- */
 
-static bool limit_wait(int socket) {
-    const struct timeval limit = {.tv_sec = 60};
-    return setsockopt(socket, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit) == 0 &&
-           setsockopt(socket, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit) == 0;
-}
-
-static const char *make_importer(subject *s) {
-    int ends[2];
+const char *make_importer(subject *s) {
     if (s->importer != NULL) {
         return NULL;
     }
-    if (s->socket_out < 0) {
-        NEED(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) == 0, "no sockets");
-        s->socket_out = ends[0];
-        s->socket_in = ends[1];
-        NEED(limit_wait(ends[0]) && limit_wait(ends[1]), "no time limits");
-    }
+    TRY(s->socket_out < 0 ? connect_sockets(SOCK_STREAM, &s->socket_out, &s->socket_in) : NULL);
     return fixture_add_allocator(&s->f, &s->setup, &s->importer);
-}
-
-typedef struct sending {
-    subject *s;
-    ductile_addr address;
-    ductile_status status;
-} sending;
-
-static void *send_block(void *argument) {
-    sending *it = argument;
-    it->status = ductile_export(it->s->f.allocator, it->address, it->s->socket_out);
-    return NULL;
 }
 
 static const char *contents_arrive(subject *s, const model_block *b, ductile_addr at) {
@@ -85,21 +60,20 @@ static const char *contents_arrive(subject *s, const model_block *b, ductile_add
 }
 
 static const char *pass_block(subject *s, const model_block *b) {
-    sending it = {.s = s, .address = b->address, .status = DUCTILE_ERR_BUSY};
-    pthread_t thread;
-    ductile_addr at = 0;
-    uint64_t size = 0;
-    NEED(pthread_create(&thread, NULL, send_block, &it) == 0, "no thread");
-    ductile_status imported =
-        ductile_import(s->importer, s->socket_in, s->slots[0].stream, &at, &size);
-    (void)pthread_join(thread, NULL);
-    NEED(it.status == DUCTILE_OK && imported == DUCTILE_OK, "export: %s, import: %s",
-         ductile_status_name(it.status), ductile_status_name(imported));
-    s->imports[s->n_imports++] = at;
+    passing p = {.from = s->f.allocator,
+                 .to = s->importer,
+                 .out = s->socket_out,
+                 .in = s->socket_in,
+                 .block = b->address,
+                 .stream = s->slots[0].stream};
+    pass_memory(&p);
+    NEED(p.exported == DUCTILE_OK && p.imported == DUCTILE_OK, "export: %s, import: %s",
+         ductile_status_name(p.exported), ductile_status_name(p.imported));
+    s->imports[s->n_imports++] = p.addr;
     s->pins[s->n_pins++] = (pin_state){b->address, b->size, true};
-    NEED(size >= b->size, "%llu bytes arrive of %llu", (unsigned long long)size,
+    NEED(p.size >= b->size, "%llu bytes arrive of %llu", (unsigned long long)p.size,
          (unsigned long long)b->size);
-    return contents_arrive(s, b, at);
+    return contents_arrive(s, b, p.addr);
 }
 
 /* Not beside faults, which would leave half a message in the socket, nor where addresses end. */
@@ -138,8 +112,9 @@ const char *end_sharing(subject *s) {
         TRY(close_import(s, 0));
     }
     if (s->importer != NULL) {
-        NEED(ductile_destroy(s->importer) == DUCTILE_OK || s->is_faulty, "the importer's end");
+        s->status = ductile_destroy(s->importer);
         s->importer = NULL;
+        NEED(s->status == DUCTILE_OK || s->is_faulty, "the importer's end");
     }
     return NULL;
 }

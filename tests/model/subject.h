@@ -324,6 +324,8 @@ const char *nothing_is_stuck(subject *s, size_t slot);
 
 /* ---- sharing.c ----------------------------------------------------------------------------- */
 
+/* A second allocator, and a socket to it; where there is none yet. */
+const char *make_importer(subject *s);
 const char *end_sharing(subject *s);
 
 /* ---- operations.c -------------------------------------------------------------------------- */

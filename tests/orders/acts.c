@@ -593,7 +593,7 @@ ACT(pass, "pass", SHARES | IN_CROWD) {
         return NULL;
     }
     const ductile_addr address = self->large.address;
-    passed p = two_ends_pass(&s->t, address);
+    passing p = two_ends_pass(&s->t, address);
     NEED_OK(p.exported);
     NEED_OK(p.imported);
     TRY(give(self, &self->large));

@@ -267,7 +267,7 @@ static void open_ends(void) {
 static errand import_one(bool stops) {
     ductile_addr address = 0;
     assert_ok(ductile_alloc(t.f.allocator, 2 * MIB, t.f.streams[0], &address));
-    passed p = two_ends_pass(&t, address);
+    passing p = two_ends_pass(&t, address);
     assert_ok(p.imported);
     return (errand){
         .allocator = t.importer, .address = p.addr, .stream = t.f.streams[0], .stops = stops};

@@ -30,12 +30,12 @@ static bool limit_waits(int socket) {
            setsockopt(socket, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit) == 0;
 }
 
-static const char *connect_ends(two_ends *t, int socket_type) {
+const char *connect_sockets(int socket_type, int *out, int *in) {
     int ends[2];
     NEED(socketpair(AF_UNIX, socket_type | SOCK_CLOEXEC, 0, ends) == 0, "no sockets");
-    t->out = ends[0];
-    t->in = ends[1];
-    NEED(limit_waits(t->out) && limit_waits(t->in), "no time limits");
+    *out = ends[0];
+    *in = ends[1];
+    NEED(limit_waits(*out) && limit_waits(*in), "no time limits");
     return NULL;
 }
 
@@ -48,7 +48,7 @@ const char *two_ends_open(two_ends *t, const fixture_setup *setup, int socket_ty
     }
     TRY(fixture_open(&t->f, &with_sharing));
     TRY(fixture_add_allocator(&t->f, &with_sharing, &t->importer));
-    return connect_ends(t, socket_type);
+    return connect_sockets(socket_type, &t->out, &t->in);
 }
 
 static void disconnect(two_ends *t) {
@@ -58,7 +58,7 @@ static void disconnect(two_ends *t) {
 
 const char *two_ends_reconnect(two_ends *t, int socket_type) {
     disconnect(t);
-    return connect_ends(t, socket_type);
+    return connect_sockets(socket_type, &t->out, &t->in);
 }
 
 const char *two_ends_close(two_ends *t) {
@@ -77,34 +77,40 @@ void two_ends_abandon(two_ends *t) {
     fixture_abandon(&t->f);
 }
 
-typedef struct sending {
-    two_ends *t;
-    ductile_addr addr;
-    ductile_status status;
-} sending;
-
 /* The side that fails closes: so the header says, and the other side must not wait for more. */
-static void *send_block(void *argument) {
-    sending *s = argument;
-    s->status = ductile_export(s->t->f.allocator, s->addr, s->t->out);
-    if (s->status != DUCTILE_OK) {
-        (void)shutdown(s->t->out, SHUT_RDWR);
+static void *send_it(void *argument) {
+    passing *p = argument;
+    p->exported = p->tag == NULL ? ductile_export(p->from, p->block, p->out)
+                                 : ductile_export_tag(p->from, p->tag, p->names, p->n_names, p->out,
+                                                      &p->id, &p->layout);
+    if (p->exported != DUCTILE_OK) {
+        (void)shutdown(p->out, SHUT_RDWR);
     }
     return NULL;
 }
 
-passed two_ends_pass(two_ends *t, ductile_addr addr) {
-    passed p = {.imported = DUCTILE_ERR_BUSY};
-    sending s = {.t = t, .addr = addr, .status = DUCTILE_ERR_BUSY};
+void pass_memory(passing *p) {
     pthread_t thread;
-    if (pthread_create(&thread, NULL, send_block, &s) != 0) {
-        return p;
+    p->exported = p->imported = DUCTILE_ERR_BUSY;
+    if (pthread_create(&thread, NULL, send_it, p) != 0) {
+        return;
     }
-    p.imported = ductile_import(t->importer, t->in, t->f.streams[0], &p.addr, &p.size);
-    if (p.imported != DUCTILE_OK) {
-        (void)shutdown(t->in, SHUT_RDWR);
+    p->imported = p->tag == NULL ? ductile_import(p->to, p->in, p->stream, &p->addr, &p->size)
+                                 : ductile_import_tag(p->to, p->in, p->stream, p->access,
+                                                      p->wanted_layout, &p->arrived);
+    if (p->imported != DUCTILE_OK) {
+        (void)shutdown(p->in, SHUT_RDWR);
     }
     (void)pthread_join(thread, NULL);
-    p.exported = s.status;
+}
+
+passing two_ends_pass(two_ends *t, ductile_addr addr) {
+    passing p = {.from = t->f.allocator,
+                 .to = t->importer,
+                 .out = t->out,
+                 .in = t->in,
+                 .block = addr,
+                 .stream = t->f.streams[0]};
+    pass_memory(&p);
     return p;
 }

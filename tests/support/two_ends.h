@@ -9,6 +9,7 @@
 
 #include "tests/support/fixture_virtual.h"
 
+#include <ductile_handover.h>
 #include <ductile_share.h>
 
 typedef struct two_ends {
@@ -31,15 +32,31 @@ void two_ends_abandon(two_ends *t);
 /* Closes the sockets and makes new ones. */
 const char *two_ends_reconnect(two_ends *t, int socket_type);
 
-/* Exports the block on another thread while importing it on this one. */
-typedef struct passed {
-    ductile_status exported;
-    ductile_status imported;
-    ductile_addr addr;
+/* A block, or a tag, that passes from an allocator to another one: exported on another thread while
+ * it is imported on this one. A side that fails shuts its socket. */
+typedef struct passing {
+    ductile_allocator *from, *to;
+    int out, in;
+    ductile_stream stream; /* of the import */
+    ductile_addr block;
+    const char *tag; /* NULL: the block passes */
+    const ductile_tag_name *names;
+    size_t n_names;
+    ductile_import_access access;
+    uint64_t wanted_layout; /* of a tag; 0: any */
+    ductile_status exported, imported;
+    ductile_addr addr; /* of the block, there */
     uint64_t size;
-} passed;
+    uint64_t id, layout;           /* of the tag's export */
+    ductile_imported_tag *arrived; /* of the tag's import */
+} passing;
 
-passed two_ends_pass(two_ends *t, ductile_addr addr);
+void pass_memory(passing *p);
+
+passing two_ends_pass(two_ends *t, ductile_addr addr);
+
+/* A pair of sockets with time limits: a test that waits for ever says nothing. */
+const char *connect_sockets(int socket_type, int *out, int *in);
 
 size_t count_descriptors(void);
 

@@ -60,7 +60,7 @@ Test(announce, an_import_comes_and_leaves_as_one) {
     assert_ok(ductile_alloc(t.f.allocator, 3 * GRANULE, t.f.streams[0], &block));
     assert_fine(shadow_open(&of_importer, t.importer, t.f.gpu));
     for (int i = 0; i < 2; i++) {
-        passed p = two_ends_pass(&t, block);
+        passing p = two_ends_pass(&t, block);
         assert_ok(p.imported);
         cr_assert_eq(of_importer.n, 1);
         assert_fine(shadow_covers(&of_importer, p.addr, p.size));

@@ -5,29 +5,22 @@
  * every byte of a true message is falsified in turn, and messages end at every place.
  */
 #include "pool/services/sharing/share_wire.h"
-#include "tests/support/expect.h"
+#include "tests/support/one_pair.h"
 #include "tests/support/rng.h"
-#include "tests/support/two_ends.h"
 
 #include <fcntl.h>
-#include <pthread.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #define GRANULE FIXTURE_GRANULE
 
-static two_ends t;
 static ductile_addr block;
 
 static void open_ends(void) {
     const fixture_setup setup = {.capacity_bytes = 256 * MIB};
     assert_fine(two_ends_open(&t, &setup, SOCK_STREAM));
-    assert_ok(ductile_alloc(t.f.allocator, 3 * GRANULE, t.f.streams[0], &block));
-}
-
-static void close_ends(void) {
-    assert_fine(two_ends_close(&t));
+    block = take(3 * GRANULE);
 }
 
 TestSuite(share_wire, .init = open_ends, .fini = close_ends);
@@ -51,14 +44,13 @@ static void *export_on_thread(void *argument) {
 
 static void listen_to_export(message *m) {
     ductile_status sent = DUCTILE_ERR_BUSY;
-    pthread_t thread;
     dvmm_shared shared[DPOOL_WIRE_BATCH];
-    cr_assert_eq(pthread_create(&thread, NULL, export_on_thread, &sent), 0);
+    pthread_t thread = begin_thread(export_on_thread, &sent);
     assert_ok(dpool_wire_receive_head(t.in, &m->head));
     assert_ok(dpool_wire_send_ack(t.in, true));
     assert_ok(dpool_wire_receive_batch(t.in, &m->head, &m->batch, shared));
     assert_ok(dpool_wire_send_ack(t.in, true));
-    (void)pthread_join(thread, NULL);
+    end_thread(thread);
     assert_ok(sent);
     cr_assert_eq(m->batch.count, 3);
     for (int i = 0; i < 3; i++) {
@@ -70,7 +62,6 @@ static void end_listening(const message *m) {
     for (int i = 0; i < 3; i++) {
         (void)close(m->fds[i]);
     }
-    assert_ok(ductile_unexport(t.f.allocator, block));
 }
 
 static uint8_t *byte_of(message *m, size_t i) {
@@ -113,47 +104,41 @@ static void import_falsified(const message *m) {
     assert_fine(two_ends_reconnect(&t, SOCK_STREAM));
 }
 
-static void expect_nothing_left(size_t open, const ductile_virtual_state *before) {
-    ductile_virtual_state now = fixture_state(&t.f);
-    cr_assert_eq(count_descriptors(), open);
-    assert_u64(now.reservations, before->reservations);
-    assert_u64(now.mappings, before->mappings);
-    assert_u64(now.violations, before->violations);
-    assert_u64(fixture_stats(t.importer).imported_bytes, 0);
+/* Each byte in turn, or some at random; n times. */
+static void falsify(void (*change)(message *m, size_t i, rng *r), size_t n) {
+    message m;
+    rng r = rng_seeded(0x5A4E);
+    listen_to_export(&m);
+    assert_ok(ductile_unexport(t.f.allocator, block));
+    traces before = traces_now();
+    for (size_t i = 0; i < n; i++) {
+        message copy = m;
+        change(&copy, i, &r);
+        import_falsified(&copy);
+    }
+    assert_nothing_left(&before);
+    end_listening(&m);
+}
+
+static void change_one(message *m, size_t i, rng *r) {
+    static const uint8_t masks[] = {0x01, 0x80, 0xFF};
+    (void)r;
+    *byte_of(m, i / 3) ^= masks[i % 3];
 }
 
 Test(share_wire, no_falsified_byte_is_believed) {
-    message m;
-    listen_to_export(&m);
-    size_t open = count_descriptors();
-    ductile_virtual_state before = fixture_state(&t.f);
-    static const uint8_t masks[] = {0x01, 0x80, 0xFF};
-    for (size_t i = 0; i < N_WORDS; i++) {
-        for (size_t k = 0; k < sizeof masks; k++) {
-            message copy = m;
-            *byte_of(&copy, i) ^= masks[k];
-            import_falsified(&copy);
-        }
+    falsify(change_one, 3 * N_WORDS);
+}
+
+static void change_some(message *m, size_t i, rng *r) {
+    (void)i;
+    for (uint64_t n = 1 + rng_below(r, 6); n > 0; n--) {
+        *byte_of(m, rng_below(r, N_WORDS)) = (uint8_t)rng_below(r, 256);
     }
-    expect_nothing_left(open, &before);
-    end_listening(&m);
 }
 
 Test(share_wire, noise_is_not_believed) {
-    message m;
-    listen_to_export(&m);
-    size_t open = count_descriptors();
-    ductile_virtual_state before = fixture_state(&t.f);
-    rng r = rng_seeded(0x5A4E);
-    for (int round = 0; round < 3000; round++) {
-        message copy = m;
-        for (uint64_t n = 1 + rng_below(&r, 6); n > 0; n--) {
-            *byte_of(&copy, rng_below(&r, N_WORDS)) = (uint8_t)rng_below(&r, 256);
-        }
-        import_falsified(&copy);
-    }
-    expect_nothing_left(open, &before);
-    end_listening(&m);
+    falsify(change_some, 3000);
 }
 
 /* ---- A socket, played by hand -------------------------------------------------------------- */
@@ -174,17 +159,15 @@ static void *import_on_thread(void *argument) {
 typedef void (*play)(int socket);
 
 static void expect_refused(play what, ductile_status expected) {
-    size_t open = count_descriptors();
-    ductile_virtual_state before = fixture_state(&t.f);
+    traces before = traces_now();
     import_call call = {.status = DUCTILE_OK, .addr = 1};
-    pthread_t thread;
-    cr_assert_eq(pthread_create(&thread, NULL, import_on_thread, &call), 0);
+    pthread_t thread = begin_thread(import_on_thread, &call);
     what(t.out);
     (void)shutdown(t.out, SHUT_RDWR);
-    (void)pthread_join(thread, NULL);
+    end_thread(thread);
     assert_status(call.status, expected);
     cr_assert_eq(call.addr, 0);
-    expect_nothing_left(open, &before);
+    assert_nothing_left(&before);
     assert_fine(two_ends_reconnect(&t, SOCK_STREAM));
 }
 
@@ -216,16 +199,54 @@ static void close_wrong(const int *fds, size_t n) {
     }
 }
 
-static void send_batch_with(int socket, uint32_t n_handles, size_t n_fds) {
+/* A head of two handles that is not quite true, and what comes behind it once it was accepted:
+ * a batch that says `count` handles, with n_fds descriptors; count 0: the hand gives up. */
+typedef struct lie {
+    uint64_t total_bytes, offset;
+    uint32_t n_handles, count;
+    size_t n_fds;
+    ductile_status expected;
+} lie;
+
+static const lie lies[] = {
+    {UINT64_C(1) << 62, 0, 2, 2, 2, DUCTILE_ERR_OUT_OF_ADDRESSES},
+    {2 * GRANULE, 0, UINT32_MAX, 2, 2, DUCTILE_ERR_BAD_MESSAGE}, /* more handles than bytes */
+    {2 * GRANULE, GRANULE, 2, 2, 2, DUCTILE_ERR_BAD_MESSAGE},    /* leads outside */
+    {2 * GRANULE, 0, 2, 2, 2, DUCTILE_ERR_BAD_MESSAGE},          /* wrong descriptors */
+    {2 * GRANULE, 0, 2, 2, 1, DUCTILE_ERR_BAD_MESSAGE},          /* too few */
+    {2 * GRANULE, 0, 2, 2, 250, DUCTILE_ERR_BAD_MESSAGE},        /* too many */
+    {2 * GRANULE, 0, 2, 3, 3, DUCTILE_ERR_BAD_MESSAGE},          /* too many handles */
+    {2 * GRANULE, 0, 2, 100000, 2, DUCTILE_ERR_BAD_MESSAGE},     /* more than a batch has */
+    {2 * GRANULE, 0, 2, 0, 0, DUCTILE_ERR_BAD_MESSAGE}};
+
+static const lie *told;
+
+static void tell(int socket) {
     int fds[253];
-    dpool_wire_batch batch = {.magic = dpool_wire_new_head().magic, .count = n_handles};
-    for (uint32_t i = 0; i < n_handles && i < DPOOL_WIRE_BATCH; i++) {
+    dpool_wire_head head = true_head(told->n_handles);
+    dpool_wire_batch batch = {.magic = head.magic, .count = told->count};
+    head.total_bytes = head.size = told->total_bytes;
+    head.offset = told->offset;
+    if (!start(socket, head)) {
+        return;
+    }
+    if (told->count == 0) {
+        dpool_wire_give_up(socket);
+        return;
+    }
+    for (uint32_t i = 0; i < told->count && i < DPOOL_WIRE_BATCH; i++) {
         batch.handles[i].bytes = GRANULE;
     }
-    open_wrong(fds, n_fds);
-    send_raw(socket, &batch, sizeof batch, fds, n_fds);
-    close_wrong(fds, n_fds);
+    open_wrong(fds, told->n_fds);
+    send_raw(socket, &batch, sizeof batch, fds, told->n_fds);
+    close_wrong(fds, told->n_fds);
     (void)dpool_wire_receive_ack(socket);
+}
+
+Test(share_wire, a_lie_gets_one_answer_and_leaves_nothing) {
+    for (told = lies; told < lies + sizeof lies / sizeof *lies; told++) {
+        expect_refused(tell, told->expected);
+    }
 }
 
 static void say_nothing(int socket) {
@@ -245,61 +266,6 @@ static void say_a_head_with_descriptors(int socket) {
     close_wrong(fds, 200);
 }
 
-static void promise_the_moon(int socket) {
-    dpool_wire_head head = true_head(2);
-    head.total_bytes = UINT64_C(1) << 62;
-    head.size = head.total_bytes;
-    (void)start(socket, head);
-}
-
-static void promise_more_handles_than_bytes(int socket) {
-    dpool_wire_head head = true_head(2);
-    head.n_handles = UINT32_MAX;
-    (void)start(socket, head);
-}
-
-static void lead_outside(int socket) {
-    dpool_wire_head head = true_head(2);
-    head.offset = GRANULE;
-    (void)start(socket, head);
-}
-
-static void send_wrong_descriptors(int socket) {
-    if (start(socket, true_head(2))) {
-        send_batch_with(socket, 2, 2);
-    }
-}
-
-static void send_too_few_descriptors(int socket) {
-    if (start(socket, true_head(2))) {
-        send_batch_with(socket, 2, 1);
-    }
-}
-
-static void send_too_many_descriptors(int socket) {
-    if (start(socket, true_head(2))) {
-        send_batch_with(socket, 2, 250);
-    }
-}
-
-static void send_too_many_handles(int socket) {
-    if (start(socket, true_head(2))) {
-        send_batch_with(socket, 3, 3);
-    }
-}
-
-static void count_beyond_a_batch(int socket) {
-    if (start(socket, true_head(2))) {
-        send_batch_with(socket, 100000, 2);
-    }
-}
-
-static void give_up(int socket) {
-    if (start(socket, true_head(2))) {
-        dpool_wire_give_up(socket);
-    }
-}
-
 static void leave_in_the_middle(int socket) {
     (void)start(socket, true_head(70));
 }
@@ -314,43 +280,26 @@ static void leave_in_a_batch(int socket) {
     }
 }
 
-Test(share_wire, a_hostile_peer_gets_one_answer_and_leaves_nothing) {
-    static const play plays[] = {say_nothing,
-                                 say_half_a_head,
-                                 say_a_head_with_descriptors,
-                                 promise_the_moon,
-                                 promise_more_handles_than_bytes,
-                                 lead_outside,
-                                 send_wrong_descriptors,
-                                 send_too_few_descriptors,
-                                 send_too_many_descriptors,
-                                 send_too_many_handles,
-                                 count_beyond_a_batch,
-                                 give_up,
-                                 leave_in_the_middle,
-                                 leave_in_a_batch};
-    for (size_t i = 0; i < sizeof plays / sizeof plays[0]; i++) {
-        ductile_status expected =
-            plays[i] == promise_the_moon ? DUCTILE_ERR_OUT_OF_ADDRESSES : DUCTILE_ERR_BAD_MESSAGE;
-        expect_refused(plays[i], expected);
+Test(share_wire, a_peer_that_leaves_gets_one_answer_and_leaves_nothing) {
+    static const play plays[] = {say_nothing, say_half_a_head, say_a_head_with_descriptors,
+                                 leave_in_the_middle, leave_in_a_batch};
+    for (size_t i = 0; i < sizeof plays / sizeof *plays; i++) {
+        expect_refused(plays[i], DUCTILE_ERR_BAD_MESSAGE);
     }
 }
 
 /* ---- An exporter whose importer misbehaves ------------------------------------------------- */
 
 static void expect_export_refused(play what) {
-    size_t open = count_descriptors();
+    traces before = traces_now();
     ductile_status status = DUCTILE_OK;
-    pthread_t thread;
-    cr_assert_eq(pthread_create(&thread, NULL, export_on_thread, &status), 0);
+    pthread_t thread = begin_thread(export_on_thread, &status);
     what(t.in);
     (void)shutdown(t.in, SHUT_RDWR);
-    (void)pthread_join(thread, NULL);
+    end_thread(thread);
     assert_status(status, DUCTILE_ERR_BAD_MESSAGE);
-    assert_u64(fixture_stats(t.f.allocator).exported_bytes, 0);
     assert_fine(two_ends_reconnect(&t, SOCK_STREAM));
-    (void)fixture_state(&t.f); /* the device notices what was closed */
-    cr_assert_eq(count_descriptors(), open);
+    assert_nothing_left(&before);
 }
 
 static void answer_no(int socket) {
