@@ -11,11 +11,13 @@
 #include "tests/support/complain.h"
 #include "tests/support/expect.h"
 #include "tests/support/failing_malloc.h"
+#include "tests/support/json_check.h"
 #include "tests/support/shadow.h"
 #include "tests/support/two_ends.h"
 #include "vmm/driver/driver.h"
 
 #include <pthread.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 
@@ -23,6 +25,18 @@
 
 #define CAPACITY (32 * MIB)
 #define N_BLOCKS 48
+
+/* Each request for host memory in turn, until there is none more; at least so many are wanted. */
+static void sweep(const char *(*once)(uint64_t nth, bool *failed), uint64_t least) {
+    uint64_t nth = 1;
+    for (bool failed = true; failed; nth++) {
+        failed = false;
+        const char *why = once(nth, &failed);
+        cr_assert(why == NULL, "request %llu for host memory fails: %s", (unsigned long long)nth,
+                  why);
+    }
+    cr_assert_gt(nth, least, "host memory is hardly asked for");
+}
 
 /* Calls of the allocator alone are armed: the device and the model keep their memory. */
 typedef struct run {
@@ -145,43 +159,35 @@ static const char *run_with_failure(uint64_t nth, bool *failed) {
 
 Test(host_memory, each_request_may_fail) {
     NEEDS_FAILURES();
-    uint64_t nth = 1;
-    for (bool failed = true; failed; nth++) {
-        failed = false;
-        const char *why = run_with_failure(nth, &failed);
-        cr_assert(why == NULL, "request %llu for host memory fails: %s", (unsigned long long)nth,
-                  why);
-    }
-    cr_assert_gt(nth, 5, "the scenario hardly asks for host memory");
+    sweep(run_with_failure, 5);
     cr_assert_eq(requests_for_nothing(), 0, "%llu requests for no bytes",
                  (unsigned long long)requests_for_nothing());
 }
 
-/* Creating an allocator, with each of its requests failing in turn. */
+static const char *create_with_failure(uint64_t nth, bool *failed) {
+    fixture f;
+    TRY(fixture_open_device(&f, NULL));
+    int64_t before = pieces_held();
+    ductile_options options;
+    ductile_options_init(&options);
+    options.driver = DUCTILE_DRIVER_VIRTUAL;
+    options.virtual_gpu = f.gpu;
+    ductile_allocator *a = NULL;
+    arm(nth);
+    ductile_status status = ductile_create(&a, &options);
+    *failed = disarm();
+    NEED(*failed ? is_for_lack_of_memory(status) : status == DUCTILE_OK, "create: %s",
+         ductile_status_name(status));
+    NEED((a == NULL) == (status != DUCTILE_OK), "an allocator with a failure");
+    NEED_OK(ductile_destroy(a));
+    TRY(fixture_leak_gate(&f));
+    TRY(is_given_back(before));
+    return fixture_close(&f);
+}
+
 Test(host_memory, create_undoes_itself) {
     NEEDS_FAILURES();
-    fixture f;
-    assert_fine(fixture_open_device(&f, NULL));
-    bool failed = true;
-    for (uint64_t nth = 1; failed; nth++) {
-        int64_t before = pieces_held();
-        ductile_options options;
-        ductile_options_init(&options);
-        options.driver = DUCTILE_DRIVER_VIRTUAL;
-        options.virtual_gpu = f.gpu;
-        ductile_allocator *a = NULL;
-        arm(nth);
-        ductile_status status = ductile_create(&a, &options);
-        failed = disarm();
-        bool is_fine = failed ? is_for_lack_of_memory(status) : status == DUCTILE_OK;
-        cr_assert(is_fine, "request %llu: %s", (unsigned long long)nth,
-                  ductile_status_name(status));
-        cr_assert((a == NULL) == (status != DUCTILE_OK));
-        assert_ok(ductile_destroy(a));
-        assert_fine(fixture_leak_gate(&f));
-        assert_fine(is_given_back(before));
-    }
-    assert_fine(fixture_close(&f));
+    sweep(create_with_failure, 1);
 }
 
 /* ---- Passing blocks ------------------------------------------------------------------------ */
@@ -251,28 +257,31 @@ static const char *pass_block(two_ends *t, ductile_addr block, bool exports, uin
     return NULL;
 }
 
-static void sweep_end(bool exports) {
-    uint64_t nth = 1;
-    for (bool failed = true; failed; nth++) {
-        two_ends t;
-        ductile_addr block = 0;
-        assert_fine(two_ends_open(&t, NULL, SOCK_STREAM));
-        assert_ok(ductile_alloc(t.f.allocator, 5 * FIXTURE_GRANULE, t.f.streams[0], &block));
-        const char *why = pass_block(&t, block, exports, nth, &failed);
-        cr_assert(why == NULL, "request %llu: %s", (unsigned long long)nth, why);
-        cr_assert_eq(fixture_stats(t.f.allocator).exported_bytes, 0);
-        cr_assert_eq(fixture_stats(t.f.allocator).pinned_bytes, 0);
-        cr_assert_eq(fixture_stats(t.importer).imported_bytes, 0);
-        assert_ok(ductile_free(t.f.allocator, block));
-        assert_fine(two_ends_close(&t)); /* and no descriptor */
-    }
-    cr_assert_gt(nth, 4, "sharing hardly asks for host memory");
+static const char *pass_with_failure(bool exports, uint64_t nth, bool *failed) {
+    two_ends t;
+    ductile_addr block = 0;
+    TRY(two_ends_open(&t, NULL, SOCK_STREAM));
+    NEED_OK(ductile_alloc(t.f.allocator, 5 * FIXTURE_GRANULE, t.f.streams[0], &block));
+    TRY(pass_block(&t, block, exports, nth, failed));
+    ductile_stats left = fixture_stats(t.f.allocator);
+    NEED(left.exported_bytes == 0 && left.pinned_bytes == 0, "it stays exported, or pinned");
+    NEED(fixture_stats(t.importer).imported_bytes == 0, "it stays imported");
+    NEED_OK(ductile_free(t.f.allocator, block));
+    return two_ends_close(&t); /* and no descriptor */
+}
+
+static const char *export_with_failure(uint64_t nth, bool *failed) {
+    return pass_with_failure(true, nth, failed);
+}
+
+static const char *import_with_failure(uint64_t nth, bool *failed) {
+    return pass_with_failure(false, nth, failed);
 }
 
 Test(host_memory, passing_a_block_undoes_itself) {
     NEEDS_FAILURES();
-    sweep_end(true);
-    sweep_end(false);
+    sweep(export_with_failure, 4);
+    sweep(import_with_failure, 4);
 }
 
 /* ---- The end ------------------------------------------------------------------------------- */
@@ -355,40 +364,34 @@ Test(host_memory, is_all_free_once_the_allocator_is_gone) {
 /* ---- Announcing a pause -------------------------------------------------------------------- */
 
 /* What is told of needs room in a list: without it the pool neither pauses nor resumes. */
-static const char *sleep_and_wake(fixture *f, ductile_pool_id id, uint64_t nth, bool *failed) {
+static const char *pause_with_failure(uint64_t nth, bool *failed) {
+    static shadow s;
+    const ductile_pool_id id = {1, 1};
+    fixture f;
+    ductile_addr block = 0;
+    memset(&s, 0, sizeof s);
+    TRY(fixture_open(&f, NULL));
+    TRY(shadow_open(&s, f.allocator, f.gpu));
+    NEED_OK(ductile_pool_begin(f.allocator, id, NULL, NULL));
+    NEED_OK(ductile_alloc(f.allocator, 3 * FIXTURE_GRANULE, f.streams[0], &block));
+    NEED_OK(ductile_pool_end(f.allocator, id));
     arm(nth);
-    ductile_status paused = ductile_pause(f->allocator, id, DUCTILE_CONTENTS_DROP);
-    ductile_status resumed = paused == DUCTILE_OK ? ductile_resume(f->allocator, id) : DUCTILE_OK;
+    ductile_status paused = ductile_pause(f.allocator, id, DUCTILE_CONTENTS_DROP);
+    ductile_status resumed = paused == DUCTILE_OK ? ductile_resume(f.allocator, id) : DUCTILE_OK;
     *failed = disarm();
     NEED(is_outcome(paused) && is_outcome(resumed), "pause %s, resume %s",
          ductile_status_name(paused), ductile_status_name(resumed));
-    NEED(resumed == DUCTILE_OK || ductile_resume(f->allocator, id) == DUCTILE_OK, "resume again");
-    return NULL;
+    NEED(resumed == DUCTILE_OK || ductile_resume(f.allocator, id) == DUCTILE_OK, "resume again");
+    TRY(shadow_is_true(&s, f.allocator));
+    TRY(shadow_covers(&s, block, 3 * FIXTURE_GRANULE));
+    NEED_OK(ductile_free(f.allocator, block));
+    NEED_OK(ductile_pool_release(f.allocator, id));
+    return fixture_close(&f);
 }
 
 Test(host_memory, an_announced_pause_undoes_itself) {
     NEEDS_FAILURES();
-    static shadow s;
-    const ductile_pool_id id = {1, 1};
-    uint64_t nth = 1;
-    for (bool failed = true; failed; nth++) {
-        fixture f;
-        ductile_addr block = 0;
-        memset(&s, 0, sizeof s);
-        assert_fine(fixture_open(&f, NULL));
-        assert_fine(shadow_open(&s, f.allocator, f.gpu));
-        assert_ok(ductile_pool_begin(f.allocator, id, NULL, NULL));
-        assert_ok(ductile_alloc(f.allocator, 3 * FIXTURE_GRANULE, f.streams[0], &block));
-        assert_ok(ductile_pool_end(f.allocator, id));
-        const char *why = sleep_and_wake(&f, id, nth, &failed);
-        cr_assert(why == NULL, "request %llu: %s", (unsigned long long)nth, why);
-        assert_fine(shadow_is_true(&s, f.allocator));
-        assert_fine(shadow_covers(&s, block, 3 * FIXTURE_GRANULE));
-        assert_ok(ductile_free(f.allocator, block));
-        assert_ok(ductile_pool_release(f.allocator, id));
-        assert_fine(fixture_close(&f));
-    }
-    cr_assert_gt(nth, 3, "a pause hardly asks for host memory");
+    sweep(pause_with_failure, 3);
 }
 
 /* ---- A stream that comes while a pause asks for memory --------------------------------------- */
@@ -456,22 +459,9 @@ static void add_blocks(void) {
     }
 }
 
-typedef struct kept_text {
-    size_t length;
-    char text[1 << 18];
-} kept_text;
-
-static int keep_text(void *user, const char *text, size_t length) {
-    kept_text *all = user;
-    cr_assert_lt(all->length + length, sizeof all->text);
-    memcpy(all->text + all->length, text, length);
-    all->length += length;
-    return 0;
-}
-
-static uint64_t count_live(const kept_text *all) {
+static uint64_t count_live(const char *text) {
     uint64_t n = 0;
-    for (const char *at = all->text; (at = strstr(at, "\"live\"")) != NULL; at++) {
+    for (; (text = strstr(text, "\"live\"")) != NULL; text++) {
         n++;
     }
     return n;
@@ -480,17 +470,18 @@ static uint64_t count_live(const kept_text *all) {
 /* They come after it has counted the blocks, and before it copies them. */
 Test(host_memory, a_snapshot_has_all_blocks_that_come_while_it_asks_for_memory) {
     NEEDS_FAILURES();
-    static kept_text all;
+    text_sink all = {.text = NULL};
     assert_fine(fixture_open(&busy, NULL));
     instead = add_blocks;
     arm(1);
-    ductile_status status = ductile_snapshot_json(busy.allocator, keep_text, &all);
+    ductile_status status = ductile_snapshot_json(busy.allocator, text_sink_write, &all);
     bool came = disarm();
     instead = NULL;
     assert_ok(status);
     cr_assert(came, "a snapshot asks for no host memory");
-    assert_u64(count_live(&all), fixture_stats(busy.allocator).live_blocks);
-    assert_u64(count_live(&all), 300);
+    assert_u64(count_live(all.text), fixture_stats(busy.allocator).live_blocks);
+    assert_u64(count_live(all.text), 300);
+    free(all.text);
     (void)ductile_destroy(busy.allocator);
     fixture_abandon(&busy);
 }

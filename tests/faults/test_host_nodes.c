@@ -118,47 +118,39 @@ Test(host_nodes, without_any_each_call_is_done_or_refused_and_changes_nothing) {
     cr_assert(any_failed, "no call asks for host memory");
 }
 
-/* Its lists come from one request for memory, the nodes of the blocks that it splits from others.
- */
-Test(host_nodes, each_request_of_a_trim_may_fail_with_any_number_of_nodes_left) {
-    NEEDS_FAILURES();
-    const uint32_t spare[] = {0, 1, 2, 3,
-                              4, 5, 6, 20}; /* the last: for one step, not for the next */
-    for (size_t i = 0; i < sizeof spare / sizeof *spare; i++) {
-        uint32_t n_spare = spare[i];
-        bool failed = true;
-        for (uint64_t nth = 1; failed; nth++) {
-            held h = {.hole = 0};
-            assert_fine(hold(&h, n_spare));
-            arm(nth);
-            ductile_status status = ductile_trim(h.f.allocator, NULL, 0, NULL);
-            failed = disarm();
-            const char *why = without_memory("trim", status);
-            why = why != NULL ? why : is_whole_again(&h);
-            cr_assert(why == NULL, "%u nodes left, request %llu: %s", n_spare,
-                      (unsigned long long)nth, why);
-        }
+/* Each request of the call fails in turn, with so many nodes left. */
+static void fail_each(ductile_status (*call)(held *h), uint32_t n_spare) {
+    bool failed = true;
+    for (uint64_t nth = 1; failed; nth++) {
+        held h = {.hole = 0};
+        assert_fine(hold(&h, n_spare));
+        arm(nth);
+        ductile_status status = call(&h);
+        failed = disarm();
+        const char *why = without_memory("it", status);
+        why = why != NULL ? why : is_whole_again(&h);
+        cr_assert(why == NULL, "%u nodes left, request %llu: %s", n_spare, (unsigned long long)nth,
+                  why);
     }
 }
 
-/* Its region comes from one request, its nodes from another one, which may be for the last of them.
- */
-Test(host_nodes, each_request_of_a_dedicated_block_may_fail_with_any_number_of_nodes_left) {
+static ductile_status trim_all(held *h) {
+    return ductile_trim(h->f.allocator, NULL, 0, NULL);
+}
+
+static ductile_status take_dedicated(held *h) {
+    return ductile_alloc_dedicated(h->f.allocator, 3 * FIXTURE_GRANULE, h->f.streams[0],
+                                   &h->made[0]);
+}
+
+/* A trim's lists come from one request for memory, the nodes of the blocks that it splits from
+ * others; twenty are enough for one step, not for the next. A dedicated block's region comes from
+ * one, its nodes from another one, which may be for the last of them. */
+Test(host_nodes, each_request_of_a_trim_or_a_dedicated_block_may_fail_with_any_number_left) {
     NEEDS_FAILURES();
     for (uint32_t n_spare = 0; n_spare <= 8; n_spare++) {
-        bool failed = true;
-        for (uint64_t nth = 1; failed; nth++) {
-            held h = {.hole = 0};
-            assert_fine(hold(&h, n_spare));
-            arm(nth);
-            ductile_status status = ductile_alloc_dedicated(h.f.allocator, 3 * FIXTURE_GRANULE,
-                                                            h.f.streams[0], &h.made[0]);
-            failed = disarm();
-            const char *why = without_memory("dedicated", status);
-            why = why != NULL ? why : is_whole_again(&h);
-            cr_assert(why == NULL, "%u nodes left, request %llu: %s", n_spare,
-                      (unsigned long long)nth, why);
-        }
+        fail_each(trim_all, n_spare < 7 ? n_spare : 20);
+        fail_each(take_dedicated, n_spare);
     }
 }
 
@@ -195,8 +187,7 @@ static bool robs_at(uint64_t nth, bool *is_refused) {
     uint64_t segments = fixture_stats(robbed).segments;
     instead = take_nodes;
     arm(nth);
-    ductile_status status =
-        ductile_alloc_dedicated(robbed, 3 * FIXTURE_GRANULE, h.f.streams[0], &h.made[0]);
+    ductile_status status = take_dedicated(&h);
     bool came = disarm();
     instead = NULL;
     give_nodes_back();

@@ -6,13 +6,12 @@
  * linker puts the stops in: see __wrap_. Frees and trims are beside it in tests/orders, in any
  * order.
  */
+#include "pool/base/allocator.h"
 #include "tests/support/audit.h"
-#include "tests/support/expect.h"
-#include "tests/support/two_ends.h"
-#include "vmm/capture_mode.h"
-#include "vmm/marker.h"
+#include "tests/support/one_pair.h"
 
-#include <pthread.h>
+#include <ductile_pools.h>
+#include <ductile_sleep.h>
 #include <semaphore.h>
 #include <stdatomic.h>
 #include <sys/socket.h>
@@ -22,8 +21,11 @@
 
 /* ---- A thread that stops ------------------------------------------------------------------- */
 
+typedef enum deed { FREE, TRIM, PAUSE, CLOSE, DONE } deed;
+
 /* What a thread does with the allocator. Owner: one test. */
 typedef struct errand {
+    deed what;
     ductile_allocator *allocator;
     ductile_addr address;
     ductile_stream stream;
@@ -35,10 +37,7 @@ typedef struct errand {
 } errand;
 
 static sem_t reached, released;
-static _Thread_local bool stops_next;
-static _Thread_local ductile_stream stops_for;
-static _Thread_local int passes_left;
-static _Thread_local bool stops_at_looks;
+static _Thread_local errand *mine;
 
 /* The linker sends calls of X to __wrap_X and those of __real_X to X. */
 ductile_status __real_dvmm_marker_record(dvmm_marker_pool *pool, ductile_stream stream,
@@ -49,9 +48,9 @@ bool __real_dvmm_is_capturing(dvmm_driver *d, ductile_stream stream);
 bool __wrap_dvmm_is_capturing(dvmm_driver *d, ductile_stream stream);
 
 static void stop_before(ductile_stream stream, bool is_look) {
-    bool is_here = stops_next && stops_at_looks == is_look && stops_for == stream;
-    if (is_here && passes_left-- == 0) {
-        stops_next = false;
+    bool is_here = mine != NULL && mine->stops && mine->looks == is_look && mine->stream == stream;
+    if (is_here && mine->passes-- == 0) {
+        mine->stops = false;
         (void)sem_post(&reached);
         (void)sem_wait(&released);
     }
@@ -68,74 +67,42 @@ bool __wrap_dvmm_is_capturing(dvmm_driver *d, ductile_stream stream) {
     return __real_dvmm_is_capturing(d, stream);
 }
 
-static void make_stops(void) {
-    cr_assert_eq(sem_init(&reached, 0, 0), 0);
-    cr_assert_eq(sem_init(&released, 0, 0), 0);
+static ductile_status call(const errand *e) {
+    switch (e->what) {
+    case FREE:
+        return ductile_free(e->allocator, e->address);
+    case TRIM:
+        return ductile_trim(e->allocator, NULL, 0, NULL);
+    case PAUSE:
+        return ductile_pause(e->allocator, POOL, DUCTILE_CONTENTS_DROP);
+    case CLOSE:
+        return ductile_import_close(e->allocator, e->address);
+    case DONE:
+        break;
+    }
+    return ductile_stream_done(e->allocator, e->stream);
 }
 
-static void get_ready(const errand *e) {
-    stops_next = e->stops;
-    stops_for = e->stream;
-    passes_left = e->passes;
-    stops_at_looks = e->looks;
-}
-
-static void come_back(errand *e) {
+static void *run(void *user) {
+    errand *e = mine = user;
+    e->status = call(e);
     atomic_store(&e->is_back, true);
-    if (stops_next) {
+    if (e->stops) {
         (void)sem_post(&reached); /* it did not come by: the other thread need not wait for it */
     }
+    return NULL;
 }
 
-static pthread_t start(void *(*body)(void *), errand *e) {
-    pthread_t thread;
-    cr_assert_eq(pthread_create(&thread, NULL, body, e), 0);
+static pthread_t begin_and_stop(errand *e) {
+    pthread_t thread = begin_thread(run, e);
+    cr_assert_eq(sem_wait(&reached), 0);
+    cr_assert(!atomic_load(&e->is_back), "the thread did not name the stream");
     return thread;
 }
 
-static void finish(pthread_t thread, const errand *e) {
-    cr_assert_eq(pthread_join(thread, NULL), 0);
+static void end_errand(pthread_t thread, const errand *e) {
+    end_thread(thread);
     assert_ok(e->status);
-}
-
-static void *do_free(void *user) {
-    errand *e = user;
-    get_ready(e);
-    e->status = ductile_free(e->allocator, e->address);
-    come_back(e);
-    return NULL;
-}
-
-static void *do_trim(void *user) {
-    errand *e = user;
-    get_ready(e);
-    e->status = ductile_trim(e->allocator, NULL, 0, NULL);
-    come_back(e);
-    return NULL;
-}
-
-static void *do_pause(void *user) {
-    errand *e = user;
-    get_ready(e);
-    e->status = ductile_pause(e->allocator, POOL, DUCTILE_CONTENTS_DROP);
-    come_back(e);
-    return NULL;
-}
-
-static void *do_close(void *user) {
-    errand *e = user;
-    get_ready(e);
-    e->status = ductile_import_close(e->allocator, e->address);
-    come_back(e);
-    return NULL;
-}
-
-static void *do_stream_done(void *user) {
-    errand *e = user;
-    get_ready(e);
-    e->status = ductile_stream_done(e->allocator, e->stream);
-    come_back(e);
-    return NULL;
 }
 
 static void wait_a_moment(void) {
@@ -143,160 +110,139 @@ static void wait_a_moment(void) {
     (void)nanosleep(&moment, NULL);
 }
 
-/* The thread is stopped before it names the stream: the stream does not get done meanwhile. */
-static void done_waits_for(void *(*body)(void *), errand *e) {
-    errand done = {.allocator = e->allocator, .stream = e->stream};
-    pthread_t slow = start(body, e);
-    cr_assert_eq(sem_wait(&reached), 0);
-    cr_assert(!atomic_load(&e->is_back), "the thread did not name the stream");
-    pthread_t waiter = start(do_stream_done, &done);
+/* While the thread is stopped another one has the stream done. Returns whether that is over before
+ * the first goes on. */
+static bool is_done_beside(errand *e) {
+    errand done = {.what = DONE, .allocator = e->allocator, .stream = e->stream};
+    pthread_t slow = begin_and_stop(e);
+    pthread_t waiter = begin_thread(run, &done);
     wait_a_moment();
-    cr_expect(!atomic_load(&done.is_back), "the stream is done, and will be named");
+    bool is_over = atomic_load(&done.is_back);
     cr_assert_eq(sem_post(&released), 0);
-    finish(slow, e);
-    finish(waiter, &done);
+    end_errand(slow, e);
+    end_errand(waiter, &done);
+    return is_over;
 }
 
 /* ---- Frees and waits ----------------------------------------------------------------------- */
 
-static fixture f;
-
 static void open_lazy(void) {
-    fixture_setup setup = {.schedule = DUCTILE_SCHEDULE_LAZY, .n_streams = 3, .n_devices = 2};
-    assert_fine(fixture_open(&f, &setup));
-    make_stops();
-}
-
-/* The first stream does not exist any more: a call that names it from now on makes a violation. */
-static void end_stream(void) {
-    assert_ok(ductile_virtual_stream_destroy(f.gpu, f.streams[f.n_streams - 1]));
-    f.n_streams--;
+    const fixture_setup setup = {.capacity_bytes = 1 * GIB,
+                                 .schedule = DUCTILE_SCHEDULE_LAZY,
+                                 .n_streams = 3,
+                                 .n_devices = 2};
+    assert_fine(two_ends_open(&t, &setup, SOCK_STREAM));
+    cr_assert_eq(sem_init(&reached, 0, 0), 0);
+    cr_assert_eq(sem_init(&released, 0, 0), 0);
 }
 
 static void close_audited(void) {
-    assert_fine(audit_fixture(&f, NULL));
-    assert_fine(fixture_close(&f));
+    assert_fine(audit_allocator(t.f.allocator, NULL));
+    close_ends();
 }
+
+TestSuite(stream_done_beside, .init = open_lazy, .fini = close_audited);
 
 static ductile_stream last_stream(void) {
-    return f.streams[f.n_streams - 1];
+    return t.f.streams[t.f.n_streams - 1];
 }
 
-static ductile_addr take_on(size_t stream) {
-    ductile_addr address = 0;
-    assert_ok(ductile_alloc(f.allocator, 20 * MIB, f.streams[stream], &address));
-    return address;
+/* The last stream does not exist any more: a call that names it from now on makes a violation. */
+static void end_stream(void) {
+    assert_ok(ductile_virtual_stream_destroy(t.f.gpu, last_stream()));
+    t.f.n_streams--;
 }
 
 static ductile_addr take_recorded(void) {
-    ductile_addr address = take_on(0);
+    ductile_addr address = take(20 * MIB);
     ductile_virtual_use use = {.address = address, .size = 20 * MIB, .writes = 1};
-    assert_ok(ductile_virtual_launch(f.gpu, last_stream(), &use, 1));
-    assert_ok(ductile_record_stream(f.allocator, address, last_stream()));
+    assert_ok(ductile_virtual_launch(t.f.gpu, last_stream(), &use, 1));
+    assert_ok(ductile_record_stream(t.f.allocator, address, last_stream()));
     return address;
 }
 
-static errand with_last_stream(ductile_addr address, bool stops) {
-    return (errand){
-        .allocator = f.allocator, .address = address, .stream = last_stream(), .stops = stops};
+static errand with_last_stream(deed what, ductile_addr address) {
+    return (errand){.what = what,
+                    .allocator = t.f.allocator,
+                    .address = address,
+                    .stream = last_stream(),
+                    .stops = true};
 }
-
-TestSuite(stream_done_beside, .init = open_lazy);
 
 /* What the free could not mark is not made up for on a stream that is gone. */
 Test(stream_done_beside, a_free_that_could_not_mark_the_stream) {
-    errand e = with_last_stream(take_recorded(), true);
-    errand done = {.allocator = f.allocator, .stream = e.stream};
+    ductile_allocator *a = t.f.allocator;
+    errand e = with_last_stream(FREE, take_recorded());
     const ductile_virtual_fault fault = {
         .struct_size = sizeof fault, .call = "event_record", .nth = 2, .code = 1};
-    assert_ok(ductile_virtual_inject(f.gpu, &fault));
-    pthread_t slow = start(do_free, &e);
-    cr_assert_eq(sem_wait(&reached), 0);
-    pthread_t waiter = start(do_stream_done, &done);
-    wait_a_moment(); /* it has marked the stream by now, as far as it could */
-    cr_assert_eq(sem_post(&released), 0);
-    finish(slow, &e);
-    finish(waiter, &done);
-    assert_u64(ductile_virtual_faults_fired(f.gpu), 1);
+    assert_ok(ductile_virtual_inject(t.f.gpu, &fault));
+    (void)is_done_beside(&e); /* the end has marked the stream by then, as far as it could */
+    assert_u64(ductile_virtual_faults_fired(t.f.gpu), 1);
     end_stream();
-    assert_ok(ductile_pool_begin(f.allocator, POOL, NULL, NULL));
-    assert_ok(ductile_pool_end(f.allocator, POOL)); /* marks what could not be marked before */
-    assert_ok(ductile_pool_release(f.allocator, POOL));
-    close_audited();
+    assert_ok(ductile_pool_begin(a, POOL, NULL, NULL));
+    assert_ok(ductile_pool_end(a, POOL)); /* marks what could not be marked before */
+    assert_ok(ductile_pool_release(a, POOL));
 }
 
 /* No context marker may be recorded: the trim waits for the stream. */
 Test(stream_done_beside, a_trim_that_waits_for_the_stream) {
-    assert_ok(ductile_set_captures(f.allocator, DUCTILE_CAPTURES_UNANNOUNCED));
-    assert_ok(ductile_free(f.allocator, take_on(f.n_streams - 1)));
-    errand e = with_last_stream(0, true);
+    ductile_addr address = 0;
+    assert_ok(ductile_set_captures(t.f.allocator, DUCTILE_CAPTURES_UNANNOUNCED));
+    assert_ok(ductile_alloc(t.f.allocator, 20 * MIB, last_stream(), &address));
+    assert_ok(ductile_free(t.f.allocator, address));
+    errand e = with_last_stream(TRIM, 0);
     e.looks = true;
-    done_waits_for(do_trim, &e);
+    cr_expect(!is_done_beside(&e), "the stream is done, and will be named");
     end_stream();
-    close_audited();
 }
 
 /* Where another GPU has access, a pause marks the streams that live blocks are recorded on. */
 Test(stream_done_beside, a_pause_that_marks_the_stream) {
-    assert_ok(ductile_enable_peer(f.allocator, 1));
-    assert_ok(ductile_pool_begin(f.allocator, POOL, NULL, NULL));
+    ductile_allocator *a = t.f.allocator;
+    assert_ok(ductile_enable_peer(a, 1));
+    assert_ok(ductile_pool_begin(a, POOL, NULL, NULL));
     ductile_addr address = take_recorded();
-    assert_ok(ductile_pool_end(f.allocator, POOL));
-    errand e = with_last_stream(address, true);
-    done_waits_for(do_pause, &e);
+    assert_ok(ductile_pool_end(a, POOL));
+    errand e = with_last_stream(PAUSE, address);
+    cr_expect(!is_done_beside(&e), "the stream is done, and will be named");
     end_stream();
-    assert_ok(ductile_resume(f.allocator, POOL));
-    assert_ok(ductile_pause(f.allocator, POOL,
-                            DUCTILE_CONTENTS_DROP)); /* asks for the marker, and not the stream */
-    assert_ok(ductile_free(f.allocator, address));
-    assert_ok(ductile_pool_release(f.allocator, POOL));
-    close_audited();
+    assert_ok(ductile_resume(a, POOL));
+    assert_ok(ductile_pause(a, POOL, DUCTILE_CONTENTS_DROP)); /* asks for the marker alone */
+    assert_ok(ductile_free(a, address));
+    assert_ok(ductile_pool_release(a, POOL));
 }
 
 /* ---- Imports ------------------------------------------------------------------------------- */
 
-static two_ends t;
-
-static void open_ends(void) {
-    const fixture_setup setup = {.capacity_bytes = 1 * GIB, .n_streams = 2};
-    assert_fine(two_ends_open(&t, &setup, SOCK_STREAM));
-    make_stops();
-}
-
 /* An import of the first stream. */
-static errand import_one(bool stops) {
-    ductile_addr address = 0;
-    assert_ok(ductile_alloc(t.f.allocator, 2 * MIB, t.f.streams[0], &address));
-    passing p = two_ends_pass(&t, address);
+static errand import_one(deed what, bool stops) {
+    passing p = two_ends_pass(&t, take(2 * MIB));
     assert_ok(p.imported);
-    return (errand){
-        .allocator = t.importer, .address = p.addr, .stream = t.f.streams[0], .stops = stops};
+    return (errand){.what = what,
+                    .allocator = t.importer,
+                    .address = p.addr,
+                    .stream = t.f.streams[0],
+                    .stops = stops};
 }
 
-TestSuite(stream_done_beside_import, .init = open_ends);
-
-Test(stream_done_beside_import, that_is_being_closed) {
-    errand e = import_one(true);
-    done_waits_for(do_close, &e);
-    assert_fine(two_ends_close(&t));
+Test(stream_done_beside, an_import_that_is_being_closed) {
+    errand e = import_one(CLOSE, true);
+    cr_expect(!is_done_beside(&e), "the stream is done, and will be named");
 }
 
 /* The import is there all the while: no thread is told that it is not. */
-Test(stream_done_beside_import, that_somebody_wants_to_close) {
-    errand done = import_one(true);
-    errand e = {.allocator = done.allocator, .address = done.address, .stream = done.stream};
+Test(stream_done_beside, an_import_that_somebody_wants_to_close) {
+    errand done = import_one(DONE, true);
+    errand e = {.what = CLOSE, .allocator = done.allocator, .address = done.address};
     done.passes = 1; /* the first marker is for what was recorded */
-    pthread_t marking = start(do_stream_done, &done);
-    cr_assert_eq(sem_wait(&reached), 0);
-    cr_assert(!atomic_load(&done.is_back), "the import was not marked");
+    pthread_t marking = begin_and_stop(&done);
     ductile_block_info info = {.struct_size = sizeof info};
     assert_ok(ductile_query_block(t.importer, e.address, &info));
-    pthread_t closing = start(do_close, &e);
+    pthread_t closing = begin_thread(run, &e);
     wait_a_moment();
     cr_assert_eq(sem_post(&released), 0);
-    finish(closing, &e);
-    finish(marking, &done);
-    assert_fine(two_ends_close(&t));
+    end_errand(closing, &e);
+    end_errand(marking, &done);
 }
 
 /* A thread that is told that the import goes may end its stream. */
@@ -307,13 +253,12 @@ static void end_its_stream(void *user, ductile_allocator *allocator,
     e->status = ductile_stream_done(allocator, e->stream);
 }
 
-Test(stream_done_beside_import, in_the_callback_that_is_told_of_the_close) {
-    errand e = import_one(false);
+Test(stream_done_beside, the_callback_that_is_told_of_a_close) {
+    errand e = import_one(DONE, false);
     uint64_t id = 0;
     assert_ok(ductile_add_map_callback(t.importer, end_its_stream, &e, 0, &id));
     e.status = DUCTILE_ERR_BUSY;
     assert_ok(ductile_import_close(t.importer, e.address));
     assert_ok(e.status);
     assert_ok(ductile_remove_map_callback(t.importer, id));
-    assert_fine(two_ends_close(&t));
 }

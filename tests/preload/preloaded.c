@@ -33,64 +33,46 @@ enum { MIB = 1 << 20 };
 
 /* ---- The three ways ------------------------------------------------------------------------- */
 
-/* X(field, symbol, name, version, variant, parameters) */
+/* X(field, symbol, name, version, variant) */
 #define USED(X)                                                                                    \
-    X(mem_alloc, cuMemAlloc_v2, "cuMemAlloc", 3020, 1, (ductile_addr * out, size_t size))          \
-    X(mem_free, cuMemFree_v2, "cuMemFree", 3020, 1, (ductile_addr addr))                           \
-    X(alloc_pitch, cuMemAllocPitch_v2, "cuMemAllocPitch", 3020, 1,                                 \
-      (ductile_addr * out, size_t * pitch, size_t width, size_t height, unsigned int element))     \
-    X(alloc_async, cuMemAllocAsync, "cuMemAllocAsync", 11020, 1,                                   \
-      (ductile_addr * out, size_t size, ductile_stream stream))                                    \
-    X(alloc_async_ptsz, cuMemAllocAsync_ptsz, "cuMemAllocAsync", 11020, 2,                         \
-      (ductile_addr * out, size_t size, ductile_stream stream))                                    \
-    X(alloc_from_pool, cuMemAllocFromPoolAsync, "cuMemAllocFromPoolAsync", 11020, 1,               \
-      (ductile_addr * out, size_t size, cu_mem_pool pool, ductile_stream stream))                  \
-    X(free_async, cuMemFreeAsync, "cuMemFreeAsync", 11020, 1,                                      \
-      (ductile_addr addr, ductile_stream stream))                                                  \
-    X(free_async_ptsz, cuMemFreeAsync_ptsz, "cuMemFreeAsync", 11020, 2,                            \
-      (ductile_addr addr, ductile_stream stream))                                                  \
-    X(alloc_managed, cuMemAllocManaged, "cuMemAllocManaged", 6000, 1,                              \
-      (ductile_addr * out, size_t size, unsigned int flags))                                       \
-    X(create, cuMemCreate, "cuMemCreate", 10020, 1,                                                \
-      (unsigned long long *out, size_t size, const void *props, unsigned long long flags))         \
-    X(get_info, cuMemGetInfo_v2, "cuMemGetInfo", 3020, 1,                                          \
-      (size_t * free_bytes, size_t * total_bytes))                                                 \
-    X(get_range, cuMemGetAddressRange_v2, "cuMemGetAddressRange", 3020, 1,                         \
-      (ductile_addr * base, size_t * size, ductile_addr addr))                                     \
-    X(get_attribute, cuPointerGetAttribute, "cuPointerGetAttribute", 4000, 1,                      \
-      (void *data, int attribute, ductile_addr addr))                                              \
-    X(get_attributes, cuPointerGetAttributes, "cuPointerGetAttributes", 7000, 1,                   \
-      (unsigned int n, int *attributes, void **data, ductile_addr addr))                           \
-    X(ipc_handle, cuIpcGetMemHandle, "cuIpcGetMemHandle", 4010, 1,                                 \
-      (void *handle, ductile_addr addr))                                                           \
-    X(trim_pool, cuMemPoolTrimTo, "cuMemPoolTrimTo", 11020, 1, (cu_mem_pool pool, size_t keep))    \
-    X(pool_access, cuMemPoolSetAccess, "cuMemPoolSetAccess", 11020, 1,                             \
-      (cu_mem_pool pool, const cu_access *map, size_t n))                                          \
-    X(enable_peer, cuCtxEnablePeerAccess, "cuCtxEnablePeerAccess", 4000, 1,                        \
-      (cu_context peer, unsigned int flags))                                                       \
-    X(disable_peer, cuCtxDisablePeerAccess, "cuCtxDisablePeerAccess", 4000, 1, (cu_context peer))  \
-    X(reset, cuDevicePrimaryCtxReset_v2, "cuDevicePrimaryCtxReset", 11000, 1, (cu_device device))  \
-    X(stream_destroy, cuStreamDestroy_v2, "cuStreamDestroy", 4000, 1, (ductile_stream stream))     \
-    X(begin_capture, cuStreamBeginCapture_v2, "cuStreamBeginCapture", 10010, 1,                    \
-      (ductile_stream stream, int mode))                                                           \
-    X(end_capture, cuStreamEndCapture, "cuStreamEndCapture", 10000, 1,                             \
-      (ductile_stream stream, void **graph))                                                       \
-    X(stream_create, cuStreamCreate, "cuStreamCreate", 2000, 1,                                    \
-      (ductile_stream * out, unsigned int flags))                                                  \
-    X(push_context, cuCtxPushCurrent_v2, "cuCtxPushCurrent", 4000, 1, (cu_context context))        \
-    X(pop_context, cuCtxPopCurrent_v2, "cuCtxPopCurrent", 4000, 1, (cu_context * out))
+    X(mem_alloc, cuMemAlloc_v2, "cuMemAlloc", 3020, 1)                                             \
+    X(mem_free, cuMemFree_v2, "cuMemFree", 3020, 1)                                                \
+    X(alloc_pitch, cuMemAllocPitch_v2, "cuMemAllocPitch", 3020, 1)                                 \
+    X(alloc_async, cuMemAllocAsync, "cuMemAllocAsync", 11020, 1)                                   \
+    X(alloc_async_ptsz, cuMemAllocAsync_ptsz, "cuMemAllocAsync", 11020, 2)                         \
+    X(alloc_from_pool, cuMemAllocFromPoolAsync, "cuMemAllocFromPoolAsync", 11020, 1)               \
+    X(free_async, cuMemFreeAsync, "cuMemFreeAsync", 11020, 1)                                      \
+    X(free_async_ptsz, cuMemFreeAsync_ptsz, "cuMemFreeAsync", 11020, 2)                            \
+    X(alloc_managed, cuMemAllocManaged, "cuMemAllocManaged", 6000, 1)                              \
+    X(create, cuMemCreate, "cuMemCreate", 10020, 1)                                                \
+    X(get_info, cuMemGetInfo_v2, "cuMemGetInfo", 3020, 1)                                          \
+    X(get_range, cuMemGetAddressRange_v2, "cuMemGetAddressRange", 3020, 1)                         \
+    X(get_attribute, cuPointerGetAttribute, "cuPointerGetAttribute", 4000, 1)                      \
+    X(get_attributes, cuPointerGetAttributes, "cuPointerGetAttributes", 7000, 1)                   \
+    X(ipc_handle, cuIpcGetMemHandle, "cuIpcGetMemHandle", 4010, 1)                                 \
+    X(trim_pool, cuMemPoolTrimTo, "cuMemPoolTrimTo", 11020, 1)                                     \
+    X(pool_access, cuMemPoolSetAccess, "cuMemPoolSetAccess", 11020, 1)                             \
+    X(enable_peer, cuCtxEnablePeerAccess, "cuCtxEnablePeerAccess", 4000, 1)                        \
+    X(disable_peer, cuCtxDisablePeerAccess, "cuCtxDisablePeerAccess", 4000, 1)                     \
+    X(reset, cuDevicePrimaryCtxReset_v2, "cuDevicePrimaryCtxReset", 11000, 1)                      \
+    X(stream_destroy, cuStreamDestroy_v2, "cuStreamDestroy", 4000, 1)                              \
+    X(begin_capture, cuStreamBeginCapture_v2, "cuStreamBeginCapture", 10010, 1)                    \
+    X(end_capture, cuStreamEndCapture, "cuStreamEndCapture", 10000, 1)                             \
+    X(stream_create, cuStreamCreate, "cuStreamCreate", 2000, 1)                                    \
+    X(push_context, cuCtxPushCurrent_v2, "cuCtxPushCurrent", 4000, 1)                              \
+    X(pop_context, cuCtxPopCurrent_v2, "cuCtxPopCurrent", 4000, 1)
 
 extern cu_result cuStreamCreate(ductile_stream *out, unsigned int flags);
 extern cu_result cuCtxPushCurrent_v2(cu_context context);
 extern cu_result cuCtxPopCurrent_v2(cu_context *out);
 
 static struct calls {
-#define FIELD(field, symbol, name, version, variant, parameters) cu_result(*field) parameters;
+#define FIELD(field, symbol, name, version, variant) __typeof__(&(symbol)) field;
     USED(FIELD)
 } cu;
 
 static void take_linked(void) {
-#define LINKED(field, symbol, name, version, variant, parameters) cu.field = symbol;
+#define LINKED(field, symbol, name, version, variant) cu.field = symbol;
     USED(LINKED)
 }
 
@@ -102,7 +84,7 @@ static void *driver(void) {
 
 static void take_by_dlsym(void) {
     void *found;
-#define BY_DLSYM(field, symbol, name, version, variant, parameters)                                \
+#define BY_DLSYM(field, symbol, name, version, variant)                                            \
     found = dlsym(driver(), #symbol);                                                              \
     memcpy(&cu.field, &found, sizeof(found));
     USED(BY_DLSYM)
@@ -125,7 +107,7 @@ static void take_by_search(void) {
     search_function search = find_search();
     int answer = 0;
     void *found;
-#define BY_SEARCH(field, symbol, name, version, variant, parameters)                               \
+#define BY_SEARCH(field, symbol, name, version, variant)                                           \
     CHECK(search(name, &found, version, variant, &answer) == 0 && answer == 0);                    \
     memcpy(&cu.field, &found, sizeof(found));
     USED(BY_SEARCH)

@@ -3,23 +3,28 @@
 
 #include "tests/support/complain.h"
 
-#include <ctype.h>
+#include <regex.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define DEPTH_MAX 64
+enum { DEPTH_MAX = 64 };
+
+#define STRING "\"([^\"\\[:cntrl:]]|\\\\([\"\\/bfnrt]|u[[:xdigit:]]{4}))*\""
+#define SCALAR "^(" STRING "|-?(0|[1-9][0-9]*)(\\.[0-9]+)?([eE][+-]?[0-9]+)?|true|false|null)"
 
 typedef struct reader {
-    const char *start, *at;
+    const char *start, *at, *end;
+    regex_t scalar;
     int depth;
 } reader;
 
-static void skip_space(reader *r) {
-    r->at += strspn(r->at, " \t\r\n");
+static const char *wrong(const reader *r, const char *what) {
+    return complain("%s at byte %zu: %.20s", what, (size_t)(r->at - r->start), r->at);
 }
 
 static bool take(reader *r, char c) {
+    r->at += strspn(r->at, " \t\r\n");
     if (*r->at != c) {
         return false;
     }
@@ -27,132 +32,55 @@ static bool take(reader *r, char c) {
     return true;
 }
 
-static const char *wrong(const reader *r, const char *what) {
-    return complain("%s at byte %zu: %.20s", what, (size_t)(r->at - r->start), r->at);
-}
-
-static const char *escape(reader *r) {
-    if (take(r, 'u')) {
-        for (int i = 0; i < 4; i++, r->at++) {
-            if (!isxdigit((unsigned char)*r->at)) {
-                return wrong(r, "not a hexadecimal digit");
-            }
-        }
-        return NULL;
+/* A string, a number or a word. */
+static const char *scalar(reader *r) {
+    r->at += strspn(r->at, " \t\r\n");
+    regmatch_t found = {.rm_so = 0, .rm_eo = (regoff_t)(r->end - r->at)};
+    if (regexec(&r->scalar, r->at, 1, &found, REG_STARTEND) != 0) {
+        return wrong(r, "no value");
     }
-    if (*r->at == '\0' || strchr("\"\\/bfnrt", *r->at) == NULL) {
-        return wrong(r, "not an escape");
-    }
-    r->at++;
-    return NULL;
-}
-
-static const char *string(reader *r) {
-    if (!take(r, '"')) {
-        return wrong(r, "not a string");
-    }
-    while (!take(r, '"')) {
-        if ((unsigned char)*r->at < 0x20) {
-            return wrong(r, "a control character or the end in a string");
-        }
-        if (take(r, '\\')) {
-            TRY(escape(r));
-        } else {
-            r->at++;
-        }
-    }
-    return NULL;
-}
-
-static const char *digits(reader *r) {
-    if (!isdigit((unsigned char)*r->at)) {
-        return wrong(r, "not a digit");
-    }
-    while (isdigit((unsigned char)*r->at)) {
-        r->at++;
-    }
-    return NULL;
-}
-
-static const char *number(reader *r) {
-    (void)take(r, '-');
-    if (!take(r, '0')) {
-        TRY(digits(r));
-    }
-    if (take(r, '.')) {
-        TRY(digits(r));
-    }
-    if (take(r, 'e') || take(r, 'E')) {
-        (void)(take(r, '+') || take(r, '-'));
-        TRY(digits(r));
-    }
+    r->at += found.rm_eo;
     return NULL;
 }
 
 static const char *value(reader *r);
 
-static const char *member(reader *r, bool is_object) {
-    if (is_object) {
-        skip_space(r);
-        TRY(string(r));
-        skip_space(r);
-        if (!take(r, ':')) {
-            return wrong(r, "no colon");
-        }
-    }
-    return value(r);
-}
-
 static const char *members(reader *r, bool is_object) {
     char close = is_object ? '}' : ']';
-    skip_space(r);
     if (take(r, close)) {
         return NULL;
     }
     do {
-        TRY(member(r, is_object));
-        skip_space(r);
+        if (is_object) {
+            r->at += strspn(r->at, " \t\r\n");
+            TRY(*r->at == '"' ? scalar(r) : wrong(r, "not a string"));
+            TRY(take(r, ':') ? NULL : wrong(r, "no colon"));
+        }
+        TRY(value(r));
     } while (take(r, ','));
     return take(r, close) ? NULL : wrong(r, "no comma and no end");
-}
-
-static const char *word(reader *r) {
-    static const char *const words[] = {"true", "false", "null"};
-    for (size_t i = 0; i < 3; i++) {
-        if (strncmp(r->at, words[i], strlen(words[i])) == 0) {
-            r->at += strlen(words[i]);
-            return NULL;
-        }
-    }
-    return wrong(r, "no value");
 }
 
 static const char *value(reader *r) {
     if (++r->depth > DEPTH_MAX) {
         return wrong(r, "too deep");
     }
-    skip_space(r);
-    const char *why = NULL;
-    if (*r->at == '"') {
-        why = string(r);
-    } else if (take(r, '{')) {
-        why = members(r, true);
-    } else if (take(r, '[')) {
-        why = members(r, false);
-    } else if (*r->at == '-' || isdigit((unsigned char)*r->at)) {
-        why = number(r);
-    } else {
-        why = word(r);
-    }
+    bool is_object = take(r, '{');
+    bool is_list = !is_object && take(r, '[');
+    const char *why = is_object || is_list ? members(r, is_object) : scalar(r);
     r->depth--;
     return why;
 }
 
 const char *json_check(const char *text) {
-    reader r = {.start = text, .at = text};
-    TRY(value(&r));
-    skip_space(&r);
-    return *r.at == '\0' ? NULL : wrong(&r, "more after the value");
+    reader r = {.start = text, .at = text, .end = text + strlen(text)};
+    if (regcomp(&r.scalar, SCALAR, REG_EXTENDED) != 0) {
+        return "the expression is wrong";
+    }
+    const char *why = value(&r);
+    regfree(&r.scalar);
+    r.at += strspn(r.at, " \t\r\n");
+    return why != NULL ? why : *r.at == '\0' ? NULL : wrong(&r, "more after the value");
 }
 
 int text_sink_write(void *user, const char *text, size_t length) {

@@ -70,13 +70,6 @@ const char *two_ends_close(two_ends *t) {
     return NULL;
 }
 
-void two_ends_abandon(two_ends *t) {
-    disconnect(t);
-    (void)ductile_destroy(t->importer);
-    (void)ductile_destroy(t->f.allocator);
-    fixture_abandon(&t->f);
-}
-
 /* The side that fails closes: so the header says, and the other side must not wait for more. */
 static void *send_it(void *argument) {
     passing *p = argument;

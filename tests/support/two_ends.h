@@ -26,9 +26,6 @@ const char *two_ends_open(two_ends *t, const fixture_setup *setup, int socket_ty
 /* Destroys all of it: nothing is left on the device, no descriptor is left open. */
 const char *two_ends_close(two_ends *t);
 
-/* The same, but what the device and the driver's failures left is not looked at. */
-void two_ends_abandon(two_ends *t);
-
 /* Closes the sockets and makes new ones. */
 const char *two_ends_reconnect(two_ends *t, int socket_type);
 

@@ -6,10 +6,8 @@
  */
 #include "tests/support/audit.h"
 #include "tests/support/complain.h"
-#include "tests/support/expect.h"
+#include "tests/support/numbered.h"
 #include "tests/support/rng.h"
-
-#include <stdlib.h>
 
 #define N_PASSES 40
 #define WARMED_UP 4 /* after a tenth of the passes nothing may grow any more */
@@ -18,10 +16,6 @@
 #define N_SAVED (4 * N_LAYERS)
 
 #define LEAST_EFFICIENCY 0.985
-#define LEAST_WITH_LARGE_HANDLES 0.97
-#define LEAST_WITH_ROOM 0.94
-#define MOST_SPAN 4 /* times the peak */
-#define FEW_GAPS 10
 
 /* A training step on one stream. Owner: one test. */
 typedef struct training {
@@ -135,87 +129,69 @@ static void nothing_creeps(const ductile_stats *early, const ductile_stats *late
     cr_assert_leq((double)(late->free_blocks + late->gap_blocks), 2 * spans + 64);
 }
 
-static void forty_passes(const fixture_setup *setup, uint64_t seed, double least) {
-    training *t = malloc(sizeof *t);
-    cr_assert_not_null(t);
-    start(t, setup, seed);
-    ductile_stats early = {.struct_size = sizeof early};
-    uint64_t early_peak = 0;
-    for (size_t i = 0; i < N_PASSES; i++) {
+static void play(training *t, size_t n_passes) {
+    for (size_t i = 0; i < n_passes; i++) {
         pass(t);
         assert_fine(t->why);
         assert_fine(audit_fixture(&t->f, NULL));
-        if (i + 1 == WARMED_UP) {
-            early = fixture_stats(t->f.allocator);
-            early_peak = t->live_peak_bytes;
-        }
     }
-    ductile_stats late = fixture_stats(t->f.allocator);
-    cr_assert_geq(efficiency(t), least, "efficiency %.4f after %d passes", efficiency(t), N_PASSES);
-    cr_assert_leq(late.address_span_peak_bytes, MOST_SPAN * t->live_peak_bytes,
-                  "the addresses span %.2f times the peak",
-                  (double)late.address_span_peak_bytes / (double)t->live_peak_bytes);
-    nothing_creeps(&early, &late, (double)t->live_peak_bytes / (double)early_peak);
-    assert_fine(fixture_close(&t->f));
-    free(t);
 }
 
-Test(drift, forty_passes_stay_tight_with_eager_work) {
-    fixture_setup setup = {.capacity_bytes = 64 * GIB, .conf = "sizes:tight"};
-    forty_passes(&setup, 1, LEAST_EFFICIENCY);
+/* Large handles may grow with each longer step: they are exchanged for ones that fill a gap. */
+static const struct {
+    const char *conf;
+    ductile_schedule schedule;
+    uint64_t seed;
+    double least_efficiency;
+    uint64_t most_span; /* times the peak */
+    uint64_t most_gaps;
+} cases[] = {{"sizes:tight", DUCTILE_SCHEDULE_EAGER, 1, LEAST_EFFICIENCY, 4, UINT64_MAX},
+             {"sizes:tight", DUCTILE_SCHEDULE_LAGGING, 2, LEAST_EFFICIENCY, 4, UINT64_MAX},
+             {"", DUCTILE_SCHEDULE_EAGER, 1, 0.94, 4, UINT64_MAX}, /* with room to spare */
+             {"sizes:20M", DUCTILE_SCHEDULE_EAGER, 4, 0.97, 2, 10}};
+
+ParameterizedTestParameters(drift, forty_passes_stay_as_tight_as_the_first) {
+    return numbered(0, sizeof cases / sizeof *cases);
 }
 
-Test(drift, forty_passes_with_room_to_spare_do_not_spread) {
-    fixture_setup setup = {.capacity_bytes = 64 * GIB};
-    forty_passes(&setup, 1, LEAST_WITH_ROOM);
-}
-
-Test(drift, forty_passes_stay_tight_with_lagging_work) {
-    fixture_setup setup = {.capacity_bytes = 64 * GIB,
-                           .schedule = DUCTILE_SCHEDULE_LAGGING,
+ParameterizedTest(uint64_t *i, drift, forty_passes_stay_as_tight_as_the_first) {
+    static training t;
+    start(&t,
+          &(fixture_setup){.capacity_bytes = 64 * GIB,
+                           .schedule = cases[*i].schedule,
                            .lag = 2,
-                           .conf = "sizes:tight"};
-    forty_passes(&setup, 2, LEAST_EFFICIENCY);
-}
-
-/* Handles that are too large for a gap are exchanged for ones that fill it. */
-Test(drift, forty_passes_with_large_handles_leave_few_gaps) {
-    training *t = malloc(sizeof *t);
-    cr_assert_not_null(t);
-    start(t, &(fixture_setup){.capacity_bytes = 64 * GIB, .conf = "sizes:20M"}, 4);
-    for (size_t i = 0; i < N_PASSES; i++) {
-        pass(t);
-        assert_fine(t->why);
-        assert_fine(audit_fixture(&t->f, NULL));
-    }
-    ductile_stats late = fixture_stats(t->f.allocator);
-    cr_assert_geq(efficiency(t), LEAST_WITH_LARGE_HANDLES, "efficiency %.4f", efficiency(t));
-    cr_assert_leq(late.address_span_peak_bytes, MOST_SPAN * t->live_peak_bytes / 2);
-    cr_assert_leq(late.gap_blocks, FEW_GAPS, "%llu gaps after the last dip",
+                           .conf = cases[*i].conf},
+          cases[*i].seed);
+    play(&t, WARMED_UP);
+    ductile_stats early = fixture_stats(t.f.allocator);
+    uint64_t early_peak = t.live_peak_bytes;
+    play(&t, N_PASSES - WARMED_UP);
+    ductile_stats late = fixture_stats(t.f.allocator);
+    cr_assert_geq(efficiency(&t), cases[*i].least_efficiency, "efficiency %.4f after %d passes",
+                  efficiency(&t), N_PASSES);
+    cr_assert_leq(late.address_span_peak_bytes, cases[*i].most_span * t.live_peak_bytes,
+                  "the addresses span %.2f times the peak",
+                  (double)late.address_span_peak_bytes / (double)t.live_peak_bytes);
+    cr_assert_leq(late.gap_blocks, cases[*i].most_gaps, "%llu gaps after the last dip",
                   (unsigned long long)late.gap_blocks);
-    assert_fine(fixture_close(&t->f));
-    free(t);
+    if (cases[*i].most_gaps == UINT64_MAX) {
+        nothing_creeps(&early, &late, (double)t.live_peak_bytes / (double)early_peak);
+    }
+    assert_fine(fixture_close(&t.f));
 }
 
 /* With as little memory as the peak needs: every pass has to move handles, none may be refused. */
 Test(drift, forty_passes_fit_just_above_the_peak) {
-    training *t = malloc(sizeof *t);
-    cr_assert_not_null(t);
+    static training t;
     fixture_setup setup = {.capacity_bytes = 64 * GIB};
-    start(t, &setup, 3);
+    start(&t, &setup, 3);
     for (size_t i = 0; i < N_PASSES; i++) {
-        pass(t);
+        pass(&t);
     }
-    uint64_t needed = (uint64_t)((double)t->live_peak_bytes / LEAST_EFFICIENCY);
-    assert_fine(fixture_close(&t->f));
-
+    uint64_t needed = (uint64_t)((double)t.live_peak_bytes / LEAST_EFFICIENCY);
+    assert_fine(fixture_close(&t.f));
     setup.capacity_bytes = (needed + FIXTURE_GRANULE - 1) / FIXTURE_GRANULE * FIXTURE_GRANULE;
-    start(t, &setup, 3);
-    for (size_t i = 0; i < N_PASSES; i++) {
-        pass(t);
-        assert_fine(t->why);
-    }
-    assert_fine(audit_fixture(&t->f, NULL));
-    assert_fine(fixture_close(&t->f));
-    free(t);
+    start(&t, &setup, 3);
+    play(&t, N_PASSES);
+    assert_fine(fixture_close(&t.f));
 }
