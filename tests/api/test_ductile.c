@@ -18,11 +18,6 @@ static void open_default(void) {
     assert_fine(fixture_open(&f, NULL));
 }
 
-static void open_lazy(void) {
-    fixture_setup setup = {.schedule = DUCTILE_SCHEDULE_LAZY, .n_streams = 2};
-    assert_fine(fixture_open(&f, &setup));
-}
-
 static void close_fixture(void) {
     assert_fine(fixture_close(&f));
 }
@@ -152,12 +147,6 @@ Test(life, an_idle_allocator_holds_nothing, .init = open_default, .fini = close_
     assert_u64(v.handles, 0);
     assert_u64(v.mappings, 0);
     assert_fine(audit_fixture(&f, NULL));
-}
-
-Test(life, destroy_takes_back_live_blocks, .init = open_lazy, .fini = close_fixture) {
-    for (size_t i = 1; i <= 20; i++) {
-        (void)must_alloc(f.allocator, i * 100000, f.streams[i % 2]);
-    }
 }
 
 Test(life, create_and_destroy_leave_nothing_each_time, .init = open_default,

@@ -7,6 +7,7 @@
 #include "tests/support/json_check.h"
 #include "tests/support/one_fixture.h"
 
+#include <ductile_share.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -38,16 +39,6 @@ static void make_variety(void) {
 /* ---- Statistics ---------------------------------------------------------------------------- */
 
 TestSuite(stats, .init = open_two_streams, .fini = close_audited);
-
-Test(stats, a_new_allocator_has_nothing_but_bookkeeping) {
-    ductile_stats s = fixture_stats(f.allocator);
-    assert_u64(s.reserved_bytes, 0);
-    assert_u64(s.reserved_peak_bytes, 0);
-    assert_u64(s.handles, 0);
-    assert_u64(s.live_blocks, 0);
-    assert_u64(s.allocs, 0);
-    cr_assert_gt(s.host_bytes, 0);
-}
 
 Test(stats, identities_hold_in_a_varied_state) {
     make_variety();
@@ -180,6 +171,43 @@ Test(inspection, a_pending_block_still_says_what_was_asked_for) {
     assert_ok(ductile_walk(f.allocator, NULL, find_pending, &found));
     assert_u64(found.address, block);
     assert_u64(found.requested_size, 1000);
+}
+
+typedef struct seen {
+    ductile_addr address;
+    ductile_block_state state;
+    uint32_t flags;
+} seen;
+
+static int see(void *user, const ductile_block_info *b) {
+    seen *s = user;
+    if (b->address <= s->address && s->address < b->address + b->size) {
+        s->state = b->state;
+        s->flags = b->flags;
+    }
+    return 0;
+}
+
+static void assert_seen(ductile_addr address, ductile_block_state state, uint32_t flags) {
+    seen s = {.address = address};
+    assert_ok(ductile_walk(f.allocator, NULL, see, &s));
+    assert_u64(s.state, state);
+    assert_u64(s.flags & DUCTILE_BLOCK_PINNED, flags);
+}
+
+/* The pin is of the memory, not of the block: it shows as long as memory is there. */
+Test(inspection, a_walk_shows_a_pin_on_memory_that_was_freed) {
+    ductile_addr pinned = take_granules(2, 0);
+    assert_ok(ductile_pin(f.allocator, pinned));
+    assert_seen(pinned, DUCTILE_BLOCK_LIVE, DUCTILE_BLOCK_PINNED);
+    launch(pinned, FIXTURE_GRANULE, 1);
+    assert_ok(ductile_free_ex(f.allocator, pinned, &f.streams[1], 1, NULL));
+    assert_seen(pinned, DUCTILE_BLOCK_PENDING, DUCTILE_BLOCK_PINNED);
+    assert_fine(fixture_sync_all(&f));
+    assert_ok(ductile_trim(f.allocator, NULL, 0, NULL));
+    assert_seen(pinned, DUCTILE_BLOCK_FREE, DUCTILE_BLOCK_PINNED);
+    assert_ok(ductile_unpin(f.allocator, pinned));
+    assert_seen(pinned, DUCTILE_BLOCK_FREE, 0);
 }
 
 /* ---- Snapshot ------------------------------------------------------------------------------ */

@@ -89,6 +89,23 @@ Test(share, a_machine_without_the_means_is_named) {
     }
 }
 
+/* Devices 1 and 2 reach this one, device 3 does not, device 4 does not exist. */
+Test(share, a_device_that_cannot_reach_or_is_not_there_is_told) {
+    ductile_virtual_gpu *gpu = NULL;
+    ductile_allocator *a = NULL;
+    ductile_virtual_options device;
+    ductile_virtual_options_init(&device);
+    device.n_devices = 4;
+    device.unreachable_devices = 8;
+    assert_ok(create_on(device, "", &gpu, &a));
+    assert_status(ductile_enable_peer(a, 3), DUCTILE_ERR_UNSUPPORTED);
+    assert_status(ductile_enable_peer(a, 4), DUCTILE_ERR_NO_DEVICE);
+    assert_ok(ductile_enable_peer(a, 1));
+    assert_ok(ductile_enable_peer(a, 1));
+    assert_ok(ductile_destroy(a));
+    ductile_virtual_destroy(gpu);
+}
+
 Test(share, too_few_descriptors_are_noticed_before_any_is_opened) {
     ductile_addr here = take(100 * GRANULE);
     struct rlimit before;

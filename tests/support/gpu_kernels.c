@@ -276,10 +276,3 @@ int gpu_graph_launch(const gpu_kernels *gpu, void *graph, ductile_stream stream)
 int gpu_graph_destroy(const gpu_kernels *gpu, void *graph) {
     return gpu->call.exec_destroy(graph);
 }
-
-/* The same steps as HASH in the kernels. */
-uint32_t gpu_word(uint64_t id, uint64_t index) {
-    uint32_t word = (uint32_t)index * 0x9E3779B1u + (uint32_t)id;
-    word = (word ^ (word >> 16)) * 0x85EBCA6Bu;
-    return word ^ (word >> 13);
-}

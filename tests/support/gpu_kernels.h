@@ -2,7 +2,7 @@
 /*
  * Kernels for tests on hardware, compiled by the driver from text (gpu_kernels_ptx.c), and what it
  * takes to launch them, with the driver library opened at run time as Ductile does. Words are 32
- * bits; the word at index i of a pattern `id` is gpu_word(id, i).
+ * bits; the word at index i of a pattern `id` is a hash of both.
  *
  * Functions return the driver's code, 0 for success.
  */
@@ -58,9 +58,6 @@ int gpu_start(const gpu_kernels *gpu, const gpu_launch *launch);
 int gpu_capture_end(const gpu_kernels *gpu, ductile_stream stream, void **graph);
 int gpu_graph_launch(const gpu_kernels *gpu, void *graph, ductile_stream stream);
 int gpu_graph_destroy(const gpu_kernels *gpu, void *graph);
-
-/* What the kernels write, for checks by the host. */
-uint32_t gpu_word(uint64_t id, uint64_t index);
 
 /* The kernels as text, by gpu_kernel. Those before GPU_FIRST_DEPENDENT run on any device of the
  * last ten years. */

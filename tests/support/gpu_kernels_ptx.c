@@ -56,7 +56,7 @@
     "bra NEXT;\n"                                                                                  \
     "DONE:\n"
 
-/* %hash = gpu_word(%id, %i) */
+/* %hash = a hash of %id and %i */
 #define HASH                                                                                       \
     "cvt.u32.u64 %r5, %i;\n"                                                                       \
     "mul.lo.u32 %hash, %r5, 0x9E3779B1;\n"                                                         \

@@ -65,6 +65,15 @@ static void abort_plan(void) {
     end_plan();
 }
 
+/* So much is lacking, and nothing was touched. */
+static void assert_refused_plan(uint64_t n, uint64_t may_create, donors from, uint64_t lacks) {
+    assert_status(plan_granules(n, may_create, from), DUCTILE_ERR_OUT_OF_MEMORY);
+    assert_u64(p->lacks, lacks);
+    assert_layout(first, "L1 F4 L1 G");
+    index_unlock();
+    end_plan();
+}
+
 Test(plan, marks_all_that_it_touches_busy) {
     assert_ok(plan_granules(6, 2, OWN));
     assert_layout(first, "L1 B4 L1 B6 G");
@@ -93,19 +102,12 @@ Test(plan, aborted_leaves_everything_as_it_was) {
 }
 
 Test(plan, refused_for_lack_of_memory_says_how_much_and_touches_nothing) {
-    assert_status(plan_granules(6, 1, OWN), DUCTILE_ERR_OUT_OF_MEMORY);
-    assert_u64(p->lacks, G);
-    assert_layout(first, "L1 F4 L1 G");
-    index_unlock();
-    end_plan();
+    assert_refused_plan(6, 1, OWN, G);
     close_audited();
 }
 
 Test(plan, takes_from_nobody_who_was_not_asked) {
-    assert_status(plan_granules(6, 5, NOBODY), DUCTILE_ERR_OUT_OF_MEMORY);
-    assert_u64(p->lacks, G);
-    index_unlock();
-    end_plan();
+    assert_refused_plan(6, 5, NOBODY, G);
     assert_ok(plan_granules(6, 6, NOBODY));
     assert_u64(p->n_donors, 0);
     assert_layout(first, "L1 F4 L1 B6 G");
@@ -118,12 +120,7 @@ Test(plan, takes_no_handle_that_is_pinned) {
     ductile_addr four = take_granules(4, 0); /* the free ones again */
     assert_ok(ductile_pin(a, four));
     give(four);
-    assert_layout(first, "L1 F4 L1 G");
-    assert_status(plan_granules(6, 5, OWN), DUCTILE_ERR_OUT_OF_MEMORY);
-    assert_u64(p->lacks, G);
-    assert_layout(first, "L1 F4 L1 G");
-    index_unlock();
-    end_plan();
+    assert_refused_plan(6, 5, OWN, G);
     assert_ok(ductile_unpin(a, four));
     close_audited();
 }
@@ -180,17 +177,25 @@ Test(plan, that_cannot_be_carried_out_is_undone) {
     close_audited();
 }
 
-Test(plan, to_heal_moves_memory_above_a_gap_into_it) {
-    ductile_addr four = take_granules(4, 0);
-    ductile_addr more[3];
-    for (int i = 0; i < 3; i++) {
-        more[i] = take_granules(2, 0);
+/* Behind L1 L4 L1: F2 G2 F2 G2 ... F2 L1, from n runs of two granules; what was F4 is in use. */
+static void make_gaps(ductile_addr *runs, int n) {
+    (void)take_granules(4, 0);
+    for (int i = 0; i < n; i++) {
+        runs[i] = take_granules(2, 0);
     }
     (void)take_granules(1, 0);
-    give(more[1]);
+    for (int i = 1; i < n; i += 2) {
+        give(runs[i]);
+    }
     assert_ok(ductile_trim(a, NULL, 0, NULL));
-    give(more[0]);
-    give(more[2]);
+    for (int i = 0; i < n; i += 2) {
+        give(runs[i]);
+    }
+}
+
+Test(plan, to_heal_moves_memory_above_a_gap_into_it) {
+    ductile_addr more[3];
+    make_gaps(more, 3);
     assert_layout(first, "L1 L4 L1 F2 G2 F2 L1 G");
     dpool_arena *arena = block_at(first)->region->arena;
     begin_plan();
@@ -202,24 +207,13 @@ Test(plan, to_heal_moves_memory_above_a_gap_into_it) {
                                             1)); /* at the end of the range */
     index_unlock();
     end_plan();
-    give(four);
     close_audited();
 }
 
 /* What is left then is at the low end: a trim, and the gap behind all blocks, get the rest. */
 Test(plan, to_heal_takes_the_topmost_memory_of_its_run_beyond_other_gaps) {
     ductile_addr more[5];
-    (void)take_granules(4, 0);
-    for (int i = 0; i < 5; i++) {
-        more[i] = take_granules(2, 0);
-    }
-    (void)take_granules(1, 0);
-    give(more[1]);
-    give(more[3]);
-    assert_ok(ductile_trim(a, NULL, 0, NULL));
-    give(more[0]);
-    give(more[2]);
-    give(more[4]);
+    make_gaps(more, 5);
     assert_layout(first, "L1 L4 L1 F2 G2 F2 G2 F2 L1 G");
     dpool_arena *arena = block_at(first)->region->arena;
     begin_plan();

@@ -198,33 +198,17 @@ static void *poll_slowly(void *arg) {
     return NULL;
 }
 
-/* Of the one block that is pending. */
-static void begin_slow_poll(slow_poll *p, pthread_t *thread) {
+Test(pending, blocks_that_another_thread_polls_are_counted_and_waited_for) {
+    slow_poll p;
+    pthread_t thread;
     free_on(take(2 * MIB, 0), 1);
-    p->arena = f.allocator->arenas;
-    cr_assert_eq(pthread_barrier_init(&p->has_taken, NULL, 2), 0);
-    cr_assert_eq(pthread_create(thread, NULL, poll_slowly, p), 0);
-    (void)pthread_barrier_wait(&p->has_taken);
-}
-
-static void end_slow_poll(slow_poll *p, pthread_t thread) {
-    cr_assert_eq(pthread_join(thread, NULL), 0);
-    (void)pthread_barrier_destroy(&p->has_taken);
-    close_audited();
-}
-
-Test(pending, blocks_that_another_thread_polls_are_counted) {
-    slow_poll p;
-    pthread_t thread;
-    begin_slow_poll(&p, &thread);
+    p.arena = f.allocator->arenas;
+    cr_assert_eq(pthread_barrier_init(&p.has_taken, NULL, 2), 0);
+    cr_assert_eq(pthread_create(&thread, NULL, poll_slowly, &p), 0);
+    (void)pthread_barrier_wait(&p.has_taken);
     assert_u64(dpool_count_pending_marks(f.allocator), 1);
-    end_slow_poll(&p, thread);
-}
-
-Test(pending, blocks_that_another_thread_polls_are_waited_for) {
-    slow_poll p;
-    pthread_t thread;
-    begin_slow_poll(&p, &thread);
     assert_u64(dpool_wait_oldest(f.allocator, NULL, UINT64_MAX), 2 * MIB);
-    end_slow_poll(&p, thread);
+    cr_assert_eq(pthread_join(thread, NULL), 0);
+    (void)pthread_barrier_destroy(&p.has_taken);
+    close_audited();
 }
