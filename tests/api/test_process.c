@@ -197,22 +197,3 @@ Test(process, driver_errors_reach_the_log_with_name_and_code) {
     h.allocator = NULL;
     assert_fine(fixture_close(&f));
 }
-
-Test(process, memory_that_is_lost_is_said_and_counted) {
-    heard h = {.n = 0};
-    fixture_setup setup = {.log = hear, .log_user = &h};
-    assert_fine(fixture_open(&f, &setup));
-    ductile_addr address = 0;
-    assert_ok(ductile_alloc(f.allocator, 10 * MIB, f.streams[0], &address));
-    assert_ok(ductile_free(f.allocator, address));
-    ductile_virtual_fault fault = {
-        .struct_size = sizeof fault, .call = "unmap", .nth = 1, .code = 999};
-    assert_ok(ductile_virtual_inject(f.gpu, &fault));
-    assert_status(ductile_trim(f.allocator, NULL, 0, NULL), DUCTILE_ERR_DRIVER);
-    ductile_stats s = fixture_stats(f.allocator);
-    cr_assert(s.quarantined_bytes > 0 && h.n > 0, "%llu bytes quarantined, %d lines logged",
-              (unsigned long long)s.quarantined_bytes, h.n);
-    assert_fine(audit_allocator(f.allocator, NULL));
-    (void)ductile_destroy(f.allocator);
-    fixture_abandon(&f);
-}

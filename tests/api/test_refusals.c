@@ -255,6 +255,9 @@ static const ductile_sleep_tag bad_tags[] = {
     X(INVALID_ARGUMENT, ductile_query_block(a, 1, NULL))                                           \
     X(INVALID_ARGUMENT, ductile_walk(a, NULL, NULL, NULL))                                         \
     X(INVALID_ARGUMENT, ductile_snapshot_json(a, NULL, NULL))                                      \
+    X(INVALID_ARGUMENT, ductile_plan_eviction(a, 0, own, 0, NULL, NULL, NULL, &e))                 \
+    X(INVALID_ARGUMENT, ductile_plan_eviction(a, 512, own, 1, &block, NULL, &address, &e))         \
+    X(INVALID_ARGUMENT, ductile_plan_eviction(a, 512, own, 0, NULL, NULL, NULL, &no_size))         \
     X(INVALID_ARGUMENT, ductile_set_captures(a, (ductile_captures)3))                              \
     X(INVALID_ARGUMENT, set_limit(a, DUCTILE_SHARE(1.5)))                                          \
     X(INVALID_ARGUMENT, set_limit(a, DUCTILE_SHARE_FLAG))                                          \
@@ -301,6 +304,7 @@ Test(refusals, arguments_that_no_call_takes_are_refused_and_change_nothing) {
     const ductile_stream own = f.streams[0];
     ductile_sleep_request tags[4], large = *SET(.all = 1);
     ductile_sleep_report small = {.struct_size = 1}, report = {.struct_size = sizeof report};
+    ductile_eviction e = {.struct_size = sizeof e}, no_size = {.struct_size = 0};
     ductile_imported_tag *tag = NULL;
     ductile_addr address = 1;
     uint64_t id = 1;

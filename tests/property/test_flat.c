@@ -21,34 +21,29 @@ static void begin(void) {
 
 TestSuite(flat, .init = begin);
 
-/* Half as much more with each part. */
-static void grow(size_t offset) {
-    for (size_t i = 0; i < FLAT_PARTS; i++) {
-        uint64_t value;
-        memcpy(&value, (char *)&all[i] + offset, sizeof value);
-        value += i * value / 2;
-        memcpy((char *)&all[i] + offset, &value, sizeof value);
-    }
-}
-
-static void assert_found(size_t offset, const char *what) {
-    begin();
-    grow(offset);
-    const char *why = flat_judge(all);
-    cr_assert(why != NULL && strstr(why, what) != NULL, "%s: %s", what, why == NULL ? "-" : why);
-}
-
 Test(flat, a_run_that_sways_a_little_is_flat) {
     const char *why = flat_judge(all);
     cr_assert_null(why, "%s", why);
 }
 
 Test(flat, what_grows_is_named) {
-    assert_found(offsetof(flat_sample, resident), "resident bytes");
-    assert_found(offsetof(flat_sample, host), "bytes of bookkeeping");
-    assert_found(offsetof(flat_sample, handles), "handles");
-    assert_found(offsetof(flat_sample, mappings), "mappings");
-    assert_found(offsetof(flat_sample, addresses), "addresses");
+    static const struct {
+        size_t offset;
+        const char *what;
+    } cases[] = {{offsetof(flat_sample, resident), "resident bytes"},
+                 {offsetof(flat_sample, host), "bytes of bookkeeping"},
+                 {offsetof(flat_sample, handles), "handles"},
+                 {offsetof(flat_sample, mappings), "mappings"},
+                 {offsetof(flat_sample, addresses), "addresses"}};
+    for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
+        begin();
+        for (size_t i = 0; i < FLAT_PARTS; i++) { /* half as much more with each part */
+            uint64_t *value = (uint64_t *)(void *)((char *)&all[i] + cases[k].offset);
+            *value += i * *value / 2;
+        }
+        const char *why = flat_judge(all);
+        cr_assert(why != NULL && strstr(why, cases[k].what) != NULL, "%s", cases[k].what);
+    }
 }
 
 Test(flat, operations_that_take_ever_longer_are_found) {
