@@ -131,16 +131,6 @@ Test(life, a_private_virtual_device_needs_nothing_else) {
     assert_ok(ductile_destroy(a));
 }
 
-/* A caller built against an older header has room for fewer fields. */
-Test(life, get_options_keeps_to_the_callers_struct, .init = open_default, .fini = close_fixture) {
-    ductile_options o;
-    memset(&o, 0xEE, sizeof o);
-    o.struct_size = offsetof(ductile_options, zero);
-    ductile_get_options(f.allocator, &o);
-    cr_assert_eq(o.driver, DUCTILE_DRIVER_VIRTUAL);
-    cr_assert_eq((unsigned)o.zero, 0xEEEEEEEE, "wrote beyond the caller's struct");
-}
-
 Test(life, an_idle_allocator_holds_nothing, .init = open_default, .fini = close_fixture) {
     ductile_virtual_state v = fixture_state(&f);
     assert_u64(v.used_bytes, 0);

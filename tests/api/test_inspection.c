@@ -84,19 +84,6 @@ Test(stats, driver_calls_are_timed_from_the_call_that_asks) {
     assert_ok(ductile_destroy(timed));
 }
 
-/* A caller built against an older header has a shorter struct. */
-Test(stats, a_shorter_struct_gets_the_fields_that_fit) {
-    (void)take(1000, 0);
-    ductile_stats s;
-    memset(&s, 0xEE, sizeof s);
-    s.struct_size = offsetof(ductile_stats, allocated_peak_bytes);
-    assert_ok(ductile_get_stats(f.allocator, NULL, &s));
-    assert_u64(s.allocated_bytes, 1024);
-    assert_u64(s.allocated_peak_bytes, 0xEEEEEEEEEEEEEEEE);
-    s.struct_size = 0;
-    assert_status(ductile_get_stats(f.allocator, NULL, &s), DUCTILE_ERR_INVALID_ARGUMENT);
-}
-
 /* ---- Blocks -------------------------------------------------------------------------------- */
 
 TestSuite(inspection, .init = open_two_streams, .fini = close_audited);

@@ -15,7 +15,9 @@
 #include <ductile_pressure.h>
 #include <ductile_share.h>
 #include <ductile_sleep.h>
+#include <stddef.h>
 #include <stdlib.h>
+#include <string.h>
 
 static ductile_addr block;
 static uint64_t oom_callback;
@@ -252,6 +254,8 @@ static const ductile_sleep_tag bad_tags[] = {
     X(FOREIGN_POINTER, ductile_free_ex(a, 512, NULL, 0, &is_pending))                              \
     X(INVALID_ARGUMENT, ductile_free_ex(a, block, NULL, 1, NULL))                                  \
     X(INVALID_ARGUMENT, ductile_get_stats(a, NULL, NULL))                                          \
+    X(INVALID_ARGUMENT, ductile_get_stats(a, NULL, &no_stats))                                     \
+    X(INVALID_ARGUMENT, ductile_get_oom_report(a, &newer_report))                                  \
     X(INVALID_ARGUMENT, ductile_query_block(a, 1, NULL))                                           \
     X(INVALID_ARGUMENT, ductile_walk(a, NULL, NULL, NULL))                                         \
     X(INVALID_ARGUMENT, ductile_snapshot_json(a, NULL, NULL))                                      \
@@ -305,6 +309,8 @@ Test(refusals, arguments_that_no_call_takes_are_refused_and_change_nothing) {
     ductile_sleep_request tags[4], large = *SET(.all = 1);
     ductile_sleep_report small = {.struct_size = 1}, report = {.struct_size = sizeof report};
     ductile_eviction e = {.struct_size = sizeof e}, no_size = {.struct_size = 0};
+    ductile_stats no_stats = {.struct_size = 0};
+    ductile_oom_report newer_report = {.struct_size = sizeof newer_report + 1};
     ductile_imported_tag *tag = NULL;
     ductile_addr address = 1;
     uint64_t id = 1;
@@ -330,5 +336,37 @@ Test(refusals, arguments_that_no_call_takes_are_refused_and_change_nothing) {
     assert_ok(ductile_import_release(a, NULL));
     ductile_drop_held_tag(NULL);
     assert_ok(ductile_pool_release(a, pool));
+    close_audited();
+}
+
+/* ---- Callers built against an older header -------------------------------------------------- */
+
+/* The struct ends before this field: something is written before it, and nothing from there on. */
+#define assert_kept_short(type, field, call)                                                       \
+    do {                                                                                           \
+        type s;                                                                                    \
+        memset(&s, 0xEE, sizeof s);                                                                \
+        s.struct_size = offsetof(type, field);                                                     \
+        call;                                                                                      \
+        size_t n_same = 0;                                                                         \
+        for (size_t i = sizeof s.struct_size; i < sizeof s; i++) {                                 \
+            bool is_same = ((unsigned char *)&s)[i] == 0xEE;                                       \
+            n_same += is_same && i < offsetof(type, field);                                        \
+            cr_assert(is_same || i < offsetof(type, field), "%s, byte %zu", #type, i);             \
+        }                                                                                          \
+        cr_assert_eq(n_same, 0, "%s: %zu bytes were not written", #type, n_same);                  \
+    } while (0)
+
+Test(refusals, a_shorter_struct_gets_the_fields_that_fit) {
+    open_fixture(NULL);
+    ductile_allocator *a = f.allocator;
+    block = take(1000, 0);
+    assert_kept_short(ductile_stats, allocated_peak_bytes,
+                      assert_ok(ductile_get_stats(a, NULL, &s)));
+    assert_kept_short(ductile_options, zero, ductile_get_options(a, &s));
+    assert_kept_short(ductile_oom_report, device, assert_ok(ductile_get_oom_report(a, &s)));
+    assert_kept_short(
+        ductile_eviction, cost,
+        assert_ok(ductile_plan_eviction(a, 512, f.streams[0], 0, NULL, NULL, NULL, &s)));
     close_audited();
 }

@@ -50,38 +50,33 @@ static void assert_place(dpool_place place, uint64_t granule, uint64_t lacks) {
     cr_assert_eq(place.block, block_at(place.start));
 }
 
-Test(placement, free_memory_at_either_side_of_a_gap_is_used) {
-    assert_place(choose(2 * G), 2, 1); /* from 2 or from 3: the lower */
-    assert_place(choose(3 * G), 1, 2);
-    assert_place(choose(4 * G), 1, 3);
+/* Free memory at either side of a gap is used, in gaps alone the lowest that holds all of it, and
+ * no window crosses a live block. Of two that lack the same the lower serves. */
+Test(placement, is_where_least_is_lacking) {
+    static const struct {
+        uint64_t size;
+        bool in_gap;
+        uint64_t granule, lacks;
+    } cases[] = {{2 * G, false, 2, 1},     {3 * G, false, 1, 2}, {4 * G, false, 1, 3},
+                 {5 * G, false, 6, 5},     {G, true, 1, 1},      {2 * G, true, 1, 2},
+                 {2 * G + 512, true, 6, 3}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        assert_place(cases[i].in_gap ? choose_gap(cases[i].size) : choose(cases[i].size),
+                     cases[i].granule, cases[i].lacks);
+    }
     close_audited();
 }
 
 Test(placement, a_part_of_a_granule_lacks_a_whole_one) {
-    index_lock();
-    dpool_place place =
-        dpool_place_choose_locked(f.allocator, block_at(first)->region->arena, G + 512);
-    index_unlock();
+    dpool_place place = choose(G + 512);
     assert_u64(place.n_granules, 1);
     assert_u64(place.start, first + 3 * G - 512); /* the end of the lower gap, and the free block */
-    close_audited();
-}
-
-Test(placement, no_window_crosses_a_live_block) {
-    assert_place(choose(5 * G), 6, 5);
     close_audited();
 }
 
 Test(placement, what_no_run_is_long_enough_for_has_no_place) {
     cr_assert_null(choose(UINT64_C(1) << 46).block);
     cr_assert_null(choose_gap(UINT64_C(1) << 46).block);
-    close_audited();
-}
-
-Test(placement, in_gaps_alone_the_lowest_that_holds_all_of_it) {
-    assert_place(choose_gap(G), 1, 1);
-    assert_place(choose_gap(2 * G), 1, 2);
-    assert_place(choose_gap(2 * G + 512), 6, 3);
     close_audited();
 }
 
@@ -128,7 +123,7 @@ Test(placement_of_whole_granules, lacks_no_more_than_others) {
 /* Of two windows that lack the same the lower one, in whichever order their gaps are met. */
 static void equal_windows(bool lower_gap_is_made_first) {
     ductile_addr blocks[9];
-    fixture_open(&f, NULL);
+    open_fixture(NULL);
     for (int i = 0; i < 9; i++) {
         blocks[i] = take_granules(1, 0);
     }
@@ -147,10 +142,7 @@ static void equal_windows(bool lower_gap_is_made_first) {
 
 TestSuite(equal_places);
 
-Test(equal_places, the_lower_serves_when_its_gap_is_older) {
+Test(equal_places, the_lower_serves_whichever_gap_is_older) {
     equal_windows(true);
-}
-
-Test(equal_places, the_lower_serves_when_its_gap_is_younger) {
     equal_windows(false);
 }

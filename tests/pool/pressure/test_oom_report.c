@@ -63,20 +63,6 @@ Test(oom_report, names_those_who_hold_most_largest_first) {
     close_audited();
 }
 
-Test(oom_report, smaller_structs_get_the_fields_that_fit) {
-    open_fixture(NULL);
-    (void)refused(512 * MIB, 0);
-    ductile_oom_report r;
-    memset(&r, 0x5A, sizeof r);
-    r.struct_size = offsetof(ductile_oom_report, device);
-    assert_ok(ductile_get_oom_report(f.allocator, &r));
-    assert_u64(r.number, 1);
-    cr_assert_eq(r.device, 0x5A5A5A5A);
-    r.struct_size = sizeof r + 1;
-    assert_status(ductile_get_oom_report(f.allocator, &r), DUCTILE_ERR_INVALID_ARGUMENT);
-    close_audited();
-}
-
 /* ---- Whose --------------------------------------------------------------------------------- */
 
 static void *refuse_on_a_thread(void *user) {

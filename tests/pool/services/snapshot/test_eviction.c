@@ -124,15 +124,6 @@ Test(eviction, what_cannot_be_meant_changes_nothing) {
     cr_assert_eq(memcmp(&e, &before, sizeof e), 0);
 }
 
-Test(eviction, a_smaller_struct_gets_the_fields_that_fit) {
-    fill_granules(4);
-    e = (ductile_eviction){.struct_size = offsetof(ductile_eviction, cost), .cost = 77};
-    assert_ok(
-        ductile_plan_eviction(f.allocator, QUARTER, f.streams[0], 4, live, costs, chosen, &e));
-    assert_u64(e.size, QUARTER);
-    assert_u64(e.cost, 77);
-}
-
 Test(eviction, it_makes_no_driver_call) {
     fill_granules(8);
     uint64_t calls = fixture_state(&f).calls;
