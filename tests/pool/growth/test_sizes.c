@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What is left to other streams beside what is in use, and what trims in every step cost. How large
- * handles are made is in tests/scenarios/sizes.txt.
+ * What is left to other streams beside what is in use. How large handles are made, and what trims in
+ * every step cost, is in tests/scenarios/sizes.txt.
  */
 #include "pool/growth/sizes.h"
 
@@ -10,35 +10,6 @@
 
 static void open_roomy(const char *conf) {
     open_fixture(&(fixture_setup){.capacity_bytes = 128 * GIB, .n_streams = 2, .conf = conf});
-}
-
-static void take_turns(unsigned turns) {
-    ductile_addr blocks[8];
-    for (unsigned turn = 0; turn < turns; turn++) {
-        for (size_t i = 0; i < 8; i++) {
-            blocks[i] = take(100 * MIB, turn % 2);
-        }
-        for (size_t i = 0; i < 8; i++) {
-            give(blocks[i]);
-        }
-    }
-}
-
-/* It does not learn in each step again what the streams need. */
-Test(sizes, a_program_that_trims_at_every_step_keeps_its_peak) {
-    open_roomy(NULL);
-    uint64_t calls[4];
-    ductile_addr weights = take(GIB, 0);
-    for (int step = 0; step < 4; step++) {
-        uint64_t before = fixture_stats(f.allocator).driver_calls;
-        take_turns(200);
-        give(take(8 * GIB, 0));
-        assert_ok(ductile_trim(f.allocator, NULL, 0, NULL));
-        calls[step] = fixture_stats(f.allocator).driver_calls - before;
-    }
-    cr_assert_lt(calls[3], calls[0] / 4, "%llu calls", (unsigned long long)calls[3]);
-    give(weights);
-    close_audited();
 }
 
 /* While that is held, more is created rather than taken from other streams. */
