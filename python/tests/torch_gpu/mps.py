@@ -111,6 +111,8 @@ class Service:
     def __init__(self, folder: str) -> None:
         self.where = {**os.environ, "CUDA_MPS_PIPE_DIRECTORY": f"{folder}/pipe",
                       "CUDA_MPS_LOG_DIRECTORY": f"{folder}/log"}  # fmt: skip
+        # The service numbers anew what it was given: its clients name that, or all of it.
+        self.of_clients = {k: v for k, v in self.where.items() if k != "CUDA_VISIBLE_DEVICES"}
         self.log = Path(folder) / "log"
         for name in ("pipe", "log"):
             (Path(folder) / name).mkdir()
@@ -141,7 +143,7 @@ class Client:
         command = [sys.executable, __file__, "--client", what, "--allocator", allocator]
         self.process = allocators.start(
             [*command, "--for-seconds", more.pop("seconds", "10")],
-            env={**service.where, **more}, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            env={**service.of_clients, **more}, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         )  # fmt: skip
 
     def wait_ready(self) -> None:
