@@ -105,14 +105,20 @@ def be_client(given: argparse.Namespace) -> int:
 # ---- The service -------------------------------------------------------------------------------
 
 
+def renumbered(given: str | None) -> dict[str, str]:
+    """What clients say of the devices that the service was given: it numbers them anew."""
+    if not given:
+        return {}
+    return {"CUDA_VISIBLE_DEVICES": ",".join(str(n) for n in range(len(given.split(","))))}
+
+
 class Service:
     """nvidia-cuda-mps-control, in a folder of its own."""
 
     def __init__(self, folder: str) -> None:
         self.where = {**os.environ, "CUDA_MPS_PIPE_DIRECTORY": f"{folder}/pipe",
                       "CUDA_MPS_LOG_DIRECTORY": f"{folder}/log"}  # fmt: skip
-        # The service numbers anew what it was given: its clients name that, or all of it.
-        self.of_clients = {k: v for k, v in self.where.items() if k != "CUDA_VISIBLE_DEVICES"}
+        self.of_clients = {**self.where, **renumbered(os.environ.get("CUDA_VISIBLE_DEVICES"))}
         self.log = Path(folder) / "log"
         for name in ("pipe", "log"):
             (Path(folder) / name).mkdir()
