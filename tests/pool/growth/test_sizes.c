@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What is left to other streams beside what is in use. How large handles are made, and what trims in
- * every step cost, is in tests/scenarios/sizes.txt.
+ * What is left to other streams beside what is in use. How large handles are made, and what trims
+ * in every step cost, is in tests/scenarios/sizes.txt.
  */
 #include "pool/growth/sizes.h"
 
