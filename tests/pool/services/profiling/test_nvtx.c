@@ -141,6 +141,36 @@ Test(nvtx, a_wait_is_a_range) {
     close_beside();
 }
 
+/* ---- Failing calls --------------------------------------------------------------------------- */
+
+static void fail_each(const char *call) {
+    uint64_t n_failed = 0;
+    for (uint64_t nth = 1; nth <= 12; nth++) {
+        const fixture_setup setup = {.conf = "nvtx:ranges,sizes:tight"};
+        const ductile_virtual_fault fault = {
+            .struct_size = sizeof fault, .call = call, .nth = nth, .code = 999};
+        open_fixture(&setup);
+        ductile_addr first = take_granules(2, 0);
+        assert_ok(ductile_virtual_inject(f.gpu, &fault));
+        ductile_addr second = 0;
+        n_failed += ductile_alloc(f.allocator, 3 * FIXTURE_GRANULE, f.streams[0], &second) != 0;
+        give(first);
+        n_failed += ductile_trim(f.allocator, NULL, 0, NULL) != DUCTILE_OK;
+        n_failed += ductile_destroy(f.allocator) != DUCTILE_OK;
+        assert_balanced();
+        fixture_abandon(&f);
+    }
+    cr_expect_gt(n_failed, 0, "%s never failed", call);
+}
+
+Test(nvtx, failing_driver_calls_leave_no_range) {
+    load_tool(FAKE_NVTX_WHOLE);
+    static const char *const calls[] = {"map", "unmap", "set_access", "context_sync"};
+    for (size_t i = 0; i < sizeof calls / sizeof calls[0]; i++) {
+        fail_each(calls[i]);
+    }
+}
+
 Test(nvtx, two_allocators_tell_the_same_tool) {
     open_beside(FAKE_NVTX_WHOLE, "nvtx:ranges");
     ductile_allocator *second = NULL;
