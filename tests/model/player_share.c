@@ -48,17 +48,6 @@ static const char *pass_it(player *p, const words *w, passing *it) {
     return answers(p, w, is_refused ? it->exported : it->imported);
 }
 
-static const char *holds(player *p, ductile_addr at, const model_block *b) {
-    uint8_t bytes[64];
-    if (b->is_blank || b->is_paused) {
-        return NULL;
-    }
-    NEED_OK(ductile_virtual_read_back(p->s.f.gpu, bytes, at, sizeof bytes, p->s.slots[0].stream));
-    NEED(bytes[0] == b->pattern && bytes[63] == b->pattern, "%llx holds %02x where it arrives",
-         b->address, bytes[0]);
-    return NULL;
-}
-
 /* "b = pass a", "b = pass a 1": imported for stream 0, or 1; b is its address there. */
 VERB(play_pass, "pass") {
     passing it;
@@ -82,7 +71,7 @@ VERB(play_pass, "pass") {
     s->imports[s->n_imports++] = it.addr;
     NEED(it.size >= s->m.blocks[i].size, "%llu bytes arrive", (unsigned long long)it.size);
     NEED((it.addr - it.block) % s->granule == 0, "the place in the granule is lost");
-    TRY(holds(p, it.addr, &s->m.blocks[i]));
+    TRY(is_seen_at(&p->s, &s->m.blocks[i], it.addr));
     return player_name(p, w->target, it.addr);
 }
 
@@ -94,7 +83,7 @@ const char *play_pass_once_more(player *p) {
     pass_memory(&it);
     NEED(it.exported == DUCTILE_OK && it.imported == DUCTILE_OK, "export: %s, import: %s",
          ductile_status_name(it.exported), ductile_status_name(it.imported));
-    TRY(holds(p, it.addr, &p->s.m.blocks[0]));
+    TRY(is_seen_at(&p->s, &p->s.m.blocks[0], it.addr));
     NEED_OK(ductile_import_close(p->s.importer, it.addr));
     return ductile_unexport(p->s.f.allocator, it.block) == DUCTILE_OK ? NULL : "unexport";
 }
@@ -118,7 +107,7 @@ VERB(play_same, "same") {
     TRY(p->how.is_lenient ? NULL : value_of(p, word_at(w, 1), &there));
     TRY(p->how.is_lenient ? NULL : value_of(p, word_at(w, 2), &here));
     size_t i = model_find(&p->s.m, here);
-    return i < p->s.m.n ? holds(p, there, &p->s.m.blocks[i]) : NULL;
+    return i < p->s.m.n ? is_seen_at(&p->s, &p->s.m.blocks[i], there) : NULL;
 }
 
 /* "unexport a" */
@@ -212,7 +201,7 @@ static const char *tag_arrives(player *p, const passing *it) {
         size_t at = model_find(&p->s.m, it->names[i].address);
         NEED(t->names[i].size == it->names[i].size && strcmp(t->names[i].name, "a label") == 0,
              "label %zu is another one", i);
-        TRY(holds(p, t->address + t->names[i].offset, &p->s.m.blocks[at]));
+        TRY(is_seen_at(&p->s, &p->s.m.blocks[at], t->address + t->names[i].offset));
     }
     return NULL;
 }

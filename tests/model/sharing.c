@@ -47,12 +47,11 @@ const char *make_importer(subject *s) {
     return fixture_add_allocator(&s->f, &s->setup, &s->importer);
 }
 
-static const char *contents_arrive(subject *s, const model_block *b, ductile_addr at) {
+const char *is_seen_at(subject *s, const model_block *b, ductile_addr at) {
     uint8_t bytes[64];
-    if (b->is_blank) {
+    if (b->is_blank || b->is_paused) {
         return NULL;
     }
-    TRY(sync_all(s)); /* streams that have ended may still be at work on it */
     NEED_OK(ductile_virtual_read_back(s->f.gpu, bytes, at, sizeof bytes, s->slots[0].stream));
     NEED(bytes[0] == b->pattern && bytes[63] == b->pattern, "%llx holds %02x where it arrives",
          b->address, bytes[0]);
@@ -73,7 +72,8 @@ static const char *pass_block(subject *s, const model_block *b) {
     s->pins[s->n_pins++] = (pin_state){b->address, b->size, true};
     NEED(p.size >= b->size, "%llu bytes arrive of %llu", (unsigned long long)p.size,
          (unsigned long long)b->size);
-    return contents_arrive(s, b, p.addr);
+    TRY(b->is_blank ? NULL : sync_all(s)); /* streams that have ended may still be at work on it */
+    return is_seen_at(s, b, p.addr);
 }
 
 /* Not beside faults, which would leave half a message in the socket, nor where addresses end. */

@@ -326,6 +326,8 @@ const char *nothing_is_stuck(subject *s, size_t slot);
 
 /* A second allocator, and a socket to it; where there is none yet. */
 const char *make_importer(subject *s);
+/* The importer sees what the block holds, at that address of its own. */
+const char *is_seen_at(subject *s, const model_block *b, ductile_addr at);
 const char *end_sharing(subject *s);
 
 /* ---- operations.c -------------------------------------------------------------------------- */
