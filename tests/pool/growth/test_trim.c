@@ -95,5 +95,3 @@ Test(trim, passes_over_handles_with_a_second_address) {
     cr_assert(times >= 3, "only %zu times some handles of a block were aliased and some not",
               times);
 }
-
-/* ---- Captures of others -------------------------------------------------------------------- */
