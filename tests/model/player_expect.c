@@ -128,7 +128,7 @@ static bool of_block(const player *p, const char *name, uint64_t *out) {
     ductile_block_info info = {.struct_size = sizeof info};
     uint64_t address = 0;
     const char *block = strchr(name, ':');
-    if (block == NULL || value_of(p, block + 1, &address) != NULL) {
+    if (block == NULL || names_value(&p->names, block + 1, &address) != NULL) {
         return false;
     }
     *out = address;
@@ -190,16 +190,6 @@ static const char *figure(const player *p, const char *name, uint64_t *out, bool
 
 /* ---- Comparing ----------------------------------------------------------------------------- */
 
-static bool holds(uint64_t got, const char *how, uint64_t value) {
-    return strcmp(how, "=") == 0    ? got == value
-           : strcmp(how, "!=") == 0 ? got != value
-           : strcmp(how, "<") == 0  ? got < value
-           : strcmp(how, "<=") == 0 ? got <= value
-           : strcmp(how, ">") == 0  ? got > value
-           : strcmp(how, ">=") == 0 ? got >= value
-                                    : false;
-}
-
 /* "expect FIGURE = VALUE"; "+ VALUE" and "- VALUE": more or less than at the latest note. */
 VERB(play_expect, "expect") {
     uint64_t got = 0;
@@ -212,7 +202,7 @@ VERB(play_expect, "expect") {
     }
     NEED(w->n == 4, "an expectation has four words");
     TRY(figure(p, w->at[1], &got, &is_since));
-    TRY(value_of(p, w->at[3], &value));
+    TRY(names_value(&p->names, w->at[3], &value));
     bool is_change = strcmp(how, "+") == 0 || strcmp(how, "-") == 0;
     if (is_change) {
         NEED(statistic(&p->noted, w->at[1], &before) ||
@@ -220,7 +210,7 @@ VERB(play_expect, "expect") {
              "only statistics and what the device has are noted");
         value = how[0] == '+' ? before + value : before - value;
     }
-    NEED(holds(got, is_change ? "=" : how, value), "it is %llu (%s %llu)", (unsigned long long)got,
+    NEED(words_compare(got, is_change ? "=" : how, value), "it is %llu (%s %llu)", (unsigned long long)got,
          how, (unsigned long long)value);
     return NULL;
 }

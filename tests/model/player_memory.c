@@ -205,10 +205,7 @@ VERB(reset_peaks, "reset_peaks") {
 /* ---- Pins ---------------------------------------------------------------------------------- */
 
 VERB(pin, "pin") {
-    uint64_t address = 0;
-    if (value_of(p, word_at(w, 1), &address) != NULL) {
-        return p->how.is_lenient ? NULL : complain("no block has that name");
-    }
+    ADDRESS(address);
     size_t i = model_find(&p->s.m, address);
     if (p->s.n_pins == MOST_PINS) {
         return complain("too many pins");
@@ -222,10 +219,7 @@ VERB(pin, "pin") {
 
 /* "free_pinned a": who pinned it goes on to use it, until the unpin. */
 VERB(free_pinned, "free_pinned") {
-    uint64_t address = 0;
-    if (value_of(p, word_at(w, 1), &address) != NULL) {
-        return p->how.is_lenient ? NULL : complain("no block has that name");
-    }
+    ADDRESS(address);
     size_t i = model_find(&p->s.m, address);
     if (i == p->s.m.n) {
         return p->how.is_lenient ? NULL : complain("nothing to free");
@@ -235,10 +229,7 @@ VERB(free_pinned, "free_pinned") {
 }
 
 VERB(unpin, "unpin") {
-    uint64_t address = 0;
-    if (value_of(p, word_at(w, 1), &address) != NULL) {
-        return p->how.is_lenient ? NULL : complain("no block has that name");
-    }
+    ADDRESS(address);
     if (model_find(&p->s.m, address) == p->s.m.n) {
         ductile_virtual_block_end(p->s.f.gpu, address);
     }

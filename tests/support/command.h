@@ -12,6 +12,11 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/* By value. */
+extern const char *const schedule_names[4];
+/* False: no schedule has that name. */
+bool schedule_named(const char *name, ductile_schedule *out);
+
 /* Exit statuses. CTest counts 77 as skipped. */
 enum {
     COMMAND_PASSED = 0,
