@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The file of lines that a real device gave. */
 #include "tests/conformance/conformance.h"
+#include "tests/support/script.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -11,17 +12,6 @@ struct golden_lines {
     char **lines;
     size_t n_lines;
 };
-
-static char *read_all(FILE *file) {
-    char *text = NULL;
-    size_t capacity = 0;
-    ssize_t length = getdelim(&text, &capacity, '\0', file);
-    if (length < 0) {
-        free(text);
-        return NULL;
-    }
-    return text;
-}
 
 static void cut_lines(golden_lines *golden) {
     char *rest = NULL;
@@ -42,13 +32,12 @@ static size_t count_lines(const char *text) {
 }
 
 golden_lines *golden_read(const char *path) {
-    FILE *file = fopen(path, "r");
-    if (file == NULL) {
+    char *text = NULL;
+    if (script_text(path, &text) != NULL) {
+        free(text);
         return NULL;
     }
     golden_lines *golden = calloc(1, sizeof(*golden));
-    char *text = read_all(file);
-    (void)fclose(file);
     char **lines = text != NULL ? calloc(count_lines(text), sizeof(*lines)) : NULL;
     if (golden == NULL || lines == NULL) {
         free(golden);

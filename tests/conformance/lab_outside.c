@@ -166,7 +166,7 @@ ductile_stream new_blocking_stream(lab *l) {
         note(l, "setup stream_create");
     }
     if (stream != NULL) {
-        keep_stream(l, stream);
+        remember(l, A_STREAM, (uint64_t)(uintptr_t)stream, 0);
     }
     return stream;
 }

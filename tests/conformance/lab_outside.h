@@ -21,13 +21,6 @@ void *end_capture_as_graph(lab *l, ductile_stream stream);
 void launch_graph(lab *l, void *graph, ductile_stream stream);
 void destroy_graph(lab *l, void *graph);
 
-/* A context of the device that is not the primary one: of its own, or green. */
-typedef struct elsewhere {
-    ductile_stream stream; /* of that context; NULL: it could not be made */
-    void *context;
-    void *green; /* NULL: a context of its own */
-} elsewhere;
-
 elsewhere open_elsewhere(lab *l, bool is_green);
 /* Pre: its stream is done. */
 void close_elsewhere(lab *l, const elsewhere *e);

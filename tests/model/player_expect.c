@@ -210,7 +210,7 @@ VERB(play_expect, "expect") {
              "only statistics and what the device has are noted");
         value = how[0] == '+' ? before + value : before - value;
     }
-    NEED(words_compare(got, is_change ? "=" : how, value), "it is %llu (%s %llu)", (unsigned long long)got,
-         how, (unsigned long long)value);
+    NEED(words_compare(got, is_change ? "=" : how, value), "it is %llu (%s %llu)",
+         (unsigned long long)got, how, (unsigned long long)value);
     return NULL;
 }

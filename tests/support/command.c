@@ -96,6 +96,9 @@ static bool read_option(const command_option *options, size_t n, char **argv, in
         return true;
     }
     const char *value = argv[*i + 1]; /* NULL behind the last word */
+    if (o->otherwise != NULL && (value == NULL || strncmp(value, "--", 2) == 0)) {
+        return read_value(o, o->otherwise);
+    }
     *i += value != NULL;
     return value != NULL && read_value(o, value);
 }

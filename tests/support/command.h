@@ -36,6 +36,7 @@ typedef struct command_option {
     ductile_schedule *schedule; /* by name */
     const char **text;
     const char *placeholder; /* of a text, in the usage */
+    const char *otherwise;   /* a text where no value follows; NULL: one has to follow */
 } command_option;
 
 /* Reads the command line of `program`. Prints the usage and ends the program at --help, and with
