@@ -32,7 +32,6 @@
 #include <stdio.h>
 
 enum {
-    MOST_BLOCKS = 8192,
     STEPS_PER_CYCLE = 1500,
     CHECK_EVERY_CYCLES = 4,
     TRIM_EVERY_CYCLES = 9,
@@ -55,11 +54,6 @@ typedef struct request {
     const char *state; /* NULL: a whole run */
 } request;
 
-typedef struct block {
-    canvas canvas;
-    uint32_t stream;
-} block;
-
 typedef struct churn {
     request request;
     program_device p;
@@ -71,9 +65,7 @@ typedef struct churn {
     rng rng;
     pieces behind;
 
-    block blocks[MOST_BLOCKS]; /* live, in no order */
-    size_t n_blocks;
-    uint64_t live_bytes;
+    gallery live;
     uint64_t next_id;
 
     uint64_t allocs, frees, refusals, shared, cycles, checks;
@@ -116,7 +108,7 @@ static const char *ask(churn *c, ductile_stream stream, canvas *it, bool *got) {
 
 /* A block on any stream. */
 static const char *allocate(churn *c, uint64_t size, bool *got) {
-    block b = {.canvas = {.size = size}};
+    painted b = {.canvas = {.size = size}};
     b.stream = (uint32_t)rng_below(&c->rng, c->request.n_streams);
     ductile_stream stream = c->p.streams[b.stream];
     TRY(ask(c, stream, &b.canvas, got));
@@ -128,15 +120,14 @@ static const char *allocate(churn *c, uint64_t size, bool *got) {
         TRY(dawdle(&c->p.painter, stream, rng_between(&c->rng, 1000, 200000)));
     }
     TRY(paint(&c->p.painter, &b.canvas, stream));
-    c->blocks[c->n_blocks++] = b;
-    c->live_bytes += size;
+    gallery_add(&c->live, b);
     c->painted_bytes += size;
     c->allocs++;
     return NULL;
 }
 
 /* A second stream, in order after the first, is the last to look and to write. */
-static const char *share(churn *c, const block *b, ductile_stream *user) {
+static const char *share(churn *c, const painted *b, ductile_stream *user) {
     uint64_t n = c->request.n_streams;
     uint32_t second = (uint32_t)((b->stream + 1 + rng_below(&c->rng, n - 1)) % n);
     *user = c->p.streams[second];
@@ -148,10 +139,8 @@ static const char *share(churn *c, const block *b, ductile_stream *user) {
 }
 
 static const char *release_at(churn *c, size_t index) {
-    block b = c->blocks[index];
+    painted b = gallery_remove(&c->live, index);
     ductile_stream user = c->p.streams[b.stream];
-    c->blocks[index] = c->blocks[--c->n_blocks];
-    c->live_bytes -= b.canvas.size;
     if (c->request.n_streams > 1 && rng_percent(&c->rng, SHARE_PERCENT)) {
         TRY(share(c, &b, &user));
     }
@@ -162,11 +151,11 @@ static const char *release_at(churn *c, size_t index) {
 }
 
 static const char *release_any(churn *c) {
-    return release_at(c, rng_below(&c->rng, c->n_blocks));
+    return release_at(c, rng_below(&c->rng, c->live.n));
 }
 
 static const char *release_until(churn *c, uint64_t live_bytes) {
-    while (c->n_blocks > 0 && c->live_bytes > live_bytes) {
+    while (c->live.n > 0 && c->live.live_bytes > live_bytes) {
         TRY(release_any(c));
     }
     return NULL;
@@ -178,11 +167,11 @@ static const char *release_until(churn *c, uint64_t live_bytes) {
 static const char *step(churn *c, uint64_t level) {
     uint64_t size = size_of_cycle(c);
     bool got = false;
-    if (c->n_blocks == MOST_BLOCKS || c->live_bytes + size > level) {
-        return c->n_blocks > 0 ? release_any(c) : NULL;
+    if (c->live.n == GALLERY_MOST || c->live.live_bytes + size > level) {
+        return c->live.n > 0 ? release_any(c) : NULL;
     }
     TRY(allocate(c, size, &got));
-    return got ? NULL : release_until(c, c->live_bytes - c->live_bytes / 8);
+    return got ? NULL : release_until(c, c->live.live_bytes - c->live.live_bytes / 8);
 }
 
 static const char *check_invariants(churn *c) {
@@ -387,10 +376,10 @@ static const char *judge(churn *c) {
 static const char *destroy_allocator(churn *c) {
     ductile_allocator *allocator = c->allocator;
     c->allocator = NULL;
-    while (c->n_blocks > 0) {
-        program_announce(&c->p, &c->blocks[--c->n_blocks].canvas, false);
+    while (c->live.n > 0) {
+        painted b = gallery_remove(&c->live, c->live.n - 1);
+        program_announce(&c->p, &b.canvas, false);
     }
-    c->live_bytes = 0;
     NEED_OK(ductile_destroy(allocator));
     return NULL;
 }
@@ -401,7 +390,7 @@ static const char *live_and_go(churn *c) {
     for (int i = 0; i < 200; i++) {
         bool got = false;
         TRY(allocate(c, size_of_cycle(c), &got));
-        if (i % 2 == 0 && c->n_blocks > 0) {
+        if (i % 2 == 0 && c->live.n > 0) {
             TRY(release_any(c));
         }
     }

@@ -33,14 +33,26 @@ const char *program_open_driver(program_device *p, const ductile_virtual_options
     return NULL;
 }
 
-const char *program_open(program_device *p, const ductile_virtual_options *options,
-                         size_t n_streams) {
-    TRY(program_open_driver(p, options));
+const char *program_furnish(program_device *p, size_t n_streams) {
     TRY(painter_open(&p->painter, p->driver, p->device));
     for (p->n_streams = 0; p->n_streams < n_streams; p->n_streams++) {
         NEED_OK(dvmm_stream_create(p->driver, &p->streams[p->n_streams]));
     }
     return NULL;
+}
+
+const char *program_clear(program_device *p) {
+    painter_close(&p->painter);
+    while (p->n_streams > 0) {
+        NEED_OK(dvmm_stream_destroy(p->driver, p->streams[--p->n_streams]));
+    }
+    return NULL;
+}
+
+const char *program_open(program_device *p, const ductile_virtual_options *options,
+                         size_t n_streams) {
+    TRY(program_open_driver(p, options));
+    return program_furnish(p, n_streams);
 }
 
 static const char *close_virtual(ductile_virtual_gpu *gpu) {
@@ -56,10 +68,7 @@ static const char *close_virtual(ductile_virtual_gpu *gpu) {
 }
 
 const char *program_close(program_device *p) {
-    painter_close(&p->painter);
-    while (p->n_streams > 0) {
-        NEED_OK(dvmm_stream_destroy(p->driver, p->streams[--p->n_streams]));
-    }
+    TRY(program_clear(p));
     dvmm_close(p->driver);
     return p->gpu != NULL ? close_virtual(p->gpu) : NULL;
 }
@@ -118,6 +127,18 @@ void program_announce(const program_device *p, const canvas *c, bool is_live) {
     } else if (p->gpu != NULL) {
         ductile_virtual_block_end(p->gpu, c->address);
     }
+}
+
+void gallery_add(gallery *g, painted it) {
+    g->all[g->n++] = it;
+    g->live_bytes += it.canvas.size;
+}
+
+painted gallery_remove(gallery *g, size_t i) {
+    painted it = g->all[i];
+    g->all[i] = g->all[--g->n];
+    g->live_bytes -= it.canvas.size;
+    return it;
 }
 
 const char *program_ask(ductile_allocator *a, canvas *c, ductile_stream stream) {

@@ -13,7 +13,7 @@
 
 #include <ductile_virtual.h>
 
-enum { PROGRAM_MOST_STREAMS = 16 };
+enum { PROGRAM_MOST_STREAMS = 16, GALLERY_MOST = 8192 };
 
 typedef struct program_device {
     bool is_virtual;
@@ -38,6 +38,10 @@ ductile_virtual_options program_options(uint64_t capacity_bytes, ductile_schedul
 /* The driver alone, of what `p` asks for; NULL: a virtual GPU as usual. Ends the program as skipped
  * where there is no device. */
 const char *program_open_driver(program_device *p, const ductile_virtual_options *options);
+/* What one thread, or one of two devices, has of an open driver: a painter, and so many streams;
+ * and its end. */
+const char *program_furnish(program_device *p, size_t n_streams);
+const char *program_clear(program_device *p);
 /* With the painter and so many streams. */
 const char *program_open(program_device *p, const ductile_virtual_options *options,
                          size_t n_streams);
@@ -56,6 +60,21 @@ ductile_status program_create(const program_device *p, uint64_t limit_bytes, con
                               ductile_allocator **out);
 /* ductile_check finds nothing. */
 const char *program_is_sound(ductile_allocator *a);
+
+/* Blocks that are live, in no order. */
+typedef struct painted {
+    canvas canvas;
+    uint32_t stream; /* whose it is */
+} painted;
+
+typedef struct gallery {
+    painted all[GALLERY_MOST];
+    size_t n;
+    uint64_t live_bytes;
+} gallery;
+
+void gallery_add(gallery *g, painted it);
+painted gallery_remove(gallery *g, size_t i);
 
 /* A block; where there is no memory its address is 0. Taken: it is announced to the virtual GPU as
  * live, and painted by the stream. */
