@@ -33,7 +33,7 @@
 
 enum {
     MOST_THREADS = 16,
-    MOST_BLOCKS = 96, /* of one thread: at most GALLERY_MOST */
+    MOST_BLOCKS = 96, /* of one thread */
     SECONDS_IN_ALL = 540
 };
 
