@@ -33,20 +33,28 @@ const char *program_open_driver(program_device *p, const ductile_virtual_options
     return NULL;
 }
 
-const char *program_furnish(program_device *p, size_t n_streams) {
-    TRY(painter_open(&p->painter, p->driver, p->device));
-    for (p->n_streams = 0; p->n_streams < n_streams; p->n_streams++) {
+const char *program_add_streams(program_device *p, size_t n) {
+    for (; p->n_streams < n; p->n_streams++) {
         NEED_OK(dvmm_stream_create(p->driver, &p->streams[p->n_streams]));
     }
     return NULL;
 }
 
-const char *program_clear(program_device *p) {
-    painter_close(&p->painter);
+const char *program_end_streams(program_device *p) {
     while (p->n_streams > 0) {
         NEED_OK(dvmm_stream_destroy(p->driver, p->streams[--p->n_streams]));
     }
     return NULL;
+}
+
+const char *program_furnish(program_device *p, size_t n_streams) {
+    TRY(painter_open(&p->painter, p->driver, p->device));
+    return program_add_streams(p, n_streams);
+}
+
+const char *program_clear(program_device *p) {
+    painter_close(&p->painter);
+    return program_end_streams(p);
 }
 
 const char *program_open(program_device *p, const ductile_virtual_options *options,

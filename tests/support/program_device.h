@@ -42,6 +42,9 @@ const char *program_open_driver(program_device *p, const ductile_virtual_options
  * and its end. */
 const char *program_furnish(program_device *p, size_t n_streams);
 const char *program_clear(program_device *p);
+/* The streams alone. */
+const char *program_add_streams(program_device *p, size_t n);
+const char *program_end_streams(program_device *p);
 /* With the painter and so many streams. */
 const char *program_open(program_device *p, const ductile_virtual_options *options,
                          size_t n_streams);
