@@ -25,7 +25,7 @@ ductile_virtual_options program_options(uint64_t capacity_bytes, ductile_schedul
 const char *program_open_driver(program_device *p, const ductile_virtual_options *options) {
     char reason[512] = "";
     if (p->is_virtual) {
-        NEED_OK(ductile_virtual_create(&p->gpu, options));
+        NEED_OK(p->gpu != NULL ? DUCTILE_OK : ductile_virtual_create(&p->gpu, options));
         NEED_OK(dvmm_open_virtual(p->gpu, &p->driver, NULL, 0));
     } else if (dvmm_open_cuda(p->device, &p->driver, reason, sizeof reason) != DUCTILE_OK) {
         command_skip(reason);

@@ -35,8 +35,8 @@ typedef struct program_device {
 ductile_virtual_options program_options(uint64_t capacity_bytes, ductile_schedule schedule,
                                         uint64_t lag, uint64_t seed);
 
-/* The driver alone, of what `p` asks for; NULL: a virtual GPU as usual. Ends the program as skipped
- * where there is no device. */
+/* The driver alone, of what `p` asks for: a virtual GPU that it has already is opened once more;
+ * NULL: one as usual. Ends the program as skipped where there is no device. */
 const char *program_open_driver(program_device *p, const ductile_virtual_options *options);
 /* What one thread, or one of two devices, has of an open driver: a painter, and so many streams;
  * and its end. */
