@@ -41,9 +41,8 @@ VERB(close_it, "close") {
 
 VERB(hold, "hold") {
     POOL(pool);
-    ductile_status status = ductile_pool_retain(p->s.f.allocator, p->s.pools[pool].id);
-    p->s.pools[pool].n_refs += status == DUCTILE_OK;
-    return answers(p, w, status);
+    TRY(hold_pool(&p->s, pool));
+    return answers(p, w, p->s.status);
 }
 
 VERB(release, "release") {

@@ -136,19 +136,10 @@ VERB(try_it, "try") {
  */
 VERB(give, "free") {
     BLOCK(b, 1);
-    model_block gone = *b;
-    int is_pending = 7;
-    subject *s = &p->s;
-    if (w->n == 2) {
-        TRY(free_block(s, (size_t)(b - s->m.blocks), 0));
-        return answers(p, w, s->status);
-    }
-    ductile_virtual_block_end(s->f.gpu, gone.address);
-    (void)model_remove(&s->m, (size_t)(b - s->m.blocks));
-    s->live_bytes -= gone.size;
-    TRY(answers(p, w, ductile_free_ex(s->f.allocator, gone.address, NULL, 0, &is_pending)));
-    note_if_gone(s, gone.pool);
-    NEED(p->how.is_lenient || is_pending == has_word(w, "pending"), "pending: %d", is_pending);
+    TRY(free_block(&p->s, (size_t)(b - p->s.m.blocks), w->n > 2));
+    TRY(answers(p, w, p->s.status));
+    bool is_as_said = w->n == 2 || p->s.is_pending == has_word(w, "pending");
+    NEED(p->how.is_lenient || is_as_said, "pending: %d", p->s.is_pending);
     return NULL;
 }
 
@@ -158,25 +149,11 @@ VERB(bad_free, "bad_free") {
     return p->how.is_lenient ? NULL : answers(p, w, ductile_free(p->s.f.allocator, address));
 }
 
-static const char *free_on_here(subject *s, void *argument) {
-    request *q = argument;
-    q->status = ductile_free_ex(s->f.allocator, q->address, &s->slots[q->slot].stream, 1, NULL);
-    return NULL;
-}
-
 VERB(free_on, "free_on") {
     BLOCK(b, 1);
     SLOT(slot, 2);
-    subject *s = &p->s;
-    model_block gone = *b;
-    request q = {.slot = slot, .address = gone.address};
-    ductile_virtual_block_end(s->f.gpu, gone.address);
-    (void)model_remove(&s->m, (size_t)(b - s->m.blocks));
-    s->live_bytes -= gone.size;
-    s->slots[slot].is_recorded = true;
-    TRY(with_stream(s, slot, free_on_here, &q));
-    note_if_gone(s, gone.pool);
-    return answers(p, w, q.status);
+    TRY(free_block_on(&p->s, b, slot));
+    return answers(p, w, p->s.status);
 }
 
 /* "at a 5M 1": pool 1 hands out the address that was a's again. */
@@ -256,23 +233,11 @@ VERB(write_pinned, "write_pinned") {
     return answers(p, w, status);
 }
 
-static const char *record_here(subject *s, void *argument) {
-    request *q = argument;
-    q->status = ductile_record_stream(s->f.allocator, q->address, s->slots[q->slot].stream);
-    return NULL;
-}
-
 VERB(record_it, "record") {
     BLOCK(b, 1);
     SLOT(slot, 2);
-    request q = {.slot = slot, .address = b->address};
-    TRY(with_stream(&p->s, slot, record_here, &q));
-    b->recorded |= q.status == DUCTILE_OK ? 1u << slot : 0;
-    p->s.slots[slot].is_recorded |= q.status == DUCTILE_OK;
-    if (q.status != DUCTILE_OK && p->how.is_lenient) {
-        return sync_slot(&p->s, slot);
-    }
-    return answers(p, w, q.status);
+    TRY(record_use(&p->s, b, slot));
+    return answers(p, w, p->s.status);
 }
 
 /* "use a 1": stream 1 writes the block, and is recorded. "lend a 1": it is not; 0 joins it later.
