@@ -63,7 +63,7 @@ size_t conformance_run(const conformance_device *device, const char *only, confo
 
 typedef struct golden_lines golden_lines;
 
-/* Lines that begin with '#' and empty ones are skipped. NULL when the file cannot be read. */
+/* NULL when the file cannot be read. */
 golden_lines *golden_read(const char *path);
 void golden_free(golden_lines *golden);
 
