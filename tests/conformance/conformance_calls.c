@@ -4,7 +4,7 @@
  * raw table, without what they give; a map's offset and an address_reserve's alignment and hint may
  * be left out.
  */
-#include "tests/conformance/lab_outside.h"
+#include "tests/conformance/conformance_words.h"
 
 #include <fcntl.h>
 #include <stdlib.h>
@@ -12,10 +12,19 @@
 #include <time.h>
 #include <unistd.h>
 
+static call_word call_words[100];
+static size_t n_call_words;
+
+void lab_add_word(call_word it) {
+    if (n_call_words == COUNT_OF(call_words)) {
+        abort();
+    }
+    call_words[n_call_words++] = it;
+}
+
 /* ---- Operands ------------------------------------------------------------------------------ */
 
-/* 0 where there are fewer words. */
-static uint64_t value(const lab *l, const words *w, size_t i) {
+uint64_t lab_value(const lab *l, const words *w, size_t i) {
     uint64_t out = 0;
     const char *why = i < w->n ? names_value(&l->names, w->at[i], &out) : NULL;
     if (why != NULL) {
@@ -23,13 +32,6 @@ static uint64_t value(const lab *l, const words *w, size_t i) {
     }
     return out;
 }
-
-static void *pointer(const lab *l, const words *w, size_t i) {
-    return (void *)(uintptr_t)value(l, w, i);
-}
-
-#define N(i) value(l, w, i)
-#define P(i) pointer(l, w, i)
 
 static void name_value(lab *l, const char *name, uint64_t it) {
     const char *why = name != NULL ? names_set(&l->names, name, it) : NULL;
@@ -47,67 +49,6 @@ static const char *spaced(const char *word) {
     }
     return text;
 }
-
-/* ---- Words --------------------------------------------------------------------------------- */
-
-typedef int (*call_fn)(lab *l, const words *w, uint64_t *out);
-
-typedef enum tone { SAID, PREPARES, SILENT } tone;
-
-typedef struct call_word {
-    const char *word;
-    call_fn call;
-    tone tone;
-    lab_kind makes; /* what it gives, to be undone            */
-    lab_kind ends;  /* what its first operand is not any more */
-    const char *as; /* what a failed preparation is           */
-} call_word;
-
-static call_word call_words[100];
-static size_t n_call_words;
-
-static void add_word(call_word it) {
-    if (n_call_words == COUNT_OF(call_words)) {
-        abort();
-    }
-    call_words[n_call_words++] = it;
-}
-
-#define HEAD(type, name)                                                                           \
-    static type name(lab *l __attribute__((unused)), const words *w __attribute__((unused)),       \
-                     uint64_t *out __attribute__((unused)))
-#define ADD_WORD(name, ...)                                                                        \
-    HEAD(int, call_##name);                                                                        \
-    __attribute__((constructor)) static void add_##name(void) {                                    \
-        add_word((call_word){#name, call_##name, __VA_ARGS__});                                    \
-    }                                                                                              \
-    HEAD(int, call_##name)
-
-/* The heads of words: of a call whose code is said, that makes something, that ends something; and
- * of one that has no code. */
-#define SAYS(name) ADD_WORD(name, SAID, NOTHING, NOTHING, #name)
-#define MAKES(name, kind) ADD_WORD(name, SAID, kind, NOTHING, #name)
-#define ENDS(name, kind) ADD_WORD(name, SAID, NOTHING, kind, #name)
-#define DOES(name)                                                                                 \
-    HEAD(void, do_##name);                                                                         \
-    ADD_WORD(name, SILENT, NOTHING, NOTHING, #name) {                                              \
-        do_##name(l, w, out);                                                                      \
-        return l->code;                                                                            \
-    }                                                                                              \
-    HEAD(void, do_##name)
-
-/* One call as it stands; one that gives something. */
-#define PLAIN(head, name, ...)                                                                     \
-    head {                                                                                         \
-        return CALL(l, name, __VA_ARGS__);                                                         \
-    }
-#define GIVES(head, name, type, ...)                                                               \
-    head {                                                                                         \
-        type made = 0;                                                                             \
-        int code = CALL(l, name, __VA_ARGS__);                                                     \
-        *out = (uint64_t)(uintptr_t)made;                                                          \
-        return code;                                                                               \
-    }
 
 /* ---- Calls of the raw table ---------------------------------------------------------------- */
 
@@ -271,10 +212,6 @@ SAYS(ours) {
     return code;
 }
 
-SAYS(end_elsewhere) {
-    return end_capture_elsewhere(l, &l->elsewhere);
-}
-
 /* Handles until the driver refuses; that is the code. It gives the first. */
 SAYS(create_all) {
     const dvmm_phys_props plain = {0};
@@ -353,10 +290,6 @@ DOES(text) {
     note(l, "%s", spaced(word_at(w, 1)));
 }
 
-DOES(name_context) {
-    note(l, "context=%s", context_word(l, &l->elsewhere));
-}
-
 /* ---- What has no code ---------------------------------------------------------------------- */
 
 DOES(value) {
@@ -393,54 +326,18 @@ DOES(release_all) {
     }
 }
 
-DOES(blocking) {
-    *out = (uint64_t)(uintptr_t)new_blocking_stream(l);
-}
-
-DOES(host_function) {
-    hold_by_host_function(l, P(1), P(2));
-}
-
-DOES(graph) {
-    *out = (uint64_t)(uintptr_t)end_capture_as_graph(l, P(1));
-}
-
-DOES(launch) {
-    launch_graph(l, P(1), P(2));
-}
-
-DOES(drop_graph) {
-    destroy_graph(l, P(1));
-}
-
-/* "x = open_elsewhere green": its stream. */
-DOES(open_elsewhere) {
-    l->elsewhere = open_elsewhere(l, has_word(w, "green"));
-    *out = (uint64_t)(uintptr_t)l->elsewhere.stream;
-}
-
-DOES(hold_elsewhere) {
-    hold_elsewhere(l, &l->elsewhere, P(1));
-}
-
-DOES(begin_elsewhere) {
-    begin_capture_elsewhere(l, &l->elsewhere);
-}
-
-DOES(close_elsewhere) {
-    close_elsewhere(l, &l->elsewhere);
-}
-
 /* ---- Making a call ------------------------------------------------------------------------- */
 
 /* What every row prepares has a short word. */
 __attribute__((constructor)) static void add_short_words(void) {
-    add_word((call_word){"range", call_address_reserve, PREPARES, A_RANGE, NOTHING, "reserve"});
-    add_word((call_word){"handle", call_phys_create, PREPARES, A_HANDLE, NOTHING, "create"});
-    add_word(
+    lab_add_word((call_word){"range", call_address_reserve, PREPARES, A_RANGE, NOTHING, "reserve"});
+    lab_add_word((call_word){"handle", call_phys_create, PREPARES, A_HANDLE, NOTHING, "create"});
+    lab_add_word(
         (call_word){"stream", call_stream_create, PREPARES, A_STREAM, NOTHING, "stream_create"});
-    add_word((call_word){"event", call_event_create, PREPARES, AN_EVENT, NOTHING, "event_create"});
-    add_word((call_word){"word", call_host_alloc, PREPARES, HOST_MEMORY, NOTHING, "host_alloc"});
+    lab_add_word(
+        (call_word){"event", call_event_create, PREPARES, AN_EVENT, NOTHING, "event_create"});
+    lab_add_word(
+        (call_word){"word", call_host_alloc, PREPARES, HOST_MEMORY, NOTHING, "host_alloc"});
 }
 
 static const call_word *find_word(const char *word) {

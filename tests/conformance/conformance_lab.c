@@ -97,6 +97,7 @@ static void undo(lab *l, const lab_thing *t) {
 }
 
 void lab_clean(lab *l) {
+    lab_leave_elsewhere(l);
     for (int kind = NOTHING + 1; kind < N_LAB_KINDS; kind++) {
         for (size_t i = 0; i < l->n_things; i++) {
             if (l->things[i].kind == (lab_kind)kind) {

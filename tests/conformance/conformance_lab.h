@@ -58,6 +58,8 @@ struct lab {
 
 void lab_init(lab *l, dvmm_driver *driver);
 void lab_clean(lab *l);
+/* The other context ends, if there is one. Pre: its stream is done. */
+void lab_leave_elsewhere(lab *l);
 
 /* One call of the raw table. */
 #define CALL(l, name, ...) ((l)->ops->name((l)->ctx, __VA_ARGS__))
