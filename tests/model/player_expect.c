@@ -10,21 +10,11 @@
 
 /* ---- Figures ------------------------------------------------------------------------------- */
 
-#define FIELD_OF_STATS(name, meaning) {#name, offsetof(ductile_stats, name)},
-
-static const struct {
-    const char *name;
-    size_t offset;
-} fields[] = {DUCTILE_STATS_MAP(FIELD_OF_STATS)};
+#define FIELD_OF_STATS(name, meaning) WORDS_FIELD(ductile_stats, name),
 
 static bool statistic(const ductile_stats *stats, const char *name, uint64_t *out) {
-    for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
-        if (strcmp(fields[i].name, name) == 0) {
-            memcpy(out, (const char *)stats + fields[i].offset, sizeof *out);
-            return true;
-        }
-    }
-    return false;
+    static const words_field fields[] = {DUCTILE_STATS_MAP(FIELD_OF_STATS)};
+    return words_field_of(stats, fields, sizeof fields / sizeof *fields, name, out);
 }
 
 bool count_calls(const player *p, const char *name, uint64_t *out) {
@@ -56,40 +46,31 @@ VERB(play_note, "note") {
     return NULL;
 }
 
-typedef struct named_value {
-    const char *name;
-    uint64_t value;
-} named_value;
-
-static bool find_value(const named_value *known, size_t n, const char *name, uint64_t *out) {
-    for (size_t i = 0; i < n; i++) {
-        if (strcmp(known[i].name, name) == 0) {
-            *out = known[i].value;
-            return true;
-        }
-    }
-    return false;
-}
-
 static bool of_state(const ductile_virtual_state *s, const char *name, uint64_t *out) {
-    const named_value known[] = {{"used", s->used_bytes},
-                                 {"mappings", s->mappings},
-                                 {"device:handles", s->handles},
-                                 {"device:ranges", s->reservations},
-                                 {"device:addresses", s->reserved_address_bytes},
-                                 {"device:streams", s->streams},
-                                 {"device:events", s->events},
-                                 {"poisoned", (uint64_t)s->poisoned}};
-    return find_value(known, sizeof known / sizeof *known, name, out);
+    static const words_field fields[] = {
+        {"used", offsetof(ductile_virtual_state, used_bytes)},
+        {"mappings", offsetof(ductile_virtual_state, mappings)},
+        {"device:handles", offsetof(ductile_virtual_state, handles)},
+        {"device:ranges", offsetof(ductile_virtual_state, reservations)},
+        {"device:addresses", offsetof(ductile_virtual_state, reserved_address_bytes)},
+        {"device:streams", offsetof(ductile_virtual_state, streams)},
+        {"device:events", offsetof(ductile_virtual_state, events)}};
+    *out = (uint64_t)s->poisoned;
+    return strcmp(name, "poisoned") == 0 ||
+           words_field_of(s, fields, sizeof fields / sizeof *fields, name, out);
 }
 
 static bool of_device(const player *p, const char *name, uint64_t *out) {
     ductile_virtual_state state = fixture_state(&p->s.f);
-    const named_value known[] = {{"faults", ductile_virtual_faults_fired(p->s.f.gpu)},
-                                 {"told_mapped", p->s.listener.n_mapped},
-                                 {"told_leaving", p->s.listener.n_left}};
-    return of_state(&state, name, out) ||
-           find_value(known, sizeof known / sizeof *known, name, out);
+    bool is_mapped = strcmp(name, "told_mapped") == 0;
+    bool is_left = strcmp(name, "told_leaving") == 0;
+    if (is_mapped || is_left || strcmp(name, "faults") == 0) {
+        *out = is_mapped ? p->s.listener.n_mapped
+               : is_left ? p->s.listener.n_left
+                         : ductile_virtual_faults_fired(p->s.f.gpu);
+        return true;
+    }
+    return of_state(&state, name, out);
 }
 
 /* "held:1", "live:1", "references:1", "open:1", "plain:1", "paused:1"; a pool that is none holds 0.

@@ -143,18 +143,25 @@ VERB(limit, "limit") {
     return NULL;
 }
 
-VERB(soft_limit, "soft_limit") {
-    uint64_t bytes = 0;
-    TRY(number_at(w, 1, &bytes));
-    NEED_OK(set_soft_limit(p->s.f.allocator, bytes));
-    return NULL;
-}
+/* One that has a number, and a call with it. */
+#define NUMBER_VERB(function, word, call)                                                          \
+    VERB(function, word) {                                                                         \
+        uint64_t number = 0;                                                                       \
+        TRY(number_at(w, 1, &number));                                                             \
+        return answers(p, w, call);                                                                \
+    }
+
+NUMBER_VERB(soft_limit, "soft_limit", set_soft_limit(p->s.f.allocator, number))
+
+/* "host_memory 40M": room for contents of pools that sleep. */
+NUMBER_VERB(host_memory, "host_memory", ductile_sleep_reserve(p->s.f.allocator, number, NULL))
+
+/* "margin 10M": so much of the device stays free. */
+NUMBER_VERB(margin, "margin", ductile_set_margin(p->s.f.allocator, number))
 
 /* "external 16M": another process holds so much. */
-VERB(external, "external") {
-    TRY(number_at(w, 1, &p->s.external_bytes));
-    return answers(p, w, ductile_virtual_set_external_bytes(p->s.f.gpu, p->s.external_bytes));
-}
+NUMBER_VERB(external, "external",
+            ductile_virtual_set_external_bytes(p->s.f.gpu, p->s.external_bytes = number))
 
 VERB(captures, "captures") {
     p->s.captures = has_word(w, "pools")       ? DUCTILE_CAPTURES_POOLS
@@ -187,13 +194,6 @@ VERB(peer, "peer") {
     p->s.has_peer = status == DUCTILE_OK && w->n > 1 ? on : p->s.has_peer;
     TRY(reach_is_as_known(p));
     return answers(p, w, status);
-}
-
-/* "host_memory 40M": room for contents of pools that sleep. */
-VERB(host_memory, "host_memory") {
-    uint64_t bytes = 0;
-    TRY(number_at(w, 1, &bytes));
-    return answers(p, w, ductile_sleep_reserve(p->s.f.allocator, bytes, NULL));
 }
 
 VERB(reset_peaks, "reset_peaks") {

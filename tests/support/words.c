@@ -107,6 +107,17 @@ const char *names_value(const names *all, const char *text, uint64_t *out) {
     return NULL;
 }
 
+bool words_field_of(const void *at, const words_field *fields, size_t n, const char *name,
+                    uint64_t *out) {
+    for (size_t i = 0; i < n; i++) {
+        if (strcmp(fields[i].name, name) == 0) {
+            memcpy(out, (const char *)at + fields[i].offset, sizeof *out);
+            return true;
+        }
+    }
+    return false;
+}
+
 bool words_compare(uint64_t a, const char *how, uint64_t b) {
     return strcmp(how, "=") == 0    ? a == b
            : strcmp(how, "!=") == 0 ? a != b

@@ -48,6 +48,19 @@ const char *names_set(names *all, const char *name, uint64_t value);
 /* "a", "4M", "a+2M", "64*g-512": sums and differences of products of names and numbers. */
 const char *names_value(const names *all, const char *text, uint64_t *out);
 
+/* A member of a struct that is a uint64_t. */
+typedef struct words_field {
+    const char *name;
+    size_t offset;
+} words_field;
+
+#define WORDS_FIELD(type, name)                                                                    \
+    { #name, offsetof(type, name) }
+
+/* False: none has that name. */
+bool words_field_of(const void *at, const words_field *fields, size_t n, const char *name,
+                    uint64_t *out);
+
 /* "=", "!=", "<", "<=", ">", ">="; other words: false. */
 bool words_compare(uint64_t a, const char *how, uint64_t b);
 
