@@ -19,7 +19,6 @@
  * no memory, because then nothing was tested; 77 without a device; 3 when it ran out of time.
  */
 #include "tests/support/fixture_virtual.h"
-#include "tests/support/graphs.h"
 #include "tests/support/program_device.h"
 #include "tests/support/rng.h"
 
@@ -88,7 +87,6 @@ typedef struct request {
 typedef struct stage {
     request request;
     program_device on; /* its painter is of the thread with the graphs */
-    graphs graphs;
     ductile_allocator *allocator;
     uint64_t unit; /* size of the graphs' blocks */
     uint64_t limit;
@@ -241,21 +239,21 @@ static const char *capture_half(stage *s, canvas *out, uint64_t id) {
 }
 
 static const char *capture(stage *s, ductile_pool_id pool, dvmm_capture_mode mode, uint64_t id,
-                           graph *out, result *r) {
+                           void **out, result *r) {
     NEED_OK(ductile_pool_begin(s->allocator, pool, is_captured, s));
-    TRY(graph_begin(&s->graphs, s->stream, mode));
+    NEED_OK(dvmm_capture_begin(s->on.driver, s->stream, mode));
     TRY(capture_half(s, &r->halves[0], id));
     TRY(capture_half(s, &r->halves[1], id + 1));
     dvmm_capture_status status = DVMM_CAPTURE_BROKEN;
     NEED_OK(dvmm_capture_status_of(s->on.driver, s->stream, &status));
     NEED(status == DVMM_CAPTURE_ACTIVE, "the capture was invalidated in mode %d", (int)mode);
-    TRY(graph_end(&s->graphs, s->stream, out));
+    TRY(program_graph(&s->on, s->stream, out));
     NEED_OK(ductile_pool_end(s->allocator, pool));
     return NULL;
 }
 
-static const char *end_graph(stage *s, ductile_pool_id pool, graph *g, const result *r) {
-    TRY(graph_destroy(&s->graphs, g));
+static const char *end_graph(stage *s, ductile_pool_id pool, void *g, const result *r) {
+    TRY(program_drop_graph(&s->on, g));
     NEED_OK(ductile_free(s->allocator, r->halves[0].address));
     NEED_OK(ductile_free(s->allocator, r->halves[1].address));
     NEED_OK(ductile_pool_release(s->allocator, pool));
@@ -279,17 +277,16 @@ static const char *wipe(stage *s, const result *r, ductile_stream stream) {
     return NULL;
 }
 
-static const char *launch_and_read(stage *s, const graph *g, const result *r, uint8_t *bits,
+static const char *launch_and_read(stage *s, void *g, const result *r, uint8_t *bits,
                                    ductile_stream stream) {
     TRY(wipe(s, r, stream));
-    TRY(graph_launch(&s->graphs, g, stream));
+    TRY(program_launch(&s->on, g, stream));
     return read_result(s, r, bits, stream);
 }
 
 /* ---- Launches ------------------------------------------------------------------------------ */
 
-static const char *launch_often(stage *s, const graph *g, const result *r, uint8_t *first,
-                                uint8_t *bits) {
+static const char *launch_often(stage *s, void *g, const result *r, uint8_t *first, uint8_t *bits) {
     TRY(launch_and_read(s, g, r, first, s->stream));
     NEED(memcmp(first, first + s->unit, s->unit) != 0, "both halves left the same bits");
     for (uint64_t i = 1; i < s->request.launches; i++) {
@@ -303,15 +300,15 @@ static const char *launch_often(stage *s, const graph *g, const result *r, uint8
 
 static const char *test_launches(stage *s) {
     const ductile_pool_id pool = {1, 0};
-    graph g = {NULL};
+    void *g = NULL;
     result r;
     uint8_t *bits = malloc(4 * s->unit);
     NEED(bits != NULL, "no host memory");
     TRY(capture(s, pool, DVMM_CAPTURE_GLOBAL, 1000, &g, &r));
-    const char *why = launch_often(s, &g, &r, bits, bits + 2 * s->unit);
+    const char *why = launch_often(s, g, &r, bits, bits + 2 * s->unit);
     free(bits);
     TRY(why);
-    TRY(end_graph(s, pool, &g, &r));
+    TRY(end_graph(s, pool, g, &r));
     command_figure("launches_alike", s->request.launches);
     return NULL;
 }
@@ -324,13 +321,13 @@ static const char *test_captures(stage *s, dvmm_capture_mode mode, const char *n
     const char *why = NULL;
     for (uint64_t i = 0; i < s->request.captures && why == NULL; i++) {
         ductile_pool_id pool = {100 + i, 0};
-        graph g = {NULL};
+        void *g = NULL;
         result r;
         why = capture(s, pool, mode, i * 2, &g, &r);
         if (why == NULL && i % 16 == 0) {
-            why = launch_and_read(s, &g, &r, bits, s->stream);
+            why = launch_and_read(s, g, &r, bits, s->stream);
         }
-        why = why == NULL ? end_graph(s, pool, &g, &r) : why;
+        why = why == NULL ? end_graph(s, pool, g, &r) : why;
         why = why == NULL ? ending_why(&s->ending) : why;
     }
     free(bits);
@@ -403,7 +400,6 @@ static const char *open_all(stage *s) {
     ductile_virtual_options options =
         program_options((uint64_t)1 << 30, DUCTILE_SCHEDULE_LAGGING, 12, s->request.seed);
     TRY(program_open(&s->on, &options, 2));
-    s->graphs = (graphs){s->on.painter.gpu, s->on.gpu, s->on.driver};
     s->stream = s->on.streams[0];
     s->other = s->on.streams[1];
     s->unit = s->on.is_virtual ? (uint64_t)1 << 20 : (uint64_t)4 << 20;

@@ -13,7 +13,6 @@
  * nothing was tested; 77 without a device; 3 when it ran out of time.
  */
 #include "tests/support/fixture_virtual.h"
-#include "tests/support/graphs.h"
 #include "tests/support/program_device.h"
 
 #include <stdio.h>
@@ -36,7 +35,6 @@ static const ductile_pool_id open_pool = {2, 0};
 
 typedef struct play {
     program_device on;
-    graphs graphs;
     dvmm_event event;
     ductile_addr scratch; /* a graph's */
     uint64_t limit;       /* 0: 8 GiB; 512 MiB on the virtual GPU */
@@ -49,7 +47,7 @@ typedef struct play {
     canvas again;    /* the owner's, after the join */
     bool is_ended;   /* the owner */
     bool has_broken; /* memory was taken under the user's work */
-    graph graph;
+    void *graph;
 
     uint64_t served, refused, wrong, mismatches;
 } play;
@@ -221,14 +219,14 @@ static const char *close_pool(play *p) {
 static const char *open_capture(play *p) {
     const canvas written = {.address = p->scratch, .size = SCRATCH_BYTES, .id = BY_GRAPH};
     ductile_capture_begin();
-    TRY(graph_begin(&p->graphs, p->on.streams[CAPTURED], DVMM_CAPTURE_GLOBAL));
+    NEED_OK(dvmm_capture_begin(p->on.driver, p->on.streams[CAPTURED], DVMM_CAPTURE_GLOBAL));
     return paint(&p->on.painter, &written, p->on.streams[CAPTURED]);
 }
 
 static const char *close_capture(play *p) {
-    TRY(graph_end(&p->graphs, p->on.streams[CAPTURED], &p->graph));
+    TRY(program_graph(&p->on, p->on.streams[CAPTURED], &p->graph));
     ductile_capture_end();
-    return graph_destroy(&p->graphs, &p->graph);
+    return program_drop_graph(&p->on, p->graph);
 }
 
 typedef struct company {
@@ -374,7 +372,6 @@ static const char *open_all(play *p) {
     options.detect = 2; /* every work with a block is ordered here */
     TRY(program_open(&p->on, &options, N_STREAMS));
     NEED_OK(dvmm_capture_exchange_mode(p->on.driver, &mode));
-    p->graphs = (graphs){p->on.painter.gpu, p->on.gpu, p->on.driver};
     NEED_OK(dvmm_event_create(p->on.driver, &p->event));
     NEED_OK(dvmm_mem_alloc(p->on.driver, SCRATCH_BYTES, &p->scratch));
     return try_kernels(p);

@@ -23,7 +23,6 @@
 #include "tests/support/cpu_time.h"
 #include "tests/support/fixture_virtual.h"
 #include "tests/support/flat.h"
-#include "tests/support/graphs.h"
 #include "tests/support/lung.h"
 #include "tests/support/pieces.h"
 #include "tests/support/program_device.h"
@@ -57,7 +56,6 @@ typedef struct request {
 typedef struct churn {
     request request;
     program_device p;
-    graphs graphs;
     lung *lung; /* of a soak */
     ductile_allocator *allocator;
     dvmm_event events[PROGRAM_MOST_STREAMS]; /* recorded where the work of their stream is shared */
@@ -219,20 +217,20 @@ static const char *captured_work(churn *c, canvas *stays, bool *got) {
     return *got ? paint(&c->p.painter, stays, c->p.streams[0]) : NULL;
 }
 
-static const char *capture(churn *c, ductile_pool_id pool, graph *g, canvas *stays, bool *got) {
+static const char *capture(churn *c, ductile_pool_id pool, void **g, canvas *stays, bool *got) {
     NEED_OK(ductile_pool_begin(c->allocator, pool, is_first_stream, c));
-    TRY(graph_begin(&c->graphs, c->p.streams[0], DVMM_CAPTURE_GLOBAL));
+    NEED_OK(dvmm_capture_begin(c->p.driver, c->p.streams[0], DVMM_CAPTURE_GLOBAL));
     TRY(captured_work(c, stays, got));
-    TRY(graph_end(&c->graphs, c->p.streams[0], g));
+    TRY(program_graph(&c->p, c->p.streams[0], g));
     NEED_OK(ductile_pool_end(c->allocator, pool));
     return NULL;
 }
 
 /* Each launch paints it again. */
-static const char *launch(churn *c, const graph *g, const canvas *stays) {
+static const char *launch(churn *c, void *g, const canvas *stays) {
     for (int i = 0; i < LAUNCHES; i++) {
         TRY(scribble(&c->p.painter, stays, c->p.streams[0]));
-        TRY(graph_launch(&c->graphs, g, c->p.streams[0]));
+        TRY(program_launch(&c->p, g, c->p.streams[0]));
         TRY(look(&c->p.painter, stays, c->p.streams[0]));
         c->graphs_launched++;
     }
@@ -244,13 +242,13 @@ static const char *launch(churn *c, const graph *g, const canvas *stays) {
 static const char *live_with_a_graph(churn *c) {
     const ductile_pool_id pool = {1, c->cycles};
     canvas stays = {.size = c->limit / 4096 / 4 * 4};
-    graph g = {NULL};
+    void *g = NULL;
     bool got = false;
     TRY(capture(c, pool, &g, &stays, &got));
     if (got) {
-        TRY(launch(c, &g, &stays));
+        TRY(launch(c, g, &stays));
     }
-    TRY(graph_destroy(&c->graphs, &g));
+    TRY(program_drop_graph(&c->p, g));
     NEED_OK(ductile_pool_release(c->allocator, pool));
     return NULL;
 }
@@ -433,7 +431,6 @@ static const char *open_all(churn *c) {
     if (c->request.is_soak && c->p.is_virtual) {
         TRY(lung_start(&c->lung, c->p.gpu, c->request.seed + 1));
     }
-    c->graphs = (graphs){c->p.painter.gpu, c->p.gpu, c->p.driver};
     for (uint64_t i = 0; i < c->request.n_streams; i++) {
         NEED_OK(dvmm_event_create(c->p.driver, &c->events[i]));
     }

@@ -68,45 +68,6 @@ static const char *let_go_on(const hands *from, const hands *to) {
     return NULL;
 }
 
-/* ---- Memory of the peer -------------------------------------------------------------------- */
-
-static const char *map_for_both(const hands *owner, const hands *peer, uint64_t size,
-                                ductile_addr *out) {
-    dvmm_driver *d = owner->on.driver;
-    const dvmm_phys_props props = {0};
-    const int both[] = {owner->on.device, peer->on.device};
-    const uint64_t all = dti_round_up(size, dvmm_get_caps(d)->granule_bytes);
-    dvmm_phys phys = 0;
-    NEED_OK(dvmm_address_reserve(d, all, out));
-    NEED_OK(dvmm_phys_create(d, all, &props, &phys));
-    NEED_OK(dvmm_map(d, *out, all, phys));
-    NEED_OK(dvmm_set_access_for(d, *out, all, DVMM_ACCESS_RW, both, 2));
-    NEED_OK(dvmm_phys_release(d, phys));
-    return NULL;
-}
-
-static const char *far_open(const hands *owner, const hands *peer, uint64_t size,
-                            ductile_addr *out) {
-    if (dvmm_get_caps(owner->on.driver)->is_virtual) {
-        return map_for_both(owner, peer, size, out);
-    }
-    NEED_OK(dvmm_mem_alloc(peer->on.driver, size, out));
-    return NULL;
-}
-
-static const char *far_close(const hands *owner, const hands *peer, uint64_t size,
-                             ductile_addr far) {
-    dvmm_driver *d = owner->on.driver;
-    if (!dvmm_get_caps(d)->is_virtual) {
-        NEED_OK(dvmm_mem_free(peer->on.driver, far));
-        return NULL;
-    }
-    const uint64_t all = dti_round_up(size, dvmm_get_caps(d)->granule_bytes);
-    NEED_OK(dvmm_unmap(d, far, all));
-    NEED_OK(dvmm_address_free(d, far, all));
-    return NULL;
-}
-
 /* ---- Work that is late --------------------------------------------------------------------- */
 
 /* Of a stream of the second GPU, recorded on a block of the first one's memory that is to go. */
@@ -180,7 +141,7 @@ typedef struct pair {
     hands peer;
     uint64_t seconds;
     uint64_t seed;
-    ductile_addr far; /* COPY_BYTES of the peer's own memory; virtual: of what it reaches */
+    ductile_addr far; /* COPY_BYTES of the peer's own memory; virtual: a block that it reaches */
     ductile_allocator *a;
     rng rng;
     uint64_t granule;
@@ -224,13 +185,16 @@ static const char *open_all(pair *p) {
     p->limit = is_virtual ? 512 * DTI_MIB : 2048 * DTI_MIB;
     TRY(hands_open(&p->owner));
     TRY(hands_open(&p->peer));
-    TRY(far_open(&p->owner, &p->peer, COPY_BYTES, &p->far));
-    return program_allocator(&p->owner.on, p->limit, &p->a);
+    TRY(program_allocator(&p->owner.on, p->limit, &p->a));
+    NEED_OK(is_virtual ? ductile_alloc(p->a, COPY_BYTES, p->owner.stream, &p->far)
+                       : dvmm_mem_alloc(p->peer.on.driver, COPY_BYTES, &p->far));
+    return NULL;
 }
 
 static const char *close_all(pair *p) {
+    NEED_OK(p->owner.on.is_virtual ? ductile_free(p->a, p->far)
+                                   : dvmm_mem_free(p->peer.on.driver, p->far));
     NEED_OK(ductile_destroy(p->a));
-    TRY(far_close(&p->owner, &p->peer, COPY_BYTES, p->far));
     NEED_OK(dvmm_event_destroy(p->peer.on.driver, p->peer.event));
     NEED_OK(dvmm_event_destroy(p->owner.on.driver, p->owner.event));
     TRY(p->owner.on.gpu != NULL ? program_clear(&p->peer.on) : program_close(&p->peer.on));

@@ -88,6 +88,11 @@ void program_announce(const program_device *p, const canvas *c, bool is_live);
 
 const char *program_free_bytes(dvmm_driver *driver, uint64_t *out);
 
+/* A capture that ends in a graph, which is launched and destroyed. */
+const char *program_graph(const program_device *p, ductile_stream captured, void **graph);
+const char *program_launch(const program_device *p, void *graph, ductile_stream stream);
+const char *program_drop_graph(const program_device *p, void *graph);
+
 /* Memory by the driver's own calls, to be read and written. It is not given back. */
 const char *program_map(dvmm_driver *driver, uint64_t size, ductile_addr *out);
 
