@@ -17,6 +17,7 @@
 #include "tests/support/fixture_virtual.h"
 #include "tests/support/model.h"
 #include "tests/support/shadow.h"
+#include "tests/support/two_ends.h"
 
 #include <pthread.h>
 #include <stdbool.h>
@@ -173,8 +174,7 @@ typedef struct subject {
     size_t n_debts;
     pin_state pins[MOST_PINS];
     size_t n_pins;
-    ductile_allocator *importer;
-    int socket_out, socket_in;
+    two_ends ends; /* its importer is NULL while there is none */
     ductile_addr imports[MOST_IMPORTS];
     size_t n_imports;
     uint64_t oom_callback; /* 0: none */
