@@ -110,9 +110,9 @@ MAKES(phys_import, A_HANDLE) {
 
 GIVES(MAKES(mem_alloc, CLASSIC_MEMORY), mem_alloc, ductile_addr, N(1), &made)
 PLAIN(ENDS(mem_free, CLASSIC_MEMORY), mem_free, N(1))
-GIVES(ADD_WORD(mem_alloc_async, SAID, ORDERED_MEMORY, NOTHING, "alloc"), mem_alloc_async,
+GIVES(ADD_WORD(mem_alloc_async, SAID, ORDERED_MEMORY, NO_THING, "alloc"), mem_alloc_async,
       ductile_addr, N(1), P(2), &made)
-PLAIN(ADD_WORD(mem_free_async, SAID, NOTHING, ORDERED_MEMORY, "free"), mem_free_async, N(1), P(2))
+PLAIN(ADD_WORD(mem_free_async, SAID, NO_THING, ORDERED_MEMORY, "free"), mem_free_async, N(1), P(2))
 
 /* What it kept is "now" and "peak". */
 SAYS(async_pool_info) {
@@ -217,7 +217,7 @@ SAYS(create_all) {
     const dvmm_phys_props plain = {0};
     dvmm_phys phys = 0;
     int code = DVMM_SUCCESS;
-    while (l->n_things < LAB_MOST - 1 &&
+    while (l->made.n < MOST_THINGS - 1 &&
            (code = CALL(l, phys_create, N(1), &plain, &phys)) == DVMM_SUCCESS) {
         remember(l, A_HANDLE, phys, 0);
         *out = *out != 0 ? *out : phys;
@@ -318,10 +318,11 @@ DOES(close) {
 }
 
 DOES(release_all) {
-    for (size_t i = 0; i < l->n_things; i++) {
-        if (l->things[i].kind == A_HANDLE) {
-            need(l, "release", CALL(l, phys_release, l->things[i].it));
-            l->things[i].kind = NOTHING;
+    for (size_t i = l->made.n; i-- > 0;) {
+        const thing it = l->made.all[i];
+        if (it.kind == A_HANDLE) {
+            need(l, "release", CALL(l, phys_release, it.it));
+            forget(l, A_HANDLE, it.it);
         }
     }
 }
@@ -330,14 +331,15 @@ DOES(release_all) {
 
 /* What every row prepares has a short word. */
 __attribute__((constructor)) static void add_short_words(void) {
-    lab_add_word((call_word){"range", call_address_reserve, PREPARES, A_RANGE, NOTHING, "reserve"});
-    lab_add_word((call_word){"handle", call_phys_create, PREPARES, A_HANDLE, NOTHING, "create"});
     lab_add_word(
-        (call_word){"stream", call_stream_create, PREPARES, A_STREAM, NOTHING, "stream_create"});
+        (call_word){"range", call_address_reserve, PREPARES, A_RANGE, NO_THING, "reserve"});
+    lab_add_word((call_word){"handle", call_phys_create, PREPARES, A_HANDLE, NO_THING, "create"});
     lab_add_word(
-        (call_word){"event", call_event_create, PREPARES, AN_EVENT, NOTHING, "event_create"});
+        (call_word){"stream", call_stream_create, PREPARES, A_STREAM, NO_THING, "stream_create"});
     lab_add_word(
-        (call_word){"word", call_host_alloc, PREPARES, HOST_MEMORY, NOTHING, "host_alloc"});
+        (call_word){"event", call_event_create, PREPARES, AN_EVENT, NO_THING, "event_create"});
+    lab_add_word(
+        (call_word){"word", call_host_alloc, PREPARES, HOST_MEMORY, NO_THING, "host_alloc"});
 }
 
 static const call_word *find_word(const char *word) {
@@ -353,7 +355,7 @@ static const call_word *find_word(const char *word) {
  * an event is not touched again, whatever the call said. */
 static void note_end(lab *l, const call_word *c, const words *w, int code) {
     bool is_sure = c->ends == A_HANDLE || c->ends == A_STREAM || c->ends == AN_EVENT;
-    if (c->ends != NOTHING && (is_sure || code == DVMM_SUCCESS)) {
+    if (c->ends != NO_THING && (is_sure || code == DVMM_SUCCESS)) {
         forget(l, c->ends, N(1));
         if (c->ends == CLASSIC_MEMORY) {
             forget(l, ORDERED_MEMORY, N(1));
@@ -368,7 +370,7 @@ void lab_make_call(lab *l, const words *w) {
     uint64_t out = 0;
     int code = c->call(l, w, &out);
     note_end(l, c, w, code);
-    if (code == DVMM_SUCCESS && c->makes != NOTHING) {
+    if (code == DVMM_SUCCESS && c->makes != NO_THING) {
         remember(l, c->makes, out, c->makes == ORDERED_MEMORY ? N(2) : N(1));
     }
     name_value(l, w->target, out);

@@ -43,68 +43,34 @@ void lab_init(lab *l, dvmm_driver *driver) {
 
 /* ---- What is undone ------------------------------------------------------------------------ */
 
-void remember(lab *l, lab_kind kind, uint64_t it, uint64_t beside) {
-    if (l->n_things == LAB_MOST) {
-        abort(); /* no row makes so many things; one that does is a mistake in the row */
-    }
-    l->things[l->n_things++] = (lab_thing){kind, it, beside};
-}
-
-void forget(lab *l, lab_kind kind, uint64_t it) {
-    for (size_t i = 0; i < l->n_things; i++) {
-        lab_thing *t = &l->things[i];
-        if (kind == A_STREAM && t->kind == ORDERED_MEMORY && t->beside == it) {
-            t->beside = 0; /* to be freed on the legacy stream */
-        } else if (t->kind == kind && t->it == it) {
-            t->kind = NOTHING;
-            return;
-        }
+void remember(lab *l, thing_kind kind, uint64_t it, uint64_t beside) {
+    things_add(&l->made, kind, it, beside);
+    if (kind == A_RANGE) { /* whatever is mapped there then */
+        things_add(&l->made, A_MAPPING, it, beside);
     }
 }
 
-/* Codes do not matter here: a row may have broken what it made, and has said so. */
-static void undo(lab *l, const lab_thing *t) {
-    ductile_stream stream = (ductile_stream)(uintptr_t)(t->kind == A_STREAM ? t->it : t->beside);
-    void *pointer = (void *)(uintptr_t)t->it;
-    switch (t->kind) {
-    case ORDERED_MEMORY:
-        (void)CALL(l, mem_free_async, t->it, stream);
-        break;
-    case A_STREAM:
-        (void)CALL(l, stream_sync, stream);
-        (void)CALL(l, stream_destroy, stream);
-        break;
-    case AN_EVENT:
-        (void)CALL(l, event_destroy, pointer);
-        break;
-    case A_RANGE:
-        (void)CALL(l, unmap, t->it, t->beside);
-        (void)CALL(l, address_free, t->it, t->beside);
-        break;
-    case A_HANDLE:
-        (void)CALL(l, phys_release, t->it);
-        break;
-    case CLASSIC_MEMORY:
-        (void)CALL(l, mem_free, t->it);
-        break;
-    case HOST_MEMORY:
-        (void)CALL(l, host_free, pointer);
-        break;
-    case NOTHING:
-    case N_LAB_KINDS:
-        break;
+void forget(lab *l, thing_kind kind, uint64_t it) {
+    for (size_t i = 0; i < l->made.n && kind == A_STREAM; i++) {
+        thing *t = &l->made.all[i];
+        bool is_of_stream = t->kind == ORDERED_MEMORY && t->beside == it;
+        t->beside = is_of_stream ? 0 : t->beside; /* to be freed on the legacy stream */
+    }
+    things_take_out(&l->made, kind, it);
+    if (kind == A_RANGE) {
+        things_take_out(&l->made, A_MAPPING, it);
     }
 }
 
+/* Codes do not matter here: a row may have broken what it made, and has said so. No row makes too
+ * many things; one that does is a mistake in the row. */
 void lab_clean(lab *l) {
-    lab_leave_elsewhere(l);
-    for (int kind = NOTHING + 1; kind < N_LAB_KINDS; kind++) {
-        for (size_t i = 0; i < l->n_things; i++) {
-            if (l->things[i].kind == (lab_kind)kind) {
-                undo(l, &l->things[i]);
-            }
-        }
+    thing ignored;
+    if (l->made.has_overflowed) {
+        abort();
     }
+    lab_leave_elsewhere(l);
+    (void)things_undo(&l->made, l->ops, l->ctx, &ignored);
 }
 
 /* ---- What the row says --------------------------------------------------------------------- */

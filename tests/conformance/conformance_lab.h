@@ -8,27 +8,10 @@
 #define TESTS_SUPPORT_CONFORMANCE_LAB_H
 
 #include "tests/conformance/conformance.h"
+#include "tests/support/things.h"
 #include "tests/support/words.h"
 
-enum { LAB_MOST = 4300, LAB_TEXT = 480, LAB_BYTES = 64, LAB_LINE = 512 };
-
-/* What can be undone, in this order: nothing may run on memory that is being unmapped. */
-typedef enum lab_kind {
-    NOTHING,
-    ORDERED_MEMORY, /* of a stream, which is beside it */
-    A_STREAM,
-    AN_EVENT,
-    A_RANGE, /* its size is beside it */
-    A_HANDLE,
-    CLASSIC_MEMORY,
-    HOST_MEMORY,
-    N_LAB_KINDS
-} lab_kind;
-
-typedef struct lab_thing {
-    lab_kind kind;
-    uint64_t it, beside;
-} lab_thing;
+enum { LAB_TEXT = 480, LAB_BYTES = 64, LAB_LINE = 512 };
 
 /* A context of the device that is not the primary one: of its own, or green. */
 typedef struct elsewhere {
@@ -51,8 +34,7 @@ struct lab {
 
     names names;
     uint8_t bytes[LAB_BYTES];
-    lab_thing things[LAB_MOST];
-    size_t n_things;
+    things made; /* and undone after the row */
     elsewhere elsewhere;
 };
 
@@ -78,11 +60,9 @@ void need(lab *l, const char *call, int code);
 /* "none", "active" or "broken"; or the name of the code with which asking failed. */
 const char *capture_word(lab *l, ductile_stream stream);
 
-/* ---- What is undone ------------------------------------------------------------------------ */
-
-void remember(lab *l, lab_kind kind, uint64_t it, uint64_t beside);
-/* The row itself has undone it, or made that impossible. */
-void forget(lab *l, lab_kind kind, uint64_t it);
+/* It is to be undone; or the row itself has undone it, or made that impossible. */
+void remember(lab *l, thing_kind kind, uint64_t it, uint64_t beside);
+void forget(lab *l, thing_kind kind, uint64_t it);
 
 /* Runs work on a new thread, which has no current context, and waits for it. */
 void on_other_thread(lab *l, void (*work)(void *argument), void *argument);

@@ -13,9 +13,9 @@ typedef struct call_word {
     const char *word;
     call_fn call;
     tone tone;
-    lab_kind makes; /* what it gives, to be undone            */
-    lab_kind ends;  /* what its first operand is not any more */
-    const char *as; /* what a failed preparation is           */
+    thing_kind makes; /* what it gives, to be undone            */
+    thing_kind ends;  /* what its first operand is not any more */
+    const char *as;   /* what a failed preparation is           */
 } call_word;
 
 void lab_add_word(call_word it);
@@ -38,12 +38,12 @@ uint64_t lab_value(const lab *l, const words *w, size_t i);
 
 /* The heads of words: of a call whose code is said, that makes something, that ends something; and
  * of one that has no code. */
-#define SAYS(name) ADD_WORD(name, SAID, NOTHING, NOTHING, #name)
-#define MAKES(name, kind) ADD_WORD(name, SAID, kind, NOTHING, #name)
-#define ENDS(name, kind) ADD_WORD(name, SAID, NOTHING, kind, #name)
+#define SAYS(name) ADD_WORD(name, SAID, NO_THING, NO_THING, #name)
+#define MAKES(name, kind) ADD_WORD(name, SAID, kind, NO_THING, #name)
+#define ENDS(name, kind) ADD_WORD(name, SAID, NO_THING, kind, #name)
 #define DOES(name)                                                                                 \
     HEAD(void, do_##name);                                                                         \
-    ADD_WORD(name, SILENT, NOTHING, NOTHING, #name) {                                              \
+    ADD_WORD(name, SILENT, NO_THING, NO_THING, #name) {                                            \
         do_##name(l, w, out);                                                                      \
         return l->code;                                                                            \
     }                                                                                              \

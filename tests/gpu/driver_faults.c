@@ -391,13 +391,13 @@ static const char *ends_empty(program *p) {
 /* Each failed call may leave one thing of a kind, which the allocator cannot know of or must not
  * touch; and where a handle is left mapped, its range stays. */
 static const char *what_is_left(program *p, uint64_t n_failures) {
-    for (int kind = 0; kind < FAULTY_N_KINDS; kind++) {
-        size_t n = faulty_count(&faulty, (faulty_kind)kind);
+    for (int kind = NO_THING + 1; kind < N_THING_KINDS; kind++) {
+        size_t n = things_count(&faulty.left, (thing_kind)kind);
         p->left += n;
         NEED(n <= n_failures, "%zu of the kind %s are left after %llu failed calls", n,
-             faulty_kind_name((faulty_kind)kind), (unsigned long long)n_failures);
+             thing_name((thing_kind)kind), (unsigned long long)n_failures);
     }
-    NEED(!faulty.has_overflowed, "the list of what exists is too short");
+    NEED(!faulty.left.has_overflowed, "the list of what exists is too short");
     return faulty_clean_up(&faulty, p->on.driver);
 }
 
