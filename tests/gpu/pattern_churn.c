@@ -8,7 +8,7 @@
  * come back each time. What has to stay flat is measured at the end of each twentieth (flat.h).
  *
  *     pattern_churn [--virtual | --device N] [--soak] [--seconds N] [--cycles N] [--operations N]
- *                   [--streams N] [--limit BYTES] [--seed N] [--state FILE]
+ *                   [--streams N] [--limit BYTES] [--seed N] [--state FILE] [--no-control]
  *
  * --soak: meanwhile another program takes most of the device and gives it back (lung.h), and after
  * each cycle a graph is captured and launched, and a pool is paused and resumed.
@@ -16,9 +16,9 @@
  * the last piece ended; a file that is not there begins one with --seed.
  *
  * First, on CUDA, the control: in a child, memory is unmapped under kernels that read it. That has
- * to be seen. Prints one figure a line. Ends with 1 when anything is wrong, also when no handle was
- * recycled or compacted, because then nothing was tested; 77 without a device; 3 when it ran out of
- * time.
+ * to be seen (not with --no-control: a tool that watches would see the child's mistake). Prints one
+ * figure a line. Ends with 1 when anything is wrong, also when no handle was recycled or compacted,
+ * because then nothing was tested; 77 without a device; 3 when it ran out of time.
  */
 #include "tests/support/cpu_time.h"
 #include "tests/support/fixture_virtual.h"
@@ -44,6 +44,7 @@ enum {
 
 typedef struct request {
     bool is_soak;
+    bool has_no_control;
     uint64_t seconds;
     uint64_t cycles;
     uint64_t operations; /* at least */
@@ -534,6 +535,7 @@ static void read_request(churn *c, int argc, char **argv) {
         {"--operations", .number = &r->operations},
         {"--soak", .flag = &r->is_soak},
         {"--state", .text = &r->state, .placeholder = "FILE"},
+        {"--no-control", .flag = &r->has_no_control},
     };
     command_read("pattern_churn", options, sizeof options / sizeof *options, argc, argv);
     if (r->n_streams < 1 || r->n_streams > PROGRAM_MOST_STREAMS) {
@@ -551,7 +553,8 @@ int main(int argc, char **argv) {
     command_end_after(c->request.seconds * 2 + 120);
     double begin = wall_seconds();
     const char *why = go_on(&c->request, &c->behind);
-    why = why == NULL && !c->p.is_virtual ? program_control(unmap_under_kernels) : why;
+    bool has_control = !c->p.is_virtual && !c->request.has_no_control;
+    why = why == NULL && has_control ? program_control(unmap_under_kernels) : why;
     if (why == NULL && c->request.is_soak && !c->p.is_virtual) {
         why = lung_fork(&c->lung, c->p.device, c->request.seed + 1);
     }
