@@ -36,46 +36,6 @@ enum {
     SECONDS_IN_ALL = 540
 };
 
-/* ---- The end of a play ----------------------------------------------------------------------- */
-
-/* Threads that play together end together: the first complaint of any of them is kept, and ends the
- * play for all. */
-typedef struct ending {
-    _Atomic bool is_over;
-    pthread_mutex_t lock;
-    char why[4096]; /* under `lock`; the first complaint */
-} ending;
-
-#define ENDING_INITIALIZER                                                                         \
-    { .lock = PTHREAD_MUTEX_INITIALIZER }
-
-static void ending_now(ending *e) {
-    atomic_store(&e->is_over, true);
-}
-
-static void ending_because(ending *e, const char *why) {
-    if (why == NULL) {
-        return;
-    }
-    (void)pthread_mutex_lock(&e->lock);
-    if (e->why[0] == '\0') {
-        (void)snprintf(e->why, sizeof e->why, "%s", why);
-    }
-    (void)pthread_mutex_unlock(&e->lock);
-    ending_now(e);
-}
-
-static bool ending_is_over(const ending *e) {
-    return atomic_load(&e->is_over);
-}
-
-static const char *ending_why(ending *e) {
-    (void)pthread_mutex_lock(&e->lock);
-    const char *why = e->why[0] != '\0' ? e->why : NULL;
-    (void)pthread_mutex_unlock(&e->lock);
-    return why;
-}
-
 typedef struct request {
     uint64_t launches;
     uint64_t captures; /* in each mode */
@@ -92,7 +52,7 @@ typedef struct stage {
     uint64_t limit;
     ductile_stream stream;    /* captured */
     ductile_stream other;     /* launched on, too */
-    ending ending;            /* of the other threads */
+    _Atomic bool is_over;     /* for all threads; the first that fails ends it */
     _Atomic uint64_t n_open;  /* other threads that have opened all they need */
     _Atomic uint64_t n_steps; /* of the other threads */
 } stage;
@@ -106,6 +66,7 @@ typedef struct neighbour {
     gallery live;
     uint64_t next_id;
     bool is_relaxed; /* in capture mode */
+    char why[512];   /* it has failed */
 } neighbour;
 
 static const char *take_one(neighbour *n) {
@@ -136,8 +97,7 @@ static const char *give_one(neighbour *n) {
 /* Live memory rises to a third of the limit for all threads together, and dips. */
 static const char *breathe(neighbour *n) {
     uint64_t share = n->s->limit / 2 / n->s->request.n_threads;
-    while (n->live.live_bytes < share && n->live.n < MOST_BLOCKS &&
-           !ending_is_over(&n->s->ending)) {
+    while (n->live.live_bytes < share && n->live.n < MOST_BLOCKS && !atomic_load(&n->s->is_over)) {
         TRY(take_one(n));
         if (n->live.n > 4 && rng_percent(&n->rng, 30)) {
             TRY(give_one(n));
@@ -177,7 +137,7 @@ static const char *open_neighbour(neighbour *n) {
 static const char *be_neighbour(neighbour *n) {
     TRY(open_neighbour(n));
     atomic_fetch_add(&n->s->n_open, 1);
-    while (!ending_is_over(&n->s->ending)) {
+    while (!atomic_load(&n->s->is_over)) {
         TRY(breathe(n));
         TRY(trim_or_check(n));
     }
@@ -206,7 +166,11 @@ static const char *judge_neighbour(neighbour *n) {
 static void *live_beside(void *user) {
     neighbour *n = user;
     const char *why = be_neighbour(n);
-    ending_because(&n->s->ending, why == NULL ? judge_neighbour(n) : why);
+    why = why == NULL ? judge_neighbour(n) : why;
+    if (why != NULL) {
+        (void)snprintf(n->why, sizeof n->why, "%s", why);
+        atomic_store(&n->s->is_over, true);
+    }
     return NULL;
 }
 
@@ -284,6 +248,12 @@ static const char *launch_and_read(stage *s, void *g, const result *r, uint8_t *
     return read_result(s, r, bits, stream);
 }
 
+/* Which one, is said once all have ended. */
+static const char *all_go_on(const stage *s) {
+    NEED(!atomic_load(&s->is_over), "another thread has failed");
+    return NULL;
+}
+
 /* ---- Launches ------------------------------------------------------------------------------ */
 
 static const char *launch_often(stage *s, void *g, const result *r, uint8_t *first, uint8_t *bits) {
@@ -293,7 +263,7 @@ static const char *launch_often(stage *s, void *g, const result *r, uint8_t *fir
         TRY(launch_and_read(s, g, r, bits, i % 3 == 2 ? s->other : s->stream));
         NEED(memcmp(first, bits, 2 * s->unit) == 0, "launch %llu left other bits than the first",
              (unsigned long long)i + 1);
-        TRY(ending_why(&s->ending));
+        TRY(all_go_on(s));
     }
     return NULL;
 }
@@ -328,7 +298,7 @@ static const char *test_captures(stage *s, dvmm_capture_mode mode, const char *n
             why = launch_and_read(s, g, &r, bits, s->stream);
         }
         why = why == NULL ? end_graph(s, pool, g, &r) : why;
-        why = why == NULL ? ending_why(&s->ending) : why;
+        why = why == NULL ? all_go_on(s) : why;
     }
     free(bits);
     TRY(why);
@@ -365,16 +335,18 @@ static const char *with_neighbours(stage *s) {
             break;
         }
     }
-    while (atomic_load(&s->n_open) < n && !ending_is_over(&s->ending)) {
+    while (atomic_load(&s->n_open) < n && !atomic_load(&s->is_over)) {
         pass_time(); /* who opens a device loads kernels, which captures do not survive */
     }
     const char *why = n < s->request.n_threads ? "a thread cannot be made" : test_all(s);
-    ending_now(&s->ending);
+    atomic_store(&s->is_over, true);
     for (uint64_t i = 0; i < n; i++) {
         (void)pthread_join(threads[i], NULL);
     }
+    for (uint64_t i = 0; i < n; i++) {
+        NEED(neighbours[i].why[0] == '\0', "%s", neighbours[i].why);
+    }
     TRY(why);
-    TRY(ending_why(&s->ending));
     for (uint64_t i = 0; i < n; i++) {
         TRY(program_clear(&neighbours[i].on));
     }
@@ -438,7 +410,7 @@ static void read_request(stage *s, int argc, char **argv) {
 }
 
 int main(int argc, char **argv) {
-    static stage s = {.ending = ENDING_INITIALIZER};
+    static stage s;
     s.request = (request){.launches = 1000, .captures = 1000, .n_threads = 3, .seed = 30};
     read_request(&s, argc, argv);
     command_end_after(SECONDS_IN_ALL);
