@@ -92,8 +92,11 @@ static void read_entry(char *head) {
 }
 
 /* An entry goes to the next line that is not indented; comments and empty lines are none. */
-static void read_table(void) {
+static void read_once(void) {
     char *text = NULL;
+    if (table.n_rows > 0) {
+        return;
+    }
     const char *why = script_text(CONFORMANCE_ROWS, &text);
     if (why != NULL) {
         lab_refuse(why, "rows");
@@ -115,13 +118,12 @@ static void read_table(void) {
 }
 
 const conformance_row *conformance_row_at(size_t index) {
-    if (table.n_rows == 0) {
-        read_table();
-    }
+    read_once();
     return index < table.n_rows ? &table.rows[index] : NULL;
 }
 
 const char *conformance_why_different(const char *row_name) {
+    read_once();
     for (size_t i = 0; i < table.n_differences; i++) {
         if (fnmatch(table.differences[i].name, row_name, 0) == 0) {
             return table.differences[i].text;
