@@ -9,7 +9,6 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import Callable
 
 import pytest
 
@@ -17,7 +16,7 @@ torch = pytest.importorskip("torch")
 if torch.version.cuda is None:
     pytest.skip("this PyTorch is built without CUDA", allow_module_level=True)
 
-from torch_server import HERE, ask, start, stop
+from torch_server import HERE
 
 from ductile_gpu.torch import _build, _conf, _surface
 
@@ -139,18 +138,6 @@ test_e (__main__.TestCuda.test_e) ... Segmentation"""
 # ---- Switching on ------------------------------------------------------------------------------
 
 
-def test_enabling_makes_ductile_the_allocator(play: Callable[[str], str]) -> None:
-    out = play(
-        """
-        print(torch.cuda.get_allocator_backend(), ductile_gpu.torch.mode())
-        print(ductile_gpu.torch.is_active())
-        ductile_gpu.torch.enable()
-        print(torch.cuda.is_initialized())
-        """
-    )
-    assert out.split() == ["ductile", "full", "True", "False"]
-
-
 def test_options_of_ductile_are_taken_and_wrong_ones_refused(driver: Path) -> None:
     program = """
 import ductile_gpu.torch
@@ -228,35 +215,3 @@ def test_every_key_has_a_treatment() -> None:
 def test_another_allocator_is_refused() -> None:
     with pytest.raises(ValueError, match="backend:cudaMallocAsync"):
         _conf.check("backend:cudaMallocAsync")
-
-
-def test_rounding_is_pytorchs(driver: Path) -> None:
-    server = start(driver, PYTORCH_CUDA_ALLOC_CONF="roundup_power2_divisions:4")
-    out = ask(
-        server,
-        """
-        def count():
-            s = stats()
-            for key in ("allocated_bytes", "requested_bytes"):
-                found = s[key]["all"]
-                print(found["current"], found["allocated"], found["freed"])
-
-        a = alloc(5 * MIB + 1)
-        count()
-        free(a)
-        count()
-        torch._C._cuda_resetAccumulatedMemoryStats(0)
-        free(alloc(5 * MIB + 1))
-        count()
-        """,
-    )
-    stop(server)
-    held, asked = 6 << 20, (5 << 20) + 1
-    assert [int(x) for x in out.split()] == [
-        *(held, held, 0),
-        *(asked, asked, 0),
-        *(0, held, held),
-        *(0, asked, asked),
-        *(0, held, held),
-        *(0, asked, asked),
-    ]
