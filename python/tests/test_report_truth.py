@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any, NamedTuple, Optional
 
 import pytest
+from recordings import RECORDINGS, names, report
 from snapshots import PENDING_STATES, read_snapshot
-from test_report import RECORDINGS, names, report
 
 import ductile_gpu
 
