@@ -7,12 +7,11 @@ import gzip
 import json
 import os
 import pickle
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 from conftest import ROOT
+from running import Answer, ductile_gpu
 
 from ductile_gpu._tools._report import _summary, _words
 from ductile_gpu._tools._report._collect import Choices, Recording, collect
@@ -127,15 +126,12 @@ def said(recording: Recording) -> str:
     return "\n".join(_words.spell(recording.name, *found))
 
 
-def report(*words: object, folder: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "ductile_gpu", "report", *map(str, words)]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300)
+def report(*words: object, folder: Path) -> Answer:
+    return ductile_gpu("report", *words, folder=folder)
 
 
 def replay(path: Path, *words: str) -> dict[str, dict[str, Any]]:
     """What the command finds, by contender."""
-    command = [sys.executable, "-m", "ductile_gpu", "replay", "--min-capacity", "--json", *words]
-    answer = subprocess.run(
-        [*command, str(path)], capture_output=True, text=True, timeout=300, check=True
-    )
+    answer = ductile_gpu("replay", "--min-capacity", "--json", *words, path)
+    assert answer.returncode == 0, answer.stderr
     return {line["contender"]: line for line in map(json.loads, answer.stdout.splitlines())}

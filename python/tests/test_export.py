@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from conftest import ROOT
+from running import ductile_gpu as command
 from snapshots import History, first_time_us, read_snapshot
 
 import ductile_gpu
@@ -23,12 +24,7 @@ WHOLE, RING = DATA / "torch_whole.pickle.gz", DATA / "torch_ring.pickle.gz"
 
 
 def export(*words):
-    return subprocess.run(
-        [sys.executable, "-m", "ductile_gpu", "export", *map(str, words)],
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+    return command("export", *words)
 
 
 def load(path):

@@ -6,12 +6,12 @@ from __future__ import annotations
 import ctypes
 import os
 import subprocess
-import sys
 import textwrap
 import threading
 
 import fake_torch
 import pytest
+import running
 
 import ductile_gpu
 from ductile_gpu import memory_saver
@@ -394,13 +394,7 @@ def test_the_region_is_a_threads_own(saver, torch):
 
 
 def python(program, **environment):
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(program)],
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        timeout=100,
-    )
+    done = running.python("-c", textwrap.dedent(program), **environment)
     assert done.returncode == 0, done.stderr
     return done.stdout.split()
 

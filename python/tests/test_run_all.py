@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 import sys
@@ -12,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from conftest import ROOT
+from running import ductile_gpu as command
 
 from ductile_gpu._process import _notes
 from ductile_gpu._tools import _counts
@@ -63,14 +63,7 @@ def place(tmp_path_factory):
 
 
 def run(place, *words, **environment):
-    return subprocess.run(
-        [sys.executable, "-m", "ductile_gpu", "run", *map(str, words)],
-        cwd=place,
-        env={**os.environ, "LD_LIBRARY_PATH": str(place), **environment},
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+    return command("run", *words, folder=place, LD_LIBRARY_PATH=place, **environment)
 
 
 def test_a_plain_program_is_served_and_its_share_is_told(place):

@@ -18,6 +18,7 @@ import textwrap
 import time
 
 import pytest
+from running import ductile_gpu as command
 
 import ductile_gpu
 from ductile_gpu._process import _live
@@ -36,12 +37,7 @@ def place(tmp_path, monkeypatch):
 
 
 def top(*words):
-    return subprocess.run(
-        [sys.executable, "-m", "ductile_gpu", "top", *map(str, words)],
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+    return command("top", *words)
 
 
 PROGRAM = """

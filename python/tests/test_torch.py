@@ -16,6 +16,7 @@ torch = pytest.importorskip("torch")
 if torch.version.cuda is None:
     pytest.skip("this PyTorch is built without CUDA", allow_module_level=True)
 
+from running import python
 from torch_server import HERE
 
 from ductile_gpu.torch import _build, _conf, _surface
@@ -149,9 +150,7 @@ print(ductile_gpu.torch.mode())
 ductile_gpu.torch.enable("full", limit_bytes="40G")
 print(ductile_gpu.torch.mode())
 """
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True
-    )
+    done = python("-c", program)
     assert "refused" in done.stdout
     assert "no_such_option" in done.stdout
     assert done.stdout.split()[-2:] == ["off", "full"]
@@ -167,13 +166,7 @@ def test_children_inherit_it(mode: str) -> None:
         f"print(subprocess.run([sys.executable, '-c', {program!r}], "
         "capture_output=True, text=True).stdout)"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", nested],
-        env=child_environment(mode),
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    done = python("-c", nested, **child_environment(mode))
     if mode == "plain" and "libductile_torch" in done.stderr:
         pytest.skip("this installation has no libductile_torch.so")
     assert done.stdout.strip() == mode, done.stderr
@@ -182,11 +175,8 @@ def test_children_inherit_it(mode: str) -> None:
 def test_without_the_request_nothing_is_changed() -> None:
     from ductile_gpu.torch import child_environment
 
-    environment = {**child_environment(), "DUCTILE_TORCH": "0"}
     program = "import torch; print(torch.cuda.get_allocator_backend())"
-    done = subprocess.run(
-        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True
-    )
+    done = python("-c", program, **{**child_environment(), "DUCTILE_TORCH": "0"})
     assert done.stdout.strip() == "native"
 
 

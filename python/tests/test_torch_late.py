@@ -5,13 +5,11 @@ runtime without a GPU; Ductile is on a virtual GPU."""
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Callable
 
 import pytest
+from running import Answer, python
 
 torch = pytest.importorskip("torch")
 if torch.version.cuda is None:
@@ -138,15 +136,8 @@ def test_threads_may_allocate_use_pools_and_capture_during_switches(
 # ---- Who is not replaced -----------------------------------------------------------------------
 
 
-def run(runtime: Path, program: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-c", program],
-        env={**os.environ, "LD_PRELOAD": str(runtime), "DUCTILE_CONF": "driver:virtual"}
-        | environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+def run(runtime: Path, program: str, **environment: str) -> Answer:
+    return python("-c", program, LD_PRELOAD=runtime, DUCTILE_CONF="driver:virtual", **environment)
 
 
 ENABLE = """

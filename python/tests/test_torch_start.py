@@ -4,13 +4,13 @@
 from __future__ import annotations
 
 import importlib.util
-import os
-import subprocess
-import sys
 import textwrap
 from pathlib import Path
+from typing import Any
 
 import pytest
+import running
+from running import Answer
 
 torch = pytest.importorskip("torch")
 if torch.version.cuda is None:
@@ -25,18 +25,8 @@ for call, _ in torch.cuda._queued_calls:
 """
 
 
-def python(
-    *words: str, folder: Path | None = None, **environment: str
-) -> subprocess.CompletedProcess[str]:
-    kept = {k: v for k, v in os.environ.items() if not k.startswith(("DUCTILE_TORCH", "PYTORCH_"))}
-    return subprocess.run(
-        [sys.executable, *words],
-        cwd=folder,
-        env={**kept, **environment},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+def python(*words: str, **how: Any) -> Answer:
+    return running.python(*words, without=("DUCTILE_TORCH", "PYTORCH_"), **how)
 
 
 @pytest.mark.parametrize("first", ["transformers", "accelerate", "lightning", "diffusers", "timm"])

@@ -164,16 +164,6 @@ API const char *probe_pool_begin(unsigned long long first, unsigned long long se
     });
 }
 
-/* As cudagraph trees do for what a stream allocates outside of captures. */
-API const char *probe_pool_begin_for_stream(unsigned long long first, unsigned long long second,
-                                            unsigned long long stream) {
-    return guarded([&] {
-        caching::beginAllocateToPool(0, {first, second}, [stream](cudaStream_t asked) {
-            return asked == stream_of(stream);
-        });
-    });
-}
-
 /* The filter throws as often as *times says, then it is the calling thread's. */
 API const char *probe_pool_begin_throwing(unsigned long long first, unsigned long long second,
                                           int *times) {
@@ -298,14 +288,6 @@ API const char *probe_end_capture(void *stream) {
         C10_CUDA_CHECK(cudaStreamEndCapture(static_cast<cudaStream_t>(stream), &graph));
         caching::endAllocateToPool(0, kCaptured);
         caching::releasePool(0, kCaptured);
-    });
-}
-
-/* Has native look for memory, as what it serves itself does. */
-API const char *probe_native_alloc(void *allocator, size_t size) {
-    return guarded([&] {
-        auto *native = static_cast<caching::CUDAAllocator *>(allocator);
-        native->raw_delete(native->raw_alloc_with_stream(size, nullptr));
     });
 }
 

@@ -35,26 +35,13 @@ DO(cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags,
 
 API cudaError_t cudaDeviceGetAttribute(int *value, cudaDeviceAttr wanted, int) {
     switch (wanted) {
-    case cudaDevAttrComputeCapabilityMajor:
-        *value = 9;
-        break;
-    case cudaDevAttrMultiProcessorCount:
-        *value = 132;
-        break;
-    case cudaDevAttrWarpSize:
-        *value = 32;
-        break;
-    case cudaDevAttrMaxThreadsPerBlock:
-        *value = 1024;
-        break;
-    case cudaDevAttrMaxGridDimX:
-        *value = 2147483647;
-        break;
-    case cudaDevAttrMaxSharedMemoryPerBlock:
-        *value = 49152;
-        break;
-    default:
-        *value = 0;
+    case cudaDevAttrComputeCapabilityMajor: *value = 9; break;
+    case cudaDevAttrMultiProcessorCount: *value = 132; break;
+    case cudaDevAttrWarpSize: *value = 32; break;
+    case cudaDevAttrMaxThreadsPerBlock: *value = 1024; break;
+    case cudaDevAttrMaxGridDimX: *value = 2147483647; break;
+    case cudaDevAttrMaxSharedMemoryPerBlock: *value = 49152; break;
+    default: *value = 0;
     }
     return cudaSuccess;
 }
