@@ -5,13 +5,12 @@ from __future__ import annotations
 
 import gc
 import os
-import signal
 import subprocess
 import sys
 import textwrap
-import threading
 
 import pytest
+from running import held_elsewhere, in_child
 
 numba_cuda = pytest.importorskip("numba.cuda", exc_type=ImportError)
 
@@ -60,25 +59,8 @@ def _nothing_watched():
 
 def test_a_forked_child_waits_for_no_lock_of_its_parent(manager):
     address = manager.memalloc(MIB).device_pointer_value
-    held, over = threading.Event(), threading.Event()
-
-    def hold():
-        with manager._memory.lock, adapter._watch_lock:
-            held.set()
-            over.wait()
-
-    thread = threading.Thread(target=hold)
-    thread.start()
-    held.wait()
-    child = os.fork()
-    if child == 0:
-        signal.alarm(20)
-        manager._memory.free(address)
-        adapter.watch_stream(64)
-        os._exit(0)
-    over.set()
-    thread.join()
-    assert os.waitpid(child, 0)[1] == 0
+    with held_elsewhere(manager._memory.lock, adapter._watch_lock):
+        in_child(lambda: (manager._memory.free(address), adapter.watch_stream(64)))
 
 
 def test_memory_is_freed_with_the_last_pointer(manager, allocator):

@@ -15,7 +15,7 @@ import time
 
 import pytest
 from conftest import peak_rss
-from running import python
+from running import at_once, in_child, python
 from snapshots import History, Levels, read_snapshot
 from stub_torch import STUB, Place, compile_stub
 
@@ -88,14 +88,6 @@ def finish(recording, path, segments=()):
 
 def names(entry):
     return [frame["name"] for frame in entry["frames"]]
-
-
-def run_all(threads):
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-        assert not thread.is_alive()
 
 
 # ---- What is recorded --------------------------------------------------------------------------
@@ -389,23 +381,15 @@ def test_nothing_is_written_when_no_recording_is_under_way(recording, folder):
 
 def test_a_forked_child_writes_nothing(recording):
     tell(recording)
-    child = os.fork()
-    if child == 0:
-        for _ in range(100_000):
-            tell(recording)
-        os._exit(0)
-    assert os.waitpid(child, 0)[1] == 0
+    in_child(lambda: [tell(recording) for _ in range(100_000)])
     assert recording.close().events == 1
 
 
 def test_threads_may_tell_at_once(recording, driver, tmp_path):
     library = ctypes.CDLL(str(driver))
     told = pointers(recording)
-    threads = [
-        threading.Thread(target=library.play, args=(*told, ctypes.c_uint64(20_000), device))
-        for device in (0, 1, 0, 1)
-    ]
-    run_all(threads)
+    n = ctypes.c_uint64(20_000)
+    at_once(*(lambda gpu=gpu: library.play(*told, n, gpu) for gpu in (0, 1, 0, 1)))
     counts, found = finish(recording, tmp_path / "run.pickle")
     assert counts.events == 4 * (3 * 20_000 - 2 * LIVE)
     assert [len(trace) for trace in found["device_traces"]] == [counts.events // 2] * 2
@@ -422,9 +406,7 @@ def test_threads_that_tell_and_threads_that_run_python_do_not_wait_for_each_othe
         for function in made:
             function(recording, driver, 50, 0, kind)
 
-    kinds = (ctypes.CDLL, ctypes.PyDLL) * 2
-    threads = [threading.Thread(target=run, args=(kind,), daemon=True) for kind in kinds]
-    run_all(threads)
+    at_once(*(lambda kind=kind: run(kind) for kind in (ctypes.CDLL, ctypes.PyDLL) * 2))
     counts, found = finish(recording, tmp_path / "run.pickle")
     assert counts.bare == 0
     called = {names(entry)[1] for entry in found["device_traces"][0]}

@@ -4,12 +4,10 @@
 from __future__ import annotations
 
 import gc
-import os
-import signal
 import sys
-import threading
 
 import pytest
+from running import held_elsewhere, in_child
 
 import ductile_gpu
 from ductile_gpu import _adapters
@@ -115,24 +113,8 @@ def test_libraries_that_are_missing_take_no_options_along(monkeypatch):
 
 def test_a_child_of_fork_does_not_wait_for_a_lock_of_its_parent():
     """Another thread, such as the one that `top` asks, holds it at the moment of the fork."""
-    held, done = threading.Event(), threading.Event()
-
-    def hold():
-        with _share._lock:
-            held.set()
-            done.wait()
-
-    thread = threading.Thread(target=hold)
-    thread.start()
-    held.wait()
-    child = os.fork()
-    if child == 0:
-        signal.alarm(20)
-        _share.allocators()
-        os._exit(0)
-    done.set()
-    thread.join()
-    assert os.waitpid(child, 0)[1] == 0
+    with held_elsewhere(_share._lock):
+        in_child(_share.allocators)
 
 
 def test_sharing_needs_a_library_by_its_right_name(monkeypatch):

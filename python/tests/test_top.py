@@ -9,7 +9,6 @@ import os
 import pty
 import resource
 import select
-import signal
 import socket
 import stat
 import subprocess
@@ -19,6 +18,7 @@ import time
 
 import pytest
 from running import ductile_gpu as command
+from running import in_child
 
 import ductile_gpu
 from ductile_gpu._process import _live
@@ -289,21 +289,12 @@ def test_what_an_earlier_process_of_that_number_left_is_cleaned_up(place, progra
 
 def test_a_forked_child_waits_for_no_lock_of_its_parent(place):
     with _live._lock:
-        child = os.fork()
-        if child == 0:
-            signal.alarm(20)
-            _live.stop()
-            ductile_gpu.listen().unlink()
-            os._exit(0)
-    assert os.waitpid(child, 0)[1] == 0
+        in_child(lambda: (_live.stop(), ductile_gpu.listen().unlink()))
 
 
 def test_a_forked_child_leaves_the_socket_to_its_parent(place):
     path = ductile_gpu.listen()
-    child = os.fork()
-    if child == 0:
-        os._exit(0 if _live._listener is None else 1)
-    assert os.waitpid(child, 0)[1] == 0
+    in_child(lambda: _live._listener is None)
     assert path.exists()
     assert top(os.getpid()).returncode == 0
 

@@ -3,12 +3,12 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from running import in_child
 
 from ductile_gpu.torch import _install, _plain
 
@@ -63,7 +63,4 @@ def test_a_library_that_cannot_be_prepared_is_not_kept(monkeypatch: pytest.Monke
 @pytest.mark.parametrize("module", [_install, _plain])
 def test_a_child_does_not_wait_for_a_thread_of_its_parent(module: Any) -> None:
     with module._lock:
-        child = os.fork()
-        if child == 0:
-            os._exit(0 if module._lock.acquire(blocking=False) else 1)
-    assert os.waitpid(child, 0)[1] == 0
+        in_child(lambda: module._lock.acquire(blocking=False))

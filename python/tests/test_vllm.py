@@ -13,21 +13,11 @@ import pytest
 import ductile_gpu
 import ductile_gpu.vllm as plugin
 from ductile_gpu._binding import _abi
-from ductile_gpu.torch import _plain, _tags
+from ductile_gpu.torch import _tags
 from ductile_gpu.vllm._allocator import SleepAllocator
 
 MIB = 1 << 20
-
-
-@pytest.fixture
-def torch(monkeypatch):
-    monkeypatch.setenv("DUCTILE_CONF", "driver:virtual,sizes:tight,limit_bytes:1G")
-    monkeypatch.delenv("DUCTILE_VLLM", raising=False)
-    monkeypatch.setattr(_plain, "_let_it_throw", lambda library: None)
-    found = fake_torch.put_into(monkeypatch.setitem)
-    yield found
-    found.empty_cache()
-    assert not _tags.sleeping()
+torch = fake_torch.torch
 
 
 @pytest.fixture

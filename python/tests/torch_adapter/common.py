@@ -14,13 +14,14 @@ import sys
 import threading
 import time
 import warnings
-from typing import Any, Callable
+from typing import Any
 
 # Handles of 2 MiB, however much room there is: tests count what is held to the byte.
 os.environ.setdefault("DUCTILE_CONF", "driver:virtual,sizes:tight")
 
 import pytest
 import torch
+from running import at_once
 
 import ductile_gpu.torch
 from ductile_gpu._binding._core import Allocator
@@ -59,18 +60,3 @@ def connect(name: bytes) -> socket.socket:
     peer.settimeout(10)
     peer.connect(b"\0" + name)
     return peer
-
-
-def at_once(*works: Callable[[], Any]) -> list[Any]:
-    """What each of them returns, on a thread of its own."""
-    out: dict[int, Any] = {}
-    threads = [
-        threading.Thread(target=lambda n=n, work=work: out.update({n: work()}))
-        for n, work in enumerate(works)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    assert len(out) == len(works), "a thread failed, or goes on"
-    return [out[n] for n in range(len(works))]
