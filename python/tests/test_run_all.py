@@ -7,7 +7,6 @@ import shutil
 import subprocess
 import sys
 import textwrap
-from pathlib import Path
 
 import pytest
 from conftest import ROOT
@@ -257,7 +256,7 @@ def test_a_library_is_named_by_its_package(path, name):
     assert _counts.library_of(path) == name
 
 
-def test_files_of_others_are_passed_over(tmp_path: Path):
+def test_files_of_others_are_passed_over(tmp_path):
     (tmp_path / "short").write_bytes(b"x")
     (tmp_path / "other").write_bytes(b"y" * 4096)
     assert _counts.read(tmp_path) == []

@@ -6,7 +6,6 @@ runtime without a GPU; Ductile is on a virtual GPU."""
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Callable
 
 import pytest
 from running import Answer, python
@@ -52,7 +51,7 @@ def declared() -> set[str]:
     return set(found - _surface.INHERITED)
 
 
-def test_every_function_of_this_pytorch_has_a_route() -> None:
+def test_every_function_of_this_pytorch_has_a_route():
     named = [name for names in ROUTES.values() for name in names.split()]
     assert len(named) == len(set(named))
     assert declared() <= set(named), declared() - set(named)
@@ -63,9 +62,7 @@ ON_NATIVE_S = [(n, kind) for kind, names in ROUTES.items() for n in names.split(
 
 @pytest.mark.parametrize(("name", "kind"), ON_NATIVE_S)
 @pytest.mark.parametrize("which", ["native", "ductile"])
-def test_a_call_goes_to_the_allocator_that_has_what_it_is_about(
-    servers: Callable[..., str], name: str, kind: str, which: str
-) -> None:
+def test_a_call_goes_to_the_allocator_that_has_what_it_is_about(servers, name, kind, which):
     if name not in declared():
         pytest.skip("this PyTorch has no such function")
     if (name, which) == ("allocateWithAddress", "native"):
@@ -92,7 +89,7 @@ def test_a_call_goes_to_the_allocator_that_has_what_it_is_about(
     assert is_heard == expected, out
 
 
-def test_an_open_pool_of_native_s_is_asked_for_an_address(servers: Callable[..., str]) -> None:
+def test_an_open_pool_of_native_s_is_asked_for_an_address(servers):
     if "allocateWithAddress" not in declared():
         pytest.skip("this PyTorch has no such function")
     out = servers(
@@ -118,9 +115,7 @@ def test_an_open_pool_of_native_s_is_asked_for_an_address(servers: Callable[...,
 # ---- Threads -----------------------------------------------------------------------------------
 
 
-def test_threads_may_allocate_use_pools_and_capture_during_switches(
-    runtime: Path, tmp_path: Path
-) -> None:
+def test_threads_may_allocate_use_pools_and_capture_during_switches(runtime, tmp_path):
     """Under the thread sanitizer: python/tests/torch_race."""
     import torch_race
 
@@ -151,7 +146,7 @@ print(hex(kept.data_ptr()))
 """
 
 
-def test_expandable_segments_of_native_are_no_hindrance(runtime: Path) -> None:
+def test_expandable_segments_of_native_are_no_hindrance(runtime):
     """Nothing is allocated under native: the runtime here has no virtual memory calls."""
     program = ENABLE.replace('torch.empty(100, device="cuda")\nductile', "ductile")
     done = run(
@@ -162,16 +157,10 @@ def test_expandable_segments_of_native_are_no_hindrance(runtime: Path) -> None:
     assert done.stdout.startswith("0x1000"), done.stderr
 
 
-def test_the_asynchronous_backend_is_refused_in_a_sentence(runtime: Path) -> None:
-    done = run(
-        runtime,
-        "import ductile_gpu.torch; ductile_gpu.torch.enable()",
-        PYTORCH_CUDA_ALLOC_CONF="backend:cudaMallocAsync",
-    )
+def test_another_allocator_is_refused_in_a_sentence(runtime, driver):
+    program = "import ductile_gpu.torch; ductile_gpu.torch.enable()"
+    done = run(runtime, program, PYTORCH_CUDA_ALLOC_CONF="backend:cudaMallocAsync")
     assert "backend:cudaMallocAsync cannot be met: it names another allocator" in done.stderr
-
-
-def test_a_pluggable_allocator_is_refused_in_a_sentence(runtime: Path, driver: Path) -> None:
     program = f"""
 import torch, ductile_gpu.torch
 own = torch.cuda.memory.CUDAPluggableAllocator({str(driver)!r}, "plain_alloc", "plain_free")
@@ -183,13 +172,13 @@ ductile_gpu.torch.enable("full")
     assert "is a CUDAPluggableAllocator already: Ductile does not replace it" in done.stderr
 
 
-def test_without_the_adapter_it_is_too_late(runtime: Path) -> None:
+def test_without_the_adapter_it_is_too_late(runtime):
     done = run(runtime, ENABLE.format(mode="plain"))
     assert "TooLate" in done.stderr
     assert "install a C++ compiler" in done.stderr
 
 
-def test_a_warning_of_enable_names_the_line_that_called_it(runtime: Path, tmp_path: Path) -> None:
+def test_a_warning_of_enable_names_the_line_that_called_it(runtime, tmp_path):
     program = tmp_path / "program.py"
     program.write_text(
         "import torch, ductile_gpu.torch\n"
@@ -204,7 +193,7 @@ def test_a_warning_of_enable_names_the_line_that_called_it(runtime: Path, tmp_pa
 # ---- NCCL's registration of all memory ---------------------------------------------------------
 
 GROUP = """
-import os, tempfile, warnings
+import os, sys, tempfile, warnings
 import torch, torch.distributed as dist
 import ductile_gpu.torch
 warnings.simplefilter("always")
@@ -218,49 +207,34 @@ HOOK = "TORCH_NCCL_USE_TENSOR_REGISTER_ALLOCATOR_HOOK"
 OLD = {"TORCH_DIST_USE_NCCL2": "0"}
 
 
-def test_nccls_registration_of_all_memory_is_turned_off_before_nccl_reads_it(runtime: Path) -> None:
+@pytest.mark.parametrize(
+    ("backend", "hook", "state", "said"),
+    [
+        ("gloo", "1", "full 0", f"{HOOK} is turned off: Ductile's memory moves"),
+        ("nccl", "1", "off 1", f"{HOOK} has NCCL register all memory, and Ductile's moves: unset"),
+        ("nccl", "0", "full 0", ""),
+    ],
+    ids=["turned off before NCCL reads it", "too late", "no hindrance"],
+)
+def test_nccls_registration_of_all_memory(runtime, backend, hook, state, said):
     program = f"""{GROUP}
-make_group("gloo")
-ductile_gpu.torch.enable("full")
-assert ductile_gpu.torch.mode() == "full"
-print(os.environ[{HOOK!r}])
-"""
-    done = run(runtime, program, **{HOOK: "1"})
-    assert done.stdout == "0\n", done.stderr
-    assert f"{HOOK} is turned off: Ductile's memory moves" in done.stderr
-
-
-def test_it_is_too_late_where_nccl_registers_all_memory_already(runtime: Path) -> None:
-    program = f"""{GROUP}
-make_group("nccl")
+make_group({backend!r})
 try:
     ductile_gpu.torch.enable("full")
 except ductile_gpu.torch.TooLate as error:
-    print(error)
+    print(error, file=sys.stderr)
 print(ductile_gpu.torch.mode(), os.environ[{HOOK!r}], flush=True)
 os._exit(0)
 """
-    done = run(runtime, program, **OLD, **{HOOK: "1"})
-    said, state = done.stdout.splitlines() or ["", done.stderr]
-    assert said.startswith(f"{HOOK} has NCCL register all memory, and Ductile's moves: unset it")
-    assert state == "off 1"
-
-
-def test_a_group_of_nccl_that_registers_nothing_is_no_hindrance(runtime: Path) -> None:
-    program = f"""{GROUP}
-make_group("nccl")
-ductile_gpu.torch.enable("full")
-print(ductile_gpu.torch.mode(), flush=True)
-os._exit(0)
-"""
-    done = run(runtime, program, **OLD, **{HOOK: "0"})
-    assert done.stdout == "full\n", done.stderr
+    done = run(runtime, program, **OLD, **{HOOK: hook})
+    assert done.stdout == f"{state}\n", done.stderr
+    assert said in done.stderr
 
 
 NCCL2 = "NCCL backend registers the memory that it finds"
 
 
-def test_ranks_are_told_how_to_keep_nccl2_from_registering_memory(runtime: Path) -> None:
+def test_ranks_are_told_how_to_keep_nccl2_from_registering_memory(runtime):
     program = f"{GROUP}ductile_gpu.torch.enable('full')"
     is_new = int(torch.__version__.split(".")[1]) >= 15
     ranks = {"WORLD_SIZE": "2", "RANK": "0"}

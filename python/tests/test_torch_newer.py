@@ -20,9 +20,7 @@ from ductile_gpu.torch import _build
 
 
 @pytest.mark.parametrize("version", ["2.5.1", "1.13.0"])
-def test_a_version_that_is_too_old_is_refused_by_number(
-    monkeypatch: pytest.MonkeyPatch, version: str
-) -> None:
+def test_a_version_that_is_too_old_is_refused_by_number(monkeypatch, version):
     monkeypatch.setattr(torch, "__version__", version)
     with pytest.raises(_build.BuildError, match=f"^PyTorch {version} is older than 2.6, the old"):
         _build.describe_torch()
@@ -31,9 +29,7 @@ def test_a_version_that_is_too_old_is_refused_by_number(
 @pytest.mark.parametrize(
     ("version", "minor"), [("2.16.0", 16), ("2.16.0.dev20261101+cu132", 16), ("3.1.0", 101)]
 )
-def test_a_version_that_was_not_tried_is_tried(
-    monkeypatch: pytest.MonkeyPatch, version: str, minor: int
-) -> None:
+def test_a_version_that_was_not_tried_is_tried(monkeypatch, version, minor):
     monkeypatch.setattr(torch, "__version__", version)
     assert _build.describe_torch()[:2] == (version, minor)
 
@@ -72,7 +68,7 @@ def newer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Newer:
     return Newer(found._replace(version="2.16.0", minor=16, root=root), header)
 
 
-def test_a_newer_version_with_the_same_interface_is_served_in_silence(newer: Newer) -> None:
+def test_a_newer_version_with_the_same_interface_is_served_in_silence(newer):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         _build.tell_what_is_unknown(newer.found)
@@ -83,23 +79,21 @@ def test_a_newer_version_with_the_same_interface_is_served_in_silence(newer: New
     [(DEFAULT, "defragment"), (ANOTHER_FORM, "isHistoryEnabled with 2 parameters")],
     ids=["function", "form"],
 )
-def test_what_a_newer_version_has_beside_is_named_and_the_rest_served(
-    newer: Newer, function: str, named: str
-) -> None:
+def test_what_a_newer_version_has_beside_is_named_and_the_rest_served(newer, function, named):
     newer.declare(function)
     assert _build.build(newer.found).exists()
     with pytest.warns(RuntimeWarning, match=rf"2\.16\.0 has .* not know \({named}\): they do"):
         _build.tell_what_is_unknown(newer.found)
 
 
-def test_a_newer_version_that_wants_what_is_unknown_is_refused_by_its_name(newer: Newer) -> None:
+def test_a_newer_version_that_wants_what_is_unknown_is_refused_by_its_name(newer):
     newer.declare(PURE)
     expected = r"2\.16\.0, which is newer than 2\.15, .*, and declares defragment: .*; all of it is"
     with pytest.raises(_build.BuildError, match=expected):
         _build.build(newer.found)
 
 
-def test_pytorch_s_headers_get_the_standard_they_need() -> None:
+def test_pytorch_s_headers_get_the_standard_they_need():
     found = _build.describe_torch()
     assert _build._standard(found._replace(minor=11)) == "-std=c++17"
     assert _build._standard(found._replace(minor=12)) == "-std=c++20"

@@ -14,7 +14,7 @@ import re
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Callable, NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -77,8 +77,6 @@ def cases() -> Iterator[Any]:
 
 
 @pytest.mark.parametrize(("prelude", "setting", "code"), list(cases()))
-def test_a_program_holds(
-    servers: Callable[..., str], prelude: str, setting: str, code: str
-) -> None:
+def test_a_program_holds(servers, prelude, setting, code):
     name, _, value = setting.partition("=")
     servers(prelude, code, **({name: value} if name else {}))
