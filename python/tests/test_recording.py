@@ -567,23 +567,6 @@ def test_a_run_that_could_not_be_recorded_is_not_begun(run, tmp_path):
     assert not (tmp_path / "train.pickle").exists()
 
 
-@pytest.mark.parametrize(
-    ("words", "line"),
-    [
-        (("--stacks", "-o", "run.trace.gz"), "which has no stacks"),
-        (("--stacks", "--max-events", "5"), "the disk alone is the limit"),
-        (("-o", "run.pickle", "--gpu", "1"), "only a trace is of one"),
-        (("--stacks", "--gpu", "1"), "which has no stacks"),
-        (("--max-events", "0"), "at least 1"),
-        (("--gpu=-1",), "is the number of a GPU"),
-    ],
-)
-def test_what_cannot_be_meant_is_refused(run, words, line):
-    answer = run("record", *words, "train.py")
-    assert answer.returncode == 2
-    assert line in answer.stderr
-
-
 # ---- Long ones ---------------------------------------------------------------------------------
 
 FEW, MANY = 100_000, 500_000  # events

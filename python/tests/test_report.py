@@ -446,27 +446,12 @@ def test_a_run_that_does_not_fit_is_explained(tmp_path):
 @pytest.mark.parametrize(
     ("content", "line"),
     [
-        (b"", "empty"),
-        (b"# version 2\n", "no event"),
         (b"a 1 512 0\nf 1\nf 1\n", "freed twice"),
-        (b"a 1 512", "STREAM is missing"),
-        (b"<html>", "neither a trace nor"),
         (gzip.compress(b"a 1 512 0\n" * 50)[:-9], "run.trace"),
         (b"\x80\x04cos\nsystem\n(S'true'\ntR.", "pickle"),
-        (pickle.dumps({"device_traces": [[]], "segments": []}), "no allocation history"),
         (pickle.dumps({"device_traces": []}), "no allocation history"),
     ],
-    ids=[
-        "empty",
-        "no-event",
-        "gap",
-        "cut",
-        "foreign",
-        "cut-gzip",
-        "hostile",
-        "no-history",
-        "no-gpu",
-    ],
+    ids=["gap", "cut-gzip", "hostile", "no-history"],
 )
 def test_a_bad_recording_is_one_line_and_leaves_no_file(tmp_path, content, line):
     (tmp_path / "run.trace").write_bytes(content)

@@ -197,8 +197,3 @@ def test_every_key_has_a_treatment():
         "max_split_size_mb": _conf.Treatment.NEEDLESS,
         "pinned_num_register_threads": _conf.Treatment.HOST,
     }
-
-
-def test_another_allocator_is_refused():
-    with pytest.raises(ValueError, match="backend:cudaMallocAsync"):
-        _conf.check("backend:cudaMallocAsync")

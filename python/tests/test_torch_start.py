@@ -56,16 +56,6 @@ def test_ranks_of_torchrun_are_served_and_one_speaks(tmp_path):
     assert done.stderr.count("serves PyTorch") == 1, done.stderr
 
 
-def test_a_setting_that_cannot_be_met_leaves_pytorch_usable():
-    code = "import torch; print(torch.ones(2).sum().item())"
-    setting = {"PYTORCH_CUDA_ALLOC_CONF": "backend:cudaMallocAsync"}
-    done = python("-c", code, DUCTILE_TORCH="1", **setting)
-    assert done.stdout == "2.0\n"
-    assert "WARNING: Ductile is off" in done.stderr
-    done = python("-c", code, DUCTILE_TORCH="full", **setting)
-    assert (done.returncode, done.stdout) == (1, "")
-
-
 def test_an_allocator_that_comes_afterwards_is_noticed():
     code = """
         from ductile_gpu._binding._native import library_path
@@ -99,10 +89,3 @@ def test_options_are_refused_once_others_are_in_effect(mode):
     """
     done = python("-c", textwrap.dedent(code))
     assert done.stdout.split() == ["refused"] * 2 + ["busy"] * 2, done.stderr
-
-
-@pytest.mark.parametrize("mode", ["full", "plain"])
-def test_the_program_may_complete_what_the_environment_asked_for(mode):
-    code = "import torch; from ductile_gpu.torch import enable; enable(limit_bytes='1G')"
-    done = python("-c", code, DUCTILE_TORCH=mode)
-    assert (done.returncode, done.stderr) == (0, "")

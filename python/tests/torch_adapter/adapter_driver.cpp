@@ -67,6 +67,11 @@ cudaStream_t stream_of(unsigned long long stream) {
 
 #define API extern "C" __attribute__((visibility("default")))
 
+#define POOL_CALL(name, ...)                                                                       \
+    API const char *name(unsigned long long first, unsigned long long second) {                    \
+        return guarded([&] { __VA_ARGS__; });                                                      \
+    }
+
 API const char *probe_alloc(size_t size, unsigned long long stream, void **out) {
     return guarded([&] { *out = caching::raw_alloc_with_stream(size, stream_of(stream)); });
 }
@@ -176,13 +181,8 @@ API const char *probe_pool_begin_throwing(unsigned long long first, unsigned lon
     });
 }
 
-API const char *probe_pool_end(unsigned long long first, unsigned long long second) {
-    return guarded([&] { caching::endAllocateToPool(0, {first, second}); });
-}
-
-API const char *probe_pool_release(unsigned long long first, unsigned long long second) {
-    return guarded([&] { caching::releasePool(0, {first, second}); });
-}
+POOL_CALL(probe_pool_end, caching::endAllocateToPool(0, {first, second}))
+POOL_CALL(probe_pool_release, caching::releasePool(0, {first, second}))
 
 API int probe_pool_uses(unsigned long long first, unsigned long long second) {
     return caching::getPoolUseCount(0, {first, second});
@@ -192,9 +192,7 @@ namespace {
 std::shared_ptr<caching::AllocatorState> state;
 }
 
-API const char *probe_checkpoint(unsigned long long first, unsigned long long second) {
-    return guarded([&] { state = caching::getCheckpointState(0, {first, second}); });
-}
+POOL_CALL(probe_checkpoint, state = caching::getCheckpointState(0, {first, second}))
 
 /* Restores the checkpoint; the blocks become the caller's. */
 API const char *probe_restore(size_t *freed, size_t *allocated) {
