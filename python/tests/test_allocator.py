@@ -34,13 +34,6 @@ def test_pointers_that_are_no_start_are_told_apart(allocator, offset, error):
     allocator.free(address)
 
 
-def test_a_second_free_is_refused(allocator):
-    address = allocator.alloc(MIB)
-    allocator.free(address)
-    with pytest.raises(ductile_gpu.NotLive):
-        allocator.free(address)
-
-
 def test_out_of_memory_is_a_memory_error_that_says_who_holds_what(allocator):
     held = allocator.alloc(900 * MIB)
     with pytest.raises(ductile_gpu.OutOfMemory) as caught:
@@ -374,20 +367,14 @@ def test_threads_share_an_allocator(allocator):
 # ---- Inspection --------------------------------------------------------------------------------
 
 
-def test_statistics_obey_their_identity(allocator):
+def test_statistics_are_the_librarys_and_peaks_can_be_reset(allocator):
     kept = [allocator.alloc(size) for size in (100, 5000, 3 * MIB)]
     allocator.free(kept.pop(1))
     stats = allocator.stats()
     assert stats.requested_bytes == 100 + 3 * MIB <= stats.allocated_bytes
-    assert stats.reserved_bytes == (
-        stats.allocated_bytes
-        + stats.free_bytes
-        + stats.pending_bytes
-        + stats.cached_bytes
-        + stats.quarantined_bytes
-    )
+    assert stats.allocated_peak_bytes > stats.allocated_bytes
     allocator.reset_peaks()
-    assert allocator.stats().allocated_peak_bytes == allocator.stats().allocated_bytes
+    assert allocator.stats().allocated_peak_bytes == stats.allocated_bytes
 
 
 def test_blocks_are_what_queries_of_them_say(allocator):
@@ -396,14 +383,6 @@ def test_blocks_are_what_queries_of_them_say(allocator):
         allocator.free(address)
     live = {block.address: block for block in allocator.blocks() if block.requested_size > 0}
     assert live == {address: allocator.query(address) for address in addresses[::2]}
-
-
-def test_a_query_tells_what_is_free_around_the_block(allocator):
-    first, middle, last = (allocator.alloc(2 * MIB) for _ in range(3))
-    allocator.free(first)
-    allocator.free(last)
-    found = allocator.query(middle)
-    assert (found.free_before_bytes, found.free_after_bytes) == (2 * MIB, 2 * MIB)
 
 
 def test_a_plan_names_the_cheapest_blocks_that_make_room(allocator):

@@ -141,19 +141,6 @@ def test_host_memory_goes_back_after_a_resume_with_the_backend_mmap(
     del asleep
 
 
-def test_tags_sleep_and_wake_in_any_order(saver, torch):
-    tensors = []
-    for tag in ("weights", "kv_cache"):
-        with saver.region(tag=tag):
-            tensors.append(torch.tensor(8 * MIB))
-    for first, second in (("weights", "kv_cache"), ("kv_cache", "weights")):
-        saver.pause(first)
-        saver.pause(second)
-        saver.resume(first)
-        saver.resume(second)
-    assert _tags.sleeping() == []
-
-
 def test_what_is_done_twice_is_an_error_and_changes_nothing(saver, torch):
     with saver.region(tag="weights"):
         tensor = torch.tensor(MIB)

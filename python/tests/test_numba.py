@@ -4,13 +4,10 @@
 from __future__ import annotations
 
 import gc
-import os
-import subprocess
-import sys
 import textwrap
 
 import pytest
-from running import held_elsewhere, in_child
+from running import held_elsewhere, in_child, python
 
 numba_cuda = pytest.importorskip("numba.cuda", exc_type=ImportError)
 
@@ -182,15 +179,8 @@ def test_numba_finds_the_manager_by_the_modules_name():
         driver._ensure_memory_manager()
         print(driver._memory_manager)
     """
-    environment = dict(os.environ, NUMBA_CUDA_MEMORY_MANAGER="ductile_gpu.numba")
-    answer = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(code)],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert "DuctileNumbaManager" in answer.stdout
+    variable = {"NUMBA_CUDA_MEMORY_MANAGER": "ductile_gpu.numba"}
+    assert "DuctileNumbaManager" in python("-c", textwrap.dedent(code), **variable).stdout
 
 
 def test_enabling_chooses_the_manager_once():
@@ -202,7 +192,7 @@ def test_enabling_chooses_the_manager_once():
         assert driver._memory_manager is ductile_gpu.numba.DuctileNumbaManager
         assert ductile_gpu.numba.is_enabled()
     """
-    subprocess.run([sys.executable, "-c", textwrap.dedent(code)], check=True)
+    assert python("-c", textwrap.dedent(code)).returncode == 0
 
 
 def test_enabling_is_refused_once_numba_has_a_context(monkeypatch):
@@ -241,8 +231,6 @@ def test_arrays_compute_in_memory_of_ductile():
         assert 0 < free <= total
         print("ok", allocator.stats().reserved_bytes)
     """
-    answer = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True
-    )
+    answer = python("-c", textwrap.dedent(code))
     assert answer.returncode == 0, answer.stderr
     assert answer.stdout.startswith("ok")

@@ -476,14 +476,6 @@ def test_a_page_may_go_into_a_pipe(tmp_path):
     assert list(tmp_path.iterdir()) == [pipe]
 
 
-def test_a_page_that_cannot_be_written_whole_leaves_the_older_one(tmp_path):
-    (tmp_path / "r.html").write_text("an older report")
-    with pytest.raises(UnicodeEncodeError):
-        _page.write_page(tmp_path / "r.html", "\ud800")
-    assert [path.name for path in tmp_path.iterdir()] == ["r.html"]
-    assert (tmp_path / "r.html").read_text() == "an older report"
-
-
 @pytest.mark.parametrize(
     ("words", "status", "line"),
     [

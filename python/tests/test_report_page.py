@@ -569,14 +569,6 @@ def test_nothing_is_fetched_and_nothing_may_be(page):
     assert [name for name in fetched if not name.startswith("blob:")] == []
 
 
-def test_text_of_a_recording_stays_text(window, tmp_path):
-    history = [entry("alloc", 1, MIB, frame("</script><img src=x onerror=window.hit=1>"))]
-    path = dump(tmp_path / "run.pickle.gz", history)
-    window.show(tmp_path, _page.make_page([study(path, quick=True)]))
-    assert "</script><img" in window.text("#who")
-    assert window.run("return [window.hit, document.images.length]") == [None, 0]
-
-
 def test_the_command_of_the_repository_makes_the_pictures(tmp_path):
     tool = Path(__file__).parent.parent / "tools" / "make_pictures.py"
     command = [sys.executable, str(tool), "--only", "report-phone", str(tmp_path)]

@@ -43,6 +43,10 @@ int main(int n, char **words) {
 """
 
 
+def write(place, name, text):
+    (place / name).write_text(textwrap.dedent(text))
+
+
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
     compiler = shutil.which("cc")
@@ -178,14 +182,12 @@ def test_native_malloc_leaves_cuda_malloc_to_the_driver(place):
 
 
 def test_scripts_and_their_children_are_served(place):
-    script = place / "script.py"
-    script.write_text(
-        textwrap.dedent("""
+    code = """
         import os, subprocess, sys
         print(os.environ["DUCTILE_TORCH"], sys.argv[1:])
         sys.exit(subprocess.run(["./program", "m8"]).returncode)
-        """)
-    )
+    """
+    write(place, "script.py", code)
     answer = run(place, "--all", "script.py", "--mine")
     assert answer.returncode == 0, answer.stderr
     assert answer.stdout.splitlines()[0] == "auto ['--mine']"
@@ -222,9 +224,7 @@ def test_a_static_program_is_refused(place):
 
 @pytest.mark.parametrize("first", ["driver", "python"])
 def test_python_shares_the_allocator_of_the_interposed_calls(place, first):
-    script = place / "sharing.py"
-    script.write_text(
-        textwrap.dedent(f"""
+    code = f"""
         import ctypes
         from ductile_gpu._process._share import shared
         if "{first}" == "python":
@@ -237,8 +237,8 @@ def test_python_shares_the_allocator_of_the_interposed_calls(place, first):
         assert shared(0).is_borrowed
         again = shared(0).alloc(1 << 20)
         assert driver.cuMemFree_v2(ctypes.c_uint64(again)) == 0
-        """)
-    )
+    """
+    write(place, "sharing.py", code)
     answer = run(place, "--all", "sharing.py")
     assert answer.returncode == 0, answer.stderr
 

@@ -77,33 +77,6 @@ def test_options_cannot_change_once_an_allocator_exists(made):
         _share.configure({"reuse": "never"})
 
 
-@pytest.mark.parametrize(
-    "wrong", [{"limit_byte": "4G"}, {"limit_bytes": "4 Gig"}, {"zero": "on", "limit_byte": "4G"}]
-)
-def test_options_that_are_refused_leave_nothing_behind(wrong):
-    with pytest.raises(ductile_gpu.InvalidArgument):
-        _share.configure(wrong)
-    assert _share.given() == {}
-    _share.configure({"driver": "virtual", "limit_bytes": "4G"})
-    assert _share.shared(0).options["limit_bytes"] == str(4 << 30)
-    _share.shared(0).close()
-
-
-def test_the_same_options_may_be_given_again_in_other_words_or_in_part(made):
-    _share.configure({"limit_bytes": "1G", "zero": "on"})
-    made(0)
-    _share.configure({"limit_bytes": 1 << 30})
-    _share.configure({"limit_bytes": "1024M", "zero": True})
-
-
-def test_pytorchs_allocators_have_their_options_too(allocator):
-    _share.configure({"zero": "on"})
-    _share.provide(lambda device: allocator.pointer, defaults={"captures": "announced"})
-    _share.configure({"zero": "on", "captures": "announced"})
-    with pytest.raises(ductile_gpu.Busy, match="captures is announced"):
-        _share.configure({"captures": "unannounced"})
-
-
 def test_libraries_that_are_missing_take_no_options_along(monkeypatch):
     monkeypatch.setitem(sys.modules, "ductile_gpu.rmm", None)
     with pytest.raises(ImportError):

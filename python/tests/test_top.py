@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import json
 import os
 import pty
@@ -38,6 +39,11 @@ def place(tmp_path, monkeypatch):
 
 def top(*words):
     return command("top", *words)
+
+
+def seen(pid):
+    """What it tells of a process."""
+    return json.loads(top(pid, "--json").stdout)
 
 
 PROGRAM = """
@@ -180,7 +186,7 @@ def test_a_process_is_shown_by_stream(program):
 
 
 def test_the_groups_add_up_to_the_statistics(program):
-    found = json.loads(top(program().pid, "--json").stdout)
+    found = seen(program().pid)
     (allocator,) = found["allocators"]
     for state, field in (("live", "allocated_bytes"), ("free", "free_bytes")):
         total = sum(group["bytes"].get(state, 0) for group in allocator["groups"])
@@ -195,8 +201,8 @@ def test_all_processes_are_shown(program):
 
 
 def test_rates_are_against_the_picture_before(program):
-    (before,) = [json.loads(top("--json", program().pid).stdout)]
-    now = json.loads(json.dumps(before))
+    before = seen(program().pid)
+    now = copy.deepcopy(before)
     now["time"] += 2
     now["allocators"][0]["statistics"]["allocs"] += 100
     text = "\n".join(render([now], {before["pid"]: before}))
@@ -205,7 +211,7 @@ def test_rates_are_against_the_picture_before(program):
 
 
 def test_what_a_lack_of_memory_cost_is_shown_where_there_was_one(program):
-    now = json.loads(top("--json", program().pid).stdout)
+    now = seen(program().pid)
     assert "short of memory" not in "\n".join(render([now], {}))
     cost = {"waits": 2, "returns": 3, "returned_total_bytes": 4 * MIB}
     statistics = now["allocators"][0]["statistics"]
@@ -329,7 +335,7 @@ def test_a_process_without_descriptors_can_be_watched_again_later(place):
 
 def test_listening_twice_is_one_socket(place, shared):
     assert ductile_gpu.listen() == ductile_gpu.listen()
-    found = json.loads(top(os.getpid(), "--json").stdout)
+    found = seen(os.getpid())
     assert [one["device"] for one in found["allocators"]] == [0]
 
 

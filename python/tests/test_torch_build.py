@@ -5,12 +5,11 @@ from __future__ import annotations
 
 import fcntl
 import os
-import subprocess
-import sys
 import warnings
 from pathlib import Path
 
 import pytest
+from running import python
 
 torch = pytest.importorskip("torch")
 if torch.version.cuda is None:
@@ -116,7 +115,7 @@ def test_without_pytorch_there_is_one_error(monkeypatch):
         "import sys; sys.modules['torch'] = None\n"
         "import ductile_gpu.torch; ductile_gpu.torch.enable()"
     )
-    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    answer = python("-c", code)
     assert answer.stderr.count("Traceback") == 1
     assert answer.stderr.strip().splitlines()[-1].startswith("ModuleNotFoundError")
 
