@@ -205,7 +205,7 @@ def test_blocks_that_do_not_fill_their_segments_tell_nothing_of_holes_and_of_the
     recording = study(dump(tmp_path / "gaps.pickle", history, segments=[held]), quick=True)
     assert recording.recorded is None
     found = _summary.refused(recording)
-    assert (found["held_bytes"], found["device_bytes"]) == (0, None)
+    assert (found["held_bytes"], found["holes"], found["device_bytes"]) == (0, None, None)
     assert found["needed_bytes"] == 82 * MIB
 
 
