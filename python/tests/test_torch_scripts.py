@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import json
 import os
 import subprocess
@@ -15,8 +14,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from torch_scripts import SCRIPTS, needs, run
 
-SCRIPTS = Path(__file__).parent / "torch_gpu"
 FAKE_TESTS = """\
 import os, time, unittest
 OWN = os.environ.get("DUCTILE_TORCH")
@@ -39,26 +38,6 @@ class TestCuda(unittest.TestCase):
 if __name__ == "__main__":
     unittest.main()
 """
-
-
-@pytest.fixture(autouse=True)
-def _scripts_can_be_imported(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(SCRIPTS))
-
-
-def run(script: str, *arguments: str, **environment: str) -> tuple[int, list[dict[str, Any]]]:
-    """A script's status and the rows it printed."""
-    done = subprocess.run(
-        [sys.executable, str(SCRIPTS / script), *arguments, "--json"],
-        env={**os.environ, **environment}, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    return done.returncode, [json.loads(line) for line in done.stdout.splitlines()]
-
-
-def needs(*packages: str) -> None:
-    for package in packages:
-        if importlib.util.find_spec(package) is None:
-            pytest.skip(f"{package} is not installed")
 
 
 def test_a_process_that_takes_too_long_is_killed_with_what_it_started() -> None:
@@ -332,184 +311,6 @@ def test_the_cost_of_recording_is_told_within_its_limit(
     assert time.monotonic() - begin < 30
 
 
-# ---- llama.py ----------------------------------------------------------------------------------
-
-
-class Answered:
-    """What a group of two ranks is after so many turns, each of one step."""
-
-    def __init__(self, way: str, backend: str = "native", **changed: Any) -> None:
-        self.way, self.error, self.ranks = way, changed.pop("error", ""), [0, 1]
-        turn = {"backend": backend, "used": 900, "active": 950, "held": 1000}
-        turn.update(retries=0, pressure_waits=0, pressure_returns=0)
-        turn.update(losses=[(10.0).hex()], times=[1.0])
-        turn.update(changed)
-        self.answers = [[turn, {**turn, "held": turn["held"] - 10}] for _ in range(3)]
-
-
-def missed_beside_native(case: str, way: str, **changed: Any) -> list[str]:
-    import llama
-
-    groups = [Answered("native"), Answered("expandable", used=850), Answered(way, **changed)]
-    found: list[str] = llama.rows_of(llama.CASES[case], groups)[-1]["missed"]
-    return found
-
-
-@pytest.mark.parametrize(
-    ("case", "changed", "missed"),
-    [
-        ("fsdp2", {}, []),
-        ("fsdp2", {"backend": "native"}, ["is not on Ductile"]),
-        ("fsdp2", {"losses": [(10.2).hex()]}, ["the last loss is further than 1 % from native's"]),
-        ("fsdp2", {"losses": [(10.01).hex()]}, []),
-        ("exact-fsdp2", {"losses": [(10.01).hex()]}, ["losses differ from native's"]),
-        ("fsdp2", {"used": 840}, ["uses less of what it holds than expandable segments"]),
-        ("exact-fsdp2", {"used": 840}, []),
-        ("fsdp2", {"times": [1.1]}, ["a step takes longer than the first way's"]),
-        ("exact-fsdp2", {"times": [1.1]}, []),
-        ("fsdp2", {"retries": 3}, ["6 retries"]),
-        ("fsdp2", {"error": "hung"}, ["failed"]),
-    ],
-)
-def test_a_way_to_train_is_held_to_losses_memory_and_time(
-    case: str, changed: dict[str, Any], missed: list[str]
-) -> None:
-    assert missed_beside_native(case, "ductile", **{"backend": "ductile", **changed}) == missed
-
-
-@pytest.mark.parametrize(
-    ("case", "options", "share", "missed"),
-    [
-        ("fsdp2", "+sizes:tight", 920, []),
-        ("fsdp2", "+sizes:tight", 919, ["uses less than 0.92 of what it holds"]),
-        ("fsdp2", "+sizes:tight+reuse:wait", 970, []),
-        ("fsdp2", "+sizes:tight+reuse:wait", 969,
-         ["uses less than 0.97 of what it holds"]),
-        ("ddp", "+sizes:tight", 910, []),
-    ],
-)  # fmt: skip
-def test_sharded_training_with_tight_sizes_is_held_to_more(
-    case: str, options: str, share: int, missed: list[str]
-) -> None:
-    found = missed_beside_native(
-        case, f"ductile{options}", backend="ductile", used=share, held=1000
-    )
-    assert found == missed
-
-
-def test_pytorchs_own_ways_to_train_are_only_held_to_end() -> None:
-    import llama
-
-    groups = [Answered("native"), Answered("expandable", used=1, retries=9, times=[9.0])]
-    assert [row["missed"] for row in llama.rows_of(llama.CASES["fsdp2"], groups)] == [[], []]
-
-
-def test_a_training_that_failed_keeps_what_it_has_answered() -> None:
-    import llama
-
-    (row,) = llama.rows_of(llama.CASES["fsdp2"], [Answered("ductile", "ductile", error="hung")])
-    assert (row["steps"], row["held_mib"], row["error"]) == (3, round(1000 / 2**20, 1), "hung")
-    assert "hung" in llama.text_of({**row, "case_seconds": 1})
-    group = Answered("ductile", error="did not begin")
-    group.answers.clear()
-    (row,) = llama.rows_of(llama.CASES["fsdp2"], [group])
-    assert llama.text_of(row).endswith("FAILED: did not begin")
-
-
-def test_without_what_is_in_use_there_is_no_cap(monkeypatch: pytest.MonkeyPatch) -> None:
-    import llama
-    import turns
-
-    def silent(name: str, _command: list[str], where: dict[str, str]) -> turns.Worker:
-        return worker(name, ["-c", "import time; time.sleep(600)"], where)
-
-    worker = turns.Worker
-    monkeypatch.setattr(turns, "Worker", silent)
-    given = llama.parse(["--cases", "capped", "--ranks", "1", "--cpu-check"])
-    rows = llama.Match(llama.CASES["capped"], given).play(time.monotonic())
-    assert [row["way"] for row in rows] == ["ductile", "capped ductile", "capped expandable"]
-    assert "did not answer in time" in rows[0]["error"]
-    assert all("not begun" in llama.text_of(row) for row in rows[1:])
-
-
-def test_the_memory_reported_is_of_the_rank_that_wastes_most() -> None:
-    import llama
-
-    (row,) = llama.rows_of(llama.CASES["fsdp2"], [Answered("ductile", used=2**29, held=2**30)])
-    assert (row["used_mib"], row["held_mib"], row["efficiency"]) == (512.0, 1024.0, 0.5)
-
-
-def test_a_way_to_train_names_an_allocator_and_its_options() -> None:
-    import llama
-
-    found = llama.environment("ductile+reuse:wait+zero:on", hook=True)
-    assert found["DUCTILE_CONF"] == "reuse:wait,zero:on"
-    assert found["TORCH_NCCL_USE_TENSOR_REGISTER_ALLOCATOR_HOOK"] == "1"
-    capped = llama.environment("capped expandable", hook=False)
-    assert capped["PYTORCH_CUDA_ALLOC_CONF"] == "expandable_segments:True"
-    assert capped["TORCH_NCCL_USE_TENSOR_REGISTER_ALLOCATOR_HOOK"] == "0"
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["--cases", "fsdp2,fsdp3"], "no case is called fsdp3"),
-        (["--ways", "native,plastic"], "no way is called plastic"),
-    ],
-)
-def test_what_cannot_be_trained_is_refused_by_name(words: list[str], said: str) -> None:
-    import llama
-
-    with pytest.raises(SystemExit, match=said):
-        llama.parse(words)
-
-
-def test_every_way_sees_the_same_steps_and_shorter_cases_their_beginning() -> None:
-    import llama
-
-    given = llama.parse(["--rounds", "3", "--hook-rounds", "1", "--steps", "2", "--long", "9"])
-    steps = {name: llama.shapes_of(case, given) for name, case in llama.CASES.items()}
-    assert len(steps["pairs"]) == 6
-    assert steps["fsdp2"] == steps["pairs"] * 2  # the second time each shape is known
-    assert steps["fsdp2-hook"] == steps["pairs"][:2] * 2
-    assert steps["long"][:6] == steps["pairs"]
-    assert len(steps["long"]) == 9
-
-
-def test_cases_for_which_no_time_is_left_are_not_begun() -> None:
-    import llama
-
-    given = llama.parse(["--limit", "0"])
-    assert list(llama.play_all(list(llama.CASES.values()), given)) == []
-
-
-@pytest.mark.slow
-def test_a_llama_trains_in_turns_and_agrees() -> None:
-    needs("torch", "transformers")
-    words = ("--rounds", "1", "--steps", "1", "--long", "2", "--exact", "2", "--cpu-check")
-    cases = ["fsdp2", "moe", "capped", "pairs", "long", "exact-ddp"]
-    status, rows = run("llama.py", "--ways", "native,ductile", "--cases", ",".join(cases), *words)
-    assert [row["case"] for row in rows] == sorted((row["case"] for row in rows), key=cases.index)
-    assert len(rows) == 2 + 2 + 3 + 2 + 1 + 2
-    assert all("error" not in row and row["active_mib"] >= row["used_mib"] for row in rows), rows
-    assert {row["steps"] for row in rows if row["case"] == "pairs"} == {1}  # it is not timed
-    assert {row["steps"] for row in rows if row["case"] != "pairs"} == {2}
-    exact = {row["digest"] for row in rows if row["case"] == "exact-ddp"}
-    assert len(exact) == 1
-    assert status == 0
-
-
-@pytest.mark.slow
-def test_a_training_that_cannot_begin_says_why() -> None:
-    needs("torch", "transformers")
-    status, (row,) = run(
-        "llama.py", "--cpu-check", "--cases", "moe", "--ways", "native", "--ranks", "3"
-    )
-    assert status == 1
-    assert row["missed"] == ["failed"]
-    assert "4 experts are for 2, 4 or 8 ranks" in row["error"]
-
-
 # ---- steps.py ----------------------------------------------------------------------------------
 
 
@@ -530,11 +331,11 @@ def test_a_load_is_a_cap_and_more_than_all_is_so_much_above_what_is_used() -> No
 
 
 def test_percentiles_lie_between_steps() -> None:
-    import steps
+    import turns
 
-    assert steps.percentile([3.0, 1.0, 2.0], 50) == 2.0
-    assert steps.percentile([1.0, 2.0], 99) == pytest.approx(1.99)
-    assert steps.percentile([7.0], 99) == 7.0
+    assert turns.percentile([3.0, 1.0, 2.0], 50) == 2.0
+    assert turns.percentile([1.0, 2.0], 99) == pytest.approx(1.99)
+    assert turns.percentile([7.0], 99) == 7.0
 
 
 def test_first_steps_are_apart_from_the_others() -> None:

@@ -11,6 +11,8 @@ case is one way to divide the training; for each way to allocate it has processe
 on each GPU, and a time limit.
 
   fsdp2, ddp            fully_shard of each layer; DistributedDataParallel
+  fsdp1                 FullyShardedDataParallel of each layer, in turns of two steps at most
+  fsdp1-unlimited       the same with limit_all_gathers=False
   moe                   fully_shard, and experts on every rank behind an uneven all-to-all
   compiled              fully_shard, with each layer under torch.compile
   compiled-step         DDP, with the whole step under torch.compile, the optimizer included; 8
@@ -27,6 +29,12 @@ first time libraries load what a shape needs. The ratio of the same turns' times
 is given with its 95 % interval. The last three measure no time, and run beside each other.
 Memory is that of the rank which uses least of what it holds; active is what is used and what was
 freed while work on it was under way.
+
+For fsdp1 and fsdp2, of all all-gathers of the second time and of all ranks, the median and the
+99th percentile: gap_us from where FSDP allocates a unit's whole parameters until the all-gather is
+enqueued; alloc_us of that in the allocation; wait_us before it in the rate limiter (fsdp1 alone
+has one); ahead_ms from there until the GPU's computation has come so far; ahead_units how many of
+the step's all-gathers before it are still ahead of the computation.
 
 Ends with status 1 when a way fails, or Ductile misses what it is held to: native's losses (to the
 bit, or within 1 % where attention is not deterministic), expandable's share of memory in use, in
@@ -55,6 +63,7 @@ from typing import Any, Callable, NamedTuple, TextIO
 
 import allocators
 import child
+import gaps
 import turns
 
 MIB = 1 << 20
@@ -207,6 +216,7 @@ class Case(NamedTuple):
     hook: bool = False
     exact: bool = False
     ways: tuple[str, ...] = ()  # instead of those that were asked for
+    turn: int = sys.maxsize  # steps of it, at most
 
     @property
     def is_timed(self) -> bool:
@@ -220,6 +230,8 @@ def all_cases() -> dict[str, Case]:
         seconds = (60 if hook else 120) + compiling.get(kind, 0)
         made.append(Case(kind + "-hook" * hook, kind, play_in_turns, seconds, hook=hook))
     capped = ("ductile", "capped ductile", "capped expandable")
+    for kind in ("fsdp1", "fsdp1-unlimited"):
+        made.append(Case(kind, kind, play_in_turns, 60, turn=2))
     made.append(Case("capped", "fsdp2", play_capped, 120, ways=capped))
     made.append(Case("pairs", "fsdp2", play_together, 120, ways=("ductile", "ductile")))
     made.append(Case("long", "fsdp2", play_together, 450, ways=("ductile",)))
@@ -232,13 +244,17 @@ def all_cases() -> dict[str, Case]:
 CASES = all_cases()
 
 
+def turn_of(case: Case, given: argparse.Namespace) -> int:
+    return int(min(given.steps, case.turn))
+
+
 def steps_of(case: Case, given: argparse.Namespace) -> int:
     if case.name == "long":
         return int(given.long)
     if case.exact:
         return int(given.exact)
     rounds = min(given.rounds, given.hook_rounds) if case.hook else given.rounds
-    return int(rounds * given.steps)
+    return int(rounds * turn_of(case, given))
 
 
 def draw_shapes(case: Case, given: argparse.Namespace) -> list[Shape]:
@@ -262,7 +278,7 @@ class Match:
         self.seconds = given.seconds or case.seconds
         plan = {
             "kind": case.kind, "exact": case.exact, "ranks": given.ranks,
-            "device": "cpu" if given.cpu_check else "cuda",
+            "device": "cpu" if given.cpu_check else "cuda", "layers": given.layers,
             "seconds": given.limit, "shapes": draw_shapes(case, given),
         }  # fmt: skip
         ways = case.ways or given.ways.split(",")
@@ -271,7 +287,8 @@ class Match:
     def play(self, end: float) -> list[Row]:
         began = time.monotonic()
         deadline = min(began + self.seconds, end)
-        game = Game(self.groups, shapes_of(self.case, self.given), self.given.steps, deadline)
+        shapes, turn = shapes_of(self.case, self.given), turn_of(self.case, self.given)
+        game = Game(self.groups, shapes, turn, deadline)
         try:
             self.case.play(game)
         finally:
@@ -315,10 +332,26 @@ def row_of(case: Case, group: Group) -> Row:
     return row
 
 
+def warm(group: Group) -> list[list[dict[str, Any]]]:
+    """In the first half of the turns each shape is new."""
+    return group.answers[len(group.answers) // 2 :]
+
+
 def step_times(group: Group) -> list[float]:
-    """Mean step of each turn in ms. In the first half of them each shape is new."""
-    warm = group.answers[len(group.answers) // 2 :]
-    return [1e3 * statistics.fmean(turn[0]["times"]) for turn in warm]
+    """Mean step of each turn in ms."""
+    return [1e3 * statistics.fmean(turn[0]["times"]) for turn in warm(group)]
+
+
+def gaps_of(group: Group) -> Row:
+    """Of each figure of its all-gathers the median and the 99th percentile."""
+    found: dict[str, list[float]] = {}
+    for rank in itertools.chain(*warm(group)):
+        for name, values in gaps.figures(rank.get("gathers", ())).items():
+            found.setdefault(name, []).extend(values)
+    return {
+        name: [round(turns.percentile(values, percent), 3) for percent in (50, 99)]
+        for name, values in found.items()
+    }
 
 
 def add_times(rows: list[Row], groups: list[Group]) -> None:
@@ -337,6 +370,8 @@ def rows_of(case: Case, groups: list[Group]) -> list[Row]:
     rows = [row_of(case, group) for group in groups]
     if case.is_timed:
         add_times(rows, groups)
+        for row, group in zip(rows, groups):
+            row.update(gaps_of(group))
     for row in rows:
         row["missed"] = missed_by(case, row, rows)
     return rows
@@ -394,6 +429,9 @@ def text_of(row: Row) -> str:
         parts.append(f"{row['step_ms']:7.1f} ms a step, {row['of_first']:.3f} "
                      f"+-{'?' if noise is None else f'{noise:.3f}'} of the first way's; "
                      f"first turn {row['first_turn_ms']:.0f} ms")  # fmt: skip
+    if "gap_us" in row:
+        figures = (f"{name} {row[name][0]:.1f}, {row[name][1]:.1f}" for name in gaps.FIGURES)
+        parts.append(f"\n        median and 99th percentile: {'; '.join(figures)}")
     if "error" in row:
         parts.append(f"\n        FAILED: {row['error']}")
     elif row["missed"]:
@@ -456,6 +494,7 @@ def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=4, help="turns that count, after as many")
     parser.add_argument("--hook-rounds", type=int, default=2, help="the same with NCCL's hook")
     parser.add_argument("--steps", type=int, default=4, help="steps of a turn")
+    parser.add_argument("--layers", type=int, help="of the model (default: 16)")
     parser.add_argument("--long", type=int, default=300, help="steps of `long`")
     parser.add_argument("--exact", type=int, default=8, help="steps of exact cases")
     parser.add_argument("--beside", type=int, default=2, help="untimed cases beside each other")

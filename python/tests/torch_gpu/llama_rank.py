@@ -17,6 +17,7 @@ import time
 from typing import Any
 
 import child
+import gaps
 import llama_models
 import torch
 import torch.distributed as dist
@@ -38,6 +39,9 @@ class Rank:
         self.size = llama_models.TINY if self.device == "cpu" else llama_models.FULL
         if plan["kind"] == "compiled-step":
             self.size = self.size._replace(layers=self.size.layers // 2)
+        if plan["layers"]:
+            self.size = self.size._replace(layers=plan["layers"])
+        self.watch = gaps.watch(plan["kind"], self.device)
         self.steps_done = 0
 
     def begin(self, cap: int) -> dict[str, Any]:
@@ -68,7 +72,12 @@ class Rank:
         self.steps_done += 1
         source = torch.Generator().manual_seed(seed)
         ids = torch.randint(self.size.words, shape, generator=source).to(self.device)
-        return float(self.step(ids).item())
+        if self.watch:
+            self.watch.begin_step()
+        loss = float(self.step(ids).item())
+        if self.watch:
+            self.watch.end_step()
+        return loss
 
     def take(self, shapes: list[list[int]]) -> dict[str, Any]:
         losses, times = [], []
@@ -78,7 +87,9 @@ class Rank:
             if len(losses) == len(shapes):
                 self.wait_for_gpu()  # the next turn is another's
             times.append(time.perf_counter() - start)
-        return {"losses": losses, "times": times, **child.peak_memory(self.device)}
+        gathers = self.watch.take() if self.watch else []
+        memory = child.peak_memory(self.device)
+        return {"losses": losses, "times": times, "gathers": gathers, **memory}
 
 
 def main() -> int:

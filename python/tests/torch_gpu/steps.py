@@ -258,15 +258,6 @@ def play_near(runner: Runner, used: dict[str, int]) -> Iterator[Row]:
 # ---- What came of it ---------------------------------------------------------------------------
 
 
-def percentile(times: Sequence[float], percent: float) -> float:
-    """Between two of the times, where it does not fall on one."""
-    ordered = sorted(times)
-    place = percent / 100 * (len(ordered) - 1)
-    low = math.floor(place)
-    high = min(low + 1, len(ordered) - 1)
-    return ordered[low] + (place - low) * (ordered[high] - ordered[low])
-
-
 def figures(row: Row) -> dict[str, float]:
     """Of one run. Steps after the first ones are counted only where there are some."""
     times = row.get("times_ms", [])
@@ -277,7 +268,7 @@ def figures(row: Row) -> dict[str, float]:
         found["first_step"], found["first_five"] = times[0], sum(times[:FIRST])
     rest = times[FIRST:]
     if rest:
-        found.update(mean=statistics.fmean(rest), p99=percentile(rest, 99), worst=max(rest))
+        found.update(mean=statistics.fmean(rest), p99=turns.percentile(rest, 99), worst=max(rest))
     return found
 
 

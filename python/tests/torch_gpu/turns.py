@@ -5,6 +5,7 @@ concluded from the times of their turns."""
 from __future__ import annotations
 
 import json
+import math
 import select
 import signal
 import statistics
@@ -106,3 +107,12 @@ def paired(theirs: Sequence[float], others: Sequence[float]) -> tuple[float, flo
         return ratios[0], float("inf")
     t = T95[min(len(ratios) - 2, len(T95) - 1)]
     return statistics.fmean(ratios), t * statistics.stdev(ratios) / len(ratios) ** 0.5
+
+
+def percentile(values: Sequence[float], percent: float) -> float:
+    """Between two of the values, where it does not fall on one."""
+    ordered = sorted(values)
+    place = percent / 100 * (len(ordered) - 1)
+    low = math.floor(place)
+    high = min(low + 1, len(ordered) - 1)
+    return ordered[low] + (place - low) * (ordered[high] - ordered[low])
