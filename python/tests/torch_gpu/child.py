@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import faulthandler
 import gc
+import json
 import os
 import sys
+import time
 from typing import Any, TextIO
 
 # Of peak_memory, what only ever rises: PyTorch's retries, and what Ductile counts in their place.
@@ -24,6 +26,22 @@ def open_channel() -> TextIO:
     channel = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     return channel
+
+
+def serve(server: Any, channel: TextIO) -> None:
+    """Answers each line of standard input, {"do": WORD, ...}, with what the server's WORD gives."""
+    for line in sys.stdin:
+        told = json.loads(line)
+        print(json.dumps(getattr(server, told.pop("do"))(**told)), file=channel, flush=True)
+
+
+def synchronized(device: str) -> float:
+    """The time in seconds, when the device has nothing left to do."""
+    import torch
+
+    if device == "cuda":
+        torch.cuda.synchronize()
+    return time.perf_counter()
 
 
 def set_cap(n_bytes: float) -> None:

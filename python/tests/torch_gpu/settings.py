@@ -24,14 +24,13 @@ expandable segments.
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import allocators
 import capped_programs
@@ -56,63 +55,37 @@ PARTS = ("dies", "speed", "near")
 # ---- Processes ---------------------------------------------------------------------------------
 
 
-def environment(way: str) -> dict[str, str]:
-    """Of `native`, `expandable`, `ductile` or `ductile+OPTION`."""
-    allocator, *options = way.split("+")
-    where = allocators.training_environment(allocator)
-    where.setdefault("CUDA_VISIBLE_DEVICES", "0")
-    if options:
-        where["DUCTILE_CONF"] = ",".join(options)
-    return where
-
-
-class Process(turns.Worker):
-    """Runs programs on one allocator. It imports at once, and says when it is ready."""
-
-    def __init__(self, way: str, device: str) -> None:
-        script = str(Path(__file__).with_name("settings_rank.py"))
-        super().__init__(way, [script, device], environment(way))
-        self.is_ready = False
-
-    def ask(self, seconds: float, **told: Any) -> Row:
-        if not self.is_ready:
-            self.hear(time.monotonic() + seconds)
-            self.is_ready = True
-        self.send(json.dumps(told))
-        return self.hear(time.monotonic() + seconds)
-
-
 class Stage:
     """A process for each way, and until when programs may begin."""
 
     def __init__(self, given: argparse.Namespace) -> None:
         self.given = given
         self.end = time.monotonic() + given.limit
-        self.processes: dict[str, Process] = {}
-        for way in self.ways_of_all():
-            self.start(way)
+        more = [way for name in given.programs for way in options_of(name)]
+        ways = [*allocators.NAMES, *dict.fromkeys(more if "speed" in given.parts else ())]
+        self.processes = {way: self.start(way) for way in ways}
+        self.begun: set[str] = set()
 
-    def start(self, way: str) -> Process:
-        device = "cpu" if self.given.cpu_check else "cuda"
-        self.processes[way] = Process(way, device)
-        return self.processes[way]
-
-    def ways_of_all(self) -> list[str]:
-        more = [way for name in self.given.programs for way in options_of(name)]
-        return [*allocators.NAMES, *dict.fromkeys(more if "speed" in self.given.parts else ())]
+    def start(self, way: str) -> turns.Worker:
+        script = str(Path(__file__).with_name("program_rank.py"))
+        command = [script, "cpu" if self.given.cpu_check else "cuda"]
+        return turns.Worker(way, command, allocators.on_one_gpu(way))
 
     def is_over(self) -> bool:
         return time.monotonic() > self.end
 
     def ask(self, way: str, **told: Any) -> Row:
         """An answer, or {"error": why there is none}; then the next program has a new process."""
-        process = self.processes.get(way) or self.start(way)
-        try:
-            return process.ask(self.given.seconds, **told)
-        except turns.Failed as failed:
-            steps.say(str(failed))
-            self.processes.pop(way).close()
-            return {"error": str(failed).splitlines()[0]}
+        if way not in self.processes:
+            self.processes[way] = self.start(way)
+        # The first one waits for imports, too.
+        seconds = self.given.seconds * (1 if way in self.begun else 2)
+        self.begun.add(way)
+        answer = self.processes[way].answer(time.monotonic() + seconds, **told)
+        if "error" in answer:
+            del self.processes[way]
+            self.begun.remove(way)
+        return answer
 
     def close(self) -> None:
         for process in self.processes.values():
@@ -139,7 +112,7 @@ def play_turns(stage: Stage, program: str) -> dict[str, list[Row]]:
             begun["error"] = "was refused memory before the first step"
         found[way] = [begun]
     for turn in range(stage.given.rounds + 1):
-        for way in steps.rotated(ways, turn):
+        for way in turns.rotated(ways, turn):
             if "error" not in found[way][-1]:
                 found[way].append(stage.ask(way, do="steps", count=stage.given.steps))
     for way in ways:
@@ -315,22 +288,6 @@ def describe(row: Row) -> str:
     return f"{head}{how_it_ended(row)} in {row['ms']:.0f} ms"
 
 
-def keep(rows: Iterable[Row], given: argparse.Namespace) -> list[Row]:
-    """Rows as they come: a run that is ended keeps those it has."""
-    where = steps.where_from("settings.py")
-    output: TextIO | None = given.output.open("w", encoding="utf-8") if given.output else None
-    kept = []
-    for row in rows:
-        kept.append(row)
-        whole = json.dumps({**row, **where})
-        if given.json:
-            print(whole, flush=True)
-        if output is not None:
-            print(whole, file=output, flush=True)
-        steps.say(describe(row))
-    return kept
-
-
 def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -352,7 +309,10 @@ def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
 
 def main() -> int:
     given = parse()
-    rows = steps.read(given.table) if given.table else keep(play(given), given)
+    if given.table:
+        rows = steps.read(given.table)
+    else:
+        rows = steps.Book(given, "settings.py", describe).take(play(given))
     if not given.json:
         print(text_of(rows), flush=True)
     return 1 if not rows or judge(rows) else 0

@@ -27,7 +27,6 @@ from torch import nn
 from torch.nn import functional as F
 from transformer import Transformer
 
-
 # ---- A U-Net -----------------------------------------------------------------------------------
 
 
@@ -351,8 +350,8 @@ class Libraries(Images):
 # ---- All of them ---------------------------------------------------------------------------------
 
 MAKERS: dict[str, Any] = {
+    **plain_models.MAKERS,
     "training": plain_models.make_gpt2,
-    "lora": plain_models.make_lora,
     "images": Images,
     "streams": Streams,
     "serving": Serving,

@@ -39,103 +39,17 @@ import time
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from importlib import metadata
 from pathlib import Path
-from typing import Any, NamedTuple, TextIO
+from typing import Any, Callable, NamedTuple, TextIO
 
 import allocators
-import child
 import turns
 
 MODELS = ("gpt2", "lora", "resnet", "moe", "graph", "generate")
 PERCENTS = (60.0, 90.0, 98.0, 100.5)
 FIRST = 5
 MOST_OF_EXPANDABLE = 1.05
-GIVE_UP = 3  # refusals
 AHEAD = 3  # processes that import while another has its turn
 Row = dict[str, Any]
-
-
-# ---- One process -------------------------------------------------------------------------------
-
-
-class Server:
-    """Runs a program for each line of standard input, {"steps": N, "cap": BYTES}, and answers with
-    a line."""
-
-    def __init__(self, model: str, device: str) -> None:
-        self.model, self.device = model, device
-
-    def synchronized(self) -> float:
-        import torch
-
-        if self.device == "cuda":
-            torch.cuda.synchronize()
-        return time.perf_counter()
-
-    def try_step(self, program: Any, n: int) -> bool:
-        import torch
-
-        try:
-            program.step(n)
-        except torch.OutOfMemoryError:
-            return False
-        return True
-
-    def train(self, program: Any, steps: int) -> tuple[list[float], int]:
-        """Milliseconds of each step that ended, and how many were refused."""
-        times: list[float] = []
-        refused, last = 0, self.synchronized()
-        for n in range(steps):
-            fits = self.try_step(program, n)
-            now = self.synchronized()
-            if fits:
-                times.append(round(1e3 * (now - last), 3))
-            else:
-                refused += 1
-                program.drop()
-                now = self.synchronized()
-            last = now
-            if refused == GIVE_UP:
-                break
-        return times, refused
-
-    def begin(self, cap: int) -> None:
-        import torch
-
-        child.start_afresh()
-        if self.device == "cuda":
-            if cap:
-                child.set_cap(cap)
-            torch.cuda.reset_peak_memory_stats()
-
-    def memory(self) -> Row:
-        return child.peak_memory(self.device)
-
-    def run(self, steps: int, cap: int) -> Row:
-        """A program from its beginning, on an empty cache."""
-        import plain_models
-        import torch
-
-        began = time.perf_counter()
-        self.begin(cap)
-        before = self.memory()
-        try:
-            program = plain_models.make(self.model, self.device, self.device == "cpu")
-        except torch.OutOfMemoryError:
-            return {"setup_ms": None, "times_ms": [], "refusals": 1, **self.memory()}
-        setup = 1e3 * (self.synchronized() - began)
-        times, refused = self.train(program, steps)
-        found = self.memory()
-        found.update((name, found[name] - before[name]) for name in child.COUNTS)
-        return {"setup_ms": round(setup, 3), "times_ms": times, "refusals": refused, **found}
-
-
-def serve(model: str, device: str) -> None:
-    channel = child.open_channel()
-    import plain_models  # noqa: F401  all that is slow to import
-
-    server = Server(model, device)
-    for line in sys.stdin:
-        print(json.dumps(server.run(**json.loads(line))), file=channel, flush=True)
 
 
 # ---- Processes that take turns -----------------------------------------------------------------
@@ -162,24 +76,24 @@ class Runner:
 
     def start(self, job: Job) -> turns.Worker:
         if job not in self.started:
-            where = allocators.environment(job.allocator)
-            where.setdefault("CUDA_VISIBLE_DEVICES", "0")
-            command = [__file__, "--serve", job.model]
-            if self.given.cpu_check:
-                command.append("--cpu-check")
+            script = str(Path(__file__).with_name("program_rank.py"))
+            command = [script, "cpu" if self.given.cpu_check else "cuda"]
+            where = allocators.on_one_gpu(job.allocator)
             self.started[job] = turns.Worker(f"{job.model}, {job.allocator}", command, where)
         return self.started[job]
 
     def ask(self, job: Job, cap: int, steps: int = 0) -> Row:
         """One answer, or {"error": why there is none}."""
         deadline = time.monotonic() + min(self.given.seconds, max(1.0, self.left() + 20))
-        try:
-            worker = self.start(job)
-            worker.send(json.dumps({"steps": steps or self.given.steps, "cap": cap}))
-            return worker.hear(deadline)
-        except (turns.Failed, OSError, ValueError) as error:
+        worker = self.start(job)
+        row = worker.answer(deadline, do="begin", program=job.model, cap=cap)
+        row = {"setup_ms": None, "times_ms": [], **row}
+        if "error" not in row and not row["refusals"]:
+            count = steps or self.given.steps
+            row.update(worker.answer(deadline, do="steps", count=count, each=True))
+        if "error" in row:
             self.stop(job)
-            return {"error": str(error)}
+        return row
 
     def stop(self, job: Job) -> None:
         worker = self.started.pop(job, None)
@@ -208,11 +122,6 @@ def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def rotated(names: Sequence[str], by: int) -> list[str]:
-    at = by % len(names)
-    return [*names[at:], *names[:at]]
-
-
 def cap_of(percent: float, used: int) -> int:
     """A load of 60 % is a cap of used / 0.6; above 100, so many per cent of what is used."""
     return math.ceil(used * percent / 100 if percent > 100 else used / (percent / 100))
@@ -225,7 +134,7 @@ def play_first(runner: Runner, repeats: Iterable[int]) -> Iterator[Row]:
         Job(model, allocator, repeat)
         for repeat in repeats
         for at, model in enumerate(given.models)
-        for allocator in rotated(given.allocators, repeat + at)
+        for allocator in turns.rotated(given.allocators, repeat + at)
     ]
     for (job,) in runner.in_turn([[job] for job in jobs]):
         yield {"part": "first", **job._asdict(), **runner.ask(job, 0)}
@@ -247,12 +156,13 @@ def play_near(runner: Runner, used: dict[str, int]) -> Iterator[Row]:
     for group in runner.in_turn(groups):
         for turn, percent in enumerate(PERCENTS):
             cap = cap_of(percent, used[group[0].model])
-            for job in rotated(group, turn):  # type: ignore[arg-type]
-                head = {"part": "near", "model": job[0], "allocator": job[1], "percent": percent}
+            for job in turns.rotated(group, turn):
+                head = {**job._asdict(), "part": "near", "percent": percent}
+                del head["repeat"]
                 if runner.left() <= 0:
                     yield {**head, "error": "not begun: the time is up"}
                 else:
-                    yield {**head, "cap": cap, **runner.ask(Job(*job), cap)}
+                    yield {**head, "cap": cap, **runner.ask(job, cap)}
 
 
 # ---- What came of it ---------------------------------------------------------------------------
@@ -407,13 +317,9 @@ def said_by(*command: str) -> str:
     """The first line of what a command says; nothing when it cannot be run."""
     try:
         done = subprocess.run(
-            command,
-            capture_output=True,
-            text=True,
-            check=True,
-            timeout=30,
+            command, capture_output=True, text=True, check=True, timeout=30,
             cwd=Path(__file__).parent,
-        )
+        )  # fmt: skip
     except (OSError, subprocess.SubprocessError):
         return ""
     return (done.stdout.splitlines() or [""])[0]
@@ -445,54 +351,60 @@ def where_from(script: str = "steps.py") -> Row:
 class Book:
     """Rows, kept as they come: a run that is ended keeps those it has."""
 
-    def __init__(self, given: argparse.Namespace) -> None:
+    def __init__(
+        self, given: argparse.Namespace, script: str, describe: Callable[[Row], str]
+    ) -> None:
         self.rows: list[Row] = []
-        self.where = where_from()
+        self.where = where_from(script)
+        self.describe, self.json = describe, given.json
         self.file: TextIO | None = (
             given.output.open("w", encoding="utf-8") if given.output else None
         )
-        self.json = given.json
 
-    def add(self, row: Row) -> None:
-        self.rows.append(row)
-        whole = json.dumps({**row, **self.where})
-        if self.json:
-            print(whole, flush=True)
-        if self.file is not None:
-            print(whole, file=self.file, flush=True)
-        place = f"{row['percent']:g} %" if "percent" in row else f"repeat {row.get('repeat')}"
-        found = figures(row)
-        text = (f"FAILED: {row['error']}" if "error" in row else
-                f"first five {number(found.get('first_five'))} ms, mean "
-                f"{number(found.get('mean'))}, {row['retries']} retries, "
-                f"{row['refusals']} refusals")  # fmt: skip
-        say(f"{row['model']:9}{row['allocator']:11}{row['part']} {place:9} {text}")
-
-    def used(self) -> dict[str, int]:
-        """The most that any allocator had in use, so that a cap refuses none what it needs."""
-        found: dict[str, int] = {}
-        for row in self.rows:
-            if row["part"] == "first" and "error" not in row and not row["refusals"]:
-                found[row["model"]] = max(found.get(row["model"], 0), row["used"])
-        return found
+    def take(self, rows: Iterable[Row]) -> list[Row]:
+        for row in rows:
+            self.rows.append(row)
+            whole = json.dumps({**row, **self.where})
+            if self.json:
+                print(whole, flush=True)
+            if self.file is not None:
+                print(whole, file=self.file, flush=True)
+            say(self.describe(row))
+        return self.rows
 
 
-def play(given: argparse.Namespace) -> Book:
+def describe(row: Row) -> str:
+    place = f"{row['percent']:g} %" if "percent" in row else f"repeat {row.get('repeat')}"
+    found = figures(row)
+    text = (f"FAILED: {row['error']}" if "error" in row else
+            f"first five {number(found.get('first_five'))} ms, mean "
+            f"{number(found.get('mean'))}, {row['retries']} retries, "
+            f"{row['refusals']} refusals")  # fmt: skip
+    return f"{row['model']:9}{row['allocator']:11}{row['part']} {place:9} {text}"
+
+
+def most_used(rows: Iterable[Row]) -> dict[str, int]:
+    """The most that any allocator had in use, so that a cap refuses none what it needs."""
+    found: dict[str, int] = {}
+    for row in rows:
+        if row["part"] == "first" and "error" not in row and not row["refusals"]:
+            found[row["model"]] = max(found.get(row["model"], 0), row["used"])
+    return found
+
+
+def play(given: argparse.Namespace) -> list[Row]:
     """One repeat of everything first: what the time limit takes are repeats."""
-    runner, book = Runner(given), Book(given)
+    runner, book = Runner(given), Book(given, "steps.py", describe)
     try:
         warm_up(runner)
-        for row in play_first(runner, range(1)):
-            book.add(row)
+        book.take(play_first(runner, range(1)))
         if "near" in given.parts:
-            for row in play_near(runner, book.used()):
-                book.add(row)
+            book.take(play_near(runner, most_used(book.rows)))
         if "first" in given.parts:
-            for row in play_first(runner, range(1, given.repeats)):
-                book.add(row)
+            book.take(play_first(runner, range(1, given.repeats)))
     finally:
         runner.close()
-    return book
+    return book.rows
 
 
 def read(path: Path) -> list[Row]:
@@ -539,7 +451,6 @@ def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
         "--limit", type=float, default=340, help="no run begins after so many seconds"
     )
     add_what_becomes_of_rows(parser)
-    parser.add_argument("--serve", help=argparse.SUPPRESS)
     given = parser.parse_args(words)
     given.repeats = 1 if given.quick else given.repeats
     split_lists(given, models=MODELS, allocators=allocators.NAMES, parts=("first", "near"))
@@ -548,10 +459,7 @@ def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
 
 def main() -> int:
     given = parse()
-    if given.serve:
-        serve(given.serve, "cpu" if given.cpu_check else "cuda")
-        return 0
-    rows = read(given.table) if given.table else play(given).rows
+    rows = read(given.table) if given.table else play(given)
     if not given.json:
         print(text_of(rows), flush=True)
     return 1 if not rows or judge(rows) or any("error" in row for row in rows) else 0

@@ -70,6 +70,17 @@ class Worker:
         answer: dict[str, Any] = json.loads(line)
         return answer
 
+    def answer(self, deadline: float, **told: Any) -> dict[str, Any]:
+        """What it answers to that; or {"error": why it does not}, and then it is gone, with what it
+        said on standard error."""
+        try:
+            self.send(json.dumps(told))
+            return self.hear(deadline)
+        except Failed as failed:
+            print(failed, file=sys.stderr, flush=True)  # what it said names files of this machine
+            self.close()
+            return {"error": str(failed).splitlines()[0]}
+
     def wait(self, deadline: float) -> None:
         """Until it has ended by itself."""
         try:
@@ -98,6 +109,12 @@ def only_answer(worker: Worker, deadline: float) -> dict[str, Any]:
         return {"failed": str(failed).splitlines()[0]}
     finally:
         worker.close()
+
+
+def rotated(names: Sequence[Any], by: int) -> list[Any]:
+    """Who has the first turn changes from round to round."""
+    at = by % len(names)
+    return [*names[at:], *names[:at]]
 
 
 def paired(theirs: Sequence[float], others: Sequence[float]) -> tuple[float, float]:
