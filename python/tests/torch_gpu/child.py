@@ -44,6 +44,17 @@ def synchronized(device: str) -> float:
     return time.perf_counter()
 
 
+def be_deterministic(*attentions: str) -> None:
+    """Without these ways to compute attention, whose backward passes add in any order."""
+    import torch
+
+    torch.use_deterministic_algorithms(True)
+    torch.utils.deterministic.fill_uninitialized_memory = False  # no training wants that
+    torch.backends.cudnn.benchmark = False
+    for name in attentions:
+        getattr(torch.backends.cuda, f"enable_{name}_sdp")(False)
+
+
 def set_cap(n_bytes: float) -> None:
     import torch
 

@@ -89,13 +89,10 @@ def draw(steps: int, batches: tuple[int, int], longest: int) -> list[Shape]:
 
 
 def environment(way: str, hook: bool) -> dict[str, str]:
-    allocator, *options = way.removeprefix("capped ").split("+")
-    where = allocators.training_environment(allocator)
+    where = allocators.training_environment(way.removeprefix("capped "))
     where.update(CUBLAS_WORKSPACE_CONFIG=":4096:8", OMP_NUM_THREADS="4")
     where.update(TORCHINDUCTOR_COMPILE_THREADS="4")  # many processes compile at the same time
     where["TORCH_NCCL_USE_TENSOR_REGISTER_ALLOCATOR_HOOK"] = str(int(hook))
-    if options:
-        where["DUCTILE_CONF"] = ",".join(options)
     return where
 
 
@@ -115,10 +112,10 @@ class Group:
             for rank in range(plan["ranks"])
         ]
 
-    def ask(self, word: str, value: Any) -> None:
+    def ask(self, **told: Any) -> None:
         try:
             for rank in self.ranks if not self.error else ():
-                rank.send(json.dumps({word: value}))
+                rank.send(json.dumps(told))
         except turns.Failed as failed:
             self.error = str(failed)
 
@@ -131,7 +128,7 @@ class Group:
             return []
 
     def take(self, shapes: Sequence[Shape], deadline: float) -> None:
-        self.ask("take", shapes)
+        self.ask(do="take", shapes=shapes)
         self.keep(self.hear(deadline))
 
     def keep(self, answers: list[dict[str, Any]]) -> None:
@@ -147,7 +144,7 @@ class Group:
 def begin(groups: Iterable[Group], deadline: float, cap: int = 0) -> None:
     """Makes the models, all at the same time."""
     for group in groups:
-        group.ask("begin", cap)
+        group.ask(do="begin", cap=cap)
     for group in groups:
         group.hear(deadline)
 
@@ -169,8 +166,7 @@ class Game(NamedTuple):
 
 def take_turns(game: Game) -> None:
     for turn, shapes in enumerate(game.turns()):
-        at = turn % len(game.groups)
-        for group in game.groups[at:] + game.groups[:at]:
+        for group in turns.rotated(game.groups, turn):
             group.take(shapes, game.deadline)
 
 
@@ -184,7 +180,7 @@ def play_together(game: Game) -> None:
     begin(game.groups, game.deadline)
     for shapes in game.turns():
         for group in game.groups:
-            group.ask("take", shapes)
+            group.ask(do="take", shapes=shapes)
         for group in game.groups:
             group.keep(group.hear(game.deadline))
 

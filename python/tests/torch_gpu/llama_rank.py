@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """One rank of llama.py. Imports at once; each line of standard input asks for something:
 
-    {"begin": CAP}            makes the model, under a cap of so many bytes (0: none)
-    {"take": [[B, L], ...]}   trains with a batch of that size and length for each
+    {"do": "begin", "cap": BYTES}               makes the model, under a cap (0: none)
+    {"do": "take", "shapes": [[B, L], ...]}     trains with a batch of that size and length for each
 
 The answer is a line of JSON.
 """
@@ -21,15 +21,6 @@ import gaps
 import llama_models
 import torch
 import torch.distributed as dist
-
-
-def be_deterministic() -> None:
-    torch.use_deterministic_algorithms(True)
-    torch.utils.deterministic.fill_uninitialized_memory = False  # no training wants that
-    torch.backends.cudnn.benchmark = False
-    torch.backends.cuda.enable_flash_sdp(False)
-    torch.backends.cuda.enable_mem_efficient_sdp(False)
-    torch.backends.cuda.enable_cudnn_sdp(False)
 
 
 class Rank:
@@ -52,7 +43,7 @@ class Rank:
             if cap:
                 child.set_cap(cap)
         if plan["exact"]:
-            be_deterministic()
+            child.be_deterministic("flash", "mem_efficient", "cudnn")
         dist.init_process_group(
             "nccl" if own else "gloo", init_method=f"file://{plan['store']}", rank=plan["rank"],
             world_size=plan["ranks"], device_id=own,
@@ -60,12 +51,8 @@ class Rank:
         self.step = llama_models.make_step(plan["kind"], self.device, self.size)
         if plan["kind"].startswith("compiled"):
             self.take([[2, 128], [3, 192], *plan["shapes"]])  # all ways compile at the same time
-        self.wait_for_gpu()
+        child.synchronized(self.device)
         return {"ready": True}
-
-    def wait_for_gpu(self) -> None:
-        if self.device == "cuda":
-            torch.cuda.synchronize()
 
     def train(self, shape: list[int]) -> float:
         seed = self.steps_done * self.plan["ranks"] + self.plan["rank"]
@@ -85,26 +72,18 @@ class Rank:
             start = time.perf_counter()
             losses.append(self.train(shape).hex())
             if len(losses) == len(shapes):
-                self.wait_for_gpu()  # the next turn is another's
+                child.synchronized(self.device)  # the next turn is another's
             times.append(time.perf_counter() - start)
         gathers = self.watch.take() if self.watch else []
         memory = child.peak_memory(self.device)
         return {"losses": losses, "times": times, "gathers": gathers, **memory}
 
 
-def main() -> int:
+if __name__ == "__main__":
     plan = json.loads(sys.argv[1])
     channel = child.open_channel()
     faulthandler.dump_traceback_later(plan["seconds"], exit=True)
-    rank = Rank(plan)
-    for line in sys.stdin:
-        ((word, value),) = json.loads(line).items()
-        print(json.dumps(getattr(rank, word)(value)), file=channel, flush=True)
-    return 0
-
-
-if __name__ == "__main__":
-    status = main()
+    child.serve(Rank(plan), channel)
     # Communicators with several ranks end in an order that is not ours: the process just goes.
     sys.stderr.flush()
-    os._exit(status)
+    os._exit(0)

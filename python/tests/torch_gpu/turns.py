@@ -4,6 +4,7 @@ concluded from the times of their turns."""
 
 from __future__ import annotations
 
+import argparse
 import json
 import math
 import select
@@ -95,6 +96,19 @@ class Worker:
         allocators.kill(self.process)
         self.process.wait()
         self.said.close()
+
+
+def parser(about: str, models: str, seconds: float) -> argparse.ArgumentParser:
+    """What the scripts that train models.py's models can be told."""
+    made = argparse.ArgumentParser(description=about.splitlines()[0])
+    made.add_argument("--model", default=models, help="gpt2, resnet or lora, or several of them")
+    made.add_argument("--seconds", type=float, default=seconds, help="limit for each model")
+    made.add_argument("--json", action="store_true", help="one JSON object a line")
+    made.add_argument(
+        "--cpu-check", action="store_true", help="tiny models on the CPU, to try out this script"
+    )
+    made.add_argument("--serve", help=argparse.SUPPRESS)
+    return made
 
 
 def only_answer(worker: Worker, deadline: float) -> dict[str, Any]:
