@@ -5,7 +5,6 @@ expandable segments and Ductile, and which programs die under a cap that others 
     python settings.py --output rows.jsonl                # four minutes on an H200
     python settings.py --parts speed --programs serving   # one program's speed and memory
     python settings.py --parts dies --programs requests   # a program of capped_programs.py
-    python settings.py --table rows.jsonl                 # the tables of rows that were kept
 
   dies    each program of capped_programs.py under a cap that is a little more than it uses
           (capped_programs.CAPS): does it end, or is it refused memory?
@@ -49,6 +48,7 @@ CAPS = {"small": 3 << 30}
 NEAR = {"training", "lora", "streams", "images", "growing"}
 CAPPED = ("expandable", "ductile")
 ABOVE_USED = 1.005
+GIB = 1 << 30
 PARTS = ("dies", "speed", "near")
 
 
@@ -201,26 +201,7 @@ def play(given: argparse.Namespace) -> Iterator[Row]:
         stage.close()
 
 
-# ---- Tables ------------------------------------------------------------------------------------
-
-
-def gib(n_bytes: int) -> str:
-    return f"{n_bytes / 2**30:.2f}"
-
-
-def table_speed(rows: Iterable[Row]) -> str:
-    head = ("", "", "used, GiB", "held, GiB", "a second", "of native's", "refused")
-    lines = []
-    for row in rows:
-        if row["part"] == "speed" and "error" not in row:
-            ratio = (
-                f"{row['of_native']:.3f} ± {row['of_native_noise']:.3f}"
-                if "of_native" in row else "-"
-            )  # fmt: skip
-            rate = f"{row['per_second']:,.0f}" if "per_second" in row else "-"
-            lines.append([row["program"], row["way"], gib(row["used"]), gib(row["held"]), rate,
-                          ratio, str(row["refusals"])])  # fmt: skip
-    return steps.table(head, lines) if lines else ""
+# ---- What came of it ---------------------------------------------------------------------------
 
 
 def how_it_ended(row: Row) -> str:
@@ -229,20 +210,19 @@ def how_it_ended(row: Row) -> str:
     return f"ends; {row['retries']} retries"
 
 
-def table_caps(rows: Iterable[Row]) -> str:
-    head = ("", "uses, GiB", "cap, GiB", "native", "expandable segments", "Ductile")
-    cells: dict[tuple[str, str], dict[str, Row]] = {}
-    for row in rows:
-        if row["part"] in ("dies", "near") and "error" not in row:
-            cells.setdefault((row["part"], row["program"]), {})[row["way"]] = row
-    lines = []
-    for (_, program), own in cells.items():
-        some = next(iter(own.values()))
-        needs = some.get("needs") or some["cap"] / ABOVE_USED
-        ends = [how_it_ended(own[way]) if way in own else "-" for way in allocators.NAMES]
-        cap = gib(some["cap"]) if some["cap"] else "the device"
-        lines.append([program, gib(needs), cap, *ends])
-    return steps.table(head, lines) if lines else ""
+def describe(row: Row) -> str:
+    head = f"{row['part']:6}{row['program']:10}{row['way']:27}"
+    if "error" in row:
+        return f"{head} FAILED: {row['error']}"
+    if row["part"] != "speed":
+        needs = row.get("needs") or row["cap"] / ABOVE_USED
+        cap = f"{row['cap'] / GIB:.2f} GiB" if row["cap"] else "the device"
+        return f"{head}{how_it_ended(row)}, needs {needs / GIB:.2f} of {cap}"
+    ratio = ""
+    if "of_native" in row:
+        ratio = f"{row['of_native']:.3f} ± {row['of_native_noise']:.3f} of native's, "
+    return (f"{head}{row.get('per_second', 0):10,.0f}/s, {ratio}used {row['used'] / GIB:.2f} of "
+            f"{row['held'] / GIB:.2f} GiB held, {row['refusals']} refusals")  # fmt: skip
 
 
 def refusals_near(rows: Iterable[Row]) -> dict[tuple[str, str], int]:
@@ -270,22 +250,7 @@ def judge(rows: Sequence[Row]) -> list[str]:
     return missed
 
 
-def text_of(rows: Sequence[Row]) -> str:
-    missed = "\n".join(f"MISSED: {text}" for text in judge(rows))
-    return "\n\n".join(part for part in (table_speed(rows), table_caps(rows), missed) if part)
-
-
 # ---- The command -------------------------------------------------------------------------------
-
-
-def describe(row: Row) -> str:
-    head = f"{row['part']:6}{row['program']:10}{row['way']:27}"
-    if "error" in row:
-        return f"{head} FAILED: {row['error']}"
-    if row["part"] == "speed":
-        rate = f"{row.get('per_second', 0):10.0f}/s {row.get('of_native', 0):.3f}"
-        return f"{head}{rate} held {gib(row['held'])} of {gib(row['used'])}"
-    return f"{head}{how_it_ended(row)} in {row['ms']:.0f} ms"
 
 
 def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
@@ -309,12 +274,9 @@ def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
 
 def main() -> int:
     given = parse()
-    if given.table:
-        rows = steps.read(given.table)
-    else:
-        rows = steps.Book(given, "settings.py", describe).take(play(given))
-    if not given.json:
-        print(text_of(rows), flush=True)
+    rows = steps.Book(given, "settings.py", describe).take(play(given))
+    for missed in judge(rows) if not given.json else ():
+        print(f"MISSED: {missed}", flush=True)
     return 1 if not rows or judge(rows) else 0
 
 

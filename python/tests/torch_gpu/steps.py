@@ -5,7 +5,6 @@ allocator.
     python steps.py                           # everything; less than six minutes on an H200
     python steps.py --quick                   # one repeat of each
     python steps.py --models gpt2,moe --parts first --repeats 5
-    python steps.py --table rows.jsonl        # the tables of rows that were kept
 
   first   the first step and the first five of a program that begins, then the others: a process
           for each program, allocator and repeat, which take turns
@@ -42,6 +41,7 @@ from pathlib import Path
 from typing import Any, Callable, NamedTuple, TextIO
 
 import allocators
+import child
 import turns
 
 MODELS = ("gpt2", "lora", "resnet", "moe", "graph", "generate")
@@ -233,81 +233,26 @@ def judge(rows: Sequence[Row]) -> list[str]:
     return missed
 
 
-# ---- Tables ------------------------------------------------------------------------------------
-
-
-def number(value: float | None, digits: int = 1) -> str:
-    return "-" if value is None else f"{value:,.{digits}f}"
-
-
-def table(head: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
-    made = ["| " + " | ".join(cells) + " |" for cells in (head, *lines)]
-    return "\n".join([made[0], "|---" * len(head) + "|", *made[1:]])
-
-
-def with_spread(rows: Sequence[Row], name: str) -> str:
-    """The median of the turns, and where there are several the least and the most."""
-    each = [figures(row) for row in rows if "error" not in row and not row["refusals"]]
-    values = [one[name] for one in each if name in one]
-    if not values:
-        return "-"
-    text = number(statistics.median(values))
-    apart = f" ({number(min(values))}-{number(max(values))})"
-    return text + apart if len(values) > 1 else text
-
-
-def table_first(rows: Sequence[Row]) -> str:
-    head = ("", "", "turns", "context, weights and first step, ms", "first step, ms",
-            "first five, ms", "of expandable's", "noise", "mean, ms", "99 %, ms", "worst, ms",
-            "used / held")  # fmt: skip
-    cells = group_by([row for row in rows if row["part"] == "first"], "model", "allocator")
-    models = dict.fromkeys(model for model, _ in cells)
-    lines = []
-    for model, allocator in itertools.product(models, allocators.NAMES):
-        own = cells.get((model, allocator), [])
-        if not own:
-            continue
-        found, other = medians(own), cells.get((model, "expandable"), [])
-        theirs = medians(other).get("first_five")
-        five, apart = found.get("first_five"), noise(other, "first_five")
-        ran = [row for row in own if "error" not in row]
-        share = (
-            statistics.median([row["used"] / max(1, row["held"]) for row in ran]) if ran else None
-        )
-        times = [with_spread(own, name) for name in ("to_first", "first_step", "first_five")]
-        of_steps = [with_spread(own, name) for name in ("mean", "p99", "worst")]
-        lines.append([model, allocator, str(len(ran)), *times,
-                      number(five / theirs if five and theirs else None, 3), number(apart, 3),
-                      *of_steps, number(share, 3)])  # fmt: skip
-    return table(head, lines) if lines else ""
-
-
-def table_near(rows: Sequence[Row]) -> str:
-    head = ("", "% of what fits", "cap, MiB", "", "mean, ms", "99 %, ms", "worst, ms",
-            "first five, ms", "retries", "host waits, returns for lack of memory",
-            "refusals")  # fmt: skip
-    lines = []
-    near = [row for row in rows if row["part"] == "near" and "error" not in row]
-    order = list(dict.fromkeys(row["model"] for row in near))
-    names = list(allocators.NAMES)
-    near.sort(key=lambda r: (order.index(r["model"]), r["percent"], names.index(r["allocator"])))
-    for row in near:
-        found = figures(row)
-        times = [number(found.get(name)) for name in ("mean", "p99", "worst", "first_five")]
-        head_cells = [row["model"], f"{row['percent']:g}", number(row["cap"] / 2**20)]
-        short = f"{row.get('pressure_waits', '-')}, {row.get('pressure_returns', '-')}"
-        counts = [str(row["retries"]), short, str(row["refusals"])]
-        lines.append([*head_cells, row["allocator"], *times, *counts])
-    said = "Near the limit, one turn of each: how far apart turns are says the table above.\n\n"
-    return said + table(head, lines) if lines else ""
+def summary(rows: Iterable[Row]) -> Iterator[str]:
+    """What was begun, by program and allocator: of its turns the medians in ms, and where there are
+    several the least and the most."""
+    for (model, allocator), own in group_by(rows, "model", "allocator").items():
+        each = [figures(row) for row in own if "error" not in row and not row["refusals"]]
+        said = [f"{len(each)} turns"]
+        for name in dict.fromkeys(itertools.chain(*each)):
+            values = [one[name] for one in each if name in one]
+            apart = f" ({min(values):,.1f}-{max(values):,.1f})" if len(values) > 1 else ""
+            said.append(f"{name} {statistics.median(values):,.1f}{apart}")
+        yield f"{model:9}{allocator:11}{', '.join(said)}"
 
 
 def text_of(rows: Sequence[Row]) -> str:
-    parts = [table_first(rows), table_near(rows)]
-    failed = [f"FAILED: {row['model']}, {row['allocator']}, {row['part']}: {row['error']}"
-              for row in rows if "error" in row]  # fmt: skip
-    missed = [f"MISSED: {text}" for text in judge(rows)]
-    return "\n\n".join(part for part in (*parts, "\n".join(failed), "\n".join(missed)) if part)
+    return "\n".join([
+        *summary([row for row in rows if row["part"] == "first"]),
+        *(f"FAILED: {row['model']}, {row['allocator']}, {row['part']}: {row['error']}"
+          for row in rows if "error" in row),
+        *(f"MISSED: {text}" for text in judge(rows)),
+    ])  # fmt: skip
 
 
 # ---- The command -------------------------------------------------------------------------------
@@ -375,12 +320,13 @@ class Book:
 
 def describe(row: Row) -> str:
     place = f"{row['percent']:g} %" if "percent" in row else f"repeat {row.get('repeat')}"
-    found = figures(row)
-    text = (f"FAILED: {row['error']}" if "error" in row else
-            f"first five {number(found.get('first_five'))} ms, mean "
-            f"{number(found.get('mean'))}, {row['retries']} retries, "
-            f"{row['refusals']} refusals")  # fmt: skip
-    return f"{row['model']:9}{row['allocator']:11}{row['part']} {place:9} {text}"
+    head = f"{row['model']:9}{row['allocator']:11}{row['part']} {place:9}"
+    if "error" in row:
+        return f"{head} FAILED: {row['error']}"
+    times = (f"{name} {value:,.1f}" for name, value in figures(row).items())
+    counts = (f"{row[name]} {name}" for name in (*child.COUNTS, "refusals") if name in row)
+    share = f"uses {row['used'] / max(1, row['held']):.3f} of what it holds"
+    return f"{head} {', '.join([*times, *counts, share])}"
 
 
 def most_used(rows: Iterable[Row]) -> dict[str, int]:
@@ -407,21 +353,9 @@ def play(given: argparse.Namespace) -> list[Row]:
     return book.rows
 
 
-def read(path: Path) -> list[Row]:
-    rows = []
-    for n, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
-        if line.startswith("{"):
-            try:
-                rows.append(json.loads(line))
-            except ValueError:
-                raise SystemExit(f"{path}:{n}: not a row of steps.py") from None
-    return rows
-
-
 def add_what_becomes_of_rows(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--output", type=Path, help="also write rows to this file, as JSON lines")
-    parser.add_argument("--json", action="store_true", help="rows instead of tables")
-    parser.add_argument("--table", type=Path, metavar="ROWS", help="only print the tables of these")
+    parser.add_argument("--json", action="store_true", help="rows instead of text")
     parser.add_argument(
         "--cpu-check", action="store_true", help="tiny programs on the CPU, to try out this script"
     )
@@ -459,7 +393,7 @@ def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
 
 def main() -> int:
     given = parse()
-    rows = read(given.table) if given.table else play(given)
+    rows = play(given)
     if not given.json:
         print(text_of(rows), flush=True)
     return 1 if not rows or judge(rows) or any("error" in row for row in rows) else 0
