@@ -572,23 +572,34 @@ def test_a_program_says_what_it_has_done(name: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("model", ["gpt2", "lora", "resnet"])
-def test_trainings_take_turns_and_agree(model: str) -> None:
-    needs("torch", "transformers", "accelerate", "peft", "torchvision")
-    status, rows = run(
-        "compare.py", "--cpu-check", "--model", model, "--rounds", "2", "--steps", "2"
-    )
+def test_trainings_take_turns_and_agree() -> None:
+    needs("torch")
+    words = ["--rounds", "2", "--steps", "2", "--seconds", "500"]
+    status, rows = run("compare.py", "--cpu-check", *words)
     assert status in (0, 1), rows  # time is no criterion here
-    assert [row["allocator"] for row in rows] == ["native", "expandable", "ductile"]
+    assert [(row["model"], row["allocator"]) for row in rows] == [
+        (model, allocator)
+        for model in ("gpt2", "resnet", "lora")
+        for allocator in ("native", "expandable", "ductile")
+    ]
     assert all(row["losses_equal_to_native"] and row["steps"] == 6 for row in rows)
 
 
-def test_a_training_that_lacks_a_package_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.slow
+def test_the_largest_batch_is_found_and_forecast() -> None:
+    """On the CPU more than five samples are refused, and as many as were forecast."""
     needs("torch")
-    import models
+    status, rows = run("largest_batch.py", "--cpu-check", "--steps", "2", "--seconds", "200")
+    assert (status, [(row["largest"], row["exact"]) for row in rows]) == (0, [(5, True)] * 3)
+    status, rows = run("forecast.py", "--cpu-check", "--model", "gpt2", "--seconds", "200")
+    assert (status, [row["forecast"] - row["trains"] for row in rows]) == (0, [1] * 3)
 
-    monkeypatch.setitem(models.PACKAGES, "gpt2", ("no_such_package",))
-    with pytest.raises(SystemExit, match="pip install no_such_package"):
-        models.check(["gpt2"])
-    with pytest.raises(SystemExit, match="no training is called bert"):
-        models.check(["bert"])
+
+@pytest.mark.parametrize("script", ["compare.py", "largest_batch.py", "forecast.py"])
+def test_a_training_that_is_not_there_is_refused_by_name(script: str) -> None:
+    done = subprocess.run(
+        [sys.executable, SCRIPTS / script, "--model", "gpt2,bert"], capture_output=True, text=True
+    )
+    assert (done.returncode, done.stderr) == (
+        1, "--model: there is no bert: there are gpt2, resnet, lora\n"
+    )  # fmt: skip

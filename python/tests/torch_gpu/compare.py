@@ -2,9 +2,9 @@
 """Trains under PyTorch's allocator and under Ductile, in turns within one run.
 
 One process per allocator; they take turns on the GPU, so that all see the same machine, and each
-trains one model in one go: GPT-2 and a LoRA fine-tune under transformers' Trainer, ResNet-50 in a
-loop. For each it prints whether the losses are native's to the bit, the time of a step with its
-spread over the rounds, and the peaks of memory held and used.
+trains one model of plain_models.py in one go: GPT-2, a LoRA fine-tune of a Llama, ResNet-50. For
+each it prints whether the losses are native's to the bit, the time of a step with its spread over
+the rounds, and the peaks of memory held and used.
 
 Ends with status 1 when a model could not be compared or Ductile misses what it is held to: equal
 losses, no more than 4 % held above what is used, a step that takes no longer than native's by
@@ -15,78 +15,16 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import statistics
 import sys
 import time
 from typing import Any
 
 import allocators
-import child
 import turns
 
 MOST_OVERHEAD = 0.04  # with room to spare handles are large
-
-
-# ---- One allocator -----------------------------------------------------------------------------
-
-
-class Turns:
-    """Between steps: waits until it is this process's turn, and says what the turn has brought."""
-
-    def __init__(self, channel: Any, device: str) -> None:
-        self.channel, self.device = channel, device
-        self.left = 0
-        self.losses: list[Any] = []
-        self.times: list[float] = []
-        self.last = 0.0
-
-    def before_step(self) -> None:
-        if self.left == 0:
-            line = sys.stdin.readline()
-            if not line:
-                sys.exit(0)
-            self.left = int(line)
-            self.last = child.synchronized(self.device)
-
-    def after_step(self, loss: Any) -> None:
-        now = child.synchronized(self.device)
-        self.times.append(now - self.last)
-        self.last = now
-        self.losses.append(loss)
-        self.left -= 1
-        if self.left == 0:
-            self._answer()
-
-    def _answer(self) -> None:
-        losses = [loss.float().item().hex() for loss in self.losses]
-        answer = {"losses": losses, "times": self.times, **child.peak_memory(self.device)}
-        self.losses, self.times = [], []
-        print(json.dumps(answer), file=self.channel, flush=True)
-
-
-def serve(model: str, steps: int, device: str, tiny: bool) -> None:
-    """Trains as many steps as each line of standard input says, and answers with one line."""
-    channel = child.open_channel()
-    import models
-
-    models.preload(model)
-    if not sys.stdin.readline():  # until here nothing of the GPU is used
-        return
-    child.be_deterministic("cudnn")
-    shapes = models.draw(models.TINY if tiny else models.RANGES[model], steps, seed=0)
-    training = models.make(model, shapes, device=device, tiny=tiny)
-    own = Turns(channel, device)
-    training.train(own.before_step, own.after_step)
-
-
-def start(allocator: str, model: str, steps: int, flags: list[str]) -> turns.Worker:
-    """A process that trains under one allocator. It imports at once, and builds when it is told."""
-    where = {**allocators.on_one_gpu(allocator), "CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
-    command = [__file__, "--serve", model, "--total", str(steps), *flags]
-    return turns.Worker(allocator, command, where)
-
-
-# ---- All of them -------------------------------------------------------------------------------
 
 
 def judge(row: dict[str, Any]) -> list[str]:
@@ -101,18 +39,26 @@ def judge(row: dict[str, Any]) -> list[str]:
     return missed
 
 
-def collect(
+def play(
     model: str, workers: dict[str, turns.Worker], given: argparse.Namespace
-) -> list[dict[str, Any]]:
-    """One row per allocator. The first round is for warming up; its times do not count."""
+) -> dict[str, list[dict[str, Any]]]:
+    """Each allocator's answers, round by round. Raises turns.Failed."""
     deadline = time.monotonic() + given.seconds
-    answers: dict[str, list[dict[str, Any]]] = {allocator: [] for allocator in workers}
     for worker in workers.values():
-        worker.send("begin")
+        worker.send(json.dumps({"do": "begin", "program": model, "cap": 0, "exact": True}))
+    for worker in workers.values():
+        worker.hear(deadline)
+    answers: dict[str, list[dict[str, Any]]] = {allocator: [] for allocator in workers}
     for turn in range(given.rounds + 1):
+        told = {"do": "train", "first": turn * given.steps, "count": given.steps}
         for allocator in turns.rotated(list(workers), turn):
-            workers[allocator].send(str(given.steps))
+            workers[allocator].send(json.dumps(told))
             answers[allocator].append(workers[allocator].hear(deadline))
+    return answers
+
+
+def rows_of(model: str, answers: dict[str, list[dict[str, Any]]]) -> list[dict[str, Any]]:
+    """One row per allocator. The first round is for warming up; its times do not count."""
     losses = {a: [x for r in answers[a] for x in r["losses"]] for a in answers}
     means = {a: [1e3 * statistics.fmean(r["times"]) for r in answers[a][1:]] for a in answers}
     rows = []
@@ -148,11 +94,14 @@ def text_of(row: dict[str, Any]) -> str:
 def compare(model: str, workers: dict[str, turns.Worker], given: argparse.Namespace) -> bool:
     """Prints a model's rows. Is everything as it has to be?"""
     try:
-        rows = collect(model, workers, given)
+        rows = rows_of(model, play(model, workers, given))
     except turns.Failed as error:
         row = {"model": model, "failed": str(error)}
         print(json.dumps(row) if given.json else f"{model:7}FAILED: {error}", flush=True)
         return False
+    finally:
+        for worker in workers.values():
+            worker.close()
     for row in rows:
         print(json.dumps(row) if given.json else text_of(row), flush=True)
     missed = rows[-1]["missed"]
@@ -161,37 +110,18 @@ def compare(model: str, workers: dict[str, turns.Worker], given: argparse.Namesp
     return not missed
 
 
-def parse() -> argparse.Namespace:
+def main() -> int:
     parser = turns.parser(__doc__, "gpt2,resnet,lora", seconds=180)
     parser.add_argument("--rounds", type=int, default=8, help="turns that count; one more warms up")
     parser.add_argument("--steps", type=int, default=16, help="steps of a turn")
-    parser.add_argument("--total", type=int, help=argparse.SUPPRESS)
-    return parser.parse_args()
-
-
-def main() -> int:
-    given = parse()
-    if given.serve:
-        device = "cpu" if given.cpu_check else "cuda"
-        serve(given.serve, given.total, device, given.cpu_check)
-        return 0
-    import models
-
-    names = given.model.split(",")
-    models.check(names)
-    flags = ["--cpu-check"] if given.cpu_check else []
-    total = (given.rounds + 1) * given.steps
-    started = {m: {a: start(a, m, total, flags) for a in allocators.NAMES} for m in names}
-    good = []
-    try:
-        for model, workers in started.items():
-            good.append(compare(model, workers, given))
-            for worker in workers.values():
-                worker.close()
-    finally:
-        for workers in started.values():
-            for worker in workers.values():
-                allocators.kill(worker.process)
+    given = parser.parse_args()
+    turns.split_lists(given, model=turns.TRAININGS)
+    os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
+    started = {
+        model: {a: turns.program_worker(a, a, given.cpu_check) for a in allocators.NAMES}
+        for model in given.model
+    }
+    good = [compare(model, workers, given) for model, workers in started.items()]
     return 0 if all(good) else 1
 
 

@@ -48,23 +48,24 @@ def plan(model: str, tiny: bool) -> tuple[list[int], int]:
 
 def train(model: str, batches: list[int], length: int) -> None:
     """One step for each batch."""
-    import models
+    import plain_models
 
-    shapes = [models.Shape(batch, length) for batch in batches]
-    models.make(model, shapes).train(lambda: None, lambda _loss: None)
+    program = plain_models.make(model, sizes=lambda draw: (batches[draw.n], length))
+    for n in range(len(batches)):
+        program.step(n)
     child.synchronized("cuda")
 
 
 def serve(given: argparse.Namespace) -> None:
     """From the guess up while it fits, else down until it does."""
     channel = child.open_channel()
-    import models
+    import torch  # noqa: F401  so that no measurement waits for it
 
     _, length = plan(given.serve, given.cpu_check)
     first = max(1, given.guess)
 
     def does_fit(batch: int) -> bool:
-        return largest_batch.fits([models.Shape(batch, length)] * STEPS, given.guess - 1, given)
+        return largest_batch.fits(lambda _: (batch, length), STEPS, batch >= given.guess, given)
 
     def following(most: int, refused: int) -> int:
         batch = most + 1 if most else refused - 1
@@ -173,12 +174,9 @@ def main() -> int:
     if given.train:
         train(given.train, [int(word) for word in given.batches.split(",")], given.length)
         return 0
-    import models
-
-    chosen = given.model.split(",")
-    models.check(chosen)
+    turns.split_lists(given, model=turns.TRAININGS)
     passed = True
-    for model in chosen:
+    for model in given.model:
         try:
             rows = compare(model, given)
         except (RuntimeError, ValueError) as error:

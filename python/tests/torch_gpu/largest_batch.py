@@ -15,7 +15,6 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Sequence
 from typing import Any, Callable
 
 import allocators
@@ -29,17 +28,19 @@ MOST_ON_CPU = 5
 # ---- One allocator -----------------------------------------------------------------------------
 
 
-def fits(shapes: Sequence[Any], most_on_cpu: int, given: argparse.Namespace) -> bool:
-    """Trains a model with these shapes; on the CPU there is no cap but `most_on_cpu`."""
-    import models
+def fits(sizes: Any, steps: int, is_refused: bool, given: argparse.Namespace) -> bool:
+    """Trains a model of its own with these sizes. On the CPU, where there is no cap, it is as
+    refused as it is told."""
+    import plain_models
     import torch
 
     device = "cpu" if given.cpu_check else "cuda"
     try:
-        training = models.make(given.serve, shapes, device=device, tiny=given.cpu_check)
-        training.train(lambda: None, lambda _loss: None)
+        program = plain_models.make(given.serve, device, given.cpu_check, sizes=sizes)
+        for n in range(steps):
+            program.step(n)
         child.synchronized(device)
-        if given.cpu_check and shapes[0].batch > most_on_cpu:
+        if given.cpu_check and is_refused:
             raise torch.OutOfMemoryError
     except torch.OutOfMemoryError:
         return False
@@ -54,9 +55,6 @@ def search(
 ) -> dict[str, Any]:
     """Tries batches until one fits and the next larger one does not, or the time is up, or no
     other follows what fits and what was refused. Every attempt begins with empty caches."""
-    import models
-
-    models.preload(given.serve)
     end = time.monotonic() + given.seconds
     if not given.cpu_check:
         child.set_cap(given.gib * 2**30)
@@ -77,13 +75,13 @@ def search(
 def serve(given: argparse.Namespace) -> None:
     """Prints one line: the largest batch found, and whether the next larger one was refused."""
     channel = child.open_channel()
-    import models
+    import plain_models
 
     lengths = range(16, 65, 16) if given.cpu_check else LENGTHS[given.serve]
 
     def does_fit(batch: int) -> bool:
-        shapes = models.Range(range(batch, batch + 1), lengths)
-        return fits(models.draw(shapes, given.steps, seed=0), MOST_ON_CPU, given)
+        sizes = plain_models.drawn(range(batch, batch + 1), lengths)
+        return fits(sizes, given.steps, batch > MOST_ON_CPU, given)
 
     def following(most: int, refused: int) -> int:
         return (most + refused) // 2 if refused else 2 * most
@@ -137,11 +135,8 @@ def main() -> int:
     if given.serve:
         serve(given)
         return 0
-    import models
-
-    names = given.model.split(",")
-    models.check(names)
-    good = [find_largest(name, given) for name in names]
+    turns.split_lists(given, model=turns.TRAININGS)
+    good = [find_largest(name, given) for name in given.model]
     return 0 if all(good) else 1
 
 

@@ -38,13 +38,17 @@ class Program:
     ) -> None:
         self.loss, self.model, self.optimizer = loss, model, optimizer
 
-    def step(self, n: int) -> int:
+    def learn(self, n: int) -> tuple[torch.Tensor, int]:
+        """The loss, and the units."""
         loss, units = self.loss(n)
         if self.optimizer is not None:
             loss.backward()
             self.optimizer.step()
             self.optimizer.zero_grad(set_to_none=True)
-        return units
+        return loss.detach(), units
+
+    def step(self, n: int) -> int:
+        return self.learn(n)[1]
 
     def drop(self) -> None:
         self.model.zero_grad(set_to_none=True)
@@ -58,6 +62,7 @@ class Draw:
     """The random choices of one step: equal for equal numbers, whatever the allocator."""
 
     def __init__(self, n: int, device: str) -> None:
+        self.n = n
         self.choice = random.Random(n)
         self.source = torch.Generator(device).manual_seed(n)
         self.device = device
@@ -72,11 +77,22 @@ class Draw:
         return torch.randn(shape, generator=self.source, device=self.device)
 
 
-def texts(draw: Draw, words: int, tiny: bool, most: int = 16) -> torch.Tensor:
-    batches, lengths = (
-        (range(1, 4), range(8, 33, 8)) if tiny else (range(1, most + 1), range(64, 1025, 32))
-    )
-    return draw.integers(words, draw.one_of(batches), draw.one_of(lengths))
+# Of a step how many samples, and how long (texts) or wide (images) they are.
+Sizes = Callable[[Draw], tuple[int, int]]
+
+
+def drawn(batches: range, lengths: range) -> Sizes:
+    return lambda draw: (draw.one_of(batches), draw.one_of(lengths))
+
+
+LENGTHS = range(64, 1025, 32)
+TEXTS, IMAGES = drawn(range(1, 17), LENGTHS), drawn(range(1, 65), range(128, 321, 32))
+FEW_TEXTS, FEW_IMAGES = drawn(range(1, 4), range(8, 33, 8)), drawn(range(1, 4), range(32, 65, 32))
+
+
+def texts(draw: Draw, words: int, tiny: bool, sizes: Sizes | None = None) -> torch.Tensor:
+    sizes = sizes or (FEW_TEXTS if tiny else TEXTS)
+    return draw.integers(words, *sizes(draw))
 
 
 def autocast(device: str) -> Any:
@@ -86,20 +102,22 @@ def autocast(device: str) -> Any:
 # ---- GPT-2 -------------------------------------------------------------------------------------
 
 
-def on_texts(model: nn.Module, device: str, words: int, tiny: bool, most: int = 16) -> Program:
-    """A transformer in training, with at most so many texts a step."""
+def on_texts(
+    model: nn.Module, device: str, words: int, tiny: bool, sizes: Sizes | None = None
+) -> Program:
+    """A transformer in training."""
 
     def loss(n: int) -> tuple[torch.Tensor, int]:
-        ids = texts(Draw(n, device), words, tiny, most)
+        ids = texts(Draw(n, device), words, tiny, sizes)
         with autocast(device):
             return model(ids).mean(), ids.numel()
 
     return Program(loss, model, torch.optim.AdamW(model.parameters(), lr=3e-4))
 
 
-def make_gpt2(device: str, tiny: bool) -> Program:
+def make_gpt2(device: str, tiny: bool, sizes: Sizes | None = None) -> Program:
     words, *shape = (128, 2, 32, 2) if tiny else (50257, 12, 768, 12)
-    return on_texts(Transformer(words, *shape), device, words, tiny)
+    return on_texts(Transformer(words, *shape), device, words, tiny, sizes)
 
 
 # ---- A Llama with corrections of low rank --------------------------------------------------------
@@ -165,13 +183,13 @@ class Llama(nn.Module):
         return F.cross_entropy(logits.flatten(0, 1).float(), ids[:, 1:].flatten())
 
 
-def make_lora(device: str, tiny: bool) -> Program:
+def make_lora(device: str, tiny: bool, sizes: Sizes | None = None) -> Program:
     words = 128 if tiny else 32000
     model = Llama(words, *((2, 32, 2) if tiny else (16, 2048, 16)))
     trained = [weight for weight in model.parameters() if weight.requires_grad]
 
     def loss(n: int) -> tuple[torch.Tensor, int]:
-        ids = texts(Draw(n, device), words, tiny)
+        ids = texts(Draw(n, device), words, tiny, sizes)
         return model(ids), ids.numel()
 
     return Program(loss, model, torch.optim.AdamW(trained, lr=3e-4))
@@ -213,16 +231,14 @@ def resnet(depths: tuple[int, ...], width: int) -> nn.Module:
     return nn.Sequential(*parts, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(before, 1000))
 
 
-def make_resnet(device: str, tiny: bool) -> Program:
+def make_resnet(device: str, tiny: bool, sizes: Sizes | None = None) -> Program:
     model = resnet((1, 1), 8) if tiny else resnet((3, 4, 6, 3), 64)
     model = model.to(memory_format=torch.channels_last)
-    batches, sides = (
-        (range(1, 4), range(32, 65, 32)) if tiny else (range(1, 65), range(128, 321, 32))
-    )
+    drawn_by = sizes or (FEW_IMAGES if tiny else IMAGES)
 
     def loss(n: int) -> tuple[torch.Tensor, int]:
         draw = Draw(n, device)
-        batch, side = draw.one_of(batches), draw.one_of(sides)
+        batch, side = drawn_by(draw)
         images = draw.normal(batch, 3, side, side).to(memory_format=torch.channels_last)
         with autocast(device):
             return F.cross_entropy(model(images), draw.integers(1000, batch)), batch
@@ -352,7 +368,7 @@ def make_generate(device: str, tiny: bool) -> Program:
     return Program(generate, model, None)
 
 
-MAKERS: dict[str, Callable[[str, bool], Program]] = {
+MAKERS: dict[str, Callable[..., Program]] = {
     "gpt2": make_gpt2,
     "lora": make_lora,
     "resnet": make_resnet,
@@ -362,8 +378,8 @@ MAKERS: dict[str, Callable[[str, bool], Program]] = {
 }
 
 
-def make(name: str, device: str = "cuda", tiny: bool = False) -> Program:
-    """A program by name. tiny: one for trying out a script."""
+def make(name: str, device: str = "cuda", tiny: bool = False, **more: Sizes) -> Program:
+    """A program by name; the first three may be told their `sizes`. tiny: to try out a script."""
     torch.manual_seed(0)
     with torch.device(device):  # weights are made where they stay
-        return MAKERS[name](device, tiny)
+        return MAKERS[name](device, tiny, **more)

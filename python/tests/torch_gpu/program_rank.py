@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The process of settings.py and steps.py that runs programs on one allocator, told what to do in
-lines."""
+"""The process of steps.py, settings.py and compare.py that runs programs on one allocator, told
+what to do in lines."""
 
 from __future__ import annotations
 
@@ -49,11 +49,14 @@ class Server:
 
     # ---- Programs of settings_models.py and plain_models.py ----
 
-    def begin(self, program: str, cap: int) -> Row:
-        """A program from its beginning, on an empty cache."""
+    def begin(self, program: str, cap: int, exact: bool = False) -> Row:
+        """A program from its beginning, on an empty cache; `exact`: its losses are the same to the
+        bit each time."""
         import settings_models
         import torch
 
+        if exact:
+            child.be_deterministic("cudnn")
         began = time.perf_counter()
         self.start_afresh(cap)
         if program == "libraries" and self.on_gpu and self.before["backend"] == "ductile":
@@ -95,6 +98,18 @@ class Server:
                 break
         found = {"units": units, "refusals": refusals, "ms": self.since(began), **self.memory()}
         return {**found, "times_ms": times} if each else found
+
+    def train(self, first: int, count: int) -> Row:
+        """Steps from the first one, with their losses and times."""
+        losses, times = [], []
+        last = child.synchronized(self.device)
+        for n in range(first, first + count):
+            losses.append(self.program.learn(n)[0])
+            now = child.synchronized(self.device)
+            times.append(now - last)
+            last = now
+        texts = [loss.float().item().hex() for loss in losses]
+        return {"losses": texts, "times": times, **self.memory()}
 
     def end(self) -> Row:
         self.start_afresh(0)

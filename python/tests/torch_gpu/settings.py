@@ -28,7 +28,6 @@ import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
 import allocators
@@ -67,9 +66,7 @@ class Stage:
         self.begun: set[str] = set()
 
     def start(self, way: str) -> turns.Worker:
-        script = str(Path(__file__).with_name("program_rank.py"))
-        command = [script, "cpu" if self.given.cpu_check else "cuda"]
-        return turns.Worker(way, command, allocators.on_one_gpu(way))
+        return turns.program_worker(way, way, self.given.cpu_check)
 
     def is_over(self) -> bool:
         return time.monotonic() > self.end
@@ -268,7 +265,7 @@ def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
     )
     steps.add_what_becomes_of_rows(parser)
     given = parser.parse_args(words)
-    steps.split_lists(given, parts=PARTS, programs=every)
+    turns.split_lists(given, parts=PARTS, programs=every)
     return given
 
 

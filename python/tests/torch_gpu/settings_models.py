@@ -66,7 +66,7 @@ class UNet(nn.Module):
 class Images(Program):
     def __init__(self, device: str, tiny: bool) -> None:
         model = UNet(*((8, 2) if tiny else (96, 4)))
-        super().__init__(self.learn, model, torch.optim.AdamW(model.parameters(), lr=1e-4))
+        super().__init__(self.loss_of, model, torch.optim.AdamW(model.parameters(), lr=1e-4))
         self.device = device
         self.batches, self.sides = (
             (range(1, 4), range(16, 33, 8)) if tiny else (range(4, 33), range(64, 193, 16))
@@ -77,7 +77,7 @@ class Images(Program):
         clean, noise = (draw.normal(*shape) for _ in range(2))
         return clean + noise, noise
 
-    def learn(self, n: int) -> tuple[torch.Tensor, int]:
+    def loss_of(self, n: int) -> tuple[torch.Tensor, int]:
         draw = Draw(n, self.device)
         batch, side = draw.one_of(self.batches), draw.one_of(self.sides)
         given, wanted = self.pair(draw, batch, 3, side, side)
@@ -307,7 +307,8 @@ class Notebook(Program):
 def make_small(device: str, tiny: bool) -> Program:
     """Uses less than 3 GiB."""
     words, *shape = (128, 2, 32, 2) if tiny else (8192, 8, 512, 8)
-    return plain_models.on_texts(Transformer(words, *shape), device, words, tiny, most=6)
+    sizes = None if tiny else plain_models.drawn(range(1, 7), plain_models.LENGTHS)
+    return plain_models.on_texts(Transformer(words, *shape), device, words, tiny, sizes)
 
 
 # ---- Two libraries -------------------------------------------------------------------------------

@@ -35,7 +35,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Callable, NamedTuple, TextIO
@@ -76,10 +76,8 @@ class Runner:
 
     def start(self, job: Job) -> turns.Worker:
         if job not in self.started:
-            script = str(Path(__file__).with_name("program_rank.py"))
-            command = [script, "cpu" if self.given.cpu_check else "cuda"]
-            where = allocators.on_one_gpu(job.allocator)
-            self.started[job] = turns.Worker(f"{job.model}, {job.allocator}", command, where)
+            name = f"{job.model}, {job.allocator}"
+            self.started[job] = turns.program_worker(name, job.allocator, self.given.cpu_check)
         return self.started[job]
 
     def ask(self, job: Job, cap: int, steps: int = 0) -> Row:
@@ -361,15 +359,6 @@ def add_what_becomes_of_rows(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def split_lists(given: argparse.Namespace, **known_by_name: Collection[str]) -> None:
-    """Arguments that are lists with commas between. Ends the script where one names what is not."""
-    for name, known in known_by_name.items():
-        setattr(given, name, getattr(given, name).split(","))
-        unknown = [one for one in getattr(given, name) if one not in known]
-        if unknown:
-            raise SystemExit(f"--{name}: there is no {unknown[0]}: there are {', '.join(known)}")
-
-
 def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -387,7 +376,7 @@ def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
     add_what_becomes_of_rows(parser)
     given = parser.parse_args(words)
     given.repeats = 1 if given.quick else given.repeats
-    split_lists(given, models=MODELS, allocators=allocators.NAMES, parts=("first", "near"))
+    turns.split_lists(given, models=MODELS, allocators=allocators.NAMES, parts=("first", "near"))
     return given
 
 

@@ -14,8 +14,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, NoReturn
 
 import allocators
@@ -98,10 +99,22 @@ class Worker:
         self.said.close()
 
 
+TRAININGS = ("gpt2", "resnet", "lora")  # of plain_models.py
+
+
+def split_lists(given: argparse.Namespace, **known_by_name: Collection[str]) -> None:
+    """Arguments that are lists with commas between. Ends the script where one names what is not."""
+    for name, known in known_by_name.items():
+        setattr(given, name, getattr(given, name).split(","))
+        unknown = [one for one in getattr(given, name) if one not in known]
+        if unknown:
+            raise SystemExit(f"--{name}: there is no {unknown[0]}: there are {', '.join(known)}")
+
+
 def parser(about: str, models: str, seconds: float) -> argparse.ArgumentParser:
-    """What the scripts that train models.py's models can be told."""
+    """What the scripts that train TRAININGS can be told."""
     made = argparse.ArgumentParser(description=about.splitlines()[0])
-    made.add_argument("--model", default=models, help="gpt2, resnet or lora, or several of them")
+    made.add_argument("--model", default=models, help=f"one or several of {','.join(TRAININGS)}")
     made.add_argument("--seconds", type=float, default=seconds, help="limit for each model")
     made.add_argument("--json", action="store_true", help="one JSON object a line")
     made.add_argument(
@@ -109,6 +122,12 @@ def parser(about: str, models: str, seconds: float) -> argparse.ArgumentParser:
     )
     made.add_argument("--serve", help=argparse.SUPPRESS)
     return made
+
+
+def program_worker(name: str, way: str, on_cpu: bool) -> Worker:
+    """A process of program_rank.py under a way."""
+    script = str(Path(__file__).with_name("program_rank.py"))
+    return Worker(name, [script, "cpu" if on_cpu else "cuda"], allocators.on_one_gpu(way))
 
 
 def only_answer(worker: Worker, deadline: float) -> dict[str, Any]:
