@@ -126,20 +126,6 @@ def test_a_way_to_train_names_an_allocator_and_its_options() -> None:
     assert capped["TORCH_NCCL_USE_TENSOR_REGISTER_ALLOCATOR_HOOK"] == "0"
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["--cases", "fsdp2,fsdp3"], "no case is called fsdp3"),
-        (["--ways", "native,plastic"], "no way is called plastic"),
-    ],
-)
-def test_what_cannot_be_trained_is_refused_by_name(words: list[str], said: str) -> None:
-    import llama
-
-    with pytest.raises(SystemExit, match=said):
-        llama.parse(words)
-
-
 def test_every_way_sees_the_same_steps_and_shorter_cases_their_beginning() -> None:
     import llama
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import os
 import subprocess
@@ -420,14 +421,6 @@ def test_when_the_time_is_up_no_run_begins() -> None:
     runner.close()
 
 
-@pytest.mark.parametrize("words", [["--models", "bert"], ["--parts", "last"]])
-def test_what_has_no_steps_is_refused_by_name(words: list[str]) -> None:
-    import steps
-
-    with pytest.raises(SystemExit, match=words[1]):
-        steps.parse(words)
-
-
 @pytest.mark.slow
 def test_programs_run_under_each_allocator_and_each_cap() -> None:
     needs("torch")
@@ -538,13 +531,6 @@ def test_near_its_limit_ductile_is_held_to_what_expandable_segments_refuse() -> 
     ]
 
 
-def test_settings_of_programs_that_are_not_there_are_refused_by_name() -> None:
-    import settings
-
-    with pytest.raises(SystemExit, match="there is no chess"):
-        settings.parse(["--programs", "training,chess"])
-
-
 @pytest.mark.slow
 def test_programs_of_each_kind_take_turns_under_each_setting() -> None:
     needs("torch")
@@ -595,11 +581,22 @@ def test_the_largest_batch_is_found_and_forecast() -> None:
     assert (status, [row["forecast"] - row["trains"] for row in rows]) == (0, [1] * 3)
 
 
-@pytest.mark.parametrize("script", ["compare.py", "largest_batch.py", "forecast.py"])
-def test_a_training_that_is_not_there_is_refused_by_name(script: str) -> None:
-    done = subprocess.run(
-        [sys.executable, SCRIPTS / script, "--model", "gpt2,bert"], capture_output=True, text=True
-    )
-    assert (done.returncode, done.stderr) == (
-        1, "--model: there is no bert: there are gpt2, resnet, lora\n"
-    )  # fmt: skip
+@pytest.mark.parametrize(
+    ("script", "words", "said"),
+    [
+        ("steps", "--models bert", "--models: there is no bert"),
+        ("steps", "--parts last", "--parts: there is no last"),
+        ("settings", "--programs training,chess", "--programs: there is no chess"),
+        ("llama", "--cases fsdp2,fsdp3", "--cases: there is no fsdp3"),
+        ("llama", "--ways native,plastic", "--ways: there is no plastic"),
+        ("compare", "--model gpt2,bert", "--model: there is no bert"),
+        ("largest_batch", "--model bert", "--model: there is no bert"),
+        ("forecast", "--model bert", "--model: there is no bert"),
+    ],
+)
+def test_what_is_not_there_is_refused_by_name(
+    monkeypatch: pytest.MonkeyPatch, script: str, words: str, said: str
+) -> None:
+    monkeypatch.setattr(sys, "argv", [script, *words.split()])
+    with pytest.raises(SystemExit, match=f"{said}: there are "):
+        importlib.import_module(script).main()

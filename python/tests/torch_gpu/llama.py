@@ -277,7 +277,7 @@ class Match:
             "device": "cpu" if given.cpu_check else "cuda", "layers": given.layers,
             "seconds": given.limit, "shapes": draw_shapes(case, given),
         }  # fmt: skip
-        ways = case.ways or given.ways.split(",")
+        ways = case.ways or given.ways
         self.groups = [Group(way, plan, case.hook) for way in ways]
 
     def play(self, end: float) -> list[Row]:
@@ -305,9 +305,7 @@ def memory_of(answers: Sequence[dict[str, Any]]) -> Row:
     worst = min(answers, key=lambda answer: answer["used"] / max(answer["held"], 1))
     return {
         "backend": worst["backend"],
-        "used_mib": round(worst["used"] / MIB, 1),
-        "active_mib": round(worst["active"] / MIB, 1),
-        "held_mib": round(worst["held"] / MIB, 1),
+        **{f"{name}_mib": round(worst[name] / MIB, 1) for name in ("used", "active", "held")},
         "efficiency": round(worst["used"] / max(worst["held"], 1), 4),
         **{name: sum(answer[name] for answer in answers) for name in child.COUNTS},
     }
@@ -502,13 +500,11 @@ def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
         "--cpu-check", action="store_true", help="tiny models on the CPU, to try out this script"
     )
     given = parser.parse_args(words)
-    for kind, names, known in (
-        ("case", given.cases.split(","), CASES),
-        ("way", [way.split("+")[0] for way in given.ways.split(",")], allocators.NAMES),
-    ):
-        unknown = [name for name in names if name not in known]
-        if unknown:
-            raise SystemExit(f"no {kind} is called {unknown[0]}: there are {', '.join(known)}")
+    turns.split_lists(given, cases=CASES)
+    given.ways = given.ways.split(",")
+    for way in given.ways:
+        if way.split("+")[0] not in allocators.NAMES:
+            raise SystemExit(f"--ways: there is no {way}: there are {', '.join(WAYS)}")
     return given
 
 
@@ -518,7 +514,7 @@ def main() -> int:
         import torch
 
         given.ranks = 2 if given.cpu_check else torch.cuda.device_count()
-    cases = [CASES[name] for name in given.cases.split(",")]
+    cases = [CASES[name] for name in given.cases]
     output = given.output.open("a", encoding="utf-8") if given.output else None
     good, n_played = True, 0
     for rows in play_all(cases, given):
