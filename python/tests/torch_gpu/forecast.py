@@ -25,6 +25,7 @@ from typing import Any
 import allocators
 import child
 import largest_batch
+import plain_models
 import turns
 
 # Batches of the warm-up and of the steps that the forecast is made from, and the length of texts,
@@ -48,8 +49,6 @@ def plan(model: str, tiny: bool) -> tuple[list[int], int]:
 
 def train(model: str, batches: list[int], length: int) -> None:
     """One step for each batch."""
-    import plain_models
-
     program = plain_models.make(model, sizes=lambda draw: (batches[draw.n], length))
     for n in range(len(batches)):
         program.step(n)
@@ -59,8 +58,6 @@ def train(model: str, batches: list[int], length: int) -> None:
 def serve(given: argparse.Namespace) -> None:
     """From the guess up while it fits, else down until it does."""
     channel = child.open_channel()
-    import torch  # noqa: F401  so that no measurement waits for it
-
     _, length = plan(given.serve, given.cpu_check)
     first = max(1, given.guess)
 

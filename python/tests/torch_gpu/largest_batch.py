@@ -19,6 +19,8 @@ from typing import Any, Callable
 
 import allocators
 import child
+import plain_models
+import torch
 import turns
 
 LENGTHS = {"gpt2": range(128, 513, 32), "lora": range(128, 513, 32), "resnet": range(128, 257, 32)}
@@ -31,9 +33,6 @@ MOST_ON_CPU = 5
 def fits(sizes: Any, steps: int, is_refused: bool, given: argparse.Namespace) -> bool:
     """Trains a model of its own with these sizes. On the CPU, where there is no cap, it is as
     refused as it is told."""
-    import plain_models
-    import torch
-
     device = "cpu" if given.cpu_check else "cuda"
     try:
         program = plain_models.make(given.serve, device, given.cpu_check, sizes=sizes)
@@ -75,7 +74,6 @@ def search(
 def serve(given: argparse.Namespace) -> None:
     """Prints one line: the largest batch found, and whether the next larger one was refused."""
     channel = child.open_channel()
-    import plain_models
 
     lengths = range(16, 65, 16) if given.cpu_check else LENGTHS[given.serve]
 

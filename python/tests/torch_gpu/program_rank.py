@@ -9,7 +9,10 @@ import sys
 import time
 from typing import Any
 
+import capped_programs
 import child
+import settings_models
+import torch
 
 Row = dict[str, Any]
 GIVE_UP = 3  # refusals
@@ -24,8 +27,6 @@ class Server:
 
     def start_afresh(self, cap: int) -> None:
         """An empty cache, peaks that begin again, and a cap; 0: none."""
-        import torch
-
         self.program = None
         child.start_afresh()
         if self.on_gpu:
@@ -52,9 +53,6 @@ class Server:
     def begin(self, program: str, cap: int, exact: bool = False) -> Row:
         """A program from its beginning, on an empty cache; `exact`: its losses are the same to the
         bit each time."""
-        import settings_models
-        import torch
-
         if exact:
             child.be_deterministic("cudnn")
         began = time.perf_counter()
@@ -70,8 +68,6 @@ class Server:
         return {"refusals": 0, "setup_ms": self.since(began)}
 
     def try_step(self, n: int) -> int:
-        import torch
-
         try:
             done: int = self.program.step(n)
             return done
@@ -118,8 +114,6 @@ class Server:
     # ---- Programs of capped_programs.py ----
 
     def capped(self, program: str, cap: int) -> Row:
-        import capped_programs
-
         self.start_afresh(cap)
         began = child.synchronized(self.device)
         player = capped_programs.Player(self.device)
@@ -130,7 +124,4 @@ class Server:
 
 
 if __name__ == "__main__":
-    channel = child.open_channel()
-    import settings_models  # noqa: F401  all that is slow to import
-
-    child.serve(Server(sys.argv[1]), channel)
+    child.serve(Server(sys.argv[1]), child.open_channel())

@@ -7,7 +7,7 @@ expandable segments and Ductile, and which programs die under a cap that others 
     python settings.py --parts dies --programs requests   # a program of capped_programs.py
 
   dies    each program of capped_programs.py under a cap that is a little more than it uses
-          (capped_programs.CAPS): does it end, or is it refused memory?
+          (capped_programs.PROGRAMS): does it end, or is it refused memory?
   speed   each program of settings_models.py: one process for each allocator, and where an option of
           Ductile's is worth a try (OPTIONS) one more; they take turns of the same
           steps. The first turn warms up; the others say what is done in a second, and what that is
@@ -160,7 +160,7 @@ def play_near(stage: Stage, program: str, used: int) -> Iterator[Row]:
 
 
 def play_dies(stage: Stage, program: str) -> Iterator[Row]:
-    cap = capped_programs.CAPS[program] << 20
+    cap = capped_programs.PROGRAMS[program].cap << 20
     peak = capped_programs.live_peak(program)
     for way in allocators.NAMES:
         answer = stage.ask(way, do="capped", program=program, cap=cap)
