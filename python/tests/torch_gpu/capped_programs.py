@@ -146,9 +146,9 @@ def libraries() -> Iterator[Event]:
 class Program(NamedTuple):
     events: Callable[[], Iterator[Event]]
     cap: int
-    """MiB: between what Ductile and what PyTorch's expandable segments need, by replays of the trace
-    on the virtual GPU (`--min-capacity`); of walk and streams, a little above what both need. 0: the
-    whole device, because no cap of PyTorch's holds CuPy."""
+    """MiB: between what Ductile and what PyTorch's expandable segments need, by replays of the
+    trace on the virtual GPU (`--min-capacity`); of walk and streams, a little above what both
+    need. 0: the whole device, because no cap of PyTorch's holds CuPy."""
 
 
 PROGRAMS = {
