@@ -13,7 +13,7 @@ import json
 import os
 import sys
 import time
-from typing import Any, TextIO
+from typing import Any, Callable, TextIO
 
 # Of peak_memory, what only ever rises: PyTorch's retries, and what Ductile counts in their place.
 COUNTS = ("retries", "pressure_waits", "pressure_returns")
@@ -53,6 +53,22 @@ def be_deterministic(*attentions: str) -> None:
     torch.backends.cudnn.benchmark = False
     for name in attentions:
         getattr(torch.backends.cuda, f"enable_{name}_sdp")(False)
+
+
+def captured(work: Callable[[], Any], warm: int = 3, **named: Any) -> tuple[Any, Any]:
+    """A graph of some work, which has been done a few times before, and what it gives."""
+    import torch
+
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(warm):
+            work()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, **named):
+        out = work()
+    return graph, out
 
 
 def set_cap(n_bytes: float) -> None:

@@ -122,17 +122,11 @@ def steps_beside_graphs(student: Student, steps: int) -> Iterator[Any]:
     graphs, pool = {}, torch.cuda.graph_pool_handle()
     for length in LENGTHS:
         ids = torch.zeros(8, length, dtype=torch.int64, device="cuda")
-        side = torch.cuda.Stream()
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side), torch.no_grad():
-            for _ in range(2):
-                teacher(ids)
-        torch.cuda.current_stream().wait_stream(side)
-        graph = torch.cuda.CUDAGraph()
-        with torch.no_grad(), torch.cuda.graph(
-            graph, pool=pool, capture_error_mode="thread_local"
-        ):  # fmt: skip
-            scores = torch.sigmoid(teacher(ids) - 9)
+        with torch.no_grad():
+            graph, scores = child.captured(
+                lambda ids=ids: torch.sigmoid(teacher(ids) - 9), warm=2, pool=pool,
+                capture_error_mode="thread_local",
+            )  # fmt: skip
         graphs[length] = graph, ids, scores
     lengths = random.Random(0)
     for _ in range(steps):

@@ -20,6 +20,7 @@ import math
 from collections import deque
 from typing import Any
 
+import child
 import plain_models
 import torch
 from plain_models import Draw, Program, autocast
@@ -231,15 +232,9 @@ class Serving(Program):
         """Something that makes the next token of each text."""
         if self.device != "cuda":
             return lambda: self.next_token(batch)
-        side = torch.cuda.Stream()
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            self.next_token(batch)
-        torch.cuda.current_stream().wait_stream(side)
-        graph = torch.cuda.CUDAGraph()
         others = next(iter(self.graphs.values()), None)
-        with torch.cuda.graph(graph, pool=others.__self__.pool() if others else None):
-            self.next_token(batch)
+        pool = others.__self__.pool() if others else None
+        graph, _ = child.captured(lambda: self.next_token(batch), warm=1, pool=pool)
         return graph.replay
 
     def attend_and_keep(self, layer: int, attention: Any, x: torch.Tensor) -> torch.Tensor:
