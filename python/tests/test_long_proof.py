@@ -135,7 +135,9 @@ def test_every_program_is_run_under_both_tools(tmp_path: Path) -> None:
     status, said = sanitize(tool, "--programs", str(tmp_path), "--trainings")
     assert status == 0, said
     programs = {path.stem for path in (SANITIZE.parent / "gpu").glob("*.c")}
-    wanted = programs - {"sanitizer_blocks", "two_gpus", "conformance", "checkpoint"} | set(plain_models_names())
+    wanted = programs - {"sanitizer_blocks", "two_gpus", "conformance", "checkpoint"} | set(
+        plain_models_names()
+    )
     runs = [line.split()[:2] for line in said.splitlines() if " clean " in line]
     assert sorted(runs) == sorted(
         [tool, name] for tool in ("initcheck", "memcheck") for name in wanted
