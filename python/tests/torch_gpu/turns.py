@@ -145,7 +145,7 @@ def only_answer(worker: Worker, deadline: float) -> dict[str, Any]:
 
 
 def rotated(names: Sequence[Any], by: int) -> list[Any]:
-    """Who has the first turn changes from round to round."""
+    """Another one has the first turn in each round."""
     at = by % len(names)
     return [*names[at:], *names[:at]]
 
