@@ -47,15 +47,9 @@ static void print_spec(dti_json *j, const replay_spec *spec) {
 }
 
 static void print_counts(dti_json *j, const contender_stats *stats) {
-    dti_json_number(j, "creates", stats->creates);
-    dti_json_number(j, "releases", stats->releases);
-    dti_json_number(j, "maps", stats->maps);
-    dti_json_number(j, "unmaps", stats->unmaps);
-    dti_json_number(j, "stream_syncs", stats->stream_syncs);
-    dti_json_number(j, "event_waits", stats->event_waits);
-    dti_json_number(j, "pressure_waits", stats->pressure_waits);
-    dti_json_number(j, "pressure_returns", stats->pressure_returns);
-    dti_json_number(j, "pressure_returned_bytes", stats->pressure_returned_bytes);
+#define PRINT(name) dti_json_number(j, #name, stats->name);
+    CONTENDER_COUNTS_MAP(PRINT)
+#undef PRINT
 }
 
 static void print_times(dti_json *j, const replay_spec *spec, const replay_result *result) {

@@ -432,19 +432,13 @@ static ductile_status free_everything(replay *r) {
 /* What was counted since `before`; peaks and levels stay. */
 static contender_stats since(const contender_stats *before, const contender_stats *now) {
     contender_stats delta = *now;
-    delta.creates -= before->creates;
-    delta.releases -= before->releases;
-    delta.maps -= before->maps;
-    delta.unmaps -= before->unmaps;
-    delta.stream_syncs -= before->stream_syncs;
-    delta.event_waits -= before->event_waits;
-    delta.pressure_waits -= before->pressure_waits;
-    delta.pressure_returns -= before->pressure_returns;
-    delta.pressure_returned_bytes -= before->pressure_returned_bytes;
-    delta.driver_time_ns -= before->driver_time_ns;
-    delta.driver_host_ns -= before->driver_host_ns;
-    delta.plan.requests -= before->plan.requests;
-    delta.plan.placed -= before->plan.placed;
+#define TAKE_OFF(name) delta.name -= before->name;
+    CONTENDER_COUNTS_MAP(TAKE_OFF)
+    TAKE_OFF(driver_time_ns)
+    TAKE_OFF(driver_host_ns)
+    TAKE_OFF(plan.requests)
+    TAKE_OFF(plan.placed)
+#undef TAKE_OFF
     return delta;
 }
 
@@ -464,17 +458,11 @@ static void take_off_waiting(replay_pass *pass, uint64_t waited_ns) {
 static void add_pass(replay_pass *all, const replay_pass *pass) {
     const contender_stats *before = &all->stats;
     contender_stats stats = pass->stats; /* peaks and levels are the latest */
-    stats.creates += before->creates;
-    stats.releases += before->releases;
-    stats.maps += before->maps;
-    stats.unmaps += before->unmaps;
-    stats.stream_syncs += before->stream_syncs;
-    stats.event_waits += before->event_waits;
-    stats.pressure_waits += before->pressure_waits;
-    stats.pressure_returns += before->pressure_returns;
-    stats.pressure_returned_bytes += before->pressure_returned_bytes;
-    stats.driver_time_ns += before->driver_time_ns;
-    stats.driver_host_ns += before->driver_host_ns;
+#define ADD(name) stats.name += before->name;
+    CONTENDER_COUNTS_MAP(ADD)
+    ADD(driver_time_ns)
+    ADD(driver_host_ns)
+#undef ADD
     *all = (replay_pass){.stats = stats,
                          .ops = all->ops + pass->ops,
                          .host_ns = all->host_ns + pass->host_ns,
