@@ -165,10 +165,6 @@ static void print_json(const churn_command *c, const char *contender, uint64_t l
 
 /* ---- Tables -------------------------------------------------------------------------------- */
 
-static double mib(uint64_t bytes) {
-    return (double)bytes / (1 << 20);
-}
-
 static void print_heading(const churn_command *c) {
     provenance_print_heading(stdout, &c->device);
     printf("sizes    %s, %" PRIu64 " to %" PRIu64 " bytes; seed %" PRIu64 "\n\n",
@@ -209,8 +205,8 @@ static void print_watch(const char *contender, uint64_t live, const churn_result
         const churn_stretch *s = &r->stretches[i];
         printf("%14" PRIu64 " %8.1f %8.1f %10" PRIu64 " %10" PRIu64 " %12.0f %12.0f %10.1f\n",
                s->ops, s->ns_per_op, s->wall_ns_per_op, s->stats.creates - s->stats.releases,
-               s->stats.maps - s->stats.unmaps, mib(s->stats.reserved_bytes),
-               mib(s->stats.address_span_bytes), mib(s->host_bytes));
+               s->stats.maps - s->stats.unmaps, bench_mib(s->stats.reserved_bytes),
+               bench_mib(s->stats.address_span_bytes), bench_mib(s->host_bytes));
     }
     printf("\n");
 }

@@ -7,10 +7,8 @@
 #include "bench/cli/cli.h"
 #include "bench/cli/commands.h"
 #include "bench/cli/generate.h"
-#include "bench/replay/timeline.h"
+#include "bench/cli/report.h"
 #include "bench/workloads/fsdp_run.h"
-
-#include "vmm/base/align.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -142,10 +140,6 @@ static void choose_variants(fsdp_command *c) {
 
 /* ---- Reports ------------------------------------------------------------------------------- */
 
-static double mib(uint64_t bytes) {
-    return (double)bytes / (double)DTI_MIB;
-}
-
 /* 1: the shorter of the two streams' work is hidden behind the other's; 0: they take turns. */
 static double overlap(const fsdp_command *c, const fsdp_result *result) {
     double compute = (double)c->alone_ns[FSDP_COMPUTE];
@@ -164,7 +158,7 @@ static void begin_table(const fsdp_command *c) {
     printf("\nfsdp: %" PRIu64 " events, %" PRIu64
            " steps, live peak %.1f MiB\nafter the first step, compute "
            "alone takes %.1f ms, communication alone %.1f ms\n",
-           c->trace->n_file_events, c->trace->n_steps, mib(c->trace->live_peak_bytes),
+           c->trace->n_file_events, c->trace->n_steps, bench_mib(c->trace->live_peak_bytes),
            (double)c->alone_ns[FSDP_COMPUTE] / 1e6, (double)c->alone_ns[FSDP_COMMUNICATION] / 1e6);
     printf("  %-15s %3s %12s %10s %10s %9s %7s %8s %10s %11s %9s\n", "contender", "run",
            "reserved MiB", "efficiency", "elapsed ms", "steady ms", "overlap", "gap us",
@@ -177,12 +171,13 @@ static void print_row(const fsdp_command *c, const variant *v, uint64_t index,
     switch (r->outcome) {
     case RUN_COMPLETED:
         printf(" %12.1f %10.4f %10.2f %9.2f %7.3f %8.1f %10" PRIu64 " %11" PRIu64 " %9" PRIu64 "\n",
-               mib(r->stats.reserved_peak_bytes), efficiency(c, r), (double)r->elapsed_ns / 1e6,
-               (double)r->steady_ns / 1e6, overlap(c, r), (double)r->gap_mean_ns / 1e3,
-               r->stats.stream_syncs, r->stats.event_waits, r->stats.creates);
+               bench_mib(r->stats.reserved_peak_bytes), efficiency(c, r),
+               (double)r->elapsed_ns / 1e6, (double)r->steady_ns / 1e6, overlap(c, r),
+               (double)r->gap_mean_ns / 1e3, r->stats.stream_syncs, r->stats.event_waits,
+               r->stats.creates);
         break;
     case RUN_OUT_OF_MEMORY:
-        printf(" out of memory, %.1f MiB reserved\n", mib(r->stats.reserved_peak_bytes));
+        printf(" out of memory, %.1f MiB reserved\n", bench_mib(r->stats.reserved_peak_bytes));
         break;
     case RUN_ABSENT:
         printf(" absent: %s\n", r->message);
@@ -324,21 +319,13 @@ static int run_all(fsdp_command *c) {
             run_once(c, &c->variants[i], k);
         }
     }
-    if (!timeline_close(&c->timeline)) {
-        bench_complain("--timeline: %s: not all could be written", c->own->timeline);
-        c->has_failed = true;
-    }
-    return c->has_failed ? BENCH_FAILED : BENCH_DONE;
+    bool is_written = report_close_timeline(&c->timeline, c->own->timeline);
+    return c->has_failed || !is_written ? BENCH_FAILED : BENCH_DONE;
 }
 
 static int find_device_and_run(fsdp_command *c) {
-    char reason[256] = "";
-    if (!bench_find_device(&c->own->shared, &c->device)) {
-        return BENCH_FAILED;
-    }
-    if (c->own->timeline != NULL &&
-        !timeline_open(&c->timeline, c->own->timeline, &c->device, reason, sizeof reason)) {
-        bench_complain("--timeline: %s", reason);
+    if (!bench_find_device(&c->own->shared, &c->device) ||
+        !report_open_timeline(&c->timeline, c->own->timeline, &c->device)) {
         return BENCH_FAILED;
     }
     choose_variants(c);
