@@ -3,7 +3,6 @@
 
 #include "bench/base/progress_line.h"
 #include "bench/base/stopwatch.h"
-#include "bench/replay/gates.h"
 #include "bench/replay/stage.h"
 #include "bench/replay/timed_contender.h"
 
@@ -522,16 +521,21 @@ static bool run_pass(replay *r) {
     return ok;
 }
 
+static bool has_time(const replay *r) {
+    return r->pass < 2 || r->spec->until_ns == 0 || host_now_ns() < r->spec->until_ns;
+}
+
 static void run_passes(replay *r) {
     bool ok = true;
     r->result->outcome = RUN_COMPLETED;
-    for (r->pass = 0; ok && r->pass < r->spec->n_passes; r->pass++) {
+    for (r->pass = 0; ok && r->pass < r->spec->n_passes && has_time(r); r->pass++) {
         ok = run_pass(r);
         r->times[r->pass] = per_op(&r->result->last, own_ns(&r->result->last));
         r->n_events_before += r->trace->n_events;
         r->trace = r->trace->next_pass != NULL ? r->trace->next_pass : r->trace;
     }
     uint64_t cold = r->pass > 1 ? 1 : 0;
+    r->result->n_passes = r->pass;
     r->result->warm_calls = call_times_summarize(&r->timed.times);
     r->result->ns_per_op = median(r->times + cold, r->pass - cold);
     r->result->forced_gates = atomic_load(&r->gates.n_forced);
@@ -561,7 +565,7 @@ static void run_on_stage(replay *r) {
     r->addresses = calloc((size_t)t->n_slots + 1, sizeof *r->addresses);
     r->times = calloc((size_t)r->spec->n_passes, sizeof *r->times);
     if (r->addresses != NULL && r->times != NULL && choose_ops(r)) {
-        status = gates_init(&r->gates, &r->stage, t);
+        status = gates_init(&r->gates, &r->stage, t, r->spec->patience);
     }
     if (status == DUCTILE_OK) {
         run_passes(r);
@@ -600,7 +604,8 @@ void replay_run(const replay_spec *spec, replay_result *result) {
                        .pace = spec->pace,
                        .is_untimed = spec->is_untimed,
                        .detects = spec->checks,
-                       .n_streams = spec->trace->n_streams};
+                       .n_streams = spec->trace->n_streams,
+                       .streams = spec->streams};
     *result = (replay_result){0};
     ductile_status status = stage_open(&r.stage, &plan, result->message, sizeof result->message);
     if (status == DUCTILE_OK) {
