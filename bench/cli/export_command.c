@@ -37,9 +37,8 @@ static const bench_option own_options[] = {
     {"--base-ns", "N", bench_parse_number,
      .help = "what times count from (the history's beginning)",
      .offset = offsetof(export_options, base_ns), .max = INT64_MAX},
-    {"--max-events", "N", bench_parse_number,
-     .help = "at most about N events a GPU, the peaks among them (1000000)",
-     .offset = offsetof(export_options, max_events), .min = FEWEST_EVENTS},
+    BENCH_NUMBER_OPTION("--max-events", export_options, max_events, FEWEST_EVENTS,
+                        "at most about N events a GPU, the peaks among them (1000000)"),
     {0},
 };
 

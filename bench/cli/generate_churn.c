@@ -85,11 +85,10 @@ static const bench_option own_options[] = {
      .offset = offsetof(churn_options, ops), .min = 20, .max = UINT64_C(1) << 40},
     {"--sizes", "small|mixed|large", parse_sizes,
      .help = "512 B-4 KiB, 512 B-64 KiB, 64 KiB-16 MiB (mixed)"},
-    {"--seed", "N", bench_parse_number, .help = "seed of the sizes and of what is freed",
-     .offset = offsetof(churn_options, seed)},
-    {"--watch", NULL, bench_parse_flag,
-     .help = "handles, mappings, addresses and host memory by tenths of the run (100000 live)",
-     .offset = offsetof(churn_options, watch)},
+    BENCH_NUMBER_OPTION("--seed", churn_options, seed, 0, "seed of the sizes and of what is freed"),
+    BENCH_FLAG_OPTION(
+        "--watch", churn_options, watch,
+        "handles, mappings, addresses and host memory by tenths of the run (100000 live)"),
     {0},
 };
 

@@ -55,25 +55,22 @@ static bool complete(bench_parser *p) {
 }
 
 #define AT(member) offsetof(fsdp_command_options, member)
+#define NUMBER(option, member, least, text)                                                        \
+    BENCH_NUMBER_OPTION(option, fsdp_command_options, member, least, text)
+#define INTERVAL(option, member, text)                                                             \
+    BENCH_INTERVAL_OPTION(option, fsdp_command_options, member, text)
 
 /* fsdp_check has the bounds of the model. */
 static const bench_option own_options[] = {
-    {"--layers", "N", bench_parse_number, .help = "layers, of two units each",
-     .offset = AT(model.layers)},
-    {"--hidden", "N", bench_parse_number, .help = "width of the model", .offset = AT(model.hidden)},
-    {"--ranks", "N", bench_parse_number, .help = "GPUs that share the parameters",
-     .offset = AT(model.ranks)},
-    {"--tokens", "MIN:MAX", bench_parse_interval, .help = "tokens, drawn for every step",
-     .offset = AT(model.tokens_min), .min = 1},
-    {"--prefetch", "N", bench_parse_number, .help = "units gathered ahead of the one in use",
-     .offset = AT(model.prefetch)},
-    {"--hold", "N", bench_parse_number, .help = "gradients kept while they are reduced",
-     .offset = AT(model.hold)},
-    {"--limiter", "N", bench_parse_number,
-     .help = "gathered units, of which the host waits for the oldest", .offset = AT(model.limiter)},
-    {"--steps", "N", bench_parse_number, .help = "training steps", .offset = AT(model.steps)},
-    {"--seed", "N", bench_parse_number, .help = "seed of the random numbers",
-     .offset = AT(model.seed)},
+    NUMBER("--layers", model.layers, 0, "layers, of two units each"),
+    NUMBER("--hidden", model.hidden, 0, "width of the model"),
+    NUMBER("--ranks", model.ranks, 0, "GPUs that share the parameters"),
+    INTERVAL("--tokens", model.tokens_min, "tokens, drawn for every step"),
+    NUMBER("--prefetch", model.prefetch, 0, "units gathered ahead of the one in use"),
+    NUMBER("--hold", model.hold, 0, "gradients kept while they are reduced"),
+    NUMBER("--limiter", model.limiter, 0, "gathered units, of which the host waits for the oldest"),
+    NUMBER("--steps", model.steps, 0, "training steps"),
+    NUMBER("--seed", model.seed, 0, "seed of the random numbers"),
     {"--runs", "N", bench_parse_number, .help = "runs of each contender, with other durations each",
      .offset = AT(n_runs), .min = 1, .max = MAX_RUNS},
     GENERATE_TRACE_OPTION(fsdp_command_options),

@@ -81,12 +81,11 @@ static const bench_option own_options[] = {
     {.name = "--capacity"},
     {.name = "--set"},
     BENCH_GPU_OPTION(view_options),
-    {"--quick", NULL, bench_parse_flag,
-     .help = "neither search the smallest capacity nor try smaller devices",
-     .offset = offsetof(view_options, quick)},
-    {"--full", NULL, bench_parse_flag,
-     .help = "do both also for recordings of more than 2000000 events, which are quick otherwise",
-     .offset = offsetof(view_options, full)},
+    BENCH_FLAG_OPTION("--quick", view_options, quick,
+                      "neither search the smallest capacity nor try smaller devices"),
+    BENCH_FLAG_OPTION(
+        "--full", view_options, full,
+        "do both also for recordings of more than 2000000 events, which are quick otherwise"),
     {0},
 };
 
