@@ -251,24 +251,8 @@ static void print_counters(printer *p, size_t most) {
 
 /* ---- Memory from the driver, and refusals -------------------------------------------------- */
 
-static const char *growth_name(const history_entry *e) {
-    switch ((history_action)e->action) {
-    case HISTORY_SEGMENT_ALLOC:
-        return "segment_alloc";
-    case HISTORY_SEGMENT_MAP:
-        return "segment_map";
-    case HISTORY_SEGMENT_FREE:
-        return "segment_free";
-    case HISTORY_SEGMENT_UNMAP:
-        return "segment_unmap";
-    case HISTORY_ALLOC:
-    case HISTORY_FREE:
-    case HISTORY_COMPLETE:
-    case HISTORY_REFUSAL:
-    case HISTORY_OTHER:
-        break;
-    }
-    return NULL;
+static bool is_growth(const history_entry *e) {
+    return e->action >= HISTORY_SEGMENT_ALLOC; /* and the three behind it */
 }
 
 typedef struct growth {
@@ -295,13 +279,13 @@ static bool find_growth(const printer *p, growth **all, size_t *n) {
     size_t capacity = 0;
     for (size_t i = 0; i < n_entries(p); i++) {
         const history_entry *e = entry_at(p, i);
-        if (growth_name(e) == NULL) {
+        if (!is_growth(e)) {
             continue;
         }
-        if (!array_has_room(all, sizeof **all, &capacity, *n)) {
+        const growth found = {.size = e->size, .time_us = e->time_us, .index = i};
+        if (!array_add(all, sizeof found, &capacity, n, &found)) {
             return false;
         }
-        (*all)[(*n)++] = (growth){.size = e->size, .time_us = e->time_us, .index = i};
     }
     return true;
 }
@@ -318,7 +302,7 @@ static bool print_growth(printer *p, size_t most) {
     }
     for (size_t i = 0; ok && i < n; i++) {
         const history_entry *e = entry_at(p, all[i].index);
-        begin_event(p, "i", growth_name(e), GROWTH, e->time_us);
+        begin_event(p, "i", history_action_name((history_action)e->action), GROWTH, e->time_us);
         dti_json_text(&p->json, "s", "t");
         begin_args(p);
         dti_json_number(&p->json, "bytes", e->size);
@@ -361,23 +345,6 @@ typedef struct marks {
     bool has_step;
 } marks;
 
-/* FNV-1a. */
-static uint64_t hash_text(const char *text) {
-    uint64_t hash = UINT64_C(0xcbf29ce484222325);
-    for (; *text != '\0'; text++) {
-        hash = (hash ^ (unsigned char)*text) * UINT64_C(0x100000001b3);
-    }
-    return hash;
-}
-
-static bool push_opening(marks *m, opening o) {
-    if (!array_has_room(&m->open, sizeof *m->open, &m->capacity, m->n_open)) {
-        return false;
-    }
-    m->open[m->n_open++] = o;
-    return true;
-}
-
 /* The latest of that name. Names nest: it is the last one or near it. */
 static bool pop_opening(marks *m, uint64_t hash, uint64_t *since) {
     enum { DEPTH = 256 };
@@ -401,7 +368,7 @@ static void print_slice(printer *p, const char *name, int thread, uint64_t since
 static void end_mark(printer *p, marks *m, const char *name, uint64_t time_us) {
     char step[48];
     uint64_t since;
-    if (!pop_opening(m, hash_text(name), &since)) {
+    if (!pop_opening(m, hash_map_key_of(name, strlen(name)), &since)) {
         return;
     }
     print_slice(p, name, ANNOTATIONS, since, time_us);
@@ -431,7 +398,8 @@ static bool take_mark(printer *p, marks *m, const pickle_value *mark) {
     }
     copy_text(name, sizeof name, pickle_find(mark, "name"));
     if (pickle_is_string(pickle_find(mark, "stage"), "START")) {
-        return push_opening(m, (opening){.hash = hash_text(name), .time_us = time_us});
+        const opening o = {.hash = hash_map_key_of(name, strlen(name)), .time_us = time_us};
+        return array_add(&m->open, sizeof o, &m->capacity, &m->n_open, &o);
     }
     end_mark(p, m, name, time_us);
     return true;

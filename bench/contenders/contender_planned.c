@@ -65,11 +65,7 @@ static planned *planned_of(rival_cache *cache) {
 /* ---- Layouts ------------------------------------------------------------------------------- */
 
 static bool add_span(planned *p, size_t *n, plan_span span) {
-    if (!array_has_room(&p->spans, sizeof *p->spans, &p->spans_capacity, *n)) {
-        return false;
-    }
-    p->spans[(*n)++] = span;
-    return true;
+    return array_add(&p->spans, sizeof span, &p->spans_capacity, n, &span);
 }
 
 static uint64_t offset_of(const rival_block *block) {
@@ -387,12 +383,9 @@ static ductile_status record(planned *p, ductile_addr address, uint32_t range) {
                          .planned = p->next};
     p->stats.requests++;
     touch(&p->streams[range], block);
-    if (!array_has_room(&p->lives, sizeof *p->lives, &p->lives_capacity, p->n_lives) ||
-        !hash_map_put(&p->live_at, address, p->n_lives + 1)) {
-        return DUCTILE_ERR_OUT_OF_HOST_MEMORY;
-    }
-    p->lives[p->n_lives++] = live;
-    return DUCTILE_OK;
+    bool ok = hash_map_put(&p->live_at, address, p->n_lives + 1) &&
+              array_add(&p->lives, sizeof live, &p->lives_capacity, &p->n_lives, &live);
+    return ok ? DUCTILE_OK : DUCTILE_ERR_OUT_OF_HOST_MEMORY;
 }
 
 static ductile_status planned_alloc(void *self, uint64_t size, ductile_stream stream,

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "bench/trace/trace_finish.h"
 
+#include "bench/base/array.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -36,17 +38,11 @@ typedef struct finisher {
     size_t next_refusal, next_change;
 } finisher;
 
-static int by_number(const void *a, const void *b) {
-    uint64_t x = ((const trace_stream *)a)->number;
-    uint64_t y = ((const trace_stream *)b)->number;
-    return (x > y) - (x < y);
-}
-
 static void rank_streams(finisher *f) {
     trace *to = f->to;
     to->n_streams = f->from->n_streams;
     memcpy(to->streams, f->from->streams, sizeof to->streams);
-    qsort(to->streams, to->n_streams, sizeof to->streams[0], by_number);
+    qsort(to->streams, to->n_streams, sizeof to->streams[0], array_by_number);
     for (size_t old = 0; old < to->n_streams; old++) {
         size_t rank = 0;
         while (to->streams[rank].number != f->from->streams[old].number) {

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "bench/workloads/offload_model.h"
 
+#include "bench/base/array.h"
 #include "bench/base/random.h"
 #include "bench/trace/trace.h"
 #include "bench/workloads/event_sink.h"
@@ -310,12 +311,6 @@ static void run_step(offload_model *m) {
     sink_end_step(&m->sink);
 }
 
-static int compare(const void *a, const void *b) {
-    uint64_t x = *(const uint64_t *)a;
-    uint64_t y = *(const uint64_t *)b;
-    return (x > y) - (x < y);
-}
-
 /* The last stream's stretch has no end. How many there are changes nothing else. */
 static void draw_cuts(offload_model *m) {
     uint64_t random = ~m->options->seed;
@@ -324,7 +319,7 @@ static void draw_cuts(offload_model *m) {
     for (uint64_t i = 0; i < n_cuts; i++) {
         m->cuts[i] = random_between(&random, 1, n_prefetches);
     }
-    qsort(m->cuts, (size_t)n_cuts, sizeof *m->cuts, compare);
+    qsort(m->cuts, (size_t)n_cuts, sizeof *m->cuts, array_by_number);
 }
 
 static void run(offload_model *m) {
