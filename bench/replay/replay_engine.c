@@ -441,17 +441,13 @@ static contender_stats since(const contender_stats *before, const contender_stat
     return delta;
 }
 
-static uint64_t less(uint64_t from, uint64_t taken) {
-    return from > taken ? from - taken : 0;
-}
-
 /* A host wait for another stream lasts as long as that stream's work, of which a replay has none;
  * what it waited for the watcher instead is no cost of the contender. */
 static void take_off_waiting(replay_pass *pass, uint64_t waited_ns) {
     pass->waited_ns = waited_ns;
-    pass->host_ns = less(pass->host_ns, waited_ns);
-    pass->stats.driver_time_ns = less(pass->stats.driver_time_ns, waited_ns);
-    pass->stats.driver_host_ns = less(pass->stats.driver_host_ns, waited_ns);
+    pass->host_ns = ns_less(pass->host_ns, waited_ns);
+    pass->stats.driver_time_ns = ns_less(pass->stats.driver_time_ns, waited_ns);
+    pass->stats.driver_host_ns = ns_less(pass->stats.driver_host_ns, waited_ns);
 }
 
 static void add_pass(replay_pass *all, const replay_pass *pass) {
@@ -469,7 +465,7 @@ static void add_pass(replay_pass *all, const replay_pass *pass) {
 }
 
 static double own_ns(const replay_pass *pass) {
-    return (double)less(pass->host_ns, pass->stats.driver_host_ns);
+    return (double)ns_less(pass->host_ns, pass->stats.driver_host_ns);
 }
 
 static double per_op(const replay_pass *pass, double ns) {
@@ -507,7 +503,7 @@ static bool run_pass(replay *r) {
     uint64_t loop_ns = (uint64_t)(result->loop_ns_per_op * (double)r->n_ops);
     result->last = (replay_pass){.stats = since(&before, &result->total),
                                  .ops = r->n_ops,
-                                 .host_ns = less(stopwatch_total_ns(&r->watch), loop_ns)};
+                                 .host_ns = ns_less(stopwatch_total_ns(&r->watch), loop_ns)};
     take_off_waiting(&result->last, atomic_load(&r->gates.waited_ns) - waited_before);
     add_pass(&result->all, &result->last);
     end_cold_calls(r);
