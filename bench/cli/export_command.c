@@ -8,6 +8,7 @@
 #include "bench/cli/command_line.h"
 #include "bench/cli/commands.h"
 #include "bench/trace/history_levels.h"
+#include "bench/trace/snapshot_steps.h"
 #include "vmm/base/json.h"
 
 #include <inttypes.h>
@@ -330,8 +331,6 @@ static void print_refusals(printer *p) {
 
 /* ---- Annotations and steps ----------------------------------------------------------------- */
 
-static const char step_prefix[] = "Optimizer.step#";
-
 /* A beginning that has no end yet. */
 typedef struct opening {
     uint64_t hash; /* of its name */
@@ -372,7 +371,7 @@ static void end_mark(printer *p, marks *m, const char *name, uint64_t time_us) {
         return;
     }
     print_slice(p, name, ANNOTATIONS, since, time_us);
-    if (strncmp(name, step_prefix, sizeof step_prefix - 1) != 0) {
+    if (strncmp(name, SNAPSHOT_STEP_PREFIX, strlen(SNAPSHOT_STEP_PREFIX)) != 0) {
         return;
     }
     if (m->has_step) {
@@ -382,11 +381,6 @@ static void end_mark(printer *p, marks *m, const char *name, uint64_t time_us) {
     m->step++;
     m->step_since = time_us;
     m->has_step = true;
-}
-
-static bool is_of_gpu(const printer *p, const pickle_value *mark) {
-    uint64_t device;
-    return !pickle_get_unsigned(pickle_find(mark, "device"), &device) || device == p->gpu->number;
 }
 
 static bool take_mark(printer *p, marks *m, const pickle_value *mark) {
@@ -414,11 +408,11 @@ static bool print_slices(printer *p, size_t most) {
     marks m = {0};
     bool ok = true;
     for (size_t i = 0; i < pickle_count(all); i++) {
-        n_own += is_of_gpu(p, pickle_item(all, i));
+        n_own += snapshot_mark_is_of(pickle_item(all, i), p->gpu->number);
     }
     for (size_t i = 0; ok && i < pickle_count(all); i++) {
         const pickle_value *mark = pickle_item(all, i);
-        if (is_of_gpu(p, mark) && ++seen + most > n_own) {
+        if (snapshot_mark_is_of(mark, p->gpu->number) && ++seen + most > n_own) {
             ok = take_mark(p, &m, mark);
         }
     }

@@ -41,8 +41,10 @@ static uint64_t inner_of(uint64_t hidden) {
     return (8 * hidden / 3 + 255) / 256 * 256;
 }
 
+static const uint64_t most_of_anything = (uint64_t)1 << 20;
+
 static bool in_bounds(uint64_t n) {
-    return n >= 1 && n <= (uint64_t)1 << 20;
+    return n >= 1 && n <= most_of_anything;
 }
 
 /* An upper bound, roughly: no sum of sizes may come near 64 bits. */
@@ -54,16 +56,13 @@ static bool is_absurd(const offload_options *o) {
     return 4 * ((double)o->layers * layer + ends) > (double)TRACE_MAX_SIZE;
 }
 
-static bool is_interval(vary_interval i) {
-    return in_bounds(i.min) && in_bounds(i.max) && i.min <= i.max;
-}
-
 const char *offload_check(const offload_options *o) {
     if (!in_bounds(o->layers) || !in_bounds(o->hidden) || !in_bounds(o->vocab) ||
         !in_bounds(o->steps) || !in_bounds(o->depth)) {
         return "layers, hidden, vocab, steps and depth go from 1 to 1048576";
     }
-    if (!is_interval(o->batch) || !is_interval(o->sequence)) {
+    if (!vary_interval_is_good(o->batch, most_of_anything) ||
+        !vary_interval_is_good(o->sequence, most_of_anything)) {
         return "batch and seq are MIN:MAX with 1 <= MIN <= MAX <= 1048576";
     }
     if (o->streams < 1 || o->streams >= TRACE_MAX_STREAMS) {
