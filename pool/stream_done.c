@@ -5,6 +5,7 @@
  * before: a free that records a marker, a wait on the host (dpool_stream_ref_begin), or the close
  * of an import.
  */
+#include "pool/base/guards.h"
 #include "pool/blocks/arena.h"
 #include "pool/sharing/import.h"
 #include "pool/streams/marks.h"
@@ -87,15 +88,9 @@ static ductile_status end_stream(ductile_allocator *a, ductile_stream stream, bo
 }
 
 ductile_status ductile_stream_done(ductile_allocator *a, ductile_stream stream) {
-    if (a == NULL) {
-        return DUCTILE_ERR_INVALID_ARGUMENT;
-    }
-    ductile_status status = dvmm_usable(a->driver);
-    if (status != DUCTILE_OK) {
-        return status;
-    }
+    DTI_TRY(dpool_may_change(a));
     bool again = false;
-    status = end_stream(a, stream, &again);
+    ductile_status status = end_stream(a, stream, &again);
     while (again) {
         wait_while_named(a, stream);
         ductile_status then = end_stream(a, stream, &again);

@@ -269,8 +269,8 @@ static ductile_status find_places(dvmm_host_copy *saved, dvmm_host_copy *before)
 }
 
 static ductile_status begin_save(dvmm_host_copy *saved) {
-    ductile_status status = dvmm_stream_create(saved->driver, &saved->busy);
-    return status == DUCTILE_OK ? save_pieces(saved) : status;
+    DTI_TRY(dvmm_stream_create(saved->driver, &saved->busy));
+    return save_pieces(saved);
 }
 
 ductile_status dvmm_host_copy_save(dvmm_host_copy *saved, dvmm_host_arena *arena,

@@ -85,11 +85,8 @@ ductile_status dvmm_marker_record(dvmm_marker_pool *pool, ductile_stream stream,
     if (dvmm_is_capturing(pool->driver, stream)) {
         return DUCTILE_ERR_CAPTURING;
     }
-    ductile_status status = take_marker(pool, &m);
-    if (status != DUCTILE_OK) {
-        return status;
-    }
-    status = dvmm_event_record(pool->driver, m->event, stream);
+    DTI_TRY(take_marker(pool, &m));
+    ductile_status status = dvmm_event_record(pool->driver, m->event, stream);
     if (status == DUCTILE_OK && met_capture(pool, stream)) {
         status = DUCTILE_ERR_CAPTURING;
     }

@@ -199,27 +199,18 @@ uint32_t dpool_pin_flags_locked(const ductile_allocator *a, const dpool_block *b
 /* ---- The public calls ---------------------------------------------------------------------- */
 
 ductile_status ductile_pin(ductile_allocator *a, ductile_addr address) {
-    if (a == NULL) {
-        return DUCTILE_ERR_INVALID_ARGUMENT;
-    }
-    ductile_status status = dvmm_usable(a->driver);
-    if (status != DUCTILE_OK) {
-        return status;
-    }
+    DTI_TRY(dpool_may_change(a));
     dpool_pinned ignored;
     dti_lock_acquire(&a->grow_lock);
-    status = dpool_pin_add(a, address, DPOOL_PIN_PLACE, &ignored);
+    ductile_status status = dpool_pin_add(a, address, DPOOL_PIN_PLACE, &ignored);
     dti_lock_release(&a->grow_lock);
     return status;
 }
 
 ductile_status dpool_pin_end(ductile_allocator *a, ductile_addr address, dpool_pin_kind kind) {
-    ductile_status status = dpool_may_let_go(a);
-    if (status != DUCTILE_OK) {
-        return status;
-    }
+    DTI_TRY(dpool_may_let_go(a));
     dti_lock_acquire(&a->grow_lock);
-    status = dpool_pin_drop(a, address, kind);
+    ductile_status status = dpool_pin_drop(a, address, kind);
     dti_lock_release(&a->grow_lock);
     return status;
 }

@@ -220,10 +220,7 @@ static int cuda_mem_alloc_async(void *ctx, uint64_t size, ductile_stream stream,
     if (b->pool == NULL) {
         return DVMM_NOT_SUPPORTED;
     }
-    int code = keep_pool(b);
-    if (code != DVMM_SUCCESS) {
-        return code;
-    }
+    DTI_TRY(keep_pool(b));
     RETURN_IN_CONTEXT(b, b->api->cuMemAllocAsync(out, size, stream));
 }
 
@@ -240,10 +237,7 @@ static int cuda_async_pool_info(void *ctx, uint64_t *reserved, uint64_t *reserve
     if (b->pool == NULL) {
         return DVMM_NOT_SUPPORTED;
     }
-    int code = b->api->cuMemPoolGetAttribute(b->pool, CU_POOL_RESERVED_CURRENT, reserved);
-    if (code != DVMM_SUCCESS) {
-        return code;
-    }
+    DTI_TRY(b->api->cuMemPoolGetAttribute(b->pool, CU_POOL_RESERVED_CURRENT, reserved));
     return b->api->cuMemPoolGetAttribute(b->pool, CU_POOL_RESERVED_HIGH, reserved_peak);
 }
 
@@ -260,8 +254,8 @@ static int cuda_async_pool_trim(void *ctx, uint64_t keep_bytes) {
     if (b->pool == NULL) {
         return DVMM_NOT_SUPPORTED;
     }
-    int code = b->api->cuMemPoolTrimTo(b->pool, keep_bytes);
-    return code == DVMM_SUCCESS ? start_new_peaks(b) : code;
+    DTI_TRY(b->api->cuMemPoolTrimTo(b->pool, keep_bytes));
+    return start_new_peaks(b);
 }
 
 /* ---- Streams ------------------------------------------------------------------------------- */

@@ -17,6 +17,8 @@
 #ifndef DUCTILE_VMM_DRIVER_DRIVER_H
 #define DUCTILE_VMM_DRIVER_DRIVER_H
 
+#include "vmm/base/try.h"
+
 #include <ductile.h>
 
 #include <stdatomic.h>

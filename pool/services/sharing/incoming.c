@@ -7,17 +7,13 @@
 
 static ductile_status reserve(dpool_incoming *r) {
     ductile_allocator *a = r->a;
-    ductile_status status =
-        dpool_wire_check_head(&r->head, dvmm_get_caps(a->driver)->granule_bytes);
-    if (status != DUCTILE_OK) {
-        return status;
-    }
+    DTI_TRY(dpool_wire_check_head(&r->head, dvmm_get_caps(a->driver)->granule_bytes));
     r->rest_bytes = r->head.total_bytes;
     r->rest = r->head.n_handles;
     dvmm_capture_mode mode = dpool_grow_lock(a);
     (void)dpool_imports_poll(a);
-    status = dseg_foreign_open(&a->store, r->head.total_bytes, a->options.address_budget_bytes,
-                               r->access, &r->in);
+    ductile_status status = dseg_foreign_open(&a->store, r->head.total_bytes,
+                                              a->options.address_budget_bytes, r->access, &r->in);
     dpool_grow_unlock(a, mode);
     return status;
 }
@@ -86,11 +82,8 @@ ductile_status dpool_incoming_open(dpool_incoming *r) {
 static ductile_status receive_next(dpool_incoming *r, int socket) {
     dpool_wire_batch batch;
     dvmm_shared shared[DPOOL_WIRE_BATCH];
-    ductile_status status = dpool_wire_receive_batch(socket, &r->head, &batch, shared);
-    if (status != DUCTILE_OK) {
-        return status;
-    }
-    status = take_handles(r, batch.handles, shared, batch.count);
+    DTI_TRY(dpool_wire_receive_batch(socket, &r->head, &batch, shared));
+    ductile_status status = take_handles(r, batch.handles, shared, batch.count);
     if (status == DUCTILE_OK && r->rest == 0) {
         status = finish_mapping(r);
     }

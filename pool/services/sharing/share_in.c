@@ -40,23 +40,17 @@ static ductile_status finish(dpool_incoming *r, ductile_status status, ductile_a
 /* ---- Over a socket ------------------------------------------------------------------------- */
 
 static ductile_status receive_start(dpool_incoming *r, int socket) {
-    ductile_status status = dpool_wire_receive_head(socket, &r->head);
-    if (status != DUCTILE_OK) {
-        return status;
-    }
-    status = dpool_incoming_open(r);
+    DTI_TRY(dpool_wire_receive_head(socket, &r->head));
+    ductile_status status = dpool_incoming_open(r);
     ductile_status answered = dpool_wire_send_ack(socket, status == DUCTILE_OK);
     return status == DUCTILE_OK ? answered : status;
 }
 
 ductile_status ductile_import(ductile_allocator *a, int socket, ductile_stream stream,
                               ductile_addr *address, uint64_t *size) {
-    ductile_status status = check_arguments(a, stream, address, size);
-    if (status != DUCTILE_OK) {
-        return status;
-    }
+    DTI_TRY(check_arguments(a, stream, address, size));
     dpool_incoming r = {.a = a, .stream = dpool_canonical_stream(stream), .access = DVMM_ACCESS_RW};
-    status = receive_start(&r, socket);
+    ductile_status status = receive_start(&r, socket);
     if (status == DUCTILE_OK) {
         status = dpool_incoming_receive(&r, socket);
     }

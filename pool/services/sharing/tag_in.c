@@ -85,12 +85,9 @@ static void free_imported(imported *t) {
 static ductile_status receive_start(dpool_incoming *r, int socket, uint64_t layout,
                                     ductile_import_access access, imported **out) {
     dpool_tag_head head;
-    ductile_status status = dpool_tag_receive_head(socket, layout, &head);
-    if (status != DUCTILE_OK) {
-        return status;
-    }
+    DTI_TRY(dpool_tag_receive_head(socket, layout, &head));
     r->head = head.handles;
-    status = dpool_incoming_open(r);
+    ductile_status status = dpool_incoming_open(r);
     ductile_status answered = dpool_wire_send_ack(socket, status == DUCTILE_OK);
     status = status == DUCTILE_OK ? answered : status;
     dpool_tag_table table = {.bytes = NULL};
@@ -108,14 +105,11 @@ static ductile_status receive_start(dpool_incoming *r, int socket, uint64_t layo
 ductile_status ductile_import_tag(ductile_allocator *a, int socket, ductile_stream stream,
                                   ductile_import_access access, uint64_t layout,
                                   ductile_imported_tag **out) {
-    ductile_status status = check_arguments(a, stream, access, out);
-    if (status != DUCTILE_OK) {
-        return status;
-    }
+    DTI_TRY(check_arguments(a, stream, access, out));
     dpool_incoming r = {
         .a = a, .stream = dpool_canonical_stream(stream), .access = (dvmm_access)access};
     imported *t = NULL;
-    status = receive_start(&r, socket, layout, access, &t);
+    ductile_status status = receive_start(&r, socket, layout, access, &t);
     if (status == DUCTILE_OK) {
         status = dpool_incoming_receive(&r, socket);
     }

@@ -252,11 +252,9 @@ static ductile_status prepare(tag_request *r) {
 }
 
 static ductile_status send(const tag_request *r, int socket) {
-    ductile_status status = dpool_outgoing_need_descriptors(r->a, &r->out);
-    if (status == DUCTILE_OK) {
-        status = dpool_tag_send(socket, &r->head, &r->table);
-    }
-    return status == DUCTILE_OK ? dpool_outgoing_send(r->a, &r->out, socket) : status;
+    DTI_TRY(dpool_outgoing_need_descriptors(r->a, &r->out));
+    DTI_TRY(dpool_tag_send(socket, &r->head, &r->table));
+    return dpool_outgoing_send(r->a, &r->out, socket);
 }
 
 /* The allocator keeps the record of what was sent. */
@@ -316,10 +314,7 @@ ductile_status ductile_export_tag(ductile_allocator *a, const char *tag,
         *layout = 0;
     }
     bool is_good = id != NULL && tag != NULL && tag[0] != '\0' && are_names(names, n_names);
-    ductile_status status = is_good ? dpool_may_export(a) : DUCTILE_ERR_INVALID_ARGUMENT;
-    if (status != DUCTILE_OK) {
-        return status;
-    }
+    DTI_TRY(is_good ? dpool_may_export(a) : DUCTILE_ERR_INVALID_ARGUMENT);
     tag_request r = {.a = a, .tag = tag, .names = names, .n_names = n_names};
     return export_request(&r, socket, id, layout);
 }
@@ -338,10 +333,7 @@ static dpool_tag_export *unlink_export(ductile_allocator *a, uint64_t id) {
 }
 
 ductile_status ductile_unexport_tag(ductile_allocator *a, uint64_t id) {
-    ductile_status status = dpool_may_let_go(a);
-    if (status != DUCTILE_OK) {
-        return status;
-    }
+    DTI_TRY(dpool_may_let_go(a));
     dti_lock_acquire(&a->grow_lock);
     dpool_tag_export *record = unlink_export(a, id);
     if (record != NULL) {

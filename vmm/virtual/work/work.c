@@ -442,10 +442,7 @@ static int force_before(vgpu *gpu, const vgpu_op *op) {
 /* Runs the first operation of a queue, whatever its schedule says. */
 static int force_first(vgpu *gpu, vgpu_queue *queue) {
     vgpu_op *op = queue->first;
-    int code = force_before(gpu, op);
-    if (code != DVMM_SUCCESS) {
-        return code;
-    }
+    DTI_TRY(force_before(gpu, op));
     if (is_blocked(op)) {
         return report_stuck(gpu);
     }
