@@ -31,8 +31,7 @@ ductile_status dvmm_markers_fini(dvmm_marker_pool *pool) {
     ductile_status first = DUCTILE_OK;
     dvmm_marker *m;
     while ((m = pop_idle(pool)) != NULL) {
-        ductile_status status = dvmm_event_destroy(pool->driver, m->event);
-        first = first == DUCTILE_OK ? status : first;
+        first = dti_first_error(first, dvmm_event_destroy(pool->driver, m->event));
         free(m);
     }
     return first;

@@ -316,6 +316,10 @@ ductile_status dpool_wire_send_ack(int socket, bool is_fine) {
     return send_all(socket, &word, sizeof word, NULL, 0);
 }
 
+ductile_status dpool_wire_answer(int socket, ductile_status status) {
+    return dti_first_error(status, dpool_wire_send_ack(socket, status == DUCTILE_OK));
+}
+
 void dpool_wire_refuse_layout(int socket) {
     const dpool_wire_ack word = {MAGIC, ANSWER_OTHER_LAYOUT};
     (void)send_all(socket, &word, sizeof word, NULL, 0);

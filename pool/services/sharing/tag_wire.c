@@ -158,13 +158,9 @@ ductile_status dpool_tag_receive_table(int socket, const dpool_tag_head *head,
     if (status == DUCTILE_OK && !is_whole) {
         status = DUCTILE_ERR_BAD_MESSAGE;
     }
+    status = dpool_wire_answer(socket, status);
     if (status != DUCTILE_OK) {
         dpool_tag_table_free(out);
-    }
-    ductile_status answered = dpool_wire_send_ack(socket, status == DUCTILE_OK);
-    if (status == DUCTILE_OK && answered != DUCTILE_OK) {
-        dpool_tag_table_free(out);
-        status = answered;
     }
     return status;
 }
