@@ -246,10 +246,7 @@ static void describe_locked(const ductile_allocator *a, const dpool_block *b,
 
 ductile_status ductile_query_block(ductile_allocator *a, ductile_addr address,
                                    ductile_block_info *out) {
-    ductile_status may = dpool_may_fill(a, out, sizeof *out);
-    if (may != DUCTILE_OK) {
-        return may;
-    }
+    DTI_TRY(dpool_may_fill(a, out, sizeof *out));
     ductile_block_info info = {.struct_size = out->struct_size};
     ductile_status status = DUCTILE_OK;
     dti_lock_acquire(&a->index_lock);

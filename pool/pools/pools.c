@@ -8,6 +8,7 @@
 #include "pool/streams/quiesce.h"
 #include "pool/streams/stream_use.h"
 
+#include "vmm/base/array.h"
 #include "vmm/base/thread.h"
 #include "vmm/capture_gate.h"
 #include "vmm/capture_mode.h"
@@ -213,11 +214,7 @@ static dpool_route *route_to_end_locked(const ductile_allocator *a, ductile_pool
 
 static dpool_private_pool *unlink_route_locked(ductile_allocator *a, dpool_route *route) {
     DTI_ASSERT_HELD(&a->index_lock);
-    dpool_route **link = &a->routes;
-    while (*link != route) {
-        link = &(*link)->next;
-    }
-    *link = route->next;
+    DTI_UNLINK(a->routes, route, next);
     route->pool->n_routes--;
     record_release_locked(a, route->pool);
     record_routes_locked(a);

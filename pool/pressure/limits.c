@@ -79,10 +79,7 @@ ductile_status ductile_set_margin(ductile_allocator *a, uint64_t margin_bytes) {
 /* ---- Reading them -------------------------------------------------------------------------- */
 
 ductile_status ductile_get_limits(ductile_allocator *a, ductile_limits *out) {
-    ductile_status may = dpool_may_fill(a, out, sizeof *out);
-    if (may != DUCTILE_OK) {
-        return may;
-    }
+    DTI_TRY(dpool_may_fill(a, out, sizeof *out));
     size_t size = out->struct_size;
     dti_lock_acquire(&a->index_lock);
     uint64_t limit = dti_min(a->counts.limit, a->device_bytes);

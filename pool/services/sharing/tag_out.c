@@ -6,6 +6,8 @@
 #include "pool/services/sharing/tag_wire.h"
 #include "pool/sharing/pin.h"
 
+#include "vmm/base/array.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -160,23 +162,11 @@ static void place_blocks(tag_request *r) {
 
 /* The block that holds the span; record->n when none does. */
 static uint64_t find_block(const tag_request *r, ductile_addr addr, uint64_t size) {
-    uint64_t low = 0;
-    uint64_t high = r->record->n;
-    while (low < high) {
-        uint64_t middle = low + (high - low) / 2;
-        if (r->blocks[middle].addr <= addr) {
-            low = middle + 1;
-        } else {
-            high = middle;
-        }
-    }
-    if (low == 0) {
-        return r->record->n;
-    }
-    const dpool_pinned *b = &r->blocks[low - 1];
-    uint64_t inside = addr - b->addr;
-    bool holds = size != 0 && size <= b->size && inside <= b->size - size;
-    return holds ? low - 1 : r->record->n;
+    uint64_t at = 0;
+    DTI_FIRST(at, r->record->n, r->blocks[at].addr > addr);
+    const dpool_pinned *b = at > 0 ? &r->blocks[at - 1] : NULL;
+    bool holds = b != NULL && size != 0 && size <= b->size && addr - b->addr <= b->size - size;
+    return holds ? at - 1 : r->record->n;
 }
 
 static ductile_status place_names(tag_request *r) {

@@ -50,10 +50,7 @@ int dvmm_vgpu_phys_create(vgpu *gpu, uint64_t size, const dvmm_phys_props *props
     if (!dvmm_vgpu_is_granules(gpu, size)) {
         return DVMM_INVALID_VALUE;
     }
-    int refused = refusal_of(gpu, props);
-    if (refused != DVMM_SUCCESS) {
-        return refused;
-    }
+    DTI_TRY(refusal_of(gpu, props));
     vgpu_phys *phys = has_memory_for(gpu, size) ? dvmm_slots_take(&m->handles) : NULL;
     if (phys == NULL) {
         return DVMM_OUT_OF_MEMORY;

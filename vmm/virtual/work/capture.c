@@ -8,6 +8,7 @@
  */
 #include "vmm/virtual/work/capture.h"
 
+#include "vmm/base/array.h"
 #include "vmm/base/thread.h"
 #include "vmm/virtual/state/state.h"
 #include "vmm/virtual/state/watch.h"
@@ -224,11 +225,7 @@ static void end(vgpu *gpu, vgpu_capture *capture) {
         capture->members = queue->next_captured;
         queue->capture = NULL;
     }
-    vgpu_capture **link = &gpu->work.captures;
-    while (*link != capture) {
-        link = &(*link)->next;
-    }
-    *link = capture->next;
+    DTI_UNLINK(gpu->work.captures, capture, next);
     dvmm_vgpu_script_fini(gpu, &capture->script);
     free(capture);
 }
@@ -272,11 +269,7 @@ void dvmm_vgpu_capture_lost_stream(vgpu *gpu, vgpu_queue *queue) {
         end(gpu, capture);
         return;
     }
-    vgpu_queue **link = &capture->members;
-    while (*link != queue) {
-        link = &(*link)->next_captured;
-    }
-    *link = queue->next_captured;
+    DTI_UNLINK(capture->members, queue, next_captured);
     capture->is_broken = true;
 }
 
