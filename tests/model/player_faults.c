@@ -74,7 +74,8 @@ static const char *leaving_was_told(subject *s) {
 /* With its live blocks. */
 static const char *destroy_now(player *p) {
     subject *s = &p->s;
-    uint64_t lost = s->importer != NULL ? fixture_stats(s->importer).quarantined_bytes : 0;
+    uint64_t lost =
+        s->ends.importer != NULL ? fixture_stats(s->ends.importer).quarantined_bytes : 0;
     ductile_status shared = play_end_sharing(p);
     ductile_stats last = fixture_stats(s->f.allocator);
     last.quarantined_bytes += lost;
@@ -103,7 +104,7 @@ static const char *destroy_now(player *p) {
 static const char *end_lost(player *p) {
     ductile_allocator *a = p->s.f.allocator;
     ductile_addr address = 1;
-    if (p->s.importer != NULL) { /* which may have met it alone */
+    if (p->s.ends.importer != NULL) { /* which may have met it alone */
         (void)!ductile_alloc(a, 16 * MIB, p->s.slots[0].stream, &address);
     }
     uint64_t calls = fixture_state(&p->s.f).calls;

@@ -22,9 +22,9 @@ static const char *passing_to(player *p, const words *w, passing *out) {
     TRY(w->n > 2 && script_number(w->at[2], &slot) && slot >= N_NAMED ? complain("no such stream")
                                                                       : NULL);
     *out = (passing){.from = p->s.f.allocator,
-                     .to = p->s.importer,
-                     .out = p->s.socket_out,
-                     .in = p->s.socket_in,
+                     .to = p->s.ends.importer,
+                     .out = p->s.ends.out,
+                     .in = p->s.ends.in,
                      .stream = p->s.slots[slot].stream};
     return NULL;
 }
@@ -42,7 +42,7 @@ static const char *pass_it(player *p, const words *w, passing *it) {
     if (it->exported != DUCTILE_OK || it->imported != DUCTILE_OK) {
         (void)close(it->out);
         (void)close(it->in);
-        TRY(connect_sockets(SOCK_STREAM, &p->s.socket_out, &p->s.socket_in));
+        TRY(connect_sockets(SOCK_STREAM, &p->s.ends.out, &p->s.ends.in));
     }
     bool is_refused = it->exported != DUCTILE_OK && it->imported == DUCTILE_ERR_BAD_MESSAGE;
     return answers(p, w, is_refused ? it->exported : it->imported);
@@ -54,7 +54,7 @@ VERB(play_pass, "pass") {
     subject *s = &p->s;
     TRY(passing_to(p, w, &it));
     uint64_t address = 0;
-    if (value_of(p, word_at(w, 1), &address) != NULL) {
+    if (names_value(&p->names, word_at(w, 1), &address) != NULL) {
         return p->how.is_lenient ? NULL : complain("no block has that name");
     }
     it.block = address;
@@ -84,7 +84,7 @@ const char *play_pass_once_more(player *p) {
     NEED(it.exported == DUCTILE_OK && it.imported == DUCTILE_OK, "export: %s, import: %s",
          ductile_status_name(it.exported), ductile_status_name(it.imported));
     TRY(is_seen_at(&p->s, &p->s.m.blocks[0], it.addr));
-    NEED_OK(ductile_import_close(p->s.importer, it.addr));
+    NEED_OK(ductile_import_close(p->s.ends.importer, it.addr));
     return ductile_unexport(p->s.f.allocator, it.block) == DUCTILE_OK ? NULL : "unexport";
 }
 
@@ -92,8 +92,8 @@ const char *play_pass_once_more(player *p) {
 VERB(play_write_through, "write_through") {
     uint64_t there = 0;
     uint64_t here = 0;
-    TRY(value_of(p, word_at(w, 1), &there));
-    TRY(value_of(p, word_at(w, 2), &here));
+    TRY(names_value(&p->names, word_at(w, 1), &there));
+    TRY(names_value(&p->names, word_at(w, 2), &here));
     model_block *b = &p->s.m.blocks[model_find(&p->s.m, here)];
     b->pattern = ++p->s.next_pattern;
     return answers(
@@ -104,8 +104,8 @@ VERB(play_write_through, "write_through") {
 VERB(play_same, "same") {
     uint64_t there = 0;
     uint64_t here = 0;
-    TRY(p->how.is_lenient ? NULL : value_of(p, word_at(w, 1), &there));
-    TRY(p->how.is_lenient ? NULL : value_of(p, word_at(w, 2), &here));
+    TRY(p->how.is_lenient ? NULL : names_value(&p->names, word_at(w, 1), &there));
+    TRY(p->how.is_lenient ? NULL : names_value(&p->names, word_at(w, 2), &here));
     size_t i = model_find(&p->s.m, here);
     return i < p->s.m.n ? is_seen_at(&p->s, &p->s.m.blocks[i], there) : NULL;
 }
@@ -113,7 +113,7 @@ VERB(play_same, "same") {
 /* "unexport a" */
 VERB(play_unexport, "unexport") {
     uint64_t address = 0;
-    TRY(p->how.is_lenient ? NULL : value_of(p, word_at(w, 1), &address));
+    TRY(p->how.is_lenient ? NULL : names_value(&p->names, word_at(w, 1), &address));
     for (size_t i = p->s.n_pins; i-- > 0;) {
         if (p->s.pins[i].is_export && (p->how.is_lenient || p->s.pins[i].address == address)) {
             address = p->s.pins[i].address;
@@ -131,13 +131,13 @@ VERB(play_unexport, "unexport") {
 VERB(play_close_import, "close_import") {
     subject *s = &p->s;
     uint64_t address = 0;
-    if (value_of(p, word_at(w, 1), &address) != NULL) {
+    if (names_value(&p->names, word_at(w, 1), &address) != NULL) {
         return p->how.is_lenient ? NULL : complain("no import has that name");
     }
-    ductile_status status = has_word(w, "free") ? ductile_free(s->importer, address)
-                                                : ductile_import_close(s->importer, address);
+    ductile_status status = has_word(w, "free") ? ductile_free(s->ends.importer, address)
+                                                : ductile_import_close(s->ends.importer, address);
     ductile_block_info left = {.struct_size = sizeof left};
-    bool has_gone = ductile_query_block(s->importer, address, &left) != DUCTILE_OK;
+    bool has_gone = ductile_query_block(s->ends.importer, address, &left) != DUCTILE_OK;
     keep_failure(p, status);
     for (size_t i = 0; i < s->n_imports && has_gone; i++) {
         if (s->imports[i] == address) {
@@ -150,7 +150,7 @@ VERB(play_close_import, "close_import") {
 /* "importer_does trim", "importer_does done 1", "... peer on", "... end": the importer's call of
  * that name. */
 VERB(play_importer_does, "importer_does") {
-    ductile_allocator *a = p->s.importer;
+    ductile_allocator *a = p->s.ends.importer;
     const char *what = word_at(w, 1);
     uint64_t slot = 0;
     if (strcmp(what, "done") == 0) {
@@ -162,7 +162,7 @@ VERB(play_importer_does, "importer_does") {
                        has_word(w, "on") ? ductile_enable_peer(a, 1) : ductile_disable_peer(a, 1));
     }
     if (strcmp(what, "end") == 0) {
-        p->s.importer = NULL;
+        p->s.ends.importer = NULL;
         p->s.n_imports = 0;
         return answers(p, w, ductile_destroy(a));
     }
@@ -231,7 +231,7 @@ VERB(play_pass_tag, "pass_tag") {
 
 static ductile_status release_tag(player *p, passing *it) {
     ductile_status status =
-        it->arrived != NULL ? ductile_import_release(p->s.importer, it->arrived) : DUCTILE_OK;
+        it->arrived != NULL ? ductile_import_release(p->s.ends.importer, it->arrived) : DUCTILE_OK;
     keep_failure(p, status);
     it->arrived = status == DUCTILE_OK || status == DUCTILE_ERR_DEVICE_LOST ? NULL : it->arrived;
     return status;
@@ -269,7 +269,7 @@ ductile_status play_end_sharing(player *p) {
         keep_failure(p, unexport_tag(p, &p->tags[i]));
     }
     p->n_tags = 0;
-    if (p->s.importer != NULL) {
+    if (p->s.ends.importer != NULL) {
         (void)end_sharing(&p->s);
         keep_failure(p, p->s.status);
     }
@@ -287,7 +287,7 @@ bool figure_of_sharing(const player *p, const char *name, uint64_t *out) {
         *out = count_descriptors() - p->noted_descriptors;
         return true;
     }
-    if (of == NULL || value_of(p, of + 1, &address) != NULL) {
+    if (of == NULL || names_value(&p->names, of + 1, &address) != NULL) {
         return false;
     }
     if (strncmp(name, "exported:", 9) == 0) {

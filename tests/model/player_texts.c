@@ -73,8 +73,8 @@ static const char *misuse(player *p, const words *w, bool is_kernel) {
     uint64_t bytes = 0;
     ductile_virtual_gpu *gpu = p->s.f.gpu;
     uint64_t slot = 0;
-    TRY(value_of(p, word_at(w, 1), &address));
-    TRY(value_of(p, word_at(w, 2), &bytes));
+    TRY(names_value(&p->names, word_at(w, 1), &address));
+    TRY(names_value(&p->names, word_at(w, 2), &bytes));
     TRY(w->n > 3 ? number_at(w, 3, &slot) : NULL);
     NEED(slot < N_NAMED, "no such stream");
     ductile_stream stream = p->s.slots[slot].stream;
@@ -115,7 +115,7 @@ VERB(play_kept, "kept") {
     uint64_t address = 0;
     uint64_t bytes = 0;
     uint8_t *host = NULL;
-    TRY(value_of(p, word_at(w, 1), &address));
+    TRY(names_value(&p->names, word_at(w, 1), &address));
     model_block *b = block_of(p, address);
     ductile_status status =
         ductile_kept_contents(p->s.f.allocator, address, (void **)&host, &bytes);
@@ -141,8 +141,8 @@ VERB(play_upload, "upload") {
     uint64_t target = 0;
     uint64_t bytes = 0;
     void *host = NULL;
-    TRY(value_of(p, word_at(w, 1), &source));
-    TRY(value_of(p, word_at(w, 2), &target));
+    TRY(names_value(&p->names, word_at(w, 1), &source));
+    TRY(names_value(&p->names, word_at(w, 2), &target));
     const model_block *from = block_of(p, source);
     model_block *to = block_of(p, target);
     NEED(from != NULL && to != NULL, "two blocks are wanted");

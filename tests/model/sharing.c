@@ -40,11 +40,11 @@ const char *do_pin(subject *s, const record *r) {
 /* ---- The other allocator ------------------------------------------------------------------- */
 
 const char *make_importer(subject *s) {
-    if (s->importer != NULL) {
+    if (s->ends.importer != NULL) {
         return NULL;
     }
-    TRY(s->socket_out < 0 ? connect_sockets(SOCK_STREAM, &s->socket_out, &s->socket_in) : NULL);
-    return fixture_add_allocator(&s->f, &s->setup, &s->importer);
+    TRY(s->ends.out < 0 ? two_ends_reconnect(&s->ends, SOCK_STREAM) : NULL);
+    return fixture_add_allocator(&s->f, &s->setup, &s->ends.importer);
 }
 
 const char *is_seen_at(subject *s, const model_block *b, ductile_addr at) {
@@ -60,9 +60,9 @@ const char *is_seen_at(subject *s, const model_block *b, ductile_addr at) {
 
 static const char *pass_block(subject *s, const model_block *b) {
     passing p = {.from = s->f.allocator,
-                 .to = s->importer,
-                 .out = s->socket_out,
-                 .in = s->socket_in,
+                 .to = s->ends.importer,
+                 .out = s->ends.out,
+                 .in = s->ends.in,
                  .block = b->address,
                  .stream = s->slots[0].stream};
     pass_memory(&p);
@@ -92,7 +92,7 @@ const char *do_share(subject *s, const record *r) {
 static const char *close_import(subject *s, size_t i) {
     ductile_addr at = s->imports[i];
     s->imports[i] = s->imports[--s->n_imports];
-    ductile_status status = ductile_import_close(s->importer, at);
+    ductile_status status = ductile_import_close(s->ends.importer, at);
     return may_be(s, "import_close", status, status == DUCTILE_OK);
 }
 
@@ -111,9 +111,9 @@ const char *end_sharing(subject *s) {
     while (s->n_imports > 0) {
         TRY(close_import(s, 0));
     }
-    if (s->importer != NULL) {
-        s->status = ductile_destroy(s->importer);
-        s->importer = NULL;
+    if (s->ends.importer != NULL) {
+        s->status = ductile_destroy(s->ends.importer);
+        s->ends.importer = NULL;
         NEED(s->status == DUCTILE_OK || s->is_faulty, "the importer's end");
     }
     return NULL;
