@@ -150,7 +150,7 @@ PASS(copy_batch, (void *ctx, dvmm_batch *batch, ductile_stream stream), (IN, bat
 PASS(read_back, (void *ctx, void *to, ductile_addr from, uint64_t size, ductile_stream stream),
      (IN, to, from, size, stream), NOTHING)
 static const dvmm_driver_ops passing = {.close = pass_close,
-#define ENTRY(name) .name = pass_##name,
+#define ENTRY(name, parameters) .name = pass_##name,
                                         DVMM_CALLS(ENTRY)
 #undef ENTRY
 };
