@@ -298,7 +298,7 @@ def read_options(text: str) -> list[tuple[str, str]]:
     }
     (table,) = re.findall(r"const key keys\[\] = \{(.*?)\n\};", text, re.DOTALL)
     found = []
-    for name, kind, words in re.findall(r'\{"(\w+)", (\w+), FIELD\(\w+\), (\w+)\}', table):
+    for name, kind, words in re.findall(r'\{"(\w+)", &(\w+), FIELD\(\w+\), (\w+)\}', table):
         literal = ", ".join(f'"{word}"' for word in choices.get(words, []))
         found.append((name, f"Literal[{literal}]" if kind == "CHOICE" else KINDS[kind]))
     if len(found) < 10:
