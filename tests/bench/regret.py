@@ -5,8 +5,6 @@
 `bench/run regret`: the figures of the repository's runs stay where they are, and what is refused.
 """
 
-import contextlib
-import io
 import json
 import sys
 import tempfile
@@ -16,6 +14,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT / "bench"))
 import regret  # noqa: E402
+from running import call  # noqa: E402
 
 BENCH = "ductile-bench"
 TRACES = [str(path) for path in sorted((ROOT / "bench/traces").glob("*.trace.gz"))]
@@ -24,13 +23,7 @@ ONE = str(ROOT / "bench/traces/resnet50_var_batch_res.trace.gz")
 
 def run(*words):
     """Exit status, standard output and standard error."""
-    out, err = io.StringIO(), io.StringIO()
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        try:
-            status = regret.main(["--bench", BENCH, *words])
-        except SystemExit as end:
-            status = end.code
-    return status, out.getvalue(), err.getvalue()
+    return call(regret.main, ["--bench", BENCH, *words])
 
 
 class Figures(unittest.TestCase):
