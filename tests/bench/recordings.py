@@ -21,6 +21,7 @@ FILE = "case.trace"
 # For misuse.txt.
 FILES = {"cut.trace": b"a 1 512 0\na 2 512\n", "good.trace": b"a 1 512 0\n", "empty.trace": b"# nothing\n"}
 OPTIONS = re.compile(r"(?:--[a-z]+(?: |=)\S+ )*")
+FREE, FIRST_LIVE = 1, 3  # cells of a map
 LAYOUT = ("live_bytes", "pending_bytes", "free_bytes", "held_bytes", "holes", "largest_hole")
 BLOCK = {"address": (0, 16), "size": (1, 10), "requested_size": (2, 10)}
 
@@ -34,7 +35,7 @@ class Snapshot:
         self.now = {}
 
     def add(self, word, *rest):
-        if word in ("gpu", "kept", "segment", "block", "time", "oom", "entry", "free", "repeat", "again"):
+        if word in ("gpu", "kept", "segment", "block", "time", "called", "oom", "entry", "free", "repeat", "again"):
             getattr(self, word)(*rest)
         elif word in ("START", "END"):
             note = {"stage": word, "name": rest[0], "device": int(rest[1:] == ("@1",)), **self.now}
@@ -47,7 +48,10 @@ class Snapshot:
         self.content["device_traces"][-1].append({**entry, **self.now})
 
     def time(self, value):
-        self.now = {"time_us": int(value)}
+        self.now["time_us"] = int(value)
+
+    def called(self, name):
+        self.now["frames"] = [{"name": name, "filename": "m.py", "line": 3}]
 
     def gpu(self):
         self.content["device_traces"].append([])
@@ -187,8 +191,12 @@ def is_meant(row, which):
 def figure(view, name):
     """"recorded.holes", "refusals.0.event"; "layout recorded", what was held there in parts; "sum holders.bytes", "sum
     holders.bytes refused" of those that are, "sum holders.bytes stack=2" of those that have it; "sums holders.moments",
-    of each moment. None: not said."""
+    of each moment; "n points", how many; "shown map.stacks", the numbers in its columns. None: not said."""
     word, _, rest = name.partition(" ")
+    if word == "n":
+        return len(figure(view, rest))
+    if word == "shown":
+        return sorted({number for column in figure(view, rest) for number in column[1::2]})
     if word in ("sum", "sums"):
         path, _, which = rest.partition(" ")
         rows, key = path.split(".")
@@ -280,11 +288,30 @@ def judge_gives(runs, name, case, options, rest):
         runs.complain(name, f"gives {'; '.join(said)}")
 
 
-def judge_view(runs, name, case, options, rest, words=("view", "--quick", "--contender", "ductile")):
+def judge_view(runs, name, case, options, rest, words=("view", "--quick", "--contender", "ductile"), row=0):
     said = runs.says(name, [*words, *options, FILE])
     if said is not None:
         rows = [json.loads(line) for line in said.splitlines()]
-        expect(runs, name, rest, lambda of: figure({**rows[0], "rows": rows}, of))
+        expect(runs, name, rest, lambda of: figure({**rows[row], "rows": rows}, of))
+
+
+def judge_run(runs, name, case, options, rest):
+    judge_view(runs, name, case, options, rest, ("view", "--quick"), 1)
+
+
+def judge_adds_up(runs, name, case, options, rest):
+    """At every moment, what is held is live, pending, free or cached, and the map shows live and free in proportion."""
+    run = json.loads(runs.says(name, ["view", "--quick", *options, FILE]).splitlines()[1])
+    row_bytes, columns = run["map"]["row_bytes"], run["map"]["columns"]
+    points = [dict(zip(run["point_fields"], point)) for point in run["points"]]
+    for point, column in zip(points, columns, strict=True):
+        shown = Counter()
+        for n, cell in zip(column[::2], column[1::2]):
+            shown["live" if cell >= FIRST_LIVE else "free" if cell == FREE else "other"] += n * row_bytes
+        sound = point["held"] == sum(point[of] for of in ("live", "pending", "free", "cached"))
+        sound = sound and point["live"] >= point["asked"]
+        if not sound or any(abs(shown[of] - point[of]) > 4 * row_bytes for of in ("live", "free")):
+            runs.complain(name, f"{point}, and the map has {shown}")
 
 
 def judge_replay(runs, name, case, options, rest):
