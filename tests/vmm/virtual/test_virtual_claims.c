@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOST_WORDS = 7, MOST_EVENTS = 8, N_STREAMS = 9, MOST_HANDLES = 4 };
+enum { MOST_WORDS = 7, MOST_EVENTS = 8, N_STREAMS = 10, MOST_HANDLES = 4 };
 
 #define GRANULE ((uint64_t)2 << 20)
 
@@ -29,6 +29,7 @@ typedef struct stage {
     dvmm_event events[MOST_EVENTS];
     ductile_virtual_graph *graph;
     uint64_t *gate;
+    uint64_t clock;
 } stage;
 
 static stage s;
@@ -74,16 +75,16 @@ static ductile_stream make_stream(char name) {
     return made;
 }
 
-/* Streams 1 to 3; the default ones, 0 and t; b, a blocking one, x, of another context, p, of the
- * other device, and n, one more. Each is made when it is named first. */
+/* Streams 1 to 3; the default ones, 0, which l is, too, and t; b, a blocking one, x, of another
+ * context, p, of the other device, and n, one more. Each is made when it is named first. */
 static ductile_stream *stream(unsigned i) {
-    static const char names[] = "0t123bxpn";
+    static const char names[] = "0lt123bxpn";
     const char *at = word[i] != NULL && word[i][1] == '\0' ? strchr(names, word[i][0]) : NULL;
     cr_assert(at != NULL, "no stream is named %s", word[i]);
     size_t k = (size_t)(at - names);
     if (!s.is_made[k]) {
         s.is_made[k] = true;
-        s.streams[k] = k < 2 ? (ductile_stream)(uintptr_t)(2 * k) : make_stream(*at);
+        s.streams[k] = k < 3 ? (ductile_stream)(uintptr_t)k : make_stream(*at);
     }
     return &s.streams[k];
 }
@@ -94,6 +95,26 @@ static dvmm_event *event(unsigned i) {
     cr_assert(k < MOST_EVENTS, "no event is named %s", word[i]);
     s.events[k] = s.events[k] != NULL ? s.events[k] : rig_event(&s.r);
     return &s.events[k];
+}
+
+/* ---- Answers -------------------------------------------------------------------------------- */
+
+/* What the call gave is the driver's code behind "->", or 0. */
+static void gives(int code) {
+    int expected = 0;
+    for (unsigned i = 1; i + 1 < MOST_WORDS; i++) {
+        expected = is(i, "->") ? (int)number(word[i + 1]) : expected;
+    }
+    cr_assert_eq(code, expected, "it gave %d", code);
+}
+
+/* What the operation gave is that of which the word behind it tells; nothing tells of success. */
+static void gave(ductile_status status, unsigned i) {
+    ductile_status expected = is(i, "refused")       ? DUCTILE_ERR_CAPTURING
+                              : is(i, "unsupported") ? DUCTILE_ERR_UNSUPPORTED
+                              : is(i, "failed")      ? DUCTILE_ERR_DRIVER
+                                                     : DUCTILE_OK;
+    assert_status(status, expected);
 }
 
 /* ---- Work ---------------------------------------------------------------------------------- */
@@ -118,25 +139,32 @@ static void play_writes(void) {
     launch(true);
 }
 
-/* "fill 1 0 512 7": by the program; "fills": by the allocator. */
+/* "fill 1 0 512 7": by the program; "fills 1 0 512": by the allocator; "failed" behind either. */
 static void play_fill(void) {
-    assert_ok(ductile_virtual_fill(s.r.gpu, place(2), (uint8_t)number(word[4]), number(word[3]),
-                                   *stream(1)));
+    gave(ductile_virtual_fill(s.r.gpu, place(2), (uint8_t)number(word[4]), number(word[3]),
+                              *stream(1)),
+         5);
 }
 
 static void play_fills(void) {
-    assert_ok(dvmm_fill(s.r.d, place(2), 0, number(word[3]), *stream(1)));
+    gave(dvmm_fill(s.r.d, place(2), 0, number(word[3]), *stream(1)), 4);
 }
 
 static void play_copy(void) {
-    assert_ok(dvmm_copy(s.r.d, place(2), place(3), number(word[4]), *stream(1)));
+    gave(dvmm_copy(s.r.d, place(2), place(3), number(word[4]), *stream(1)), 5);
 }
 
-/* "byte 1 0 7": a read by the host, behind the stream's work. */
+/* "upload p 0 failed": a byte. */
+static void play_upload(void) {
+    const uint8_t byte = 1;
+    gave(dvmm_upload(s.r.d, place(2), &byte, 1, *stream(1)), 3);
+}
+
+/* "byte 1 0 7": a read by the host, behind the stream's work; "byte 1 0 failed". */
 static void play_byte(void) {
     uint8_t got = 0;
-    assert_ok(ductile_virtual_read_back(s.r.gpu, &got, place(2), 1, *stream(1)));
-    cr_assert(word[3] == NULL || got == number(word[3]), "it is %d", got);
+    gave(ductile_virtual_read_back(s.r.gpu, &got, place(2), 1, *stream(1)), 3);
+    cr_assert(word[3] == NULL || is(3, "failed") || got == number(word[3]), "it is %d", got);
 }
 
 /* "order 1 2": stream 2 waits for 1. */
@@ -167,9 +195,9 @@ static void play_sync(void) {
 
 /* "record e0 1", "record e0 context", "record e0 context refused" */
 static void play_record(void) {
-    ductile_status status = is(2, "context") ? dvmm_context_record(s.r.d, *event(1))
-                                             : dvmm_event_record(s.r.d, *event(1), *stream(2));
-    assert_status(status, is(3, "refused") ? DUCTILE_ERR_CAPTURING : DUCTILE_OK);
+    gave(is(2, "context") ? dvmm_context_record(s.r.d, *event(1))
+                          : dvmm_event_record(s.r.d, *event(1), *stream(2)),
+         3);
 }
 
 static void play_wait(void) {
@@ -219,6 +247,12 @@ static void play_gate(void) {
 
 static void play_open(void) {
     __atomic_store_n(s.gate, 1, __ATOMIC_SEQ_CST);
+    s.gate = NULL;
+}
+
+/* Before it was opened. */
+static void play_free_gate(void) {
+    assert_ok(dvmm_host_free(s.r.d, s.gate));
     s.gate = NULL;
 }
 
@@ -298,15 +332,6 @@ static void play_close(void) {
 }
 
 /* ---- Memory by the raw table: the wrappers' own checks forbid misuse ------------------------ */
-
-/* What the call gave is the driver's code behind "->", or 0. */
-static void gives(int code) {
-    int expected = 0;
-    for (unsigned i = 1; i + 1 < MOST_WORDS; i++) {
-        expected = is(i, "->") ? (int)number(word[i + 1]) : expected;
-    }
-    cr_assert_eq(code, expected, "it gave %d", code);
-}
 
 static dvmm_phys *handle(unsigned i) {
     size_t k = word[i] != NULL && word[i][0] == 'h' ? (size_t)(word[i][1] - '0') : MOST_HANDLES;
@@ -402,8 +427,17 @@ static void play_query(void) {
 
 /* ---- Graphs -------------------------------------------------------------------------------- */
 
+/* "capture 1", "capture p global" */
 static void play_capture(void) {
-    assert_ok(ductile_virtual_capture_begin(s.r.gpu, *stream(1), DUCTILE_CAPTURE_RELAXED));
+    assert_ok(ductile_virtual_capture_begin(
+        s.r.gpu, *stream(1), is(2, "global") ? DUCTILE_CAPTURE_GLOBAL : DUCTILE_CAPTURE_RELAXED));
+}
+
+/* "captured 1", "captured 0 -> 906" */
+static void play_captured(void) {
+    dvmm_capture_status status = DVMM_CAPTURE_NONE;
+    gives(RAW(&s.r, capture_status, *stream(1), &status));
+    cr_assert(is(2, "->") || status == DVMM_CAPTURE_ACTIVE);
 }
 
 /* "end_capture 1", "end_capture 1 broken" */
@@ -428,10 +462,37 @@ static void play_rest(void) {
 
 /* ---- What is seen -------------------------------------------------------------------------- */
 
+/* "fault map", "fault unmap 2": of that effect. */
 static void play_fault(void) {
-    const ductile_virtual_fault it = {
-        .struct_size = sizeof it, .call = word[1], .nth = 1, .code = 1, .effect = 1};
+    const ductile_virtual_fault it = {.struct_size = sizeof it,
+                                      .call = word[1],
+                                      .nth = 1,
+                                      .code = DVMM_INVALID_VALUE,
+                                      .effect = word[2] != NULL ? (int)number(word[2]) : 1};
     assert_ok(ductile_virtual_inject(s.r.gpu, &it));
+}
+
+/* "ours 1", "theirs x": whether the stream is of the driver's context. */
+static void play_ours(void) {
+    cr_assert(dvmm_stream_is_ours(s.r.d, *stream(1)));
+}
+
+static void play_theirs(void) {
+    cr_assert(!dvmm_stream_is_ours(s.r.d, *stream(1)));
+}
+
+/* "called unmap 2": since the beginning. */
+static void play_called(void) {
+    assert_u64(ductile_virtual_count(s.r.gpu, word[1]), number(word[2]));
+}
+
+/* "clock", and "took 200" nanoseconds since. */
+static void play_clock(void) {
+    s.clock = dvmm_clock_ns(s.r.d);
+}
+
+static void play_took(void) {
+    assert_u64(dvmm_clock_ns(s.r.d) - s.clock, number(word[1]));
 }
 
 /* "saw nothing", "saw reuse": one violation in all; "saw misuse 2". */
@@ -456,17 +517,19 @@ static void play_saw(void) {
 static const struct {
     const char *name;
     void (*play)(void);
-} verbs[] = {VERB(reads),   VERB(writes),   VERB(fill),        VERB(fills),    VERB(copy),
-             VERB(byte),    VERB(order),    VERB(destroy),     VERB(new),      VERB(sync),
-             VERB(record),  VERB(wait),     VERB(await),       VERB(known),    VERB(advance),
-             VERB(pending), VERB(done),     VERB(gate),        VERB(open),     VERB(elsewhere),
-             VERB(begin),   VERB(end),      VERB(over),        VERB(unmap),    VERB(map),
-             VERB(twice),   VERB(pair),     VERB(alloc),       VERB(release),  VERB(access),
-             VERB(close),   VERB(reserve),  VERB(unreserve),   VERB(create),   VERB(forget),
-             VERB(place),   VERB(back),     VERB(take_away),   VERB(let),      VERB(let_both),
-             VERB(can),     VERB(they_can), VERB(left),        VERB(mem_free), VERB(end_event),
-             VERB(query),   VERB(capture),  VERB(end_capture), VERB(launch),   VERB(drop),
-             VERB(rest),    VERB(fault),    VERB(saw)};
+} verbs[] = {VERB(reads),     VERB(writes),  VERB(fill),     VERB(fills),       VERB(copy),
+             VERB(byte),      VERB(upload),  VERB(order),    VERB(destroy),     VERB(new),
+             VERB(sync),      VERB(record),  VERB(wait),     VERB(await),       VERB(known),
+             VERB(advance),   VERB(pending), VERB(done),     VERB(gate),        VERB(open),
+             VERB(elsewhere), VERB(begin),   VERB(end),      VERB(over),        VERB(unmap),
+             VERB(map),       VERB(twice),   VERB(pair),     VERB(alloc),       VERB(release),
+             VERB(access),    VERB(close),   VERB(reserve),  VERB(unreserve),   VERB(create),
+             VERB(forget),    VERB(place),   VERB(back),     VERB(take_away),   VERB(let),
+             VERB(let_both),  VERB(can),     VERB(they_can), VERB(left),        VERB(mem_free),
+             VERB(end_event), VERB(query),   VERB(capture),  VERB(end_capture), VERB(launch),
+             VERB(drop),      VERB(rest),    VERB(fault),    VERB(saw),         VERB(captured),
+             VERB(free_gate), VERB(ours),    VERB(theirs),   VERB(called),      VERB(clock),
+             VERB(took)};
 
 static const scenario *now;
 static unsigned now_schedule;
@@ -486,7 +549,7 @@ static void play_operation(char *text) {
     cr_assert_fail("what is %s?", word[0]);
 }
 
-static void open_stage(unsigned schedule) {
+static void open_stage(unsigned schedule, bool has_old_driver) {
     static const int both[] = {0, 1};
     ductile_virtual_options options;
     ductile_virtual_options_init(&options);
@@ -494,6 +557,7 @@ static void open_stage(unsigned schedule) {
     options.lag = 3;
     options.seed = 11;
     options.n_devices = 2;
+    options.no_context_events = has_old_driver;
     memset(&s, 0, sizeof s);
     rig_open(&s.r, &options);
     s.at = rig_row(&s.r, 2);
@@ -504,7 +568,7 @@ static void play_claim(const scenario *claim, unsigned schedule) {
     char text[1024];
     now = claim;
     now_schedule = schedule;
-    open_stage(schedule);
+    open_stage(schedule, claim->has_old_driver);
     for (size_t i = 0; i < claim->n_lines; i++) {
         char *rest_of = NULL;
         (void)snprintf(text, sizeof text, "%s", claim->lines[i]);

@@ -1,11 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Planned faults hit the call they are planned for and no other, and have the effect that was
- * asked for: nothing done, all done, or the first mapping done. The log and the counts say what
- * was called.
+ * Planned faults hit the call they are planned for and no other; their effects are in claims.txt.
+ * The log and the counts say what was called.
  */
 #include "tests/support/rig.h"
-#include "vmm/driver/open_virtual.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -27,13 +25,12 @@ TestSuite(virtual_faults, .init = open_rig, .fini = close_rig);
 
 static const dvmm_phys_props plain;
 
-static void plan(const char *call, uint64_t nth, int code, int persistent, int effect) {
-    ductile_virtual_fault fault = {.struct_size = sizeof(fault),
-                                   .call = call,
-                                   .nth = nth,
-                                   .code = code,
-                                   .persistent = persistent,
-                                   .effect = effect};
+static void plan(const char *call, uint64_t nth, int code, int persistent) {
+    const ductile_virtual_fault fault = {.struct_size = sizeof(fault),
+                                         .call = call,
+                                         .nth = nth,
+                                         .code = code,
+                                         .persistent = persistent};
     assert_ok(ductile_virtual_inject(r.gpu, &fault));
 }
 
@@ -46,7 +43,7 @@ static void assert_fired(uint64_t n) {
 Test(virtual_faults, any_call_counts_when_none_is_named) {
     ductile_addr addr = 0;
     dvmm_phys phys = 0;
-    plan(NULL, 2, DVMM_UNKNOWN, 0, 0);
+    plan(NULL, 2, DVMM_UNKNOWN, 0);
     assert_ok(dvmm_address_reserve(r.d, r.granule, &addr));
     assert_status(dvmm_phys_create(r.d, r.granule, &plain, &phys), DUCTILE_ERR_DRIVER);
     assert_u64((unsigned)dvmm_last_code(), DVMM_UNKNOWN);
@@ -56,7 +53,7 @@ Test(virtual_faults, any_call_counts_when_none_is_named) {
 
 Test(virtual_faults, a_persistent_fault_stays_until_cleared) {
     dvmm_phys phys = 0;
-    plan("phys_create", 1, DVMM_OUT_OF_MEMORY, 1, 0);
+    plan("phys_create", 1, DVMM_OUT_OF_MEMORY, 1);
     for (int i = 0; i < 5; i++) {
         assert_status(dvmm_phys_create(r.d, r.granule, &plain, &phys), DUCTILE_ERR_OUT_OF_MEMORY);
     }
@@ -68,68 +65,30 @@ Test(virtual_faults, a_persistent_fault_stays_until_cleared) {
 
 Test(virtual_faults, every_call_of_the_seam_can_fail) {
     for (dvmm_call call = 0; call < DVMM_N_CALLS; call++) {
-        plan(dvmm_call_name(call), 1, DVMM_UNKNOWN, 0, 0);
+        plan(dvmm_call_name(call), 1, DVMM_UNKNOWN, 0);
         assert_fired(0);
     }
     assert_ok(ductile_virtual_inject(r.gpu, NULL));
 }
 
 Test(virtual_faults, plans_that_mean_nothing_are_refused) {
-    ductile_virtual_fault good = {
+    const ductile_virtual_fault good = {
         .struct_size = sizeof(good), .call = "map", .nth = 1, .code = DVMM_UNKNOWN};
-    ductile_virtual_fault bad = good;
-    bad.call = "mop";
-    assert_status(ductile_virtual_inject(r.gpu, &bad), DUCTILE_ERR_INVALID_ARGUMENT);
-    bad = good;
-    bad.nth = 0;
-    assert_status(ductile_virtual_inject(r.gpu, &bad), DUCTILE_ERR_INVALID_ARGUMENT);
-    bad = good;
-    bad.code = 0;
-    assert_status(ductile_virtual_inject(r.gpu, &bad), DUCTILE_ERR_INVALID_ARGUMENT);
-    bad = good;
-    bad.effect = 3;
-    assert_status(ductile_virtual_inject(r.gpu, &bad), DUCTILE_ERR_INVALID_ARGUMENT);
+    ductile_virtual_fault bad[] = {good, good, good, good};
+    bad[0].call = "mop";
+    bad[1].nth = 0;
+    bad[2].code = 0;
+    bad[3].effect = 3;
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        assert_status(ductile_virtual_inject(r.gpu, &bad[i]), DUCTILE_ERR_INVALID_ARGUMENT);
+    }
     assert_ok(ductile_virtual_inject(r.gpu, &good));
     assert_ok(ductile_virtual_inject(r.gpu, NULL));
 }
 
-/* ---- What it does -------------------------------------------------------------------------- */
-
-Test(virtual_faults, a_fault_without_effect_changes_nothing) {
-    ductile_addr addr = rig_row(&r, 2);
-    plan("unmap", 1, DVMM_UNKNOWN, 0, 0);
-    assert_status(dvmm_unmap(r.d, addr, 2 * r.granule), DUCTILE_ERR_DRIVER);
-    assert_u64(rig_state(&r).mappings, 2);
-    rig_unrow(&r, addr, 2);
-}
-
-Test(virtual_faults, a_call_can_be_done_and_fail) {
-    ductile_addr addr = rig_row(&r, 2);
-    plan("unmap", 1, DVMM_UNKNOWN, 0, 1);
-    assert_status(dvmm_unmap(r.d, addr, 2 * r.granule), DUCTILE_ERR_DRIVER);
-    assert_u64(rig_state(&r).mappings, 0);
-    assert_ok(dvmm_address_free(r.d, addr, 2 * r.granule));
-}
-
-Test(virtual_faults, a_call_over_mappings_can_be_done_in_part) {
-    ductile_addr addr = rig_row(&r, 3);
-    dvmm_access access = DVMM_ACCESS_NONE;
-    plan("set_access", 1, DVMM_UNKNOWN, 0, 2);
-    assert_status(dvmm_set_access(r.d, addr, 3 * r.granule, DVMM_ACCESS_READ), DUCTILE_ERR_DRIVER);
-    assert_ok(dvmm_get_access(r.d, addr, &access));
-    assert_u64(access, DVMM_ACCESS_READ);
-    assert_ok(dvmm_get_access(r.d, addr + r.granule, &access));
-    assert_u64(access, DVMM_ACCESS_RW);
-    plan("unmap", 1, DVMM_UNKNOWN, 0, 2);
-    assert_status(dvmm_unmap(r.d, addr, 3 * r.granule), DUCTILE_ERR_DRIVER);
-    assert_u64(rig_state(&r).mappings, 2);
-    assert_ok(dvmm_unmap(r.d, addr + r.granule, 2 * r.granule));
-    assert_ok(dvmm_address_free(r.d, addr, 3 * r.granule));
-}
-
 Test(virtual_faults, a_sticky_fault_poisons_the_device, .fini = NULL) {
     dvmm_phys phys = 0;
-    plan("phys_create", 1, DVMM_ILLEGAL_ADDRESS, 0, 0);
+    plan("phys_create", 1, DVMM_ILLEGAL_ADDRESS, 0);
     assert_status(dvmm_phys_create(r.d, r.granule, &plain, &phys), DUCTILE_ERR_DEVICE_LOST);
     assert_u64((unsigned)rig_state(&r).poisoned, DVMM_ILLEGAL_ADDRESS);
     assert_code(RAW(&r, stream_sync, NULL), DVMM_ILLEGAL_ADDRESS);
@@ -194,26 +153,4 @@ Test(virtual_faults, a_writer_can_end_the_log) {
     rig_unrow(&r, rig_row(&r, 1), 1);
     assert_ok(ductile_virtual_write_log(r.gpu, take, &s));
     assert_u64(s.n_writes, 2);
-}
-
-/* ---- Making one ---------------------------------------------------------------------------- */
-
-Test(virtual_faults, a_device_without_memory_or_schedule_is_refused) {
-    ductile_virtual_gpu *gpu = r.gpu;
-    ductile_virtual_options options;
-    ductile_virtual_options_init(&options);
-    options.capacity_bytes = 1;
-    assert_status(ductile_virtual_create(&gpu, &options), DUCTILE_ERR_INVALID_ARGUMENT);
-    cr_assert_null(gpu);
-    ductile_virtual_options_init(&options);
-    options.schedule = (ductile_schedule)9;
-    assert_status(ductile_virtual_create(&gpu, &options), DUCTILE_ERR_INVALID_ARGUMENT);
-}
-
-Test(virtual_faults, a_private_device_goes_with_its_driver) {
-    dvmm_driver *d = NULL;
-    assert_ok(dvmm_open_virtual(NULL, &d, NULL, 0));
-    assert_u64(dvmm_get_caps(d)->total_bytes, (uint64_t)139 << 30);
-    cr_assert(dvmm_get_caps(d)->is_virtual);
-    dvmm_close(d);
 }
