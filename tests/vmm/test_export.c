@@ -17,21 +17,20 @@ static void open_rig(void) {
 
 TestSuite(probe_props, .init = open_rig);
 
-static ductile_status probe_with(const char *call, int code, int persistent) {
+static ductile_status probe(void) {
     const dvmm_phys_props props = {.handle_types = DVMM_SHARE_FD};
-    const ductile_virtual_fault fault = {.struct_size = sizeof fault,
-                                         .call = call,
-                                         .nth = 1,
-                                         .code = code,
-                                         .persistent = persistent};
-    assert_ok(ductile_virtual_inject(r.gpu, call != NULL ? &fault : NULL));
-    ductile_status status = dvmm_probe_props(r.d, &props, reason, sizeof reason);
-    assert_ok(ductile_virtual_inject(r.gpu, NULL));
+    return dvmm_probe_props(r.d, &props, reason, sizeof reason);
+}
+
+static ductile_status probe_with(const char *call, int code) {
+    rig_fail(&r, call, 1, code);
+    ductile_status status = probe();
+    rig_mend(&r);
     return status;
 }
 
 Test(probe_props, what_works_is_fine_and_leaves_nothing) {
-    assert_ok(probe_with(NULL, 0, 0));
+    assert_ok(probe());
     cr_assert_str_empty(reason);
     rig_close(&r);
 }
@@ -45,7 +44,7 @@ Test(probe_props, each_call_that_is_refused_is_named) {
         "cuMemAddressReserve", "cuMemCreate",    "cuMemMap",
         "cuMemSetAccess",      "cuMemGetAccess", "cuMemExportToShareableHandle"};
     for (size_t i = 0; i < N_STEPS; i++) {
-        assert_status(probe_with(steps[i], DVMM_NOT_SUPPORTED, 0), DUCTILE_ERR_UNSUPPORTED);
+        assert_status(probe_with(steps[i], DVMM_NOT_SUPPORTED), DUCTILE_ERR_UNSUPPORTED);
         cr_assert_not_null(strstr(reason, names[i]), "%s: %s", steps[i], reason);
     }
     rig_close(&r);
@@ -53,27 +52,21 @@ Test(probe_props, each_call_that_is_refused_is_named) {
 
 Test(probe_props, a_device_that_is_full_may_still_support_it) {
     for (size_t i = 0; i < N_STEPS; i++) {
-        assert_ok(probe_with(steps[i], DVMM_OUT_OF_MEMORY, 0));
+        assert_ok(probe_with(steps[i], DVMM_OUT_OF_MEMORY));
     }
     rig_close(&r);
 }
 
 /* Nothing more is known of it: not "unsupported", which a caller may take for an answer. */
 Test(probe_props, a_lost_device_is_not_taken_for_one_that_cannot) {
-    assert_status(probe_with("phys_export", DVMM_ILLEGAL_ADDRESS, 0), DUCTILE_ERR_DEVICE_LOST);
+    assert_status(probe_with("phys_export", DVMM_ILLEGAL_ADDRESS), DUCTILE_ERR_DEVICE_LOST);
     rig_abandon(&r);
 }
 
 Test(probe_props, the_first_failure_is_told_when_undoing_fails_too) {
-    const dvmm_phys_props props = {.handle_types = DVMM_SHARE_FD};
-    const ductile_virtual_fault fault = {.struct_size = sizeof fault,
-                                         .call = NULL,
-                                         .nth = 4, /* set_access, and all that undoes */
-                                         .code = DVMM_UNKNOWN,
-                                         .persistent = 1};
-    assert_ok(ductile_virtual_inject(r.gpu, &fault));
-    assert_status(dvmm_probe_props(r.d, &props, reason, sizeof reason), DUCTILE_ERR_UNSUPPORTED);
+    rig_fail_on(&r, NULL, 4, DVMM_UNKNOWN); /* set_access, and all that undoes */
+    assert_status(probe(), DUCTILE_ERR_UNSUPPORTED);
     cr_assert_not_null(strstr(reason, "cuMemSetAccess"), "%s", reason);
-    assert_ok(ductile_virtual_inject(r.gpu, NULL));
+    rig_mend(&r);
     rig_abandon(&r);
 }

@@ -33,12 +33,6 @@ static void cache(uint32_t n_granules) {
     dvmm_store_put(&store, create(n_granules));
 }
 
-static void fail(const char *call, uint64_t nth, int code) {
-    ductile_virtual_fault fault = {
-        .struct_size = sizeof(fault), .call = call, .nth = nth, .code = code};
-    assert_ok(ductile_virtual_inject(r.gpu, &fault));
-}
-
 static void expect_granules(uint64_t held, uint64_t cached, uint64_t lost) {
     assert_u64(store.totals.held_bytes / r.granule, held);
     assert_u64(store.totals.cached_bytes / r.granule, cached);
@@ -84,7 +78,7 @@ Test(handle, a_caller_may_allow_less_than_the_limit) {
 Test(handle, create_that_the_driver_refuses_changes_nothing) {
     dvmm_handle *h = NULL;
     cache(2);
-    fail("phys_create", 1, DVMM_OUT_OF_MEMORY);
+    rig_fail(&r, "phys_create", 1, DVMM_OUT_OF_MEMORY);
     assert_status(dvmm_store_create(&store, 2, UINT64_MAX, &h), DUCTILE_ERR_OUT_OF_MEMORY);
     cr_assert_null(h);
     expect_granules(2, 2, 0);
@@ -167,7 +161,7 @@ TestSuite(handle_lost, .init = open_store, .fini = abandon);
 Test(handle_lost, refused_release_is_lost_and_the_rest_is_released) {
     cache(1);
     cache(2);
-    fail("phys_release", 1, DVMM_UNKNOWN);
+    rig_fail(&r, "phys_release", 1, DVMM_UNKNOWN);
     assert_status(dvmm_store_release_cached(&store, 0), DUCTILE_ERR_DRIVER);
     expect_granules(2, 0, 2);
     assert_u64(store.totals.n_handles, 0);

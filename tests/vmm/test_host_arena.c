@@ -113,16 +113,11 @@ Test(host_arena, a_span_that_grows_by_and_by_needs_no_more_than_its_last_size) {
 Test(host_arena, free_memory_that_cannot_be_locked_again_is_given_back) {
     dvmm_host_span span;
     assert_ok(dvmm_host_arena_reserve(&arena, HUGE));
-    const ductile_virtual_fault fault = {.struct_size = sizeof fault,
-                                         .call = "host_register",
-                                         .nth = 1,
-                                         .code = DVMM_OUT_OF_MEMORY,
-                                         .persistent = 1};
-    assert_ok(ductile_virtual_inject(r.gpu, &fault));
+    rig_fail_on(&r, "host_register", 1, DVMM_OUT_OF_MEMORY);
     assert_status(dvmm_host_arena_take(&arena, 2 * HUGE, 2 * HUGE, &span),
                   DUCTILE_ERR_OUT_OF_HOST_MEMORY);
     assert_u64(dvmm_host_arena_bytes(&arena), 0);
-    assert_ok(ductile_virtual_inject(r.gpu, NULL));
+    rig_mend(&r);
     assert_u64(take(2 * HUGE).at, 0);
     assert_ok(dvmm_host_arena_fini(&arena));
     rig_close(&r);
@@ -146,16 +141,14 @@ Test(host_arena, memory_goes_from_the_top_down_to_what_is_taken_or_kept) {
 Test(host_arena, a_registration_that_fails_leaves_what_was_there) {
     dvmm_host_span span;
     assert_ok(dvmm_host_arena_reserve(&arena, HUGE));
-    const ductile_virtual_fault fault = {
-        .struct_size = sizeof fault, .call = "host_register", .nth = 1, .code = DVMM_OUT_OF_MEMORY};
-    assert_ok(ductile_virtual_inject(r.gpu, &fault));
+    rig_fail(&r, "host_register", 1, DVMM_OUT_OF_MEMORY);
     assert_status(dvmm_host_arena_reserve(&arena, 2 * HUGE), DUCTILE_ERR_OUT_OF_HOST_MEMORY);
     assert_u64(dvmm_host_arena_bytes(&arena), HUGE);
-    assert_ok(ductile_virtual_inject(r.gpu, &fault));
+    rig_fail(&r, "host_register", 1, DVMM_OUT_OF_MEMORY);
     assert_status(dvmm_host_arena_take(&arena, 2 * HUGE, 2 * HUGE, &span),
                   DUCTILE_ERR_OUT_OF_HOST_MEMORY);
     assert_u64(span.size, 0);
-    assert_ok(ductile_virtual_inject(r.gpu, NULL));
+    rig_mend(&r);
     assert_u64(take(2 * HUGE).at, 0);
     assert_ok(dvmm_host_arena_fini(&arena));
     rig_close(&r);
@@ -169,7 +162,7 @@ Test(host_arena, a_registration_that_fails_may_have_been_made) {
                                          .effect = 1};
     assert_ok(ductile_virtual_inject(r.gpu, &fault));
     assert_status(dvmm_host_arena_reserve(&arena, HUGE), DUCTILE_ERR_DRIVER);
-    assert_ok(ductile_virtual_inject(r.gpu, NULL));
+    rig_mend(&r);
     assert_u64(take(HUGE).at, 0);
     close_arena();
 }
@@ -177,14 +170,12 @@ Test(host_arena, a_registration_that_fails_may_have_been_made) {
 Test(host_arena, memory_that_the_driver_does_not_let_go_of_stays) {
     uint64_t released = 0;
     assert_ok(dvmm_host_arena_reserve(&arena, HUGE));
-    const ductile_virtual_fault fault = {
-        .struct_size = sizeof fault, .call = "host_unregister", .nth = 1, .code = DVMM_UNKNOWN};
-    assert_ok(ductile_virtual_inject(r.gpu, &fault));
+    rig_fail(&r, "host_unregister", 1, DVMM_UNKNOWN);
     assert_status(dvmm_host_arena_release(&arena, 0, &released), DUCTILE_ERR_DRIVER);
     assert_u64(released, 0);
     assert_u64(take(HUGE).at, 0);
     assert_u64(ductile_virtual_count(r.gpu, "host_register"), 1);
-    assert_ok(ductile_virtual_inject(r.gpu, NULL));
+    rig_mend(&r);
     assert_ok(dvmm_host_arena_fini(&arena));
     rig_close(&r);
 }

@@ -38,12 +38,6 @@ static uint64_t count(const char *call) {
     return ductile_virtual_count(r.gpu, call);
 }
 
-static void fail(const char *call, int code) {
-    ductile_virtual_fault fault = {
-        .struct_size = sizeof(fault), .call = call, .nth = 1, .code = code};
-    assert_ok(ductile_virtual_inject(r.gpu, &fault));
-}
-
 Test(marker, known_to_be_done_is_asked_no_more) {
     dvmm_marker *m = record();
     assert_ok(dvmm_marker_wait(&pool, m));
@@ -57,7 +51,7 @@ Test(marker, known_to_be_done_is_asked_no_more) {
 
 Test(marker, query_that_a_capture_refuses_says_not_yet) {
     dvmm_marker *m = record();
-    fail("event_query", DVMM_CAPTURE_UNSUPPORTED);
+    rig_fail(&r, "event_query", 1, DVMM_CAPTURE_UNSUPPORTED);
     assert_status(dvmm_marker_query(&pool, m), DUCTILE_ERR_NOT_READY);
     cr_assert(!dvmm_marker_is_done(m));
     drop(m);
@@ -89,7 +83,7 @@ Test(marker, of_the_context_is_used_again_like_others) {
 
 static void expect_no_context_marker(int code, ductile_status expected) {
     dvmm_marker *m = NULL;
-    fail("context_record", code);
+    rig_fail(&r, "context_record", 1, code);
     assert_status(dvmm_marker_record_context(&pool, &m), expected);
     cr_assert_null(m);
 }

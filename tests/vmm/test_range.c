@@ -25,15 +25,6 @@ static ductile_status reserve(uint64_t need, uint64_t wish, uint64_t budget, dvm
     return dvmm_range_reserve(r.d, need, wish, 0, budget, GRANULE, out);
 }
 
-static void fail(uint64_t nth, int code, int persistent) {
-    ductile_virtual_fault fault = {.struct_size = sizeof(fault),
-                                   .call = "address_reserve",
-                                   .nth = nth,
-                                   .code = code,
-                                   .persistent = persistent};
-    assert_ok(ductile_virtual_inject(r.gpu, &fault));
-}
-
 Test(range, is_as_large_as_wished_while_the_budget_allows) {
     dvmm_range range;
     assert_ok(reserve(GRANULE, DTI_GIB, BUDGET, &range));
@@ -71,7 +62,7 @@ Test(range, budget_refuses_without_a_call) {
 
 Test(range, halves_until_the_driver_has_room) {
     dvmm_range range;
-    fail(1, DVMM_OUT_OF_MEMORY, 0);
+    rig_fail(&r, "address_reserve", 1, DVMM_OUT_OF_MEMORY);
     assert_ok(reserve(GRANULE, DTI_GIB, BUDGET, &range));
     assert_u64(range.size, DTI_GIB / 2);
     assert_ok(dvmm_range_free(r.d, &range));
@@ -79,28 +70,26 @@ Test(range, halves_until_the_driver_has_room) {
 
 Test(range, tries_down_to_what_is_needed_and_then_says_out_of_addresses) {
     dvmm_range range;
-    fail(1, DVMM_OUT_OF_MEMORY, 1);
+    rig_fail_on(&r, "address_reserve", 1, DVMM_OUT_OF_MEMORY);
     assert_status(reserve(3 * GRANULE, 16 * GRANULE, BUDGET, &range), DUCTILE_ERR_OUT_OF_ADDRESSES);
     assert_u64(ductile_virtual_faults_fired(r.gpu), 4); /* of 16, 8, 4 and 3 granules */
     assert_u64(range.addr + range.size, 0);
-    assert_ok(ductile_virtual_inject(r.gpu, NULL));
+    rig_mend(&r);
 }
 
 Test(range, other_errors_end_the_tries_at_once) {
     dvmm_range range;
-    fail(1, DVMM_UNKNOWN, 1);
+    rig_fail_on(&r, "address_reserve", 1, DVMM_UNKNOWN);
     assert_status(reserve(GRANULE, DTI_GIB, BUDGET, &range), DUCTILE_ERR_DRIVER);
     assert_u64(ductile_virtual_faults_fired(r.gpu), 1);
     assert_u64(range.addr + range.size, 0);
-    assert_ok(ductile_virtual_inject(r.gpu, NULL));
+    rig_mend(&r);
 }
 
 Test(range, free_that_the_driver_refuses_leaves_it_reserved_and_counted) {
     dvmm_range range;
     assert_ok(reserve(GRANULE, GRANULE, BUDGET, &range));
-    ductile_virtual_fault fault = {
-        .struct_size = sizeof(fault), .call = "address_free", .nth = 1, .code = DVMM_UNKNOWN};
-    assert_ok(ductile_virtual_inject(r.gpu, &fault));
+    rig_fail(&r, "address_free", 1, DVMM_UNKNOWN);
     assert_status(dvmm_range_free(r.d, &range), DUCTILE_ERR_DRIVER);
     assert_u64(range.size, GRANULE);
     assert_u64(dvmm_range_process_total(), GRANULE);

@@ -40,13 +40,6 @@ static uint64_t answer_clock(void *ctx) {
     return told.clock;
 }
 
-static int answer_mem_info(void *ctx, uint64_t *free_bytes, uint64_t *total_bytes) {
-    (void)ctx;
-    *free_bytes = 1;
-    *total_bytes = 2;
-    return answer();
-}
-
 static int answer_reserve(void *ctx, uint64_t size, uint64_t alignment, ductile_addr hint,
                           ductile_addr *out) {
     (void)ctx, (void)size, (void)alignment, (void)hint;
@@ -94,7 +87,6 @@ static int answer_exchange(void *ctx, dvmm_capture_mode *mode) {
 
 static const dvmm_driver_ops answers = {.close = answer_close,
                                         .clock_ns = answer_clock,
-                                        .mem_info = answer_mem_info,
                                         .address_reserve = answer_reserve,
                                         .address_free = answer_span,
                                         .phys_create = answer_create,
@@ -164,17 +156,6 @@ Test(driver, running_out_of_addresses_is_no_lack_of_memory) {
 }
 
 /* ---- Outputs ------------------------------------------------------------------------------- */
-
-Test(driver, a_failure_leaves_zero_in_outputs) {
-    ductile_addr addr = 1;
-    uint64_t free_bytes = 9;
-    uint64_t total_bytes = 9;
-    told.code = DVMM_INVALID_VALUE;
-    assert_status(dvmm_address_reserve(d, GRANULE, &addr), DUCTILE_ERR_DRIVER);
-    assert_status(dvmm_mem_info(d, &free_bytes, &total_bytes), DUCTILE_ERR_DRIVER);
-    assert_u64(addr, 0);
-    assert_u64(free_bytes + total_bytes, 0);
-}
 
 Test(driver, who_cannot_tell_is_capturing) {
     dvmm_capture_status status = DVMM_CAPTURE_NONE;

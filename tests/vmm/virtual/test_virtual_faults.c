@@ -25,15 +25,6 @@ TestSuite(virtual_faults, .init = open_rig, .fini = close_rig);
 
 static const dvmm_phys_props plain;
 
-static void plan(const char *call, uint64_t nth, int code, int persistent) {
-    const ductile_virtual_fault fault = {.struct_size = sizeof(fault),
-                                         .call = call,
-                                         .nth = nth,
-                                         .code = code,
-                                         .persistent = persistent};
-    assert_ok(ductile_virtual_inject(r.gpu, &fault));
-}
-
 static void assert_fired(uint64_t n) {
     assert_u64(ductile_virtual_faults_fired(r.gpu), n);
 }
@@ -43,7 +34,7 @@ static void assert_fired(uint64_t n) {
 Test(virtual_faults, any_call_counts_when_none_is_named) {
     ductile_addr addr = 0;
     dvmm_phys phys = 0;
-    plan(NULL, 2, DVMM_UNKNOWN, 0);
+    rig_fail(&r, NULL, 2, DVMM_UNKNOWN);
     assert_ok(dvmm_address_reserve(r.d, r.granule, &addr));
     assert_status(dvmm_phys_create(r.d, r.granule, &plain, &phys), DUCTILE_ERR_DRIVER);
     assert_u64((unsigned)dvmm_last_code(), DVMM_UNKNOWN);
@@ -53,22 +44,22 @@ Test(virtual_faults, any_call_counts_when_none_is_named) {
 
 Test(virtual_faults, a_persistent_fault_stays_until_cleared) {
     dvmm_phys phys = 0;
-    plan("phys_create", 1, DVMM_OUT_OF_MEMORY, 1);
+    rig_fail_on(&r, "phys_create", 1, DVMM_OUT_OF_MEMORY);
     for (int i = 0; i < 5; i++) {
         assert_status(dvmm_phys_create(r.d, r.granule, &plain, &phys), DUCTILE_ERR_OUT_OF_MEMORY);
     }
     assert_fired(5);
-    assert_ok(ductile_virtual_inject(r.gpu, NULL));
+    rig_mend(&r);
     assert_ok(dvmm_phys_create(r.d, r.granule, &plain, &phys));
     assert_ok(dvmm_phys_release(r.d, phys));
 }
 
 Test(virtual_faults, every_call_of_the_seam_can_fail) {
     for (dvmm_call call = 0; call < DVMM_N_CALLS; call++) {
-        plan(dvmm_call_name(call), 1, DVMM_UNKNOWN, 0);
+        rig_fail(&r, dvmm_call_name(call), 1, DVMM_UNKNOWN);
         assert_fired(0);
     }
-    assert_ok(ductile_virtual_inject(r.gpu, NULL));
+    rig_mend(&r);
 }
 
 Test(virtual_faults, plans_that_mean_nothing_are_refused) {
@@ -83,12 +74,12 @@ Test(virtual_faults, plans_that_mean_nothing_are_refused) {
         assert_status(ductile_virtual_inject(r.gpu, &bad[i]), DUCTILE_ERR_INVALID_ARGUMENT);
     }
     assert_ok(ductile_virtual_inject(r.gpu, &good));
-    assert_ok(ductile_virtual_inject(r.gpu, NULL));
+    rig_mend(&r);
 }
 
 Test(virtual_faults, a_sticky_fault_poisons_the_device, .fini = NULL) {
     dvmm_phys phys = 0;
-    plan("phys_create", 1, DVMM_ILLEGAL_ADDRESS, 0);
+    rig_fail(&r, "phys_create", 1, DVMM_ILLEGAL_ADDRESS);
     assert_status(dvmm_phys_create(r.d, r.granule, &plain, &phys), DUCTILE_ERR_DEVICE_LOST);
     assert_u64((unsigned)rig_state(&r).poisoned, DVMM_ILLEGAL_ADDRESS);
     assert_code(RAW(&r, stream_sync, NULL), DVMM_ILLEGAL_ADDRESS);
