@@ -3,16 +3,11 @@
  * What the virtual GPU detects, and what orders work, in text (claims.txt): each claim is played on
  * a new device under every schedule, since how soon work completes must not matter.
  */
-#include "tests/support/numbered.h"
-#include "tests/support/rig.h"
-#include "tests/support/script.h"
+#include "tests/vmm/played.h"
 
 #include <pthread.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
-enum { MOST_WORDS = 7, MOST_EVENTS = 8, N_STREAMS = 10, MOST_HANDLES = 4 };
+enum { MOST_EVENTS = 8, N_STREAMS = 10, MOST_HANDLES = 4 };
 
 #define GRANULE ((uint64_t)2 << 20)
 
@@ -33,31 +28,14 @@ typedef struct stage {
 } stage;
 
 static stage s;
-static char *word[MOST_WORDS]; /* of the operation */
-
-static bool is(unsigned i, const char *text) {
-    return word[i] != NULL && strcmp(word[i], text) == 0;
-}
 
 /* ---- Operands ------------------------------------------------------------------------------ */
 
-/* "4096", "2M-512", "pair+2M" */
-static uint64_t number(const char *text) {
-    uint64_t sum = 0;
-    uint64_t part = 0;
-    char piece[32];
-    for (char sign = '+'; text != NULL && *text != '\0';) {
-        size_t n = strcspn(text, "+-");
-        (void)snprintf(piece, sizeof piece, "%.*s", (int)n, text);
-        part = strcmp(piece, "pair") == 0    ? s.pair - s.at
-               : strcmp(piece, "range") == 0 ? s.range - s.at
-                                             : 0;
-        cr_assert(part != 0 || script_number(piece, &part), "%s is no number", piece);
-        sum = sign == '+' ? sum + part : sum - part;
-        sign = text[n];
-        text += n + (sign != '\0');
-    }
-    return sum;
+/* "pair", "range" */
+static bool is_place(const char *text, uint64_t *out) {
+    bool is_pair = strcmp(text, "pair") == 0;
+    *out = (is_pair ? s.pair : s.range) - s.at;
+    return is_pair || strcmp(text, "range") == 0;
 }
 
 static ductile_addr place(unsigned i) {
@@ -101,20 +79,9 @@ static dvmm_event *event(unsigned i) {
 
 /* What the call gave is the driver's code behind "->", or 0. */
 static void gives(int code) {
-    int expected = 0;
-    for (unsigned i = 1; i + 1 < MOST_WORDS; i++) {
-        expected = is(i, "->") ? (int)number(word[i + 1]) : expected;
-    }
+    const char *told = behind("->");
+    int expected = told != NULL ? (int)number(told) : 0;
     cr_assert_eq(code, expected, "it gave %d", code);
-}
-
-/* What the operation gave is that of which the word behind it tells; nothing tells of success. */
-static void gave(ductile_status status, unsigned i) {
-    ductile_status expected = is(i, "refused")       ? DUCTILE_ERR_CAPTURING
-                              : is(i, "unsupported") ? DUCTILE_ERR_UNSUPPORTED
-                              : is(i, "failed")      ? DUCTILE_ERR_DRIVER
-                                                     : DUCTILE_OK;
-    assert_status(status, expected);
 }
 
 /* ---- Work ---------------------------------------------------------------------------------- */
@@ -142,28 +109,27 @@ static void play_writes(void) {
 /* "fill 1 0 512 7": by the program; "fills 1 0 512": by the allocator; "failed" behind either. */
 static void play_fill(void) {
     gave(ductile_virtual_fill(s.r.gpu, place(2), (uint8_t)number(word[4]), number(word[3]),
-                              *stream(1)),
-         5);
+                              *stream(1)));
 }
 
 static void play_fills(void) {
-    gave(dvmm_fill(s.r.d, place(2), 0, number(word[3]), *stream(1)), 4);
+    gave(dvmm_fill(s.r.d, place(2), 0, number(word[3]), *stream(1)));
 }
 
 static void play_copy(void) {
-    gave(dvmm_copy(s.r.d, place(2), place(3), number(word[4]), *stream(1)), 5);
+    gave(dvmm_copy(s.r.d, place(2), place(3), number(word[4]), *stream(1)));
 }
 
 /* "upload p 0 failed": a byte. */
 static void play_upload(void) {
     const uint8_t byte = 1;
-    gave(dvmm_upload(s.r.d, place(2), &byte, 1, *stream(1)), 3);
+    gave(dvmm_upload(s.r.d, place(2), &byte, 1, *stream(1)));
 }
 
 /* "byte 1 0 7": a read by the host, behind the stream's work; "byte 1 0 failed". */
 static void play_byte(void) {
     uint8_t got = 0;
-    gave(ductile_virtual_read_back(s.r.gpu, &got, place(2), 1, *stream(1)), 3);
+    gave(ductile_virtual_read_back(s.r.gpu, &got, place(2), 1, *stream(1)));
     cr_assert(word[3] == NULL || is(3, "failed") || got == number(word[3]), "it is %d", got);
 }
 
@@ -196,8 +162,7 @@ static void play_sync(void) {
 /* "record e0 1", "record e0 context", "record e0 context refused" */
 static void play_record(void) {
     gave(is(2, "context") ? dvmm_context_record(s.r.d, *event(1))
-                          : dvmm_event_record(s.r.d, *event(1), *stream(2)),
-         3);
+                          : dvmm_event_record(s.r.d, *event(1), *stream(2)));
 }
 
 static void play_wait(void) {
@@ -462,14 +427,11 @@ static void play_rest(void) {
 
 /* ---- What is seen -------------------------------------------------------------------------- */
 
-/* "fault map", "fault unmap 2": of that effect. */
-static void play_fault(void) {
-    const ductile_virtual_fault it = {.struct_size = sizeof it,
-                                      .call = word[1],
-                                      .nth = 1,
-                                      .code = DVMM_INVALID_VALUE,
-                                      .effect = word[2] != NULL ? (int)number(word[2]) : 1};
-    assert_ok(ductile_virtual_inject(s.r.gpu, &it));
+PLAY_EVERY_DEVICE(&s.r)
+
+/* "lost": the device is, by that code. */
+static void play_lost(void) {
+    assert_u64((unsigned)rig_state(&s.r).poisoned, number(word[1]));
 }
 
 /* "ours 1", "theirs x": whether the stream is of the driver's context. */
@@ -479,11 +441,6 @@ static void play_ours(void) {
 
 static void play_theirs(void) {
     cr_assert(!dvmm_stream_is_ours(s.r.d, *stream(1)));
-}
-
-/* "called unmap 2": since the beginning. */
-static void play_called(void) {
-    assert_u64(ductile_virtual_count(s.r.gpu, word[1]), number(word[2]));
 }
 
 /* "clock", and "took 200" nanoseconds since. */
@@ -511,45 +468,22 @@ static void play_saw(void) {
 
 /* ---- Playing ------------------------------------------------------------------------------- */
 
-#define VERB(name)                                                                                 \
-    { #name, play_##name }
+static const verb verbs[] = {
+    VERB(reads),     VERB(writes),  VERB(fill),      VERB(fills),       VERB(copy),
+    VERB(byte),      VERB(upload),  VERB(order),     VERB(destroy),     VERB(new),
+    VERB(sync),      VERB(record),  VERB(wait),      VERB(await),       VERB(known),
+    VERB(advance),   VERB(pending), VERB(done),      VERB(gate),        VERB(open),
+    VERB(elsewhere), VERB(begin),   VERB(end),       VERB(over),        VERB(unmap),
+    VERB(map),       VERB(twice),   VERB(pair),      VERB(alloc),       VERB(release),
+    VERB(access),    VERB(close),   VERB(reserve),   VERB(unreserve),   VERB(create),
+    VERB(forget),    VERB(place),   VERB(back),      VERB(take_away),   VERB(let),
+    VERB(let_both),  VERB(can),     VERB(they_can),  VERB(left),        VERB(mem_free),
+    VERB(end_event), VERB(query),   VERB(capture),   VERB(end_capture), VERB(launch),
+    VERB(drop),      VERB(rest),    OF_EVERY_DEVICE, VERB(saw),         VERB(captured),
+    VERB(free_gate), VERB(ours),    VERB(theirs),    VERB(clock),       VERB(took),
+    VERB(lost)};
 
-static const struct {
-    const char *name;
-    void (*play)(void);
-} verbs[] = {VERB(reads),     VERB(writes),  VERB(fill),     VERB(fills),       VERB(copy),
-             VERB(byte),      VERB(upload),  VERB(order),    VERB(destroy),     VERB(new),
-             VERB(sync),      VERB(record),  VERB(wait),     VERB(await),       VERB(known),
-             VERB(advance),   VERB(pending), VERB(done),     VERB(gate),        VERB(open),
-             VERB(elsewhere), VERB(begin),   VERB(end),      VERB(over),        VERB(unmap),
-             VERB(map),       VERB(twice),   VERB(pair),     VERB(alloc),       VERB(release),
-             VERB(access),    VERB(close),   VERB(reserve),  VERB(unreserve),   VERB(create),
-             VERB(forget),    VERB(place),   VERB(back),     VERB(take_away),   VERB(let),
-             VERB(let_both),  VERB(can),     VERB(they_can), VERB(left),        VERB(mem_free),
-             VERB(end_event), VERB(query),   VERB(capture),  VERB(end_capture), VERB(launch),
-             VERB(drop),      VERB(rest),    VERB(fault),    VERB(saw),         VERB(captured),
-             VERB(free_gate), VERB(ours),    VERB(theirs),   VERB(called),      VERB(clock),
-             VERB(took)};
-
-static const scenario *now;
-static unsigned now_schedule;
-static char now_text[64]; /* what is played */
-
-static void play_operation(char *text) {
-    char *rest_of = NULL;
-    for (unsigned i = 0; i < MOST_WORDS; i++) {
-        word[i] = strtok_r(i == 0 ? text : NULL, " ", &rest_of);
-    }
-    for (size_t i = 0; i < sizeof verbs / sizeof *verbs; i++) {
-        if (is(0, verbs[i].name)) {
-            verbs[i].play();
-            return;
-        }
-    }
-    cr_assert_fail("what is %s?", word[0]);
-}
-
-static void open_stage(unsigned schedule, bool has_old_driver) {
+static void open_stage(unsigned schedule, const scenario *claim) {
     static const int both[] = {0, 1};
     ductile_virtual_options options;
     ductile_virtual_options_init(&options);
@@ -557,51 +491,15 @@ static void open_stage(unsigned schedule, bool has_old_driver) {
     options.lag = 3;
     options.seed = 11;
     options.n_devices = 2;
-    options.no_context_events = has_old_driver;
+    options.no_context_events = claim->has_old_driver;
     memset(&s, 0, sizeof s);
     rig_open(&s.r, &options);
     s.at = rig_row(&s.r, 2);
     assert_ok(dvmm_set_access_for(s.r.d, s.at, 2 * GRANULE, DVMM_ACCESS_RW, both, 2));
 }
 
-static void play_claim(const scenario *claim, unsigned schedule) {
-    char text[1024];
-    now = claim;
-    now_schedule = schedule;
-    open_stage(schedule, claim->has_old_driver);
-    for (size_t i = 0; i < claim->n_lines; i++) {
-        char *rest_of = NULL;
-        (void)snprintf(text, sizeof text, "%s", claim->lines[i]);
-        for (char *at = strtok_r(text, ";", &rest_of); at != NULL;
-             at = strtok_r(NULL, ";", &rest_of)) {
-            (void)snprintf(now_text, sizeof now_text, "line %u:%s", claim->numbers[i], at);
-            play_operation(at);
-        }
-    }
+static void close_stage(void) {
     rig_abandon(&s.r);
-    now = NULL;
 }
 
-static script claims;
-
-ParameterizedTestParameters(virtual_claims, hold_under_every_schedule) {
-    assert_fine(script_read(&claims, CLAIMS));
-    return numbered(0, claims.n);
-}
-
-static void say_what_failed(void) {
-    if (now != NULL) {
-        cr_log_error("%s: schedule %u, %s", now->name, now_schedule, now_text);
-    }
-}
-
-ParameterizedTest(uint64_t *i, virtual_claims, hold_under_every_schedule, .fini = say_what_failed) {
-    assert_fine(script_read(&claims, CLAIMS));
-    for (unsigned schedule = 0; schedule < 4; schedule++) {
-        if ((claims.all[*i].schedules >> schedule & 1) != 0) {
-            play_claim(&claims.all[*i], schedule);
-        }
-    }
-    free(claims.all);
-    free(claims.text);
-}
+PLAY_EACH(virtual_claims, CLAIMS, open_stage, close_stage)

@@ -160,3 +160,75 @@ Test(virtual_device, has_a_name_for_every_kind_of_violation) {
     }
     cr_assert_str_eq(ductile_virtual_violation_name((ductile_violation)99), "unknown");
 }
+
+/* ---- Faults and the log -------------------------------------------------------------------- */
+
+Test(virtual_device, can_fail_every_call_of_the_seam) {
+    rig_open(&r, NULL);
+    for (dvmm_call call = 0; call < DVMM_N_CALLS; call++) {
+        rig_fail(&r, dvmm_call_name(call), 1, DVMM_UNKNOWN);
+        assert_u64(ductile_virtual_faults_fired(r.gpu), 0);
+    }
+    rig_mend(&r);
+}
+
+Test(virtual_device, refuses_plans_of_faults_that_mean_nothing) {
+    const ductile_virtual_fault good = {
+        .struct_size = sizeof(good), .call = "map", .nth = 1, .code = DVMM_UNKNOWN};
+    ductile_virtual_fault bad[] = {good, good, good, good};
+    bad[0].call = "mop";
+    bad[1].nth = 0;
+    bad[2].code = 0;
+    bad[3].effect = 3;
+    rig_open(&r, NULL);
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        assert_status(ductile_virtual_inject(r.gpu, &bad[i]), DUCTILE_ERR_INVALID_ARGUMENT);
+    }
+    assert_ok(ductile_virtual_inject(r.gpu, &good));
+    assert_u64(ductile_virtual_count(r.gpu, "no_such_call"), UINT64_MAX);
+    rig_mend(&r);
+}
+
+typedef struct sink {
+    char text[1000];
+    size_t length;
+    size_t n_writes;
+    size_t end_after;
+} sink;
+
+static int take(void *user, const char *text, size_t length) {
+    sink *s = user;
+    memcpy(s->text + s->length, text, length);
+    s->length += length;
+    s->text[s->length] = '\0';
+    return ++s->n_writes == s->end_after;
+}
+
+static void open_logging(void) {
+    ductile_virtual_options o = options();
+    o.log_calls = 4;
+    rig_open(&r, &o);
+}
+
+Test(virtual_device, keeps_the_latest_calls_in_order_in_its_log) {
+    char line[100];
+    sink s = {.end_after = 0};
+    open_logging();
+    ductile_addr addr = rig_row(&r, 1);
+    assert_code(RAW(&r, unmap, addr, 1), DVMM_INVALID_VALUE);
+    rig_unrow(&r, addr, 1);
+    assert_ok(ductile_virtual_write_log(r.gpu, take, &s));
+    (void)snprintf(line, sizeof(line), "6 unmap 0x%llx 1 1\n7 unmap 0x%llx %llu 0\n", addr, addr,
+                   (unsigned long long)r.granule);
+    cr_assert_not_null(strstr(s.text, line), "%s is not in\n%s", line, s.text);
+    assert_u64(s.n_writes, 4);
+    cr_assert_eq(strncmp(s.text, "5 phys_release ", 15), 0, "%s", s.text);
+}
+
+Test(virtual_device, ends_its_log_where_the_writer_has_had_enough) {
+    sink s = {.end_after = 2};
+    open_logging();
+    rig_unrow(&r, rig_row(&r, 1), 1);
+    assert_ok(ductile_virtual_write_log(r.gpu, take, &s));
+    assert_u64(s.n_writes, 2);
+}
