@@ -1,13 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The handle store, the host arena, address ranges, markers and the probe of exports, in text
- * (parts.txt): what they hold and count, what they ask of the driver, and what a refusal leaves. */
+/* The handle store, the host arena, address ranges, markers and what is asked of device and kernel,
+ * in text (parts.txt): what they hold and count, what they ask of the driver, and what a refusal
+ * leaves. */
 #include "tests/vmm/played.h"
+#include "vmm/control_group.h"
 #include "vmm/export.h"
 #include "vmm/handle.h"
 #include "vmm/host_arena.h"
 #include "vmm/host_pages.h"
 #include "vmm/marker.h"
 #include "vmm/range.h"
+
+#include <sys/stat.h>
+#include <unistd.h>
 
 #define GRANULE ((uint64_t)2 << 20)
 #define BUDGET ((uint64_t)64 << 30) /* of addresses */
@@ -21,6 +26,7 @@ static struct {
     dvmm_marker_pool markers;
     ductile_stream stream;
     bool may_leave;
+    char root[64]; /* of control groups; "": none */
     dvmm_handle *handles[LETTERS];
     dvmm_host_span spans[LETTERS];
     dvmm_range ranges[LETTERS];
@@ -294,6 +300,48 @@ static void play_others(void) {
     cr_assert_neq(s.events[letter(1)]->event, s.events[letter(2)]->event);
 }
 
+/* ---- What a container may take: files as the kernel shows them ------------------------------ */
+
+static const char *path_of(const char *name) {
+    static char path[256];
+    if (s.root[0] == '\0') {
+        (void)snprintf(s.root, sizeof s.root, "%s/control_group.XXXXXX", P_tmpdir);
+        cr_assert_not_null(mkdtemp(s.root));
+    }
+    (void)snprintf(path, sizeof path, "%s/%s", s.root, name);
+    return path;
+}
+
+/* "file job/memory.stat anon 550": one more line of it, in folders that are made. */
+static void play_file(void) {
+    char path[256];
+    (void)snprintf(path, sizeof path, "%s", path_of(word[1]));
+    for (char *at = path + strlen(s.root) + 1; (at = strchr(at, '/')) != NULL; at++) {
+        *at = '\0';
+        (void)mkdir(path, 0700);
+        *at = '/';
+    }
+    FILE *file = fopen(path, "a");
+    cr_assert_not_null(file);
+    (void)fprintf(file, "%s%s%s\n", word[2], word[3] != NULL ? " " : "",
+                  word[3] != NULL ? word[3] : "");
+    cr_assert_eq(fclose(file), 0);
+}
+
+/* "remains 450", "remains all": of the groups that the file "groups" names, which goes. */
+static void play_remains(void) {
+    char groups[256];
+    (void)snprintf(groups, sizeof groups, "%s", path_of("groups"));
+    assert_u64(dvmm_control_group_rest(groups, s.root), number(word[1]));
+    (void)unlink(groups);
+}
+
+static void remove_root(void) {
+    char command[128];
+    (void)snprintf(command, sizeof command, "rm -r '%s'", s.root);
+    cr_assert_eq(system(command), 0);
+}
+
 /* ---- Playing ------------------------------------------------------------------------------- */
 
 static const verb verbs[] = {
@@ -303,7 +351,7 @@ static const verb verbs[] = {
     VERB(again),     VERB(span),       VERB(part),  VERB(cut),    VERB(give),    VERB(grow),
     VERB(keep),      VERB(bytes),      VERB(room),  VERB(range),  VERB(unrange), VERB(ranges),
     VERB(record),    VERB(record_all), VERB(query), VERB(wait),   VERB(wait_on), VERB(undone),
-    VERB(hold),      VERB(drop),       VERB(same),  VERB(others)};
+    VERB(hold),      VERB(drop),       VERB(same),  VERB(others), VERB(file),    VERB(remains)};
 
 static void open_parts(unsigned schedule, const scenario *claim) {
     (void)claim;
@@ -317,6 +365,9 @@ static void open_parts(unsigned schedule, const scenario *claim) {
 
 /* Nothing is left, but for what the store has lost. */
 static void close_parts(void) {
+    if (s.root[0] != '\0') {
+        remove_root();
+    }
     if (rig_state(&s.r).poisoned != 0) {
         rig_abandon(&s.r);
         return;
