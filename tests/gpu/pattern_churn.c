@@ -8,7 +8,7 @@
  * come back each time. What has to stay flat is measured at the end of each twentieth (flat.h).
  *
  *     pattern_churn [--virtual | --device N] [--soak] [--seconds N] [--cycles N] [--operations N]
- *                   [--streams N] [--limit BYTES] [--seed N] [--state FILE]
+ *                   [--streams N] [--limit BYTES] [--seed N] [--state FILE] [--no-control]
  *
  * --soak: meanwhile another program takes most of the device and gives it back (lung.h), and after
  * each cycle a graph is captured and launched, and a pool is paused and resumed.
@@ -16,9 +16,9 @@
  * the last piece ended; a file that is not there begins one with --seed.
  *
  * First, on CUDA, the control: in a child, memory is unmapped under kernels that read it. That has
- * to be seen. Prints one figure a line. Ends with 1 when anything is wrong, also when no handle was
- * recycled or compacted, because then nothing was tested; 77 without a device; 3 when it ran out of
- * time.
+ * to be seen (not with --no-control: a tool that watches would see the child's mistake). Prints one
+ * figure a line. Ends with 1 when anything is wrong, also when no handle was recycled or compacted,
+ * because then nothing was tested; 77 without a device; 3 when it ran out of time.
  */
 #include "tests/support/command.h"
 #include "tests/support/complain.h"
@@ -51,6 +51,7 @@ enum {
 typedef struct request {
     bool is_virtual;
     bool is_soak;
+    bool has_no_control;
     int device;
     uint64_t seconds;
     uint64_t cycles;
@@ -600,6 +601,7 @@ static void read_request(request *r, int argc, char **argv) {
         {"--operations", .number = &r->operations},
         {"--soak", .flag = &r->is_soak},
         {"--state", .text = &r->state, .placeholder = "FILE"},
+        {"--no-control", .flag = &r->has_no_control},
     };
     command_read("pattern_churn", options, sizeof options / sizeof *options, argc, argv);
     if (r->n_streams < 1 || r->n_streams > MOST_STREAMS) {
@@ -617,7 +619,8 @@ int main(int argc, char **argv) {
     command_end_after(r.seconds * 2 + 120);
     double begin = seconds_now();
     const char *why = go_on(&r, &the_churn.behind);
-    why = why == NULL && !r.is_virtual ? program_control(unmap_under_kernels) : why;
+    why = why == NULL && !r.is_virtual && !r.has_no_control ? program_control(unmap_under_kernels)
+                                                            : why;
     if (why == NULL && r.is_soak && !r.is_virtual) {
         why = lung_fork(&the_churn.lung, r.device, r.seed + 1);
     }
