@@ -376,6 +376,11 @@ static void play_left(void) {
     assert_status(ductile_virtual_set_external_bytes(s.r.gpu, total), DUCTILE_ERR_OUT_OF_MEMORY);
 }
 
+/* "peak 12M": the most that was in use. */
+static void play_peak(void) {
+    assert_u64(rig_state(&s.r).used_peak_bytes, number(word[1]));
+}
+
 /* "mem_free pair+512 -> 1" */
 static void play_mem_free(void) {
     gives(RAW(&s.r, mem_free, place(1)));
@@ -481,7 +486,7 @@ static const verb verbs[] = {
     VERB(end_event), VERB(query),   VERB(capture),   VERB(end_capture), VERB(launch),
     VERB(drop),      VERB(rest),    OF_EVERY_DEVICE, VERB(saw),         VERB(captured),
     VERB(free_gate), VERB(ours),    VERB(theirs),    VERB(clock),       VERB(took),
-    VERB(lost)};
+    VERB(peak),      VERB(lost)};
 
 static void open_stage(unsigned schedule, const scenario *claim) {
     static const int both[] = {0, 1};

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Memory of the virtual GPU beyond what claims.txt and the rows of tests/conformance state: where
- * addresses end, that nothing overlaps, how small allocations lie, and how much there may be.
+ * addresses end, that nothing overlaps, and how small allocations lie.
  */
 #include "tests/support/rig.h"
 #include "tests/support/rng.h"
@@ -156,17 +156,4 @@ Test(virtual_memory, small_allocations_share_granules) {
     for (size_t i = 0; i < 1000; i++) {
         assert_ok(dvmm_mem_free(r.d, addr[(i * 7) % 1000]));
     }
-}
-
-/* ---- Scale --------------------------------------------------------------------------------- */
-
-/* All of an H200 in the smallest handles. */
-Test(virtual_memory, a_full_device_of_granules_is_held) {
-    uint64_t n = dvmm_get_caps(r.d)->total_bytes / r.granule;
-    ductile_addr addr = rig_row(&r, n);
-    ductile_virtual_state s = rig_state(&r);
-    assert_u64(s.handles, n);
-    assert_u64(s.mappings, n);
-    assert_u64(s.used_bytes, n * r.granule);
-    rig_unrow(&r, addr, n);
 }
