@@ -7,6 +7,7 @@ lines in misuse.txt. Each says what its words mean."""
 
 import ast
 import json
+import operator
 import pickle
 import re
 import sys
@@ -18,6 +19,7 @@ from running import Runs
 
 CASES = [Path(__file__).with_name(f"{name}.txt") for name in ("recordings", "models", "misuse")]
 FILE = "case.trace"
+SIGNS = {"=": operator.eq, "<": operator.lt, ">": operator.gt}
 # For misuse.txt.
 FILES = {"cut.trace": b"a 1 512 0\na 2 512\n", "good.trace": b"a 1 512 0\n", "empty.trace": b"# nothing\n"}
 OPTIONS = re.compile(r"(?:--[a-z]+(?: |=)\S+ )*")
@@ -261,11 +263,11 @@ def lines_of(content):
 # ---- Judging -----------------------------------------------------------------------------------
 
 def expect(runs, name, claims, value_of):
-    """Each of "NAME = VALUE; NAME < VALUE"."""
+    """Each of "NAME = VALUE; NAME < VALUE; NAME > VALUE"."""
     for claim in claims.split("; "):
-        of, sign, value = re.fullmatch(r"(.*) ([=<]) (.*)", claim).groups()
+        of, sign, value = re.fullmatch(r"(.*) ([=<>]) (.*)", claim).groups()
         got, wanted = value_of(of), ast.literal_eval(in_bytes(value))
-        if not (got == wanted if sign == "=" else got < wanted):
+        if not SIGNS[sign](got, wanted):
             runs.complain(name, f"{of} is {got}, not {sign} {wanted}")
 
 
@@ -336,6 +338,13 @@ def judge_seeds(runs, name, case, options, rest):
     first, again, other = (written(runs, [*case.words, *more]) for more in ([], [], ["--seed", "2"]))
     if first != again or lines_of(first) == lines_of(other):
         runs.complain(name, "the seed does not decide")
+
+
+def judge_runs(runs, name, case, options, rest):
+    """Of every run."""
+    said = runs.says(name, ["generate", *case.words, *options, "--json", "--device", "virtual"]) or ""
+    for row in map(json.loads, said.splitlines()):
+        expect(runs, f"{name}: {row['contender']}", rest, row.get)
 
 
 def judge_like(runs, name, case, options, rest):
