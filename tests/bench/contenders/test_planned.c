@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Placement by plan: packing keeps lives apart, steps are followed and left as they should be, and
- * the contender puts the requests of a step that comes again where its layout has them.
+ * Placement by plan: packing keeps lives apart, and steps are followed and left as they should be.
+ * What the contender makes of steps that come again is in tests/bench/recordings.txt.
  */
 #include "bench/contenders/plan_steps.h"
 #include "tests/bench/program.h"
@@ -142,12 +142,6 @@ Test(plan_steps, a_refused_one_is_followed_again_in_the_next_step_only) {
 
 /* ---- The contender ------------------------------------------------------------------------- */
 
-static void open_with(const char *setting) {
-    start_with(&contender_planned, 4096 * MIB, setting, DUCTILE_SCHEDULE_EAGER);
-}
-
-/* 80 MiB are live at most. Best fit needs 100: the large request finds 20 MiB free on one side of
- * what stays, and on the other 20 that can grow. */
 static void run_awkward_step(void) {
     ductile_addr first = take(20 * MIB);
     ductile_addr stays = take(20 * MIB);
@@ -159,46 +153,8 @@ static void run_awkward_step(void) {
     give(large);
 }
 
-Test(planned, a_step_that_comes_again_uses_what_its_layout_needs) {
-    open_with(NULL);
-    run_awkward_step();
-    contender_stats once = stats();
-    cr_expect_eq(once.plan.placed, 0);
-    cr_expect_eq(once.reserved_peak_bytes, 100 * MIB);
-    for (int i = 0; i < 3; i++) {
-        run_awkward_step();
-    }
-    contender_stats later = stats();
-    cr_expect_eq(later.plan.requests, 16);
-    cr_expect_geq(later.plan.placed, 11);
-    cr_expect_eq(later.reserved_peak_bytes, once.reserved_peak_bytes);
-    cr_expect_eq(later.plan.touched_bytes, 80 * MIB);
-    end_as_it_is();
-}
-
-Test(planned, where_memory_is_missing_free_handles_move_if_told) {
-    open_with("planned.moves=1");
-    ductile_addr first = take(20 * MIB);
-    (void)take(20 * MIB);
-    give(first);
-    (void)take(40 * MIB);
-    cr_expect_eq(stats().reserved_bytes, 60 * MIB);
-    cr_expect_eq(stats().creates, 3);
-    end_as_it_is();
-}
-
-Test(planned, without_moves_it_grows) {
-    open_with(NULL);
-    ductile_addr first = take(20 * MIB);
-    (void)take(20 * MIB);
-    give(first);
-    (void)take(40 * MIB);
-    cr_expect_eq(stats().reserved_bytes, 80 * MIB);
-    end_as_it_is();
-}
-
 Test(planned, a_trim_between_steps_does_no_harm) {
-    open_with("planned.handle_mib=2");
+    start_with(&contender_planned, 4096 * MIB, "planned.handle_mib=2", DUCTILE_SCHEDULE_EAGER);
     for (int i = 0; i < 4; i++) {
         run_awkward_step();
         cr_assert_eq(now.ops->trim(now.self), DUCTILE_OK);
