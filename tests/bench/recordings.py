@@ -18,6 +18,7 @@ from pathlib import Path
 from running import Runs
 
 CASES = [Path(__file__).with_name(f"{name}.txt") for name in ("recordings", "models", "misuse")]
+TRACES = Path(__file__).resolve().parents[2] / "bench/traces"
 FILE = "case.trace"
 SIGNS = {"=": operator.eq, "<": operator.lt, ">": operator.gt}
 # For misuse.txt.
@@ -111,11 +112,16 @@ class Text:
         self.lines.append(" ".join(in_bytes(word) for word in words))
 
 
-class Pickle:
-    """The bytes of a file, as Python would write them."""
+class Bytes:
+    """Of a file."""
 
-    def __init__(self, text):
-        self.bytes = ast.literal_eval(f'b"{text}"')
+    def __init__(self, content):
+        self.bytes = content
+
+
+def bytes_of(text):
+    """As Python would write them."""
+    return ast.literal_eval(f'b"{text}"')
 
 
 class Model:
@@ -130,7 +136,7 @@ def history_with_size(text):
     there = 0x1234567
     history = Snapshot()
     history.add("alloc", "1000", str(there))
-    return content_of(None, history).replace(b"J" + there.to_bytes(4, "little"), Pickle(text).bytes)
+    return content_of(None, history).replace(b"J" + there.to_bytes(4, "little"), bytes_of(text))
 
 
 def content_of(runs, recording):
@@ -138,7 +144,7 @@ def content_of(runs, recording):
         return pickle.dumps(recording.content, protocol=4)
     if isinstance(recording, Model):
         return written(runs, recording.words)
-    return recording.bytes if isinstance(recording, Pickle) else "\n".join([*recording.lines, ""]).encode()
+    return recording.bytes if isinstance(recording, Bytes) else "\n".join([*recording.lines, ""]).encode()
 
 
 def written(runs, words):
@@ -155,8 +161,7 @@ def read_short(word, rest):
         case = Text()
         case.lines = text.split("; ")
     else:
-        case = Pickle(text)
-        case.bytes = history_with_size(text) if word == "size" else case.bytes
+        case = Bytes(history_with_size(text) if word == "size" else bytes_of(text))
     return f"{word} {text}", case, [("gives" if expected.startswith("a ") else "refuses", [], expected)]
 
 
@@ -167,6 +172,8 @@ def read_cases(lines):
         word, _, rest = line.strip().partition(" ")
         if word in ("snapshot", "trace"):
             cases.append((rest, Snapshot() if word == "snapshot" else Text(), []))
+        elif word == "recorded":
+            cases.append((rest, Bytes((TRACES / f"{rest}.trace.gz").read_bytes()), []))
         elif word == "model":
             cases.append((f"model {rest}", Model(rest), []))
         elif word in ("bad", "pickle", "size"):

@@ -1,19 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The rivals follow PyTorch's published rules to the block: what a rule says is read off the
- * addresses they return; what they hold, by sizes, splits, growth and the cap, is in
- * tests/bench/recordings.txt. On the recorded runs they must need what PyTorch itself needed.
+ * addresses they return; what they hold, by sizes, splits, growth and the cap, and on recorded
+ * runs, is in tests/bench/recordings.txt.
  */
 #include "bench/contenders/contender.h"
 #include "bench/contenders/rival_set.h"
-#include "bench/replay/replay_engine.h"
-#include "bench/trace/trace_read.h"
 #include "tests/bench/program.h"
 #include "vmm/driver/open_virtual.h"
 
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 /* ---- Containers ---------------------------------------------------------------------------- */
 
@@ -205,56 +201,6 @@ OF(expandable, a_failing_map_changes_nothing, 0) {
     cr_expect_eq(stats().reserved_bytes, 0);
     (void)take(50 * MIB);
     cr_expect_eq(stats().reserved_bytes, 60 * MIB);
-}
-
-/* ---- Recorded runs ------------------------------------------------------------------------- */
-
-/* What PyTorch 2.11 reserved on an H200 for the recorded runs, in MiB (bench/traces/README.md). */
-typedef struct recorded {
-    const char *trace;
-    uint64_t native;
-    uint64_t expandable;
-    double tolerance;
-} recorded;
-
-static const recorded runs[] = {
-    {"gpt2_medium_var_batch_seq", 45788, 33680, 0.015},
-    {"llama_1b_lora_recompute", 40228, 18418, 0.015},
-    {"resnet50_var_batch_res", 26754, 14234, 0.015},
-    {"vit_multistream_record", 22468, 10186, 0.03},
-    {"fsdp2_llama", 20488, 13408, 0.015},
-};
-
-static trace *load_recorded(const char *name) {
-    char path[4096];
-    trace_error error;
-    (void)snprintf(path, sizeof path, "%s/%s.trace.gz", RECORDED_TRACES, name);
-    trace *t = trace_load(path, TRACE_BUSIEST_GPU, &error);
-    cr_assert_not_null(t, "%s: %s", path, error.reason);
-    return t;
-}
-
-static void expect_near(const trace *t, const contender_ops *ops, uint64_t mib, double tolerance) {
-    bench_device device;
-    char reason[128] = "";
-    replay_result result;
-    cr_assert(bench_device_find(BENCH_DEVICE_VIRTUAL, 0, &device, reason, sizeof reason));
-    const replay_spec spec = {.trace = t, .device = &device, .contender = ops, .n_passes = 1};
-    replay_run(&spec, &result);
-    cr_assert_eq(result.outcome, RUN_COMPLETED, "%s", result.message);
-    cr_expect_eq(result.violations, 0);
-    double ratio = (double)result.total.reserved_peak_bytes / (double)(mib * MIB);
-    cr_expect(ratio > 1 - tolerance && ratio < 1 + tolerance, "%s, %s: %.4f of PyTorch's", t->name,
-              ops->name, ratio);
-}
-
-Test(rivals, reserve_what_pytorch_reserved_for_recorded_runs) {
-    for (size_t i = 0; i < sizeof runs / sizeof runs[0]; i++) {
-        trace *t = load_recorded(runs[i].trace);
-        expect_near(t, &contender_classic, runs[i].native, runs[i].tolerance);
-        expect_near(t, &contender_expandable, runs[i].expandable, runs[i].tolerance);
-        trace_free(t);
-    }
 }
 
 /* ---- The driver's own ---------------------------------------------------------------------- */
