@@ -77,13 +77,7 @@ static inline void rig_fail(const rig *r, const char *call, uint64_t nth, int co
     assert_ok(ductile_virtual_inject(r->gpu, &fault));
 }
 
-/* And all behind it, until rig_mend. */
-static inline void rig_fail_on(const rig *r, const char *call, uint64_t nth, int code) {
-    const ductile_virtual_fault fault = {
-        .struct_size = sizeof fault, .call = call, .nth = nth, .code = code, .persistent = 1};
-    assert_ok(ductile_virtual_inject(r->gpu, &fault));
-}
-
+/* No call fails from now on. */
 static inline void rig_mend(const rig *r) {
     assert_ok(ductile_virtual_inject(r->gpu, NULL));
 }
