@@ -6,6 +6,7 @@ What ductile-bench makes of the traces and snapshots in recordings.txt, of the m
 lines in misuse.txt. Each says what its words mean."""
 
 import ast
+import gzip
 import json
 import operator
 import pickle
@@ -142,8 +143,8 @@ def history_with_size(text):
 def content_of(runs, recording):
     if isinstance(recording, Snapshot):
         return pickle.dumps(recording.content, protocol=4)
-    if isinstance(recording, Model):
-        return written(runs, recording.words)
+    if isinstance(recording, Model):  # churn is no trace
+        return written(runs, recording.words) if recording.words[0] != "churn" else b""
     return recording.bytes if isinstance(recording, Bytes) else "\n".join([*recording.lines, ""]).encode()
 
 
@@ -181,8 +182,8 @@ def read_cases(lines):
         elif word == "misuse":
             cases.append((rest, None, [(word, [], rest)]))
         elif word in JUDGES:
-            options = OPTIONS.match(rest).group().split()
-            cases[-1][2].append((word, options, rest.split(" ", len(options))[-1]))
+            options = OPTIONS.match(f"{rest} ").group().split(" ")[:-1]
+            cases[-1][2].append((word, options, " ".join(rest.split(" ")[len(options):])))
         elif word and (word != "#" or isinstance(cases[-1][1] if cases else None, Text) and rest.startswith("version")):
             for operation in line.split(";"):
                 cases[-1][1].add(*operation.split())
@@ -341,17 +342,48 @@ def judge_cut(runs, name, case, options, rest):
 
 
 def judge_seeds(runs, name, case, options, rest):
-    """Of one seed always the same, of another something else."""
-    first, again, other = (written(runs, [*case.words, *more]) for more in ([], [], ["--seed", "2"]))
-    if first != again or lines_of(first) == lines_of(other):
+    """Of one seed always the same, also by the command that the trace begins with; of another something else."""
+    first, other = written(runs, case.words), written(runs, [*case.words, "--seed", "2"])
+    told = first.decode().splitlines()[0].split()[3:]  # "# ductile-bench generate ..."
+    if written(runs, told) != first or lines_of(first) == lines_of(other):
         runs.complain(name, "the seed does not decide")
 
 
+def judge_in_tree(runs, name, case, options, rest):
+    """bench/traces/synthetic has it."""
+    kept = gzip.decompress((TRACES / "synthetic" / f"{rest}.trace.gz").read_bytes())
+    if lines_of(kept) != lines_of(written(runs, case.words)):
+        runs.complain(name, "it writes another one")
+
+
+def rows_of(runs, name, words):
+    said = runs.says(name, [*words, "--json", "--device", "virtual"]) or ""
+    return [json.loads(line) for line in said.splitlines()]
+
+
+def judge_replays(runs, name, case, options, rest):
+    """Its trace comes to the same peaks as the model itself."""
+    peaks = [[(row["live_peak_bytes"], row["reserved_peak_bytes"]) for row in rows_of(runs, name, [*words, *options])]
+             for words in (["generate", *case.words], ["replay", FILE])]
+    if peaks[0] != peaks[1] or not peaks[0]:
+        runs.complain(name, f"{peaks[0]}, and its trace {peaks[1]}")
+
+
 def judge_runs(runs, name, case, options, rest):
-    """Of every run."""
-    said = runs.says(name, ["generate", *case.words, *options, "--json", "--device", "virtual"]) or ""
-    for row in map(json.loads, said.splitlines()):
-        expect(runs, f"{name}: {row['contender']}", rest, row.get)
+    """Of every run, of a model or of the replays of a trace, and of how many: "4: completed = True"."""
+    n, _, claims = rest.partition(": ")
+    words = ["generate", *case.words] if isinstance(case, Model) else ["replay", FILE]
+    rows = rows_of(runs, name, [*words, *options])
+    if len(rows) != int(n):
+        runs.complain(name, f"{len(rows)} runs, not {n}")
+    for row in rows:
+        expect(runs, f"{name}: {row['contender']}", claims, row.get)
+
+
+def judge_timeline(runs, name, case, options, rest):
+    runs.says(name, ["generate", *case.words, *options, "--json", "--device", "virtual", "--timeline", "timeline.csv"])
+    if not any(line.startswith(rest) for line in (runs.folder / "timeline.csv").read_text().splitlines()):
+        runs.complain(name, "no such row")
 
 
 def judge_like(runs, name, case, options, rest):
