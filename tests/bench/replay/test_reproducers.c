@@ -2,7 +2,8 @@
 /*
  * Small programs that are known to fragment other allocators, from public reports, as claims about
  * what Ductile holds against what they use. Where a rival is known to fail, that is a claim too:
- * a reproducer that nothing stumbles over reproduces nothing.
+ * a reproducer that nothing stumbles over reproduces nothing. Those of a few lines are in
+ * tests/bench/recordings.txt.
  */
 #include "tests/bench/program.h"
 #include "tests/support/rng.h"
@@ -71,29 +72,6 @@ Test(reproducers, batches_that_never_fit_where_the_last_one_was_strand_nothing) 
     end();
 }
 
-/* ---- VPMM's example: +10 GB, +1, -10, +4, +11 -------------------------------------------------
- */
-
-static bool walk(const contender_ops *contender, uint64_t capacity) {
-    start(contender, capacity);
-    bool ok = fits(10 * GIB) && fits(GIB);
-    if (ok) {
-        give_at(0);
-    }
-    return ok && fits(4 * GIB) && fits(11 * GIB);
-}
-
-Test(reproducers, free_memory_serves_a_larger_request_behind_a_block_that_stays) {
-    cr_expect(walk(&contender_ductile, 16 * GIB), "out of memory with exactly what is in use");
-    cr_expect_eq(stats().reserved_peak_bytes, 16 * GIB);
-    end();
-    cr_expect(walk(&contender_expandable, 0));
-    cr_expect_geq(stats().reserved_peak_bytes, 22 * GIB - 64 * MIB, "growth only");
-    end();
-    cr_expect_not(walk(&contender_classic, 16 * GIB), "classic does not stumble");
-    end();
-}
-
 /* ---- Large blocks, more than three times the device in all (rmm#1245) -------------------------
  */
 
@@ -141,18 +119,6 @@ Test(reproducers, what_one_stream_has_freed_serves_another) {
     }
     cr_expect_leq(stats().reserved_peak_bytes, capacity);
     cr_expect_lt(stats().releases, 64, "memory went through the driver instead");
-    end();
-}
-
-/* ---- 60 GiB, then 70 GiB, of 80 (pytorch#159674) -----------------------------------------------
- */
-
-Test(reproducers, a_larger_request_takes_the_memory_of_the_last) {
-    start(&contender_ductile, 80 * GIB);
-    (void)take(60 * GIB);
-    give_all();
-    (void)take(70 * GIB);
-    cr_expect_eq(stats().reserved_peak_bytes, 70 * GIB, "handles are not used again");
     end();
 }
 
