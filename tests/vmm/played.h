@@ -190,12 +190,13 @@ static inline void say_what_failed(void) {
 }
 
 /* A test of each claim of the file, under each schedule that it names, by the verbs of `verbs`
- * between open(schedule, claim) and close(). */
+ * between open(schedule, claim) and close(). A file that cannot be read fails one test: where the
+ * parameters are made, nothing can fail. */
 #define PLAY_EACH(suite, file, open, close)                                                        \
     ParameterizedTestParameters(suite, hold) {                                                     \
         script claims;                                                                             \
-        assert_fine(script_read(&claims, file));                                                   \
-        return numbered(0, claims.n);                                                              \
+        bool is_read = script_read(&claims, file) == NULL;                                         \
+        return numbered(0, is_read ? claims.n : 1);                                                \
     }                                                                                              \
     ParameterizedTest(uint64_t *i, suite, hold, .fini = say_what_failed) {                         \
         script claims;                                                                             \

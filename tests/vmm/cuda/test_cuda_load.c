@@ -7,12 +7,9 @@
  */
 #include "tests/fake_cuda/open_fake.h"
 #include "tests/support/in_child.h"
-#include "tests/support/numbered.h"
+#include "tests/vmm/played.h"
 
 #include <dirent.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -20,15 +17,15 @@
 
 static char reason[512];
 
-/* Opening fails like this, says something like that, and holds nothing. */
-static void expect_refusal(int ordinal, ductile_status expected, const char *word) {
+/* Opening fails, says something like that, and holds nothing. */
+static ductile_status refuse(int ordinal, const char *says) {
     driver = (dvmm_driver *)&reason;
     ductile_status status = dvmm_open_cuda(ordinal, &driver, reason, sizeof(reason));
-    cr_expect_eq(status, expected, "%s: %s", ductile_status_name(status), reason);
     cr_expect_null(driver);
-    cr_expect_not_null(strstr(reason, word), "\"%s\" does not say \"%s\"", reason, word);
+    cr_expect_not_null(strstr(reason, says), "\"%s\" does not say \"%s\"", reason, says);
     cr_expect_eq(fake->contexts, 0, "the context was not released: %s", reason);
     cr_expect_eq(fake->current, NULL, "the caller's context changed: %s", reason);
+    return status;
 }
 
 /* ---- Opening ------------------------------------------------------------------------------- */
@@ -150,18 +147,11 @@ Test(driver_cuda_load, names_each_required_function_that_is_missing) {
     load_fake();
     for (size_t i = 0; i < LENGTH(required); i++) {
         fake->hidden = required[i].name;
-        expect_refusal(0, DUCTILE_ERR_DRIVER_TOO_OLD, required[i].exported);
+        cr_expect_eq(refuse(0, required[i].exported), DUCTILE_ERR_DRIVER_TOO_OLD);
     }
     fake->hidden = NULL;
     open_driver();
     close_fake();
-}
-
-Test(driver_cuda_load, believes_a_search_that_says_it_found_nothing) {
-    load_fake();
-    fake->hidden = "cuMemCreate";
-    fake->hidden_answer = 1; /* CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND */
-    expect_refusal(0, DUCTILE_ERR_DRIVER_TOO_OLD, "cuMemCreate");
 }
 
 /* ---- Features that a driver or device may lack --------------------------------------------- */
@@ -175,41 +165,6 @@ static const char *features(void) {
                    caps->has_context_events ? " events" : "", caps->has_batches ? " batches" : "",
                    (caps->share_types & DVMM_SHARE_FABRIC) != 0 ? " fabric" : "");
     return text;
-}
-
-static const struct {
-    const char *hidden, *failing;
-    bool has_no_pools, has_no_values, has_fabric;
-    const char *features;
-} lacking[] = {
-    {.features = "Fake GPU: pool values events batches"},
-    {.hidden = "cuStreamWaitValue64", .features = "Fake GPU: pool events batches"},
-    {.hidden = "cuMemPoolTrimTo", .features = "Fake GPU: values events batches"},
-    {.hidden = "cuCtxRecordEvent", .features = "Fake GPU: pool values batches"},
-    {.hidden = "cuMemcpyBatchAsync", .features = "Fake GPU: pool values events"},
-    {.failing = "cuDeviceGetDefaultMemPool", .features = "Fake GPU: values events batches"},
-    {.failing = "cuDeviceGetName", .features = ": pool values events batches"},
-    {.has_no_pools = true, .features = "Fake GPU: values events batches"},
-    {.has_no_values = true, .features = "Fake GPU: pool events batches"},
-    {.has_fabric = true, .features = "Fake GPU: pool values events batches fabric"},
-};
-
-/* The library is searched once in a process. */
-ParameterizedTestParameters(driver_cuda_load, lives_with_what_there_is) {
-    return numbered(0, LENGTH(lacking));
-}
-
-ParameterizedTest(uint64_t *i, driver_cuda_load, lives_with_what_there_is) {
-    load_fake();
-    fake->hidden = lacking[*i].hidden;
-    plan_failure(lacking[*i].failing, DVMM_NOT_SUPPORTED);
-    fake->has_pools = !lacking[*i].has_no_pools;
-    fake->has_wait_value = !lacking[*i].has_no_values;
-    fake->has_fabric = lacking[*i].has_fabric;
-    open_driver();
-    cr_expect_str_eq(features(), lacking[*i].features);
-    fake->failing = NULL;
-    close_fake();
 }
 
 Test(driver_cuda_load, answers_unsupported_without_batches_of_copies) {
@@ -248,71 +203,6 @@ Test(driver_cuda_load, answers_unsupported_for_missing_features) {
     cr_expect_eq(ops->stream_wait_value(ctx, NULL, &a, 1), DVMM_NOT_SUPPORTED);
     cr_expect_eq(ops->context_record(ctx, (dvmm_event)&a), DVMM_NOT_SUPPORTED);
     dvmm_close(driver);
-}
-
-/* ---- No device ----------------------------------------------------------------------------- */
-
-typedef struct refusal {
-    const char *call;
-    int code;
-    ductile_status status;
-    const char *word; /* that the sentence must hold */
-} refusal;
-
-static const refusal refusals[] = {
-    {"cuInit", 3, DUCTILE_ERR_FORKED, "forked"},
-    {"cuInit", 34, DUCTILE_ERR_NO_LIBRARY, "stub"},
-    {"cuInit", 36, DUCTILE_ERR_DRIVER_TOO_OLD, "newer kernel driver"},
-    {"cuInit", 46, DUCTILE_ERR_NO_DEVICE, "exclusively"},
-    {"cuInit", 100, DUCTILE_ERR_NO_DEVICE, "no device"},
-    {"cuInit", 802, DUCTILE_ERR_NO_DEVICE, "not ready"},
-    {"cuInit", 803, DUCTILE_ERR_NO_DEVICE, "different versions"},
-    {"cuInit", 804, DUCTILE_ERR_NO_DEVICE, "forward-compatibility"},
-    {"cuInit", 805, DUCTILE_ERR_NO_DEVICE, "MPS"},
-    {"cuInit", 999, DUCTILE_ERR_DRIVER, "CUDA_ERROR_UNKNOWN (999)"},
-    {"cuDriverGetVersion", 34, DUCTILE_ERR_NO_LIBRARY, "stub"},
-    {"cuDeviceGet", 999, DUCTILE_ERR_DRIVER, "cuDeviceGet"},
-    {"cuDeviceGetAttribute", 1, DUCTILE_ERR_NO_VMM, "virtual memory management"},
-    {"cuDevicePrimaryCtxRetain", 2, DUCTILE_ERR_DRIVER, "cuDevicePrimaryCtxRetain"},
-    {"cuDevicePrimaryCtxRetain", 46, DUCTILE_ERR_NO_DEVICE, "exclusively"},
-    {"cuMemGetAllocationGranularity", 1, DUCTILE_ERR_DRIVER, "Granularity"},
-    {"cuDeviceTotalMem", 1, DUCTILE_ERR_DRIVER, "cuDeviceTotalMem"},
-};
-
-Test(driver_cuda_load, says_why_there_is_no_device) {
-    load_fake();
-    for (size_t i = 0; i < LENGTH(refusals); i++) {
-        plan_failure(refusals[i].call, refusals[i].code);
-        expect_refusal(0, refusals[i].status, refusals[i].word);
-    }
-    expect_nothing_held();
-}
-
-Test(driver_cuda_load, says_how_many_devices_there_are) {
-    load_fake();
-    expect_refusal(2, DUCTILE_ERR_NO_DEVICE, "no device 2: the driver sees 2");
-    expect_refusal(-1, DUCTILE_ERR_NO_DEVICE, "no device -1");
-}
-
-Test(driver_cuda_load, refuses_a_device_when_nobody_can_count_them) {
-    load_fake();
-    plan_failure("cuDeviceGetCount", DVMM_UNKNOWN);
-    expect_refusal(2, DUCTILE_ERR_NO_DEVICE, "there is no device 2");
-}
-
-Test(driver_cuda_load, refuses_a_driver_before_11_2) {
-    load_fake();
-    fake->version = 11010;
-    expect_refusal(0, DUCTILE_ERR_DRIVER_TOO_OLD, "CUDA 11.1");
-    fake->version = 11020;
-    open_driver();
-    close_fake();
-}
-
-Test(driver_cuda_load, refuses_a_device_without_vmm) {
-    load_fake();
-    fake->has_vmm = 0;
-    expect_refusal(0, DUCTILE_ERR_NO_VMM, "does not support virtual memory management");
 }
 
 /* ---- The ends of a process ----------------------------------------------------------------- */
@@ -372,43 +262,91 @@ Test(driver_cuda_load, makes_no_call_once_the_process_exits) {
     cr_assert_eq(in_child(exit_with_open_driver), 42);
 }
 
-/* ---- The start probe ----------------------------------------------------------------------- */
+/* ---- What is lacking or fails, in text (opening.txt) ---------------------------------------- */
 
-typedef struct probe_failure {
-    const char *call;
-    int reservations, handles, mappings; /* that must stay, because their fate is unknown */
-} probe_failure;
-
-static const probe_failure probe_failures[] = {
-    {"cuMemAddressReserve", 0, 0, 0}, {"cuMemCreate", 0, 0, 0},      {"cuMemMap", 0, 0, 0},
-    {"cuMemSetAccess", 0, 0, 0},      {"cuMemGetAccess", 0, 0, 0},   {"cuMemUnmap", 1, 1, 1},
-    {"cuMemRelease", 0, 1, 0},        {"cuMemAddressFree", 1, 0, 0},
-};
-
-static void fail_probe(const probe_failure *f, int code, ductile_status expected) {
-    fake->reservations = fake->handles = fake->mappings = 0;
-    plan_failure(f->call, code);
-    expect_refusal(0, expected, f->call);
-    cr_expect_eq(fake->reservations, f->reservations, "%s: %d reserved", f->call,
-                 fake->reservations);
-    cr_expect_eq(fake->handles, f->handles, "%s: %d handles", f->call, fake->handles);
-    cr_expect_eq(fake->mappings, f->mappings, "%s: %d mapped", f->call, fake->mappings);
+static bool is_place(const char *text, uint64_t *out) {
+    (void)text, (void)out;
+    return false;
 }
 
-Test(driver_cuda_load, undoes_the_probe_wherever_it_fails) {
-    load_fake();
-    for (size_t i = 0; i < LENGTH(probe_failures); i++) {
-        fail_probe(&probe_failures[i], DVMM_UNKNOWN, DUCTILE_ERR_DRIVER);
-        fail_probe(&probe_failures[i], DVMM_NOT_SUPPORTED, DUCTILE_ERR_NO_VMM);
+/* A word whose "~" are blanks. */
+static const char *words(unsigned i) {
+    static char text[128];
+    (void)snprintf(text, sizeof text, "%s", word[i]);
+    for (char *at = text; (at = strchr(at, '~')) != NULL;) {
+        *at = ' ';
     }
+    return text;
 }
 
-Test(driver_cuda_load, refuses_a_mapping_that_forgets_its_access) {
-    load_fake();
-    fake->granted = DVMM_ACCESS_READ;
-    expect_refusal(0, DUCTILE_ERR_DRIVER, "cuMemGetAccess");
-    expect_nothing_held();
+/* "hide cuMemCreate": the search finds nothing; "hide cuMemCreate 1": and says so. */
+static void play_hide(void) {
+    fake->hidden = word[1];
+    fake->hidden_answer = word[2] != NULL ? (int)number(word[2]) : 0;
 }
+
+static void play_fail(void) {
+    plan_failure(word[1], (int)number(word[2]));
+}
+
+/* "has pools 0" */
+static void play_has(void) {
+    const struct {
+        const char *name;
+        int *member;
+    } all[] = {{"pools", &fake->has_pools},
+               {"waits", &fake->has_wait_value},
+               {"fabric", &fake->has_fabric},
+               {"vmm", &fake->has_vmm},
+               {"version", &fake->version}};
+    for (size_t i = 0; i < LENGTH(all); i++) {
+        if (is(1, all[i].name)) {
+            *all[i].member = (int)number(word[2]);
+            return;
+        }
+    }
+    cr_assert(is(1, "granted"));
+    fake->granted = number(word[2]);
+}
+
+/* "opens NAME:~FEATURES": and is closed again. */
+static void play_opens(void) {
+    open_driver();
+    cr_expect_str_eq(features(), words(1));
+    fake->failing = NULL;
+    close_fake();
+}
+
+/* "refuses 2 NO_DEVICE no~device~2" */
+static void play_refuses(void) {
+    char name[64];
+    fake->reservations = fake->handles = fake->mappings = 0;
+    (void)snprintf(name, sizeof name, "DUCTILE_ERR_%s", word[2]);
+    ductile_status status = refuse((int)strtol(word[1], NULL, 10), words(3));
+    cr_expect_str_eq(ductile_status_name(status), name, "%s", reason);
+}
+
+/* "holds 1 1 1": reservations, handles and mappings. */
+static void play_holds(void) {
+    cr_expect_eq(fake->reservations, (int)number(word[1]));
+    cr_expect_eq(fake->handles, (int)number(word[2]));
+    cr_expect_eq(fake->mappings, (int)number(word[3]));
+}
+
+static const verb verbs[] = {VERB(hide),  VERB(fail),    VERB(has),
+                             VERB(opens), VERB(refuses), VERB(holds)};
+
+static void open_claim(unsigned schedule, const scenario *claim) {
+    (void)schedule, (void)claim;
+    load_fake();
+}
+
+static void close_claim(void) {
+    cr_expect_eq(fake->contexts, 0);
+}
+
+/* The library is searched once in a process. */
+PLAY_EACH(driver_cuda_opening, OPENING, open_claim, close_claim)
 
 /* ---- The table ----------------------------------------------------------------------------- */
 
@@ -567,7 +505,7 @@ Test(driver_cuda_load, entries_hand_on_the_code_of_each_step) {
     static const char *const steps[] = {"cuDeviceGet", "cuMemPoolSetAttribute",
                                         "cuStreamEndCapture", "cuMemcpyDtoHAsync"};
     open_fake();
-    uint64_t word = 0;
+    uint64_t value = 0;
     ductile_addr addr = 0;
     fake->fail_code = DVMM_ILLEGAL_STATE;
     for (size_t i = 0; i < LENGTH(steps); i++) {
@@ -576,7 +514,7 @@ Test(driver_cuda_load, entries_hand_on_the_code_of_each_step) {
         int code = i == 0   ? ops->can_access_peer(ctx, 1, &can)
                    : i == 1 ? ops->mem_alloc_async(ctx, 1, NULL, &addr)
                    : i == 2 ? ops->capture_end(ctx, NULL)
-                            : ops->read_back(ctx, &word, 1, 1, NULL);
+                            : ops->read_back(ctx, &value, 1, 1, NULL);
         cr_expect_eq(code, DVMM_ILLEGAL_STATE, "%s", steps[i]);
         cr_expect_str_eq(fake->last_call, steps[i]);
     }
@@ -595,14 +533,14 @@ Test(driver_cuda_load, keeps_the_pools_memory_from_first_use_on) {
 
 Test(driver_cuda_load, tells_current_and_peak_of_the_pool) {
     open_fake();
-    uint64_t now = 0;
+    uint64_t current = 0;
     uint64_t peak = 0;
-    cr_expect_eq(ops->async_pool_info(ctx, &now, &peak), DVMM_SUCCESS);
-    cr_expect_eq(now, CU_POOL_RESERVED_CURRENT);
+    cr_expect_eq(ops->async_pool_info(ctx, &current, &peak), DVMM_SUCCESS);
+    cr_expect_eq(current, CU_POOL_RESERVED_CURRENT);
     cr_expect_eq(peak, CU_POOL_RESERVED_HIGH);
-    now = peak = 0;
-    cr_expect_eq(dvmm_async_pool_info(driver, &now, &peak), DUCTILE_OK);
-    cr_expect(now == CU_POOL_RESERVED_CURRENT && peak == CU_POOL_RESERVED_HIGH);
+    current = peak = 0;
+    cr_expect_eq(dvmm_async_pool_info(driver, &current, &peak), DUCTILE_OK);
+    cr_expect(current == CU_POOL_RESERVED_CURRENT && peak == CU_POOL_RESERVED_HIGH);
     close_fake();
 }
 
