@@ -17,8 +17,6 @@ from ductile_gpu._binding._streams import StreamLike, stream_handle
 if TYPE_CHECKING:
     from ductile_gpu._binding._core import Allocator
 
-__all__ = ["Buffer"]
-
 
 class _Export:
     """Keeps a buffer for one consumer, and goes when that lets go."""

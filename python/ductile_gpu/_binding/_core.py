@@ -38,8 +38,6 @@ if TYPE_CHECKING:
 
     from ductile_gpu._binding._virtual import VirtualGPU
 
-__all__ = ["Allocator", "Eviction", "Limits", "OptionValue", "PoolId"]
-
 _KEEP = (1 << 64) - 1  # DUCTILE_LIMIT_KEEP
 
 OptionValue = Union[str, int, float, bool]

@@ -11,17 +11,6 @@ from ctypes import byref
 from functools import cache, lru_cache
 from typing import NamedTuple, Optional
 
-__all__ = [
-    "Device",
-    "Stream",
-    "device_uuid",
-    "devices",
-    "driver_version",
-    "memory_info",
-    "order_streams",
-    "relaxed_capture",
-]
-
 _CAPTURE_RELAXED = 2
 _STREAM_DEFAULT = 0
 _NO_TIMING = 2

@@ -13,8 +13,6 @@ from typing import Any
 
 from ductile_gpu._binding import _abi
 
-__all__ = ["bench_path", "include_dir", "lib", "library_path", "preload_path", "schema_path"]
-
 
 def _package_folders() -> list[Path]:
     """Where the package's files may be: an editable installation spreads them over two folders."""

@@ -12,18 +12,6 @@ from typing import Any, NoReturn, Optional, TypeVar, Union
 from ductile_gpu._binding._abi import Status
 from ductile_gpu._binding._errors import ForeignPointer, invalid
 
-__all__ = [
-    "INT32",
-    "UINT64",
-    "Closes",
-    "Removed",
-    "Unique",
-    "close_behind",
-    "parse_bytes",
-    "read_address",
-    "read_number",
-]
-
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 _END = 1 << 64
 UINT64 = range(_END)

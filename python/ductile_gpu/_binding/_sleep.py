@@ -13,8 +13,6 @@ from ductile_gpu._binding._errors import error_from_status, invalid
 from ductile_gpu._binding._native import lib
 from ductile_gpu._binding._objects import parse_bytes, read_address, read_number
 
-__all__ = ["Contents", "Pool", "PoolId", "Slept", "Tags"]
-
 PoolId = tuple[int, int]
 Contents = Literal["keep", "drop", "zero", "poison"]
 Tags = Union[None, str, Iterable[str]]

@@ -33,8 +33,6 @@ if TYPE_CHECKING:
 
 _BYTE = range(256)
 
-__all__ = ["CaptureMode", "Schedule", "VirtualGPU", "VirtualGraph", "VirtualState"]
-
 
 class VirtualState(NamedTuple):
     """What a virtual GPU holds and has seen."""

@@ -30,8 +30,6 @@ from ductile_gpu._binding._streams import StreamLike, stream_handle
 from ductile_gpu._process._live import peer_uid
 from ductile_gpu._process._share import shared
 
-__all__ = ["ImportedTag", "Part", "PartBuffer", "TagExport", "export_tag", "import_tag"]
-
 _TIME = struct.Struct("ll")
 _READ, _READ_WRITE = 1, 3  # DUCTILE_IMPORT_*
 

@@ -50,8 +50,6 @@ from ductile_gpu._process._handover import (
 )
 from ductile_gpu._process._live import accept_next, is_private, socket_folder
 
-__all__ = ["Keeper", "KeptTag", "ask", "default_path", "keep_tag", "open_kept"]
-
 _LONGEST_REQUEST = 4096
 _LONGEST_ANSWER = 1 << 24  # a line of some hundred bytes for each tag
 _WORD_SECONDS = 60.0

@@ -27,18 +27,6 @@ from ductile_gpu._binding._core import Allocator
 from ductile_gpu._process._metrics import hardware_id
 from ductile_gpu._process._share import allocators, on_first_use
 
-__all__ = [
-    "VARIABLE",
-    "describe",
-    "listen",
-    "listen_if_asked",
-    "own_sockets",
-    "peer_uid",
-    "pid_of",
-    "remove_if_left",
-    "stop",
-]
-
 VARIABLE = "DUCTILE_LIVE"
 _OFF = frozenset(("", "0", "off", "no", "false"))
 _SEND_SECONDS = 2.0

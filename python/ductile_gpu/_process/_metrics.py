@@ -11,8 +11,6 @@ from ductile_gpu._binding._abi import Stats
 from ductile_gpu._binding._core import Allocator
 from ductile_gpu._process._share import allocators
 
-__all__ = ["hardware_id", "metrics"]
-
 Labels = tuple[tuple[str, str], ...]
 Value = tuple[Labels, float]
 

@@ -23,8 +23,6 @@ from ductile_gpu._binding._errors import Busy, ForeignPointer, OutOfMemory
 from ductile_gpu._binding._native import lib
 from ductile_gpu._process import _preload
 
-__all__ = ["allocators", "on_first_use", "provide", "record_stream", "shared"]
-
 # Of the process's own allocators: CuPy, Numba and RMM announce no captures.
 _OWN = Options(captures="unannounced")
 

@@ -21,8 +21,6 @@ from typing import Optional
 from ductile_gpu._tools._recorder import make_recorder, parts_folder
 from ductile_gpu_start import say
 
-__all__ = ["begin", "finish"]
-
 STACKS = "DUCTILE_RECORD_STACKS"
 MAX_EVENTS = "DUCTILE_RECORD_MAX_EVENTS"
 

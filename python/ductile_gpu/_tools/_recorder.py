@@ -18,8 +18,6 @@ from typing import Any, Callable, Optional, cast
 
 from ductile_gpu_start import say
 
-__all__ = ["NotRecorded", "Recorder", "StackRecorder", "make_recorder", "parts_folder"]
-
 
 class NotRecorded(RuntimeError):
     """What was recorded could not be written; one line."""

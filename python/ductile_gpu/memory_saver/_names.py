@@ -10,8 +10,6 @@ from typing import Any, Callable, Optional
 from ductile_gpu._binding._errors import OutOfMemory
 from ductile_gpu.memory_saver.utils import get_binary_path_from_package
 
-__all__ = ["BinaryWrapper", "Handlers"]
-
 _logger = logging.getLogger("ductile_gpu")
 _BYTES = ctypes.POINTER(ctypes.c_uint8)
 _TYPES: dict[str, tuple[Any, list[Any]]] = {

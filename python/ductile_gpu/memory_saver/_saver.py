@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
     from ductile_gpu.torch._tag_pools import TagPool
 
-__all__ = ["HookMode", "TorchMemorySaver"]
-
 HookMode = Literal["preload", "torch"]
 CpuBackupBackend = Literal["mmap", "pinned"]
 

@@ -26,8 +26,6 @@ from typing import IO, NamedTuple, Optional
 from ductile_gpu._binding._native import include_dir, library_path
 from ductile_gpu.torch import _surface
 
-__all__ = ["BuildError", "Torch", "adapter_path", "build", "describe_torch"]
-
 SOURCES = Path(__file__).parent / "adapter"
 # What the adapter was compiled against and tried with; see python/tests/torch_versions. A newer
 # PyTorch is tried where the program runs.

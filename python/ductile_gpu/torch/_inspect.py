@@ -8,8 +8,6 @@ from typing import Any, NamedTuple
 from ductile_gpu._binding._errors import PointerError
 from ductile_gpu._process import _share
 
-__all__ = ["TensorBlock", "block_of"]
-
 
 class TensorBlock(NamedTuple):
     """The block that holds a tensor's storage, and its neighbourhood.

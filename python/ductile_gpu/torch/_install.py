@@ -16,8 +16,6 @@ from ductile_gpu._binding import _abi
 from ductile_gpu._process import _share
 from ductile_gpu.torch import _build, _conf
 
-__all__ = ["TooLate", "adapter", "install", "is_installed", "leave"]
-
 _SHARED_STRUCTS = (
     _abi.ductile_options,
     _abi.ductile_stats,

@@ -19,8 +19,6 @@ from ductile_gpu._binding._native import library_path
 from ductile_gpu._process import _share
 from ductile_gpu.torch import _build, _conf, _install
 
-__all__ = ["MISSING", "install", "is_installed", "mem_pool"]
-
 MISSING = (
     "memory history and snapshots",
     "torch.OutOfMemoryError (a RuntimeError with the same text is raised)",

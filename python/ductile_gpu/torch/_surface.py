@@ -12,8 +12,6 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ["KNOWN", "declared", "unknown"]
-
 ADAPTER = Path(__file__).parent / "adapter" / "torch_allocator.h"
 
 HEADERS = (

@@ -26,16 +26,6 @@ from ductile_gpu._binding._sleep import Contents, PoolId, contents_number, tag_b
 from ductile_gpu._process import _share
 from ductile_gpu.torch import _install, _plain
 
-__all__ = [
-    "TagPool",
-    "allocator_of",
-    "allocators",
-    "current_device",
-    "graph_tag_pool",
-    "is_beside",
-    "tag_pool",
-]
-
 _DIRECT = 0x64756374696C65  # the first number of the ids of pools that only the library knows
 _numbers = itertools.count(1)
 

@@ -14,8 +14,6 @@ from ductile_gpu._binding._errors import OutOfHostMemory, OutOfMemory
 from ductile_gpu._binding._sleep import Contents, Pool, Slept
 from ductile_gpu.torch import _tag_pools, _tags
 
-__all__ = ["SleepAllocator"]
-
 _logger = logging.getLogger("ductile_gpu")
 _GRAPHS = "cudagraph"
 

@@ -21,8 +21,6 @@ from typing import IO, Any, NamedTuple, Optional, cast
 
 from ductile_gpu._binding import _native
 
-__all__ = ["Memory", "Profile", "SnapshotError", "read_profile", "write_chrome"]
-
 Event = dict[str, Any]
 PIECE_BYTES = 1 << 20
 MOST_PROFILE_BYTES = 4 << 30
