@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Union
 
 from ductile_gpu._adapters import share
 from ductile_gpu._binding import _abi
-from ductile_gpu._binding._abi import BlockState, Options, Schedule, Stats, Status
+from ductile_gpu._binding._abi import BlockState, CaptureMode, Options, Schedule, Stats, Status
 from ductile_gpu._binding._blocks import Block
 from ductile_gpu._binding._buffer import Buffer
 from ductile_gpu._binding._core import Allocator, Eviction, Limits
@@ -51,7 +51,7 @@ from ductile_gpu._binding._errors import (
 )
 from ductile_gpu._binding._native import bench_path, include_dir, library_path, schema_path
 from ductile_gpu._binding._sleep import Pool, Slept
-from ductile_gpu._binding._virtual import CaptureMode, VirtualGPU, VirtualGraph, VirtualState
+from ductile_gpu._binding._virtual import VirtualGPU, VirtualGraph, VirtualState
 from ductile_gpu._process._epoch import Epoch
 from ductile_gpu._process._handover import ImportedTag, TagExport, export_tag, import_tag
 from ductile_gpu._process._keep import KeptTag, keep_tag, open_kept

@@ -6,12 +6,11 @@ from __future__ import annotations
 import contextlib
 import sys
 import weakref
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Optional, Union
 
 from ductile_gpu._binding import _cuda, _dlpack
 from ductile_gpu._binding._errors import ProcessGone
-from ductile_gpu._binding._objects import Unique, close_behind, parse_bytes
+from ductile_gpu._binding._objects import Ends, parse_bytes
 from ductile_gpu._binding._streams import StreamLike, stream_handle
 
 if TYPE_CHECKING:
@@ -27,7 +26,7 @@ class _Export:
         self.buffer = buffer
 
 
-class Buffer(Unique):
+class Buffer(Ends):
     """Bytes of device memory that are freed with this object.
 
     CuPy, Numba, PyTorch and others read it through __cuda_array_interface__ or DLPack, without a
@@ -133,17 +132,8 @@ class Buffer(Unique):
             _cuda.order_streams(self.allocator.device, self.stream, stream)
             self.record_stream(stream)
 
-    def __enter__(self) -> Buffer:
-        return self
-
-    def __exit__(
-        self,
-        kind: Optional[type[BaseException]],
-        error: Optional[BaseException],
-        trace: Optional[TracebackType],
-    ) -> None:
-        with close_behind(error):
-            self.free()
+    def _end(self) -> None:
+        self.free()
 
     def __del__(self) -> None:
         if getattr(self, "address", 0) and not sys.is_finalizing():

@@ -208,6 +208,12 @@ def invalid(message: str) -> InvalidArgument:
     return InvalidArgument(Status.ERR_INVALID_ARGUMENT, message, alone=True)
 
 
+def check(status: int, what: str = "") -> None:
+    """Raises the exception for a status that is a refusal."""
+    if status:
+        raise error_from_status(status, what)
+
+
 def error_from_status(status: int, what: str = "", details: tuple[str, ...] = ()) -> Error:
     """The exception for a status. A status newer than this list is a plain Error."""
     return _CLASSES.get(status, Error)(status, what, details)

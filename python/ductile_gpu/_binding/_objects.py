@@ -51,18 +51,18 @@ def close_behind(error: Optional[BaseException]) -> contextlib.suppress:
     return contextlib.suppress(*(() if error is None else (BufferError,)))
 
 
-_Closes = TypeVar("_Closes", bound="Closes")
+_Ends = TypeVar("_Ends", bound="Ends")
 
 
-class Closes(Unique):
-    """An object that `with` closes at its end."""
+class Ends(Unique):
+    """An object that the end of a `with` lets go of."""
 
     __slots__ = ()
 
-    def close(self) -> None:
+    def _end(self) -> None:
         raise NotImplementedError
 
-    def __enter__(self: _Closes) -> _Closes:
+    def __enter__(self: _Ends) -> _Ends:
         return self
 
     def __exit__(
@@ -72,7 +72,19 @@ class Closes(Unique):
         trace: Optional[TracebackType],
     ) -> None:
         with close_behind(error):
-            self.close()
+            self._end()
+
+
+class Closes(Ends):
+    """One that is closed."""
+
+    __slots__ = ()
+
+    def close(self) -> None:
+        raise NotImplementedError
+
+    def _end(self) -> None:
+        self.close()
 
 
 def read_number(value: Any, what: str, within: range = UINT64) -> int:

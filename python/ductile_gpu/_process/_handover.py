@@ -22,7 +22,7 @@ from typing import Any, NamedTuple, Optional, Union
 from ductile_gpu._binding import _abi, _cuda
 from ductile_gpu._binding._buffer import Buffer
 from ductile_gpu._binding._core import Allocator
-from ductile_gpu._binding._errors import ProcessGone, error_from_status, invalid
+from ductile_gpu._binding._errors import ProcessGone, check, error_from_status, invalid
 from ductile_gpu._binding._native import lib
 from ductile_gpu._binding._objects import Closes
 from ductile_gpu._binding._sleep import tag_bytes
@@ -137,8 +137,7 @@ class TagExport(Closes):
         number, self._number = self._number, 0
         if number and not self._allocator.closed:
             status = lib.ductile_unexport_tag(self._allocator.pointer, number)
-            if status:
-                raise error_from_status(status, f"the export of {self.tag!r}")
+            check(status, f"the export of {self.tag!r}")
 
 
 def export_tag(
@@ -185,8 +184,7 @@ def export_tag(
             byref(number),
             byref(layout),
         )
-    if status:
-        raise error_from_status(status, f"tag {tag!r} was not exported")
+    check(status, f"tag {tag!r} was not exported")
     return TagExport(found, tag, number.value, layout.value)
 
 
@@ -354,6 +352,5 @@ def import_tag(
             layout or 0,
             byref(out),
         )
-    if status:
-        raise error_from_status(status, "no tag was imported")
+    check(status, "no tag was imported")
     return ImportedTag(found, out, handle)

@@ -28,14 +28,14 @@ import stat
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from ctypes import byref, sizeof
+from ctypes import byref
 from pathlib import Path
 from typing import Any, Optional, Union
 
 from ductile_gpu._binding import _abi
 from ductile_gpu._binding._core import Allocator
-from ductile_gpu._binding._errors import Busy, NotLive, error_from_status, invalid
-from ductile_gpu._binding._native import lib
+from ductile_gpu._binding._errors import Busy, NotLive, check, invalid
+from ductile_gpu._binding._native import lib, sized
 from ductile_gpu._binding._objects import Closes
 from ductile_gpu._binding._sleep import tag_bytes
 from ductile_gpu._binding._streams import StreamLike
@@ -114,16 +114,14 @@ class _Held:
         self.pointer = ctypes.c_void_p()
         with blocking(connection, _WORD_SECONDS) as descriptor:
             status = lib.ductile_hold_tag(descriptor, 0, byref(self.pointer))
-        if status:
-            raise error_from_status(status, "the tag cannot be kept")
-        self.info = _abi.ductile_held_info(struct_size=sizeof(_abi.ductile_held_info))
+        check(status, "the tag cannot be kept")
+        self.info = sized(_abi.ductile_held_info)
         lib.ductile_held_describe(self.pointer, byref(self.info))
 
     def pass_to(self, connection: socket.socket) -> None:
         with blocking(connection, _WORD_SECONDS) as descriptor:
             status = lib.ductile_pass_held_tag(self.pointer, descriptor)
-        if status:
-            raise error_from_status(status, "the tag was not passed")
+        check(status, "the tag was not passed")
 
     def __del__(self) -> None:
         if self.pointer:

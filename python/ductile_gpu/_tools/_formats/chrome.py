@@ -16,10 +16,10 @@ import tempfile
 import zlib
 from collections.abc import Iterable
 from pathlib import Path
-from types import TracebackType
 from typing import IO, Any, NamedTuple, Optional, cast
 
 from ductile_gpu._binding import _native
+from ductile_gpu._binding._objects import Closes
 
 Event = dict[str, Any]
 PIECE_BYTES = 1 << 20
@@ -62,7 +62,7 @@ def read_profile(path: Path) -> Profile:
 # ---- Memory ------------------------------------------------------------------------------------
 
 
-class Memory:
+class Memory(Closes):
     """The events of a snapshot's memory, as ductile-bench makes them.
 
     Args:
@@ -110,17 +110,6 @@ class Memory:
         self._process.wait()
         self.events.close()
         self._said.close()
-
-    def __enter__(self) -> Memory:
-        return self
-
-    def __exit__(
-        self,
-        kind: Optional[type[BaseException]],
-        error: Optional[BaseException],
-        trace: Optional[TracebackType],
-    ) -> None:
-        self.close()
 
 
 # ---- The file ----------------------------------------------------------------------------------
