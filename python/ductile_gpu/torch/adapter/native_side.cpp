@@ -162,11 +162,7 @@ void inherit() {
 
 /* side.mutex held. */
 void serve_by_whom_it_is_now() {
-    if (side.off || !side.inherited.empty()) {
-        special.fetch_or(kNative);
-    } else {
-        special.fetch_and(~kNative);
-    }
+    set_special(kNative, side.off || !side.inherited.empty());
 }
 
 /* side.mutex held. True where a look found one. */
@@ -251,9 +247,10 @@ void serve_by_native() {
         serve_by_whom_it_is_now();
     }
     for (int i = 0; i < n_devices; i++) {
-        ductile_allocator *a = devices[i].allocator.load(std::memory_order_acquire);
+        ductile_allocator *a = devices[i].opened();
         if (a != nullptr) {
-            std::ignore = ductile_trim(a, nullptr, 0, nullptr); /* what stays serves a request later */
+            std::ignore =
+                ductile_trim(a, nullptr, 0, nullptr); /* what stays serves a request later */
             share_limit(devices[i]);
         }
     }
@@ -339,9 +336,8 @@ namespace {
 constexpr size_t kAll = static_cast<size_t>(c10::CachingDeviceAllocator::StatType::AGGREGATE);
 
 uint64_t device_bytes(const Device &device) {
-    ductile_limits limits = {};
-    limits.struct_size = sizeof limits;
-    ductile_allocator *a = device.allocator.load(std::memory_order_acquire);
+    auto limits = sized<ductile_limits>();
+    ductile_allocator *a = device.opened();
     return a != nullptr && ductile_get_limits(a, &limits) == DUCTILE_OK ? limits.device_bytes : 0;
 }
 
@@ -465,7 +461,7 @@ void *try_native(size_t size, cudaStream_t stream) {
 }
 
 void make_room_for_native(Device &device) {
-    ductile_allocator *a = device.allocator.load(std::memory_order_acquire);
+    ductile_allocator *a = device.opened();
     if (a != nullptr) {
         std::ignore = ductile_trim(a, nullptr, 0, nullptr);
     }

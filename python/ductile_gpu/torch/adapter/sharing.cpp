@@ -276,9 +276,7 @@ void forget_export(ductile_allocator *a, void *ptr) {
         }
         taken = entry.taken;
         exports.erase(found);
-        if (exports.empty()) {
-            special.fetch_and(~kExported);
-        }
+        set_special(kExported, !exports.empty());
     }
     while (taken-- > 0) {
         (void)ductile_unexport(a, to_address(ptr));

@@ -31,11 +31,6 @@
 #include <vector>
 
 /* A function that PyTorch declares since 2.N: from then on the compiler holds it to be one. */
-#if DUCTILE_TORCH_MINOR >= 7
-#define OVERRIDE_SINCE_7 override
-#else
-#define OVERRIDE_SINCE_7
-#endif
 #if DUCTILE_TORCH_MINOR >= 8
 #define OVERRIDE_SINCE_8 override
 #else
@@ -111,6 +106,27 @@ inline ductile_addr to_address(const void *ptr) {
 
 inline void *to_pointer(ductile_addr address) {
     return reinterpret_cast<void *>(static_cast<uintptr_t>(address));
+}
+
+/* A struct of the library's with nothing in it but its size. */
+template <typename Struct> Struct sized() {
+    Struct made = {};
+    made.struct_size = sizeof made;
+    return made;
+}
+
+inline c10::Device to_device(DeviceIndex index) {
+    return c10::Device(c10::DeviceType::CUDA, index);
+}
+
+inline cudaStream_t to_cuda(ductile_stream stream) {
+    return reinterpret_cast<cudaStream_t>(stream);
+}
+
+/* Is device memory behind such a block? */
+inline bool has_memory(ductile_block_state state) {
+    return state == DUCTILE_BLOCK_LIVE || state == DUCTILE_BLOCK_FREE ||
+           state == DUCTILE_BLOCK_PENDING || state == DUCTILE_BLOCK_BUSY;
 }
 
 /* Visits the blocks; none in a forked child, whose memory they are not. */

@@ -69,8 +69,7 @@ ductile_status create_shareable(ductile_allocator **out, ductile_options options
 }
 
 Trial count_trial(ductile_allocator *a) {
-    ductile_stats stats = {};
-    stats.struct_size = sizeof stats;
+    auto stats = sized<ductile_stats>();
     if (ductile_get_stats(a, nullptr, &stats) != DUCTILE_OK) {
         return {};
     }
@@ -144,12 +143,12 @@ DeviceIndex current_device() {
 }
 
 ductile_allocator *Device::open() {
-    ductile_allocator *a = allocator.load(std::memory_order_acquire);
+    ductile_allocator *a = opened();
     if (a != nullptr) {
         return a;
     }
     const std::lock_guard<std::mutex> lock(opening);
-    a = allocator.load(std::memory_order_acquire);
+    a = opened();
     if (a != nullptr) {
         return a;
     }
@@ -170,7 +169,7 @@ ductile_allocator *Device::open() {
                 take_report(*this));
     trial = count_trial(a);
     allocator.store(a, std::memory_order_release);
-    watch.listen_to(*this, a); /* a tracker that comes meanwhile sees the allocator */
+    watch.listen_to(a); /* a tracker that comes meanwhile sees the allocator */
     ask_native_for_memory(*this, a);
     if (is_native_in_use()) {
         share_limit(*this);
@@ -221,9 +220,8 @@ void note_home(const void *ptr, const Device &device) {
 
 Device *find_home(const void *ptr) {
     for (int i = 0; i < n_devices; i++) {
-        ductile_allocator *a = devices[i].allocator.load(std::memory_order_acquire);
-        ductile_block_info info = {};
-        info.struct_size = sizeof info;
+        ductile_allocator *a = devices[i].opened();
+        auto info = sized<ductile_block_info>();
         if (a != nullptr && ductile_query_block(a, to_address(ptr), &info) == DUCTILE_OK) {
             return &devices[i];
         }
@@ -252,10 +250,9 @@ int find_containing(void *user, const ductile_block_info *block) {
 } // namespace
 
 Device *find_block(const void *ptr, ductile_block_info &info) {
-    info = {};
-    info.struct_size = sizeof info;
+    info = sized<ductile_block_info>();
     for (int i = 0; i < n_devices; i++) {
-        ductile_allocator *a = devices[i].allocator.load(std::memory_order_acquire);
+        ductile_allocator *a = devices[i].opened();
         if (a == nullptr) {
             continue;
         }
@@ -274,9 +271,8 @@ Device *find_block(const void *ptr, ductile_block_info &info) {
 }
 
 ductile_stats read_stats(const Device &device) {
-    ductile_stats stats = {};
-    stats.struct_size = sizeof stats;
-    ductile_allocator *a = device.allocator.load(std::memory_order_acquire);
+    auto stats = sized<ductile_stats>();
+    ductile_allocator *a = device.opened();
     if (a == nullptr || ductile_get_stats(a, nullptr, &stats) != DUCTILE_OK) {
         return {};
     }
