@@ -6,8 +6,9 @@ from __future__ import annotations
 import contextlib
 import math
 import operator
+import os
 from types import TracebackType
-from typing import Any, NoReturn, Optional, TypeVar, Union
+from typing import Any, Callable, NoReturn, Optional, TypeVar, Union
 
 from ductile_gpu._binding._abi import Status
 from ductile_gpu._binding._errors import ForeignPointer, invalid
@@ -85,6 +86,11 @@ class Closes(Ends):
 
     def _end(self) -> None:
         self.close()
+
+
+def renew_in_child(names: dict[str, Any], lock: str, make: Callable[[], Any]) -> None:
+    """Has a forked child make a module's lock anew: a thread of the parent may have held it."""
+    os.register_at_fork(after_in_child=lambda: names.__setitem__(lock, make()))
 
 
 def read_number(value: Any, what: str, within: range = UINT64) -> int:

@@ -21,6 +21,7 @@ from ductile_gpu._binding._abi import Options
 from ductile_gpu._binding._core import Allocator, format_options, set_option
 from ductile_gpu._binding._errors import Busy, ForeignPointer, OutOfMemory
 from ductile_gpu._binding._native import lib
+from ductile_gpu._binding._objects import renew_in_child
 from ductile_gpu._process import _preload
 
 # Of the process's own allocators: CuPy, Numba and RMM announce no captures.
@@ -34,15 +35,7 @@ _list_used: Optional[Callable[[], Iterable[int]]] = None
 _provided = _OWN
 _complete: Optional[Callable[[Options], None]] = None
 _watchers: list[Callable[[], None]] = []
-
-
-def _renew_lock() -> None:
-    """Another thread of the parent may have held it when the child was forked."""
-    global _lock
-    _lock = threading.RLock()
-
-
-os.register_at_fork(after_in_child=_renew_lock)
+renew_in_child(globals(), "_lock", threading.RLock)
 
 
 # ---- Options -----------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from types import FrameType, ModuleType
 from typing import Optional
 
 from ductile_gpu._tools._recorder import make_recorder, parts_folder
-from ductile_gpu_start import say
+from ductile_gpu_start import one_line, say
 
 STACKS = "DUCTILE_RECORD_STACKS"
 MAX_EVENTS = "DUCTILE_RECORD_MAX_EVENTS"
@@ -90,8 +90,7 @@ class _Recording:
                 self.recorder.dump(place / "snapshot.pickle")
                 os.replace(place / "snapshot.pickle", _take_name(self.folder))
         except Exception as error:
-            reason = " ".join(str(error).split()) or type(error).__name__
-            say(f"WARNING: this process was not recorded: {reason}")
+            say(f"WARNING: this process was not recorded: {one_line(error)}")
         self._remove_parts()
         self.is_writing = False
         if self.signal is not None:

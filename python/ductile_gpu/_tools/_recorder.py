@@ -16,7 +16,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Callable, Optional, cast
 
-from ductile_gpu_start import say
+from ductile_gpu_start import one_line, say
 
 
 class NotRecorded(RuntimeError):
@@ -256,7 +256,7 @@ class StacksIfPossible(Recorder):
         except Exception as error:
             if type(self.used) is Recorder:
                 raise
-            say(f"this recording has no stacks: {' '.join(str(error).split())}")
+            say(f"this recording has no stacks: {one_line(error)}")
             self.used = Recorder()
             assert self.torch is not None
             self.used.prepare(self.torch)

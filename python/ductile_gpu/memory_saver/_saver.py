@@ -17,7 +17,7 @@ from ductile_gpu._binding._core import Allocator
 from ductile_gpu._binding._errors import OutOfMemory
 from ductile_gpu._binding._sleep import Contents, Pool, PoolId
 from ductile_gpu._process import _share
-from ductile_gpu.memory_saver._names import BinaryWrapper, Handlers
+from ductile_gpu.memory_saver._names import BinaryWrapper
 
 if TYPE_CHECKING:
     import torch
@@ -283,7 +283,7 @@ class _Settings(threading.local):
         self.wanted: Any = None
 
 
-class _Impl(Handlers):
+class _Impl:
     def __init__(self, hook_mode: HookMode) -> None:
         self.hook_mode = hook_mode
         self.is_whole = _is_set("TMS_INIT_ENABLE")

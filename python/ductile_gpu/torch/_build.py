@@ -305,7 +305,7 @@ def _describe_failure(torch: Torch, complaint: str, record: Path) -> str:
     if _is_untried(torch):
         newest = ".".join(map(str, NEWEST))
         newer = f", which is newer than {newest}, the newest that this Ductile was tried with"
-        news = _list_unknown(torch)
+        news = list_unknown(torch)
         newer += f", and declares {news}" if news else ""
     return (
         f"the adapter does not compile against PyTorch {torch.version}{newer}: "
@@ -313,7 +313,7 @@ def _describe_failure(torch: Torch, complaint: str, record: Path) -> str:
     )
 
 
-def _list_unknown(torch: Torch) -> str:
+def list_unknown(torch: Torch) -> str:
     """The functions of its allocator that the adapter does not have; "" where there are none."""
     try:
         return ", ".join(sorted(_surface.unknown(torch.include)))
@@ -412,7 +412,7 @@ def compiled_path(torch: Torch) -> Path:
 def tell_what_is_unknown(torch: Torch) -> None:
     """A warning where this PyTorch asks an allocator for more than the adapter has. One rank says
     it."""
-    news = _list_unknown(torch)
+    news = list_unknown(torch)
     if news and os.environ.get("LOCAL_RANK", "0") == "0":
         warnings.warn(
             f"PyTorch {torch.version} has allocator functions that this version of Ductile does "

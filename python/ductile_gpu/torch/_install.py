@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Optional, cast
 
 from ductile_gpu._binding import _abi
+from ductile_gpu._binding._objects import renew_in_child
 from ductile_gpu._process import _share
 from ductile_gpu.torch import _build, _conf
 
@@ -37,15 +38,7 @@ _TOO_LATE = 2  # of ductile_torch_install and ductile_torch_leave
 
 _lock = threading.Lock()
 _adapter: Optional[ctypes.CDLL] = None
-
-
-def _renew_lock() -> None:
-    """In a forked child, where the thread that held it may not be."""
-    global _lock
-    _lock = threading.Lock()
-
-
-os.register_at_fork(after_in_child=_renew_lock)
+renew_in_child(globals(), "_lock", threading.Lock)
 
 
 class TooLate(RuntimeError):

@@ -8,7 +8,6 @@ interface has no hook for is made up for here as far as Python can.
 from __future__ import annotations
 
 import ctypes
-import os
 import threading
 from collections import OrderedDict
 from collections.abc import Mapping
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Any, Optional
 
 from ductile_gpu._binding._native import library_path
+from ductile_gpu._binding._objects import renew_in_child
 from ductile_gpu._process import _share
 from ductile_gpu.torch import _build, _conf, _install
 
@@ -32,15 +32,7 @@ _lock = threading.Lock()
 _library: Optional[ctypes.CDLL] = None
 _pluggable: Any = None  # kept for the process's life: blocks name it
 _installed = False
-
-
-def _renew_lock() -> None:
-    """In a forked child, where the thread that held it may not be."""
-    global _lock
-    _lock = threading.Lock()
-
-
-os.register_at_fork(after_in_child=_renew_lock)
+renew_in_child(globals(), "_lock", threading.Lock)
 
 # std::c10::Error is thrown by this function of libc10: checks in C++ headers call it.
 _THROWS = "_ZN3c106detail14torchCheckFailEPKcS2_jS2_"

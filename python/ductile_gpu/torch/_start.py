@@ -12,7 +12,7 @@ from typing import Any, Optional
 from ductile_gpu._binding._abi import VERSION
 from ductile_gpu._process import _notes, _share
 from ductile_gpu.torch import enable, mode
-from ductile_gpu_start import say
+from ductile_gpu_start import one_line, say
 
 QUIET = "DUCTILE_TORCH_QUIET"
 _RANKS = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "LOCAL_RANK")
@@ -34,7 +34,7 @@ def begin(wanted: Any) -> None:
     except Warning as told:  # an error by the user's filter: it is on all the same
         say(f"WARNING: {told}")
     except Exception as error:
-        _problem = " ".join(str(error).split()) or type(error).__name__
+        _problem = one_line(error)
         raise
     from ductile_gpu.torch import _install, _plain
 

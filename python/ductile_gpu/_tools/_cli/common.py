@@ -13,6 +13,7 @@ from ductile_gpu._binding import _abi
 from ductile_gpu._binding._core import set_option
 from ductile_gpu._binding._errors import InvalidArgument
 from ductile_gpu._binding._native import lib
+from ductile_gpu_start import say
 
 PROGRAM = "ductile-gpu"
 MISUSED = 2
@@ -27,13 +28,8 @@ class Failure(Exception):
         self.status = status
 
 
-def say(line: str) -> None:
-    """One line on standard error, where progress and remarks belong."""
-    print(f"{PROGRAM}: {line}", file=sys.stderr, flush=True)
-
-
 def progress(line: str) -> None:
-    """The same, only where a terminal shows it."""
+    """One line on standard error, where `say` says what stays, only where a terminal shows it."""
     if sys.stderr.isatty():
         say(line)
 

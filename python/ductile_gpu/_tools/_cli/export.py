@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Optional
 
-from ductile_gpu._tools._cli.common import MISUSED, Failure, progress, refuse_replacing, say
+from ductile_gpu._tools._cli.common import MISUSED, Failure, progress, refuse_replacing
 from ductile_gpu._tools._files import replacing
 from ductile_gpu._tools._formats.chrome import (
     Memory,
@@ -18,6 +18,7 @@ from ductile_gpu._tools._formats.chrome import (
     write_chrome,
 )
 from ductile_gpu._tools._sizes import in_bytes
+from ductile_gpu_start import say
 
 SUMMARY = "write a recorded run as a Chrome trace, for Perfetto"
 DESCRIPTION = """\

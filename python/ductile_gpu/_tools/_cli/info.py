@@ -44,15 +44,24 @@ def _installed(candidates: tuple[str, ...]) -> str:
 
 
 def _describe_adapter() -> Optional[str]:
-    """Whether PyTorch's adapter is there or can be; None without PyTorch."""
+    """PyTorch's adapter, whether it is there or can be; None without PyTorch."""
     if _installed(LIBRARIES["torch"]) == "not installed":
         return None
     from ductile_gpu.torch import _build
 
     try:
-        return _build.describe_adapter()
-    except ImportError as error:
+        found, unknown = _build.describe_adapter(), _build.list_unknown(_build.describe_torch())
+    except (ImportError, _build.BuildError) as error:
         return f"none: {error}"
+    return f"{found}; it does not know of {unknown}" if unknown else found
+
+
+def _describe_settings() -> list[str]:
+    """What becomes of PyTorch's settings under Ductile."""
+    from ductile_gpu.torch import _conf
+
+    found = _conf.describe(_conf.environment())
+    return [f"{s.key}:{s.value}: {s.treatment.value}. {s.reason}".rstrip() for s in found]
 
 
 def _probe(ordinal: int) -> str:
@@ -108,6 +117,7 @@ def collect() -> dict[str, Any]:
         "python": platform.python_version(),
         "libraries": {name: _installed(names) for name, names in LIBRARIES.items()},
         "torch_adapter": _describe_adapter(),
+        "torch_settings": _describe_settings(),
         "driver": driver,
         "gpus": gpus,
         "DUCTILE_CONF": os.environ.get("DUCTILE_CONF"),
@@ -127,6 +137,8 @@ def _print(found: dict[str, Any]) -> None:
         print(f"{name:<10} {version}")
         if name == "torch" and found["torch_adapter"] is not None:
             print(f"  adapter  {found['torch_adapter']}")
+            for setting in found["torch_settings"]:
+                print(f"  setting  {setting}")
     conf = found["DUCTILE_CONF"]
     print(f"options    DUCTILE_CONF is {'not set' if conf is None else conf}; in effect:")
     for key, value in found["options"].items():

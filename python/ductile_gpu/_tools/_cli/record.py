@@ -16,10 +16,11 @@ import ductile_gpu_start
 from ductile_gpu._binding import _native
 from ductile_gpu._process import _children
 from ductile_gpu._tools import _record_folder
-from ductile_gpu._tools._cli.common import MISUSED, Failure, progress, say
+from ductile_gpu._tools._cli.common import MISUSED, Failure, progress
 from ductile_gpu._tools._cli.script import add_script_arguments, check_script, run_script
 from ductile_gpu._tools._recorder import NotRecorded, Recorder, make_recorder, parts_folder
 from ductile_gpu._tools._sizes import in_bytes
+from ductile_gpu_start import say
 
 SUMMARY = "run a PyTorch script and record what it allocates"
 DESCRIPTION = """\

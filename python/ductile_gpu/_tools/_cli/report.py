@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple, Optional
 
-from ductile_gpu._tools._cli.common import MISUSED, Failure, add_replay_options, progress, say
+from ductile_gpu._tools._cli.common import MISUSED, Failure, add_replay_options, progress
 from ductile_gpu._tools._report import _forecast, _page, _words
 from ductile_gpu._tools._report._collect import (
     Choices,
@@ -25,6 +25,7 @@ from ductile_gpu._tools._report._collect import (
     collect,
 )
 from ductile_gpu._tools._sizes import in_bytes
+from ductile_gpu_start import say
 
 SUMMARY = "make a page of a recorded run: why it ran out, what would fit, who holds it"
 DESCRIPTION = """\
