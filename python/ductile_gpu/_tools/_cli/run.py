@@ -9,10 +9,9 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Optional, cast
+from typing import Any, Optional
 
 import ductile_gpu_start
-from ductile_gpu._binding._errors import InvalidArgument
 from ductile_gpu._process import _live, _notes, _share
 from ductile_gpu._process._children import inherit
 from ductile_gpu._tools._cli.common import (
@@ -77,14 +76,6 @@ def _summarise() -> None:
         )
 
 
-def _check_settings(settings: Mapping[str, Any]) -> None:
-    """Refuses at once what would be refused when the script imports torch."""
-    try:
-        _share.effective(cast(Any, settings))
-    except InvalidArgument as error:
-        raise Failure(f"--set: {error}", MISUSED) from None
-
-
 def _judge(folder: Path) -> int:
     """Says who served the script's GPU memory and its children's, from their notes. Returns 1 where
     it was another allocator."""
@@ -141,8 +132,8 @@ def _run(options: argparse.Namespace, settings: Mapping[str, Any], notes: Path) 
 def main(options: argparse.Namespace) -> int:
     """Returns the script's exit status; 1 where it is 0 and another allocator served GPU memory."""
     settings = read_settings(options.set)
+    check_settings(settings)
     if options.all:
-        check_settings(settings)
         if options.summary or options.live:
             raise Failure("--summary and --live are for PyTorch alone, not with --all", MISUSED)
         with tempfile.TemporaryDirectory(prefix="ductile-run-") as folder:
@@ -150,6 +141,5 @@ def main(options: argparse.Namespace) -> int:
     if options.native_malloc:
         raise Failure("--native-malloc goes with --all", MISUSED)
     check_script(options.script, options.module)
-    _check_settings(settings)
     with tempfile.TemporaryDirectory(prefix="ductile-run-") as folder:
         return _run(options, settings, Path(folder))

@@ -20,6 +20,7 @@ from typing import IO, Any, NamedTuple, Optional, cast
 
 from ductile_gpu._binding import _native
 from ductile_gpu._binding._objects import Closes
+from ductile_gpu._tools._bench import BenchError
 
 Event = dict[str, Any]
 PIECE_BYTES = 1 << 20
@@ -100,9 +101,8 @@ class Memory(Closes):
         if self._process.wait() == 0:
             return {}
         self._said.seek(0)
-        said = self._said.read().decode(errors="replace").strip().splitlines()
-        reason = said[-1] if said else "ductile-bench export failed"
-        raise SnapshotError(reason.removeprefix(f"ductile-bench: {self._path}: "))
+        reason = str(BenchError(self._said.read().decode(errors="replace"), "export"))
+        raise SnapshotError(reason.removeprefix(f"{self._path}: "))
 
     def close(self) -> None:
         """Ends the process if it is still at work."""
