@@ -13,10 +13,9 @@ from __future__ import annotations
 from typing import Any, Optional
 
 from ductile_gpu._binding._core import Allocator
-from ductile_gpu._binding._errors import Error, not_installed
-from ductile_gpu._binding._log import logger
+from ductile_gpu._binding._errors import not_installed
 from ductile_gpu._binding._streams import stream_handle
-from ductile_gpu._process._share import allocate, forget, shared
+from ductile_gpu._process._share import allocate, free, shared
 
 try:
     import rmm
@@ -46,11 +45,7 @@ def _functions_of(allocator: Allocator) -> tuple[Any, Any]:
     def deallocate(*call: Any) -> None:
         """(address, size, stream), and after RMM 26.10 (stream, address, size, alignment)."""
         address, stream = (call[0], call[2]) if len(call) == 3 else (call[1], call[0])
-        forget(allocator, address)
-        try:
-            allocator.free(address, stream_handle(stream))
-        except Error as error:  # RMM's deallocation may not fail
-            logger.error("%s", error)
+        free(allocator, address, stream_handle(stream))
 
     return allocate_on, deallocate
 

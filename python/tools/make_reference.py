@@ -122,7 +122,7 @@ def type_name(hint: Any) -> str:
 
 def write_module(name: str, module: Any) -> Iterator[str]:
     yield from ("", f"## `{name}`")
-    for member in module.__all__:
+    for member in sorted(module.__all__):
         value = getattr(module, member)
         if isinstance(value, type):
             yield from write_class(member, value)

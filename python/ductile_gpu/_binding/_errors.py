@@ -31,9 +31,6 @@ __all__ = [
     "PointerError",
     "ProcessGone",
     "Unsupported",
-    "error_from_status",
-    "invalid",
-    "not_installed",
 ]
 
 

@@ -19,7 +19,8 @@ from typing import Any, Callable, Optional, cast
 from ductile_gpu._binding import _abi
 from ductile_gpu._binding._abi import Options
 from ductile_gpu._binding._core import Allocator, format_options, set_option
-from ductile_gpu._binding._errors import Busy, ForeignPointer, OutOfMemory
+from ductile_gpu._binding._errors import Busy, Error, ForeignPointer, OutOfMemory
+from ductile_gpu._binding._log import logger
 from ductile_gpu._binding._native import lib
 from ductile_gpu._binding._objects import renew_in_child
 from ductile_gpu._process import _preload
@@ -277,6 +278,15 @@ def allocate(allocator: Allocator, size: int, stream: int, library: str) -> int:
 def forget(allocator: Allocator, address: int) -> None:
     """The block is about to be freed: then it may be another's."""
     _owners.get(allocator, {}).pop(address, None)
+
+
+def free(allocator: Allocator, address: int, *streams: int) -> None:
+    """Frees what `allocate` gave, for a library whose frees may not fail: a refusal is logged."""
+    forget(allocator, address)
+    try:
+        allocator.free(address, *streams)
+    except Error as error:
+        logger.error("%s", error)
 
 
 def owners(allocator: Allocator) -> dict[int, str]:

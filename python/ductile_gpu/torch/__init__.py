@@ -20,27 +20,12 @@ import warnings
 from typing import TYPE_CHECKING, Literal
 
 from ductile_gpu._process._children import child_environment
+from ductile_gpu.torch import _tags
 from ductile_gpu.torch._build import BuildError, FailedBefore
 from ductile_gpu.torch._conf import Setting, Treatment
 from ductile_gpu.torch._inspect import TensorBlock, block_of
 from ductile_gpu.torch._install import TooLate
-from ductile_gpu.torch._tags import (
-    GraphPool,
-    TagStats,
-    graph_pool,
-    kept,
-    outside,
-    pause,
-    pause_all,
-    pool,
-    release_host,
-    reserve_host,
-    resume,
-    resume_all,
-    set_margin,
-    sleeping,
-    tags,
-)
+from ductile_gpu.torch._tags import *  # noqa: F403
 
 if TYPE_CHECKING:
     import torch
@@ -50,9 +35,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BuildError",
-    "GraphPool",
     "Setting",
-    "TagStats",
     "TensorBlock",
     "TooLate",
     "Treatment",
@@ -60,23 +43,11 @@ __all__ = [
     "child_environment",
     "disable",
     "enable",
-    "graph_pool",
     "is_active",
-    "kept",
     "mem_pool",
     "mode",
-    "outside",
-    "pause",
-    "pause_all",
-    "pool",
-    "release_host",
-    "reserve_host",
-    "resume",
-    "resume_all",
-    "set_margin",
     "settings",
-    "sleeping",
-    "tags",
+    *_tags.__all__,
 ]
 
 Mode = Literal["auto", "full", "plain"]

@@ -53,6 +53,18 @@ class TagPool:
         self.mem_pool: Any = None
         self.id: PoolId = (0, 0)
         self.handle: PoolId = (0, 0)
+        self._make()
+
+    def _make(self) -> None:
+        raise NotImplementedError
+
+    def _take(self, named: PoolId) -> None:
+        """A pool of Ductile's that has no object of PyTorch's goes with this one."""
+        self.id = self.handle = named
+        allocator = _share.shared(self.device)
+        allocator.retain_pool(named)
+        weakref.finalize(self, _release, allocator, named)
+        allocator.set_tag(named, self.tag, self.contents)
 
     @contextlib.contextmanager
     def opened(self) -> Iterator[None]:
@@ -116,25 +128,19 @@ def _drop_unused() -> None:
 
 
 class _Full(TagPool):
-    def __init__(self, tag: str, contents: Optional[Contents], device: int) -> None:
+    def _make(self) -> None:
         import torch
 
-        super().__init__(tag, contents, device)
-        with torch.cuda.device(device):
+        with torch.cuda.device(self.device):
             self.mem_pool = torch.cuda.MemPool()
         first, second = self.mem_pool.id
         self.id = self.handle = (first, second)
-        _share.shared(device).set_tag(self.id, tag, contents)
+        _share.shared(self.device).set_tag(self.id, self.tag, self.contents)
 
 
 class _Plain(TagPool):
-    def __init__(self, tag: str, contents: Optional[Contents], device: int) -> None:
-        super().__init__(tag, contents, device)
-        self.id = self.handle = (_DIRECT, next(_numbers))
-        allocator = _share.shared(device)
-        allocator.retain_pool(self.id)
-        weakref.finalize(self, _release, allocator, self.id)
-        allocator.set_tag(self.id, tag, contents)
+    def _make(self) -> None:
+        self._take((_DIRECT, next(_numbers)))
 
     @contextlib.contextmanager
     def opened(self) -> Iterator[None]:
@@ -168,13 +174,12 @@ def _pluggable(slot: int) -> Any:
 
 
 class _Beside(TagPool):
-    def __init__(self, tag: str, contents: Optional[Contents], device: int) -> None:
+    def _make(self) -> None:
         import torch
 
-        super().__init__(tag, contents, device)
         library = _plain.library()
         second = ctypes.c_uint64()
-        named, number = tag_bytes(tag), contents_number(contents)
+        named, number = tag_bytes(self.tag), contents_number(self.contents)
         slot = library.ductile_torch_beside_take(named, number, ctypes.byref(second))
         if slot < 0:
             raise Busy(
@@ -184,7 +189,7 @@ class _Beside(TagPool):
             )
         weakref.finalize(self, library.ductile_torch_beside_give, slot)
         self.id = (int(library.ductile_torch_beside_first()), second.value)
-        with torch.cuda.device(device):
+        with torch.cuda.device(self.device):
             self.mem_pool = torch.cuda.MemPool(_pluggable(slot).allocator())
         first, last = self.mem_pool.id
         self.handle = (first, last)
@@ -203,16 +208,11 @@ def _beside_allocators() -> dict[int, Allocator]:
 class _OfGraphs(TagPool):
     """A pool that only captures use. PyTorch makes it at the capture; the library knows it now."""
 
-    def __init__(self, tag: str, contents: Optional[Contents], device: int) -> None:
+    def _make(self) -> None:
         import torch
 
-        super().__init__(tag, contents, device)
         first, second = torch.cuda.graph_pool_handle()
-        self.id = self.handle = (first, second)
-        allocator = _share.shared(device)
-        allocator.retain_pool(self.id)
-        weakref.finalize(self, _release, allocator, self.id)
-        allocator.set_tag(self.id, tag, contents)
+        self._take((first, second))
 
 
 # ---- In whatever mode --------------------------------------------------------------------------
