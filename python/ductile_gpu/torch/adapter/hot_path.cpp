@@ -90,14 +90,12 @@ ductile_status ask_library(ductile_allocator *a, size_t size, cudaStream_t strea
 }
 
 /* A pool that is open for this thread until the end of a block. */
-class OpenPool {
+class OpenPool : Fixed {
   public:
     OpenPool(Device &device, const MempoolId_t &id) : device_(device), id_(id) {
         auto self = std::this_thread::get_id();
         device.pools.begin(id, [self](cudaStream_t) { return std::this_thread::get_id() == self; });
     }
-    OpenPool(const OpenPool &) = delete;
-    OpenPool &operator=(const OpenPool &) = delete;
     ~OpenPool() {
         try {
             device_.pools.end(id_);

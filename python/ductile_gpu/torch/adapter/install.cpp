@@ -103,10 +103,10 @@ void refuse_others(caching::CUDAAllocator *current) {
 /* As far as native says it: whom it tells of what, only native knows. */
 void take_over_settings(caching::CUDAAllocator *native) {
     the_allocator()->init(count_native_devices(native));
-    for (int i = 0; i < n_devices; i++) {
-        devices[i].fraction = native->getMemoryFraction(devices[i].index);
-        if (native_reserved(devices[i].index) != 0) {
-            (void)devices[i].open(); /* what fails, fails before anything has changed */
+    for (Device &device : AllDevices()) {
+        device.fraction = native->getMemoryFraction(device.index);
+        if (native_reserved(device.index) != 0) {
+            (void)device.open(); /* what fails, fails before anything has changed */
         }
     }
     if (!native->isEnabled()) {

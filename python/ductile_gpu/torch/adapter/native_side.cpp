@@ -139,12 +139,11 @@ std::set<MempoolId_t> list_candidates() {
 /* side.mutex held. */
 void find_inherited() {
     std::set<MempoolId_t> candidates = list_candidates();
-    for (int i = 0; i < n_devices; i++) {
-        auto device = static_cast<DeviceIndex>(i);
+    for (Device &device : AllDevices()) {
         for (const MempoolId_t &pool : candidates) {
-            if (native_holds_pool(device, pool) && !devices[i].pools.is_open(pool) &&
-                is_open(device, pool)) {
-                side.inherited.insert({device, pool});
+            if (native_holds_pool(device.index, pool) && !device.pools.is_open(pool) &&
+                is_open(device.index, pool)) {
+                side.inherited.insert({device.index, pool});
             }
         }
     }
@@ -209,6 +208,14 @@ void end_native_pool(DeviceIndex device, const MempoolId_t &pool) {
     }
 }
 
+static void make_room_for_native(Device &device) {
+    ductile_allocator *a = device.opened();
+    if (a != nullptr) {
+        std::ignore = ductile_trim(a, nullptr, 0, nullptr);
+    }
+    share_limit(device);
+}
+
 /* ---- Who serves ----------------------------------------------------------------------------- */
 
 void stay_with_native() {
@@ -234,9 +241,7 @@ void serve_by_ductile() {
         serve_by_whom_it_is_now();
     }
     empty_native();
-    for (int i = 0; i < n_devices; i++) {
-        share_limit(devices[i]);
-    }
+    share_limits();
 }
 
 void serve_by_native() {
@@ -246,12 +251,9 @@ void serve_by_native() {
         side.is_ours = true;
         serve_by_whom_it_is_now();
     }
-    for (int i = 0; i < n_devices; i++) {
-        ductile_allocator *a = devices[i].opened();
-        if (a != nullptr) {
-            std::ignore =
-                ductile_trim(a, nullptr, 0, nullptr); /* what stays serves a request later */
-            share_limit(devices[i]);
+    for (Device &device : AllDevices()) {
+        if (device.opened() != nullptr) {
+            make_room_for_native(device); /* what stays serves a request later */
         }
     }
 }
@@ -394,6 +396,12 @@ void share_limit(Device &device) {
     });
 }
 
+void share_limits() {
+    for (Device &device : AllDevices()) {
+        share_limit(device);
+    }
+}
+
 void follow_fraction(Device &device) {
     if (is_native_in_use()) {
         try_to([&] { limit_native(device, device.fraction); });
@@ -458,14 +466,6 @@ void *try_native(size_t size, cudaStream_t stream) {
     } catch (const c10::OutOfMemoryError &) {
         return nullptr;
     }
-}
-
-void make_room_for_native(Device &device) {
-    ductile_allocator *a = device.opened();
-    if (a != nullptr) {
-        std::ignore = ductile_trim(a, nullptr, 0, nullptr);
-    }
-    share_limit(device);
 }
 
 } // namespace

@@ -135,8 +135,7 @@ SnapshotInfo native_snapshot(const MempoolId_t &pool, bool include_traces) {
 
 SnapshotInfo Allocator::snapshot(MempoolId_t pool, bool include_traces) {
     SnapshotInfo out;
-    for (int i = 0; i < n_devices; i++) {
-        Device &device = devices[i];
+    for (Device &device : AllDevices()) {
         const std::lock_guard<std::recursive_mutex> lock(device.mutex);
         if ((special & kWatched) != 0 && device.allocator.load() != nullptr) {
             device.watch.note_changes(nullptr);
@@ -156,9 +155,7 @@ SnapshotInfo Allocator::snapshot(MempoolId_t pool, bool include_traces) {
     }
     std::sort(out.segments.begin(), out.segments.end(),
               [](const SegmentInfo &a, const SegmentInfo &b) { return a.address < b.address; });
-    if (is_native_in_use()) {
-        add_native(out, native_snapshot(pool, include_traces));
-    }
+    tell_native([&](auto &) { add_native(out, native_snapshot(pool, include_traces)); });
     {
         const std::lock_guard<std::mutex> lock(annotations.mutex);
         out.external_annotations = annotations.latest.list();
@@ -197,12 +194,9 @@ std::unordered_set<int> parse_skipped(const std::vector<std::string> &names) {
 }
 
 bool is_listened_to() {
-    for (int i = 0; i < n_devices; i++) {
-        if (!devices[i].watch.trackers.empty()) {
-            return true;
-        }
-    }
-    return false;
+    AllDevices all;
+    return std::any_of(all.begin(), all.end(),
+                       [](const Device &device) { return !device.watch.trackers.empty(); });
 }
 
 void record_at_native(bool enabled, caching::CreateContextFn recorder, size_t max_entries,
@@ -228,16 +222,16 @@ void Allocator::recordHistory(bool enabled, caching::CreateContextFn recorder, s
                 "recordHistory: stacks are wanted, but there is nothing that records them");
     std::unordered_set<int> actions = parse_skipped(skipped);
     std::vector<std::unique_lock<std::recursive_mutex>> locks;
-    for (int i = 0; i < n_devices; i++) {
-        locks.emplace_back(devices[i].mutex);
+    for (Device &device : AllDevices()) {
+        locks.emplace_back(device.mutex);
     }
     bool was_enabled = history.enabled;
     history.enabled = enabled;
     history.recorder = when == RecordContext::NEVER ? nullptr : recorder;
     history.when = enabled ? when : RecordContext::NEVER;
     history.skipped = std::move(actions);
-    for (int i = 0; i < n_devices; i++) {
-        Watch &watch = devices[i].watch;
+    for (Device &device : AllDevices()) {
+        Watch &watch = device.watch;
         watch.trace.set_capacity(max_entries);
         if (!enabled || clear) {
             watch.trace.clear();
@@ -257,9 +251,8 @@ void Allocator::recordHistory(bool enabled, caching::CreateContextFn recorder, s
     }
     set_special(kWatched, enabled || is_listened_to());
     locks.clear();
-    if (is_native_in_use()) {
-        record_at_native(enabled, recorder, max_entries, when, clear, skipped);
-    }
+    tell_native(
+        [&](auto &) { record_at_native(enabled, recorder, max_entries, when, clear, skipped); });
 }
 
 void Allocator::recordHistory(bool enabled, caching::CreateContextFn recorder, size_t max_entries,
@@ -288,9 +281,7 @@ void Allocator::recordAnnotation(const std::vector<std::pair<std::string, std::s
 /* Native notes what it frees yet, and what it serves while Ductile is off. */
 void Allocator::pushCompileContext(std::string &text) {
 #if DUCTILE_TORCH_MINOR >= 8
-    if (is_native_in_use()) {
-        native_allocator()->pushCompileContext(text);
-    }
+    tell_native([&](auto &native) { native.pushCompileContext(text); });
 #endif
     if (history.enabled) {
         make_notes_of_thread().compile_contexts.push_back(text);
@@ -299,9 +290,7 @@ void Allocator::pushCompileContext(std::string &text) {
 
 void Allocator::popCompileContext() {
 #if DUCTILE_TORCH_MINOR >= 8
-    if (is_native_in_use()) {
-        native_allocator()->popCompileContext();
-    }
+    tell_native([&](auto &native) { native.popCompileContext(); });
 #endif
     ThreadNotes *notes = notes_of_thread();
     if (notes != nullptr && !notes->compile_contexts.empty()) {
@@ -312,9 +301,7 @@ void Allocator::popCompileContext() {
 void Allocator::setUserMetadata(const std::string &text) {
     make_notes_of_thread().user_metadata = text;
 #if DUCTILE_TORCH_MINOR >= 10
-    if (is_native_in_use()) {
-        native_allocator()->setUserMetadata(text);
-    }
+    tell_native([&](auto &native) { native.setUserMetadata(text); });
 #endif
 }
 
@@ -374,8 +361,7 @@ Context Allocator::getContextForPointer(const void *ptr) {
 }
 
 void Allocator::attachAllocatorTraceTracker(caching::AllocatorTraceTracker tracker) {
-    for (int i = 0; i < n_devices; i++) {
-        Device &device = devices[i];
+    for (Device &device : AllDevices()) {
         const std::lock_guard<std::recursive_mutex> lock(device.mutex);
         if ((special & kWatched) == 0) {
             device.watch.start();
@@ -383,9 +369,7 @@ void Allocator::attachAllocatorTraceTracker(caching::AllocatorTraceTracker track
         device.watch.add_tracker(tracker);
     }
     set_special(kWatched, true);
-    if (is_native_in_use()) {
-        native_allocator()->attachAllocatorTraceTracker(std::move(tracker));
-    }
+    tell_native([&](auto &native) { native.attachAllocatorTraceTracker(std::move(tracker)); });
 }
 
 } // namespace ductile_torch

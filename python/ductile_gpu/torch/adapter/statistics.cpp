@@ -154,9 +154,7 @@ DeviceStats Allocator::getDeviceStats(DeviceIndex index) {
         const std::lock_guard<std::recursive_mutex> lock(device.mutex);
         stats = describe(device);
     }
-    if (is_native_in_use()) {
-        add_native(stats, native_allocator()->getDeviceStats(index));
-    }
+    tell_native([&](auto &native) { add_native(stats, native.getDeviceStats(index)); });
     return stats;
 }
 
@@ -165,9 +163,7 @@ void Allocator::resetAccumulatedStats(DeviceIndex index) {
     const std::lock_guard<std::recursive_mutex> lock(device.mutex);
     device.baseline = measure(device);
     device.pools.reset_accumulated();
-    if (is_native_in_use()) {
-        native_allocator()->resetAccumulatedStats(index);
-    }
+    tell_native([&](auto &native) { native.resetAccumulatedStats(index); });
 }
 
 void Allocator::resetPeakStats(DeviceIndex index) {
@@ -177,9 +173,7 @@ void Allocator::resetPeakStats(DeviceIndex index) {
         ductile_reset_peaks(a);
         device.pools.reset_peaks();
     }
-    if (is_native_in_use()) {
-        native_allocator()->resetPeakStats(index);
-    }
+    tell_native([&](auto &native) { native.resetPeakStats(index); });
 }
 
 /* ---- Sizes ---------------------------------------------------------------------------------- */

@@ -46,8 +46,7 @@ bool Allocator::isEnabled() const {
 
 void Allocator::emptyCache(MempoolId_t pool) {
     Context context = gather_context(RecordContext::ALL);
-    for (int i = 0; i < n_devices; i++) {
-        Device &device = devices[i];
+    for (Device &device : AllDevices()) {
         ductile_allocator *a = device.opened();
         if (a == nullptr || (!is_default_pool(pool) && device.pools.is_native(pool))) {
             continue;
@@ -71,9 +70,7 @@ void Allocator::emptyCache(MempoolId_t pool) {
         native_allocator()->emptyCache(pool);
 #endif
     }
-    for (int i = 0; i < n_devices; i++) {
-        share_limit(devices[i]);
-    }
+    share_limits();
 }
 
 void Allocator::emptyCache() {

@@ -77,6 +77,13 @@ using Annotation = decltype(SnapshotInfo::external_annotations)::value_type;
 using Context = std::shared_ptr<c10::GatheredContext>;
 using Stat = std::decay_t<decltype(std::declval<DeviceStats>().oversize_segments)>;
 
+/* What is neither copied nor moved. */
+struct Fixed {
+    Fixed() = default;
+    Fixed(const Fixed &) = delete;
+    Fixed &operator=(const Fixed &) = delete;
+};
+
 /* Assigns a member that not every version of a struct has. */
 #define DUCTILE_DEFINE_SETTER(member)                                                              \
     template <typename Struct, typename Value>                                                     \

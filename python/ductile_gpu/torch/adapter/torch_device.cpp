@@ -219,11 +219,11 @@ void note_home(const void *ptr, const Device &device) {
 }
 
 Device *find_home(const void *ptr) {
-    for (int i = 0; i < n_devices; i++) {
-        ductile_allocator *a = devices[i].opened();
+    for (Device &device : AllDevices()) {
         auto info = sized<ductile_block_info>();
+        ductile_allocator *a = device.opened();
         if (a != nullptr && ductile_query_block(a, to_address(ptr), &info) == DUCTILE_OK) {
-            return &devices[i];
+            return &device;
         }
     }
     return nullptr;
@@ -251,20 +251,20 @@ int find_containing(void *user, const ductile_block_info *block) {
 
 Device *find_block(const void *ptr, ductile_block_info &info) {
     info = sized<ductile_block_info>();
-    for (int i = 0; i < n_devices; i++) {
-        ductile_allocator *a = devices[i].opened();
+    for (Device &device : AllDevices()) {
+        ductile_allocator *a = device.opened();
         if (a == nullptr) {
             continue;
         }
         ductile_status status = ductile_query_block(a, to_address(ptr), &info);
         if (status == DUCTILE_OK) {
-            return &devices[i];
+            return &device;
         }
         if (status == DUCTILE_ERR_INTERIOR_POINTER) {
             Search search = {to_address(ptr), {}};
             walk_blocks(a, find_containing, &search);
             info = search.found;
-            return search.found.size != 0 ? &devices[i] : nullptr;
+            return search.found.size != 0 ? &device : nullptr;
         }
     }
     return nullptr;

@@ -83,6 +83,16 @@ struct Device {
 extern Device *devices;
 extern std::atomic<int> n_devices; /* says that `devices` may be read */
 
+/* Those that PyTorch has told of. */
+struct AllDevices {
+    Device *begin() const {
+        return devices;
+    }
+    Device *end() const {
+        return devices + n_devices;
+    }
+};
+
 /* Opens its memory to the GPUs that the program gave access before Ductile came. */
 void adopt_peers(Device &device);
 

@@ -65,12 +65,10 @@ class Pools {
     };
 
     /* Announces a capture to the library from before it begins until after it has ended. */
-    struct Announcement {
+    struct Announcement : Fixed {
         explicit Announcement(DeviceIndex device) : notice(device) {
             ductile_capture_begin();
         }
-        Announcement(const Announcement &) = delete;
-        Announcement &operator=(const Announcement &) = delete;
         ~Announcement() {
             ductile_capture_end();
         }
@@ -78,10 +76,8 @@ class Pools {
     };
 
     /* Has requests look whether they belong to a pool of the native allocator. */
-    struct Detour {
+    struct Detour : Fixed {
         Detour();
-        Detour(const Detour &) = delete;
-        Detour &operator=(const Detour &) = delete;
         ~Detour();
     };
 

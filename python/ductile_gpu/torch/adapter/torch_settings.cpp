@@ -90,12 +90,12 @@ void refresh_settings(bool is_fraction_named) {
         return;
     }
     applied = fraction;
-    for (int i = 0; i < n_devices; i++) {
-        devices[i].fraction = fraction;
-        if (devices[i].allocator.load() != nullptr) {
-            devices[i].apply_fraction();
+    for (Device &device : AllDevices()) {
+        device.fraction = fraction;
+        if (device.opened() != nullptr) {
+            device.apply_fraction();
         }
-        follow_fraction(devices[i]);
+        follow_fraction(device);
     }
 }
 
