@@ -19,25 +19,9 @@ Tags = Union[None, str, Iterable[str]]
 ContentsBy = Union[None, Contents, Mapping[Optional[str], Contents]]
 
 _TAG_BYTES: int = _abi.ductile_sleep_report.tag.size
-_CONTENTS = {
-    None: _abi.Contents.POLICY,
-    "keep": _abi.Contents.KEEP,
-    "drop": _abi.Contents.DROP,
-    "zero": _abi.Contents.ZERO,
-    "poison": _abi.Contents.POISON,
-}
-_NAMES: dict[int, Optional[Contents]] = {
-    _abi.Contents.KEEP: "keep",
-    _abi.Contents.DROP: "drop",
-    _abi.Contents.ZERO: "zero",
-    _abi.Contents.POISON: "poison",
-}
-_STATES: dict[int, Literal["awake", "pausing", "asleep", "resuming"]] = {
-    _abi.PoolState.AWAKE: "awake",
-    _abi.PoolState.PAUSING: "pausing",
-    _abi.PoolState.ASLEEP: "asleep",
-    _abi.PoolState.RESUMING: "resuming",
-}
+_NAMES: dict[int, Any] = {c: c.name.lower() for c in _abi.Contents if c != _abi.Contents.POLICY}
+_CONTENTS = {None: _abi.Contents.POLICY, **{name: number for number, name in _NAMES.items()}}
+_STATES: dict[int, Any] = {state: state.name.lower() for state in _abi.PoolState}
 
 
 class Pool(NamedTuple):

@@ -11,6 +11,7 @@ import sys
 import threading
 import warnings
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Optional
 
 from ductile_gpu._binding._core import Allocator
@@ -53,14 +54,13 @@ class TorchMemorySaver:
         self._hook_mode: HookMode = "preload"
         self._impl: Optional[_Impl] = None
 
-    @contextlib.contextmanager
     def region(
         self,
         tag: str = _TAG_DEFAULT,
         enable_cpu_backup: bool = False,
         enable_disk_backup: bool = False,
         cpu_backup_backend: Optional[CpuBackupBackend] = None,
-    ) -> Iterator[None]:
+    ) -> AbstractContextManager[None]:
         """Inside, tensors that this thread makes can be paused.
 
         Args:
@@ -77,10 +77,8 @@ class TorchMemorySaver:
         _check_backend(enable_cpu_backup, cpu_backup_backend)
         if enable_disk_backup:
             _refuse_disk("enable_disk_backup")
-        with self._started().region(tag, enable_cpu_backup, cpu_backup_backend):
-            yield
+        return self._started().region(tag, enable_cpu_backup, cpu_backup_backend)
 
-    @contextlib.contextmanager
     def cuda_graph(
         self,
         cuda_graph: torch.cuda.CUDAGraph,
@@ -90,7 +88,7 @@ class TorchMemorySaver:
         tag: str = _TAG_DEFAULT,
         enable_cpu_backup: bool = False,
         cpu_backup_backend: Optional[CpuBackupBackend] = None,
-    ) -> Iterator[None]:
+    ) -> AbstractContextManager[None]:
         """torch.cuda.graph, whose memory can be paused; in every hook mode.
 
         Args:
@@ -101,21 +99,18 @@ class TorchMemorySaver:
             As `region`.
         """
         _check_backend(enable_cpu_backup, cpu_backup_backend)
-        with self._started().cuda_graph(
+        return self._started().cuda_graph(
             cuda_graph, pool, stream, capture_error_mode, tag, enable_cpu_backup, cpu_backup_backend
-        ):
-            yield
+        )
 
-    @contextlib.contextmanager
-    def disable(self) -> Iterator[None]:
+    def disable(self) -> AbstractContextManager[None]:
         """Inside a region, or with TMS_INIT_ENABLE: tensors made here are not paused, and can be
         made while all else is. What is free at the end goes back to the device.
 
         Raises:
             RuntimeError: this thread is in no region.
         """
-        with self._started().disable():
-            yield
+        return self._started().disable()
 
     def pause(self, tag: Optional[str] = None) -> None:
         """Gives the device memory of a tag's regions back; None: of all. Waits for the GPU.
@@ -274,6 +269,15 @@ class _Region:
             _tags.release_host()
 
 
+class _Config(NamedTuple):
+    """A thread's region, as the C names have it."""
+
+    tag: bytes
+    is_active: bool
+    backup: bool
+    backend: bytes
+
+
 class _Settings(threading.local):
     """What the C names have opened for this thread."""
 
@@ -316,7 +320,7 @@ class _Impl:
         if backend == "mmap":
             self._mmap_tags.add(tag)
 
-    def _opened(self, key: _Key) -> contextlib.AbstractContextManager[None]:
+    def _opened(self, key: _Key) -> AbstractContextManager[None]:
         found = self._mem_pools.get(key)
         if found is None:
             found = self._mem_pools.setdefault(key, _Region(key))
@@ -369,9 +373,7 @@ class _Impl:
                 self._graph_pools[named] = self._graph_pools[made] = made
             yield self._graph_pools[named]
             return
-        device = _tag_pools.current_device()
-
-        allocator = _share.shared(device)
+        allocator = _share.shared(_tag_pools.current_device())
         allocator.retain_pool(named)
         try:
             allocator.set_tag(named, tag, contents)
@@ -387,40 +389,34 @@ class _Impl:
             raise RuntimeError(
                 "disable() is for a thread that is in a region, or under TMS_INIT_ENABLE"
             )
-        with self._own_change():
-            self.cdll.tms_set_interesting_region(False)
+        inside = self._config()
+        self._set_config(inside._replace(is_active=False))
         try:
             with outside():
                 yield
         finally:
-            with self._own_change():
-                self.cdll.tms_set_interesting_region(True)
+            self._set_config(inside)
 
     # ---- The region of a thread, as C has it ---------------------------------------------------
 
-    @contextlib.contextmanager
-    def _own_change(self) -> Iterator[None]:
-        before, self._thread.is_own_change = self._thread.is_own_change, True
-        try:
-            yield
-        finally:
-            self._thread.is_own_change = before
-
-    def _config(self) -> tuple[bytes, bool, bool, bytes]:
+    def _config(self) -> _Config:
         c = self.cdll
-        return (
+        return _Config(
             c.tms_get_current_tag(),
             c.tms_get_interesting_region(),
             c.tms_get_enable_cpu_backup(),
             c.tms_get_cpu_backup_backend(),
         )
 
-    def _set_config(self, config: tuple[bytes, bool, bool, bytes]) -> None:
-        with self._own_change():
-            self.cdll.tms_set_current_tag(config[0])
-            self.cdll.tms_set_interesting_region(config[1])
-            self.cdll.tms_set_enable_cpu_backup(config[2])
-            self.cdll.tms_set_cpu_backup_backend(config[3])
+    def _set_config(self, config: _Config) -> None:
+        before, self._thread.is_own_change = self._thread.is_own_change, True
+        try:
+            self.cdll.tms_set_current_tag(config.tag)
+            self.cdll.tms_set_interesting_region(config.is_active)
+            self.cdll.tms_set_enable_cpu_backup(config.backup)
+            self.cdll.tms_set_cpu_backup_backend(config.backend)
+        finally:
+            self._thread.is_own_change = before
 
     @contextlib.contextmanager
     def _with_region_config(
@@ -431,8 +427,8 @@ class _Impl:
         enable_disk_backup: bool = False,
     ) -> Iterator[None]:
         before = self._config()
-        backend = cpu_backup_backend.encode() if cpu_backup_backend else before[3]
-        self._set_config((tag.encode(), True, enable_cpu_backup, backend))
+        backend = cpu_backup_backend.encode() if cpu_backup_backend else before.backend
+        self._set_config(_Config(tag.encode(), True, enable_cpu_backup, backend))
         try:
             yield
         finally:

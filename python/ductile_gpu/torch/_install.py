@@ -4,13 +4,14 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import os
 import sys
 import threading
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Optional, cast
+from typing import Any, Callable, Optional, cast
 
 from ductile_gpu._binding import _abi
 from ductile_gpu._binding._objects import renew_in_child
@@ -32,6 +33,10 @@ _NCCL_HOOK = (
     "NCCL_USE_TENSOR_REGISTER_ALLOCATOR_HOOK",
 )
 _NCCL2_SINCE = 15
+_SETTERS = (
+    "_accelerator_setAllocatorSettings",
+    "_cuda_cudaCachingAllocator_set_allocator_settings",
+)
 _TRUE = ("1", "y", "yes", "t", "true")
 
 _TOO_LATE = 2  # of ductile_torch_install and ductile_torch_leave
@@ -57,6 +62,21 @@ def call(function: Any, *arguments: Any) -> None:
     if status != 0:
         error = TooLate if status == _TOO_LATE else RuntimeError
         raise error(message.value.decode(errors="replace"))
+
+
+def _wrap(names: tuple[str, ...], changed: Callable[..., None]) -> None:
+    """Has a function called in place of functions of torch._C, with the original first."""
+    import torch
+
+    for name in names:
+        original = getattr(torch._C, name, None)
+        if original is not None:
+            setattr(torch._C, name, functools.partial(changed, original))
+
+
+def _warn(text: str) -> None:
+    """Names the line that called `enable`."""
+    warnings.warn(text, RuntimeWarning, stacklevel=6)
 
 
 def _load(path: Path, torch: _build.Torch) -> ctypes.CDLL:
@@ -107,23 +127,14 @@ def _check_layout(loaded: ctypes.CDLL, path: Path) -> None:
 
 def _follow_settings(loaded: ctypes.CDLL) -> None:
     """Has the adapter look again when settings are parsed again at run time."""
-    import torch
 
-    for name in (
-        "_accelerator_setAllocatorSettings",
-        "_cuda_cudaCachingAllocator_set_allocator_settings",
-    ):
-        original = getattr(torch._C, name, None)
-        if original is None:
-            continue
+    def changed(original: Any, text: str) -> None:
+        _conf.check(text)
+        original(text)
+        named = "per_process_memory_fraction" in _conf.parse(text)
+        call(loaded.ductile_torch_refresh, ctypes.c_int(named))
 
-        def changed(text: str, _original: Any = original) -> None:
-            _conf.check(text)
-            _original(text)
-            named = "per_process_memory_fraction" in _conf.parse(text)
-            call(loaded.ductile_torch_refresh, ctypes.c_int(named))
-
-        setattr(torch._C, name, changed)
+    _wrap(_SETTERS, changed)
 
 
 def options_text(options: Mapping[str, Any]) -> str:
@@ -182,22 +193,16 @@ def _record_on() -> None:
     try:
         torch.cuda.memory._record_memory_history("all", context="all", stacks="python")
     except Exception as error:
-        warnings.warn(
-            f"the memory history ends where Ductile was enabled: {error}",
-            RuntimeWarning,
-            stacklevel=5,
-        )
+        _warn(f"the memory history ends where Ductile was enabled: {error}")
 
 
 def _tell_what_stays(loaded: ctypes.CDLL) -> None:
     waiting = loaded.ductile_torch_inherited()
     if waiting:
         pools = "a memory pool or a capture is" if waiting == 1 else f"{waiting} memory pools are"
-        warnings.warn(
+        _warn(
             f"{pools} open that began before Ductile was enabled: until it is closed, new memory "
-            "comes from PyTorch's own allocator",
-            RuntimeWarning,
-            stacklevel=5,
+            "comes from PyTorch's own allocator"
         )
 
 
@@ -230,11 +235,9 @@ def _registering() -> list[str]:
 def _register_nothing(names: list[str]) -> None:
     for name in names:
         os.environ[name] = "0"
-        warnings.warn(
+        _warn(
             f"{name} is turned off: Ductile's memory moves, and would stay registered with NCCL "
-            "where it was, as with PyTorch's expandable segments",
-            RuntimeWarning,
-            stacklevel=5,
+            "where it was, as with PyTorch's expandable segments"
         )
 
 
@@ -244,12 +247,10 @@ def _tell_of_nccl2(torch: _build.Torch) -> None:
     is_old = torch.minor < _NCCL2_SINCE or os.environ.get("TORCH_DIST_USE_NCCL2") == "0"
     settings = _conf.parse(_conf.environment()).get("expandable_segments", "")
     if is_rank and not is_old and settings.lower() != "true" and not _has_nccl():
-        warnings.warn(
+        _warn(
             f"PyTorch {torch.version}'s NCCL backend registers the memory that it finds, and is "
             "not told when Ductile's moves: set PYTORCH_ALLOC_CONF=expandable_segments:True, which "
-            "changes nothing else under Ductile",
-            RuntimeWarning,
-            stacklevel=5,
+            "changes nothing else under Ductile"
         )
 
 
@@ -331,21 +332,14 @@ class Tracker:
             call(self._loaded.ductile_torch_gather, ctypes.c_void_p(before))
 
     def _follow_history(self) -> None:
-        import torch
+        def changed(original: Any, enabled: Any, *more: Any, **named: Any) -> None:
+            original(enabled, *more, **named)
+            self._is_lent = bool(enabled)
+            self.was_lent = self.was_lent or self._is_lent
+            if self._before is not None:
+                self._gather(self._before)
 
-        for name in ("_cuda_record_memory_history", "_cuda_record_memory_history_legacy"):
-            original = getattr(torch._C, name, None)
-            if original is None:
-                continue
-
-            def changed(enabled: Any, *more: Any, _original: Any = original, **named: Any) -> None:
-                _original(enabled, *more, **named)
-                self._is_lent = bool(enabled)
-                self.was_lent = self.was_lent or self._is_lent
-                if self._before is not None:
-                    self._gather(self._before)
-
-            setattr(torch._C, name, changed)
+        _wrap(("_cuda_record_memory_history", "_cuda_record_memory_history_legacy"), changed)
 
 
 def is_installed() -> bool:

@@ -12,9 +12,9 @@ from typing import Any, Optional
 
 from ductile_gpu._binding import _abi, _cuda, _native
 from ductile_gpu._binding._core import Allocator
-from ductile_gpu._binding._errors import Error, InvalidArgument
-from ductile_gpu._binding._virtual import VirtualGPU
+from ductile_gpu._binding._errors import Error
 from ductile_gpu._tools._cli.common import Failure
+from ductile_gpu._tools._cli.doctor_probe import describe_options
 from ductile_gpu._tools._sizes import in_bytes
 
 SUMMARY = "show versions, GPUs and the options in effect"
@@ -95,16 +95,11 @@ def _describe_gpus() -> tuple[list[dict[str, Any]], str]:
 
 
 def _options() -> dict[str, str]:
-    """The effective options: asked on a virtual GPU, which every machine has."""
-    try:
-        with VirtualGPU() as gpu, gpu.allocator() as allocator:
-            options = allocator.options
-    except InvalidArgument as error:
+    found = describe_options()
+    if "options_problem" in found:
         named = f"DUCTILE_CONF={os.environ.get('DUCTILE_CONF', '')}"
-        raise Failure(f"{named}: {' '.join(str(error).split())}") from error
-    options.pop("driver", None)
-    options.pop("device", None)
-    return options
+        raise Failure(f"{named}: {found['options_problem']}")
+    return {key: text for key, text in found["options"].items() if key not in ("driver", "device")}
 
 
 def collect() -> dict[str, Any]:
