@@ -9,6 +9,7 @@ what it was made from. Many ranks may start at once: one compiles, the others wa
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import fcntl
 import hashlib
 import os
@@ -311,6 +312,14 @@ def _describe_failure(torch: Torch, complaint: str, record: Path) -> str:
         f"the adapter does not compile against PyTorch {torch.version}{newer}: "
         f"{_first_error(torch, complaint)}; all of it is in {record}"
     )
+
+
+def load(path: Path) -> ctypes.CDLL:
+    """Raises BuildError."""
+    try:
+        return ctypes.CDLL(str(path))
+    except OSError as error:
+        raise BuildError(f"{path} cannot be loaded: {error}") from None
 
 
 def list_unknown(torch: Torch) -> str:

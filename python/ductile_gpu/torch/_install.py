@@ -80,10 +80,7 @@ def _warn(text: str) -> None:
 
 
 def _load(path: Path, torch: _build.Torch) -> ctypes.CDLL:
-    try:
-        loaded = ctypes.CDLL(str(path))
-    except OSError as error:
-        raise _build.BuildError(f"{path} cannot be loaded: {error}") from None
+    loaded = _build.load(path)
     loaded.ductile_torch_built_for.restype = ctypes.c_char_p
     loaded.ductile_torch_allocator.restype = ctypes.c_void_p
     loaded.ductile_torch_open.restype = ctypes.c_void_p

@@ -51,11 +51,7 @@ def library() -> ctypes.CDLL:
     """libductile_torch, loaded when first needed. Raises BuildError where it cannot be."""
     global _library
     if _library is None:
-        path = library_path().with_name("libductile_torch.so")
-        try:
-            loaded = ctypes.CDLL(str(path))
-        except OSError as error:
-            raise _build.BuildError(f"{path} cannot be loaded: {error}") from None
+        loaded = _build.load(library_path().with_name("libductile_torch.so"))
         loaded.ductile_torch_plain_open.restype = ctypes.c_void_p
         loaded.ductile_torch_beside_first.restype = ctypes.c_uint64
         _let_it_throw(loaded)

@@ -18,6 +18,7 @@ from ductile_gpu_start import say
 PROGRAM = "ductile-gpu"
 MISUSED = 2
 INTERRUPTED = 130
+SUFFIXES = (".trace.gz", ".trace", ".pickle", ".pickle.gz")  # of recordings
 
 
 class Failure(Exception):

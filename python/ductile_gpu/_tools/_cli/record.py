@@ -14,7 +14,7 @@ import ductile_gpu_start
 from ductile_gpu._process import _children
 from ductile_gpu._tools import _record_folder
 from ductile_gpu._tools._bench import BenchError, ask_bench, replay_arguments
-from ductile_gpu._tools._cli.common import MISUSED, Failure, progress
+from ductile_gpu._tools._cli.common import MISUSED, SUFFIXES, Failure, progress
 from ductile_gpu._tools._cli.script import add_script_arguments, check_script, run_script
 from ductile_gpu._tools._recorder import (
     NotRecorded,
@@ -46,7 +46,6 @@ spawned engines, workers. Each writes a snapshot of its own there, named by rank
   ductile-gpu report runs
 
 DUCTILE_RECORD=runs in the environment does the same for a program that is started otherwise."""
-SUFFIXES = (".trace.gz", ".trace", ".pickle", ".pickle.gz")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -15,7 +15,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple, Optional
 
-from ductile_gpu._tools._cli.common import MISUSED, Failure, add_replay_options, progress
+from ductile_gpu._tools._cli.common import (
+    MISUSED,
+    SUFFIXES,
+    Failure,
+    add_replay_options,
+    progress,
+)
 from ductile_gpu._tools._report import _forecast, _page, _words
 from ductile_gpu._tools._report._collect import (
     Choices,
@@ -42,7 +48,6 @@ input.
   ductile-gpu report --batch 4,8,12 run.trace.gz      the last three steps had these batches
   ductile-gpu report --batch 4x512,8x512,8x1024 run.trace.gz      these batches and lengths"""
 USUAL_PAGE = "report.html"
-SUFFIXES = (".trace", ".trace.gz", ".pickle", ".pickle.gz")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

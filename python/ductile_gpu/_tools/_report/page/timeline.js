@@ -33,6 +33,13 @@ function drawPath(pen, points, colour, width, dash = []) {
   pen.setLineDash([]);
 }
 
+function drawText(pen, text, x, y, colour, align = "left", baseline = "middle") {
+  pen.fillStyle = colour;
+  pen.textAlign = align;
+  pen.textBaseline = baseline;
+  pen.fillText(text, x, y);
+}
+
 function topOf(recording) {
   return 1.06 * Math.max(...recording.runs.map((run) => run.held_peak), recording.live_peak, recording.summary.recorded?.held_peak_bytes ?? 0, 1);
 }
@@ -47,28 +54,20 @@ function niceStep(top, most) {
 function drawGrid(pen, y, top) {
   const unit = top >= 2 * GIB ? GIB : MIB;
   const step = niceStep(top / unit, 6) * unit;
-  pen.fillStyle = colourOf("soft");
-  pen.textAlign = "right";
-  pen.textBaseline = "middle";
   for (let value = 0; value <= top; value += step) {
     drawPath(pen, [[plot.left - plot.before, y(value)], [plot.width - plot.right, y(value)]], colourOf("line"), 1);
-    pen.fillText(String(Math.round(value / unit * 100) / 100), plot.left - plot.before - 6, y(value));
+    drawText(pen, String(Math.round(value / unit * 100) / 100), plot.left - plot.before - 6, y(value), colourOf("soft"), "right");
   }
-  pen.textAlign = "left";
-  pen.fillText(unit === GIB ? "GiB" : "MiB", 6, 8);
+  drawText(pen, unit === GIB ? "GiB" : "MiB", 6, 8, colourOf("soft"));
 }
 
 function drawSteps(pen, bottom) {
   const recording = state.recording;
-  const axis = plot.height - plot.bottom;
-  pen.fillStyle = colourOf("soft");
-  pen.textBaseline = "top";
-  pen.textAlign = "center";
+  const axis = plot.height - plot.bottom, soft = colourOf("soft");
   if (recording.n_steps < 2) {
     const step = Math.max(1, niceStep(state.to - state.from, 6)), zero = recording.blocks_before - 1;
-    for (let at = Math.ceil((state.from - zero) / step) * step; at + zero <= state.to; at += step) if (at > 0) pen.fillText(count(at), xOf(at + zero), axis + 6);
-    pen.textAlign = "left";
-    pen.fillText("event", plot.width - plot.right + 10, axis + 6);
+    for (let at = Math.ceil((state.from - zero) / step) * step; at + zero <= state.to; at += step) if (at > 0) drawText(pen, count(at), xOf(at + zero), axis + 6, soft, "center", "top");
+    drawText(pen, "event", plot.width - plot.right + 10, axis + 6, soft, "left", "top");
     return;
   }
   const first = stepOf(recording, state.from), last = stepOf(recording, state.to - 1);
@@ -78,11 +77,10 @@ function drawSteps(pen, bottom) {
     if (step === first && every > 1 && (every - step % every) % every > 0 && (every - step % every) < every / 2) continue;
     const begins = step === 1 ? 0 : recording.step_ends[step - 2];
     const x = Math.max(plot.left, xOf(begins));
+    drawText(pen, String(step), x, axis + 8, soft, "center", "top");
     pen.fillRect(x, axis, 1, 5);
-    pen.fillText(String(step), x, axis + 8);
   }
-  pen.textAlign = "left";
-  pen.fillText("step", plot.width - plot.right + 10, axis + 8);
+  drawText(pen, "step", plot.width - plot.right + 10, axis + 8, soft, "left", "top");
 }
 
 function shownSamples(series) {
@@ -180,10 +178,7 @@ function drawBefore(pen, y, bottom) {
   pen.save();
   pen.translate(x + plot.before / 2 - 1, bottom - 6);
   pen.rotate(-Math.PI / 2);
-  pen.fillStyle = colourOf("ink");
-  pen.textAlign = "left";
-  pen.textBaseline = "middle";
-  pen.fillText("before the recording", 0, 0);
+  drawText(pen, "before the recording", 0, 0, colourOf("ink"));
   pen.restore();
 }
 
@@ -194,14 +189,11 @@ function drawRefusal(pen, run, y) {
 
 // Where the recorded program itself was refused memory.
 function drawRefusals(pen, bottom) {
-  pen.fillStyle = colourOf("bad");
-  pen.textAlign = "center";
-  pen.textBaseline = "bottom";
   for (const refusal of state.recording.refusals) {
     const x = xOf(refusal.event);
     drawPath(pen, [[x, plot.top], [x, bottom]], colourOf("bad"), 1.5);
     const text = "✗ refused", half = pen.measureText(text).width / 2;
-    pen.fillText(text, Math.min(Math.max(x, plot.left + half), plot.width - plot.right - half), plot.top - 2);
+    drawText(pen, text, Math.min(Math.max(x, plot.left + half), plot.width - plot.right - half), plot.top - 2, colourOf("bad"), "center", "bottom");
   }
 }
 
@@ -219,31 +211,24 @@ function drawLabels(pen, y, bottom) {
   for (let i = 1; i < labels.length; i++) labels[i].y = Math.max(labels[i].y, labels[i - 1].y + gap);
   let limit = bottom - 6;
   for (let i = labels.length - 1; i >= 0; i--) { labels[i].y = Math.min(labels[i].y, limit); limit = labels[i].y - gap; }
-  pen.textAlign = "left";
-  pen.textBaseline = "middle";
   for (const label of labels) {
-    pen.fillStyle = label.colour;
     pen.font = "600 13px system-ui, sans-serif";
-    pen.fillText(label.text, plot.width - plot.right + 10, label.y - 7);
+    drawText(pen, label.text, plot.width - plot.right + 10, label.y - 7, label.colour);
     pen.font = "12px system-ui, sans-serif";
-    pen.fillText(plot.right < 120 ? label.name.replace(" segments", "") : label.name, plot.width - plot.right + 10, label.y + 7);
+    drawText(pen, plot.right < 120 ? label.name.replace(" segments", "") : label.name, plot.width - plot.right + 10, label.y + 7, label.colour);
   }
 }
 
 function drawDevice(pen, y, top) {
   if (state.device > top) return;
   drawPath(pen, [[plot.left, y(state.device)], [plot.width - plot.right, y(state.device)]], colourOf("ink"), 1.25, [10, 4]);
-  pen.fillStyle = colourOf("ink");
-  pen.textAlign = "left";
-  pen.textBaseline = "bottom";
-  pen.fillText("device: " + size(state.device), plot.left + 6, y(state.device) - 3);
+  drawText(pen, "device: " + size(state.device), plot.left + 6, y(state.device) - 3, colourOf("ink"), "left", "bottom");
 }
 
 // One strip for each kind: how much of it fell into each pixel.
 function drawMarks(pen, run) {
   const axis = plot.height - plot.bottom;
   const strip = plot.marks / MARKS.length;
-  pen.textBaseline = "middle";
   MARKS.forEach(([name, label], row) => {
     const series = run.series, top = axis - plot.marks + row * strip + 3;
     const [first, last] = shownSamples(series);
@@ -256,9 +241,7 @@ function drawMarks(pen, run) {
       const height = Math.max(2, (strip - 4) * Math.sqrt(n / most));
       pen.fillRect(Math.max(plot.left, xOf(series.event[i])), top + strip - 4 - height, 1.5, height);
     }
-    pen.fillStyle = colourOf("soft");
-    pen.textAlign = "left";
-    pen.fillText(label + " " + count(series[name][series[name].length - 1]), plot.width - plot.right + 10, top + strip / 2 - 2);
+    drawText(pen, label + " " + count(series[name][series[name].length - 1]), plot.width - plot.right + 10, top + strip / 2 - 2, colourOf("soft"));
   });
 }
 
