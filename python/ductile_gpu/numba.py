@@ -33,6 +33,7 @@ from ductile_gpu._binding import _cuda
 from ductile_gpu._binding._core import Allocator
 from ductile_gpu._binding._errors import Error, OutOfMemory, not_installed
 from ductile_gpu._binding._log import logger
+from ductile_gpu._binding._objects import renew_in_child
 from ductile_gpu._binding._streams import StreamLike, stream_handle
 from ductile_gpu._process._share import allocate, forget, shared
 
@@ -52,6 +53,7 @@ _enabled = False
 # Replaced as a whole, so that a free in any thread reads one or the other.
 _watched: frozenset[int] = frozenset()
 _watch_lock = threading.Lock()
+renew_in_child(globals(), "_watch_lock", threading.Lock)
 
 
 def watch_stream(stream: StreamLike) -> None:
@@ -78,8 +80,6 @@ _memories: weakref.WeakSet[_Memory] = weakref.WeakSet()
 
 
 def _after_fork() -> None:
-    global _watch_lock
-    _watch_lock = threading.Lock()
     for memory in _memories:
         memory.lock = threading.RLock()
 

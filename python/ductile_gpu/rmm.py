@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from typing import Any, Optional
 
+from ductile_gpu._binding._abi import ALIGNMENT
 from ductile_gpu._binding._core import Allocator
 from ductile_gpu._binding._errors import not_installed
 from ductile_gpu._binding._streams import stream_handle
@@ -24,8 +25,6 @@ except ImportError as error:
 
 __all__ = ["DuctileMemoryResource", "disable", "enable", "is_enabled", "resource"]
 
-_ALIGNMENT = 512  # of every address; RMM's own callers ask for 256
-
 # RMM's C++ side keeps plain pointers to the functions of a resource, and buffers may outlive it.
 _resources: dict[int, DuctileMemoryResource] = {}
 _previous: dict[int, Any] = {}
@@ -37,8 +36,8 @@ def _functions_of(allocator: Allocator) -> tuple[Any, Any]:
     def allocate_on(*call: Any) -> int:
         """(size, stream), and after RMM 26.10 (stream, size, alignment)."""
         size, stream = call if len(call) == 2 else (call[1], call[0])
-        if len(call) == 3 and call[2] > _ALIGNMENT:
-            raise ValueError(f"addresses are multiples of {_ALIGNMENT}, not of {call[2]}")
+        if len(call) == 3 and call[2] > ALIGNMENT:  # RMM's own callers ask for 256
+            raise ValueError(f"addresses are multiples of {ALIGNMENT}, not of {call[2]}")
         # A MemoryError here becomes rmm's out_of_memory, and a MemoryError again in Python.
         return allocate(allocator, size, stream_handle(stream), "RMM")
 

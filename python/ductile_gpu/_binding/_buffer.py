@@ -49,13 +49,16 @@ class Buffer(Ends):
     def __init__(
         self, allocator: Allocator, size: Union[int, str], stream: StreamLike = None
     ) -> None:
-        self.address = 0
+        self._begin(allocator, parse_bytes(size), stream_handle(stream), 0)
+        self.address = allocator.alloc(self.size, self.stream)
+
+    def _begin(self, allocator: Allocator, size: int, stream: int, address: int) -> None:
+        self.address = address
         self._freed = False
         self._exports: weakref.WeakSet[_Export] = weakref.WeakSet()
         self.allocator = allocator
-        self.size = parse_bytes(size)
-        self.stream = stream_handle(stream)
-        self.address = allocator.alloc(self.size, self.stream)
+        self.size: int = size
+        self.stream: int = stream
 
     def record_stream(self, stream: StreamLike) -> None:
         """Tells that work on another stream uses the buffer; see `Allocator.record_stream`."""

@@ -199,14 +199,9 @@ class PartBuffer(Buffer):
     """
 
     def __init__(self, owner: ImportedTag, part: Part) -> None:
-        self._freed = False
-        self._exports = weakref.WeakSet()
         self.owner = owner
         self.part = part
-        self.allocator = owner.allocator
-        self.size = part.size
-        self.stream = owner.stream
-        self.address = owner.address + part.offset
+        self._begin(owner.allocator, part.size, owner.stream, owner.address + part.offset)
 
     def record_stream(self, stream: StreamLike) -> None:
         """Refused: order the work of other streams before `ImportedTag.close` instead."""

@@ -378,29 +378,14 @@ def kept_memory(address: int, size: int) -> Optional[memoryview]:
 
 
 def reserve_host(size: Union[int, str], device: Optional[int] = None) -> int:
-    """Makes page-locked host memory for kept contents ahead of the first pause.
-
-    See `Allocator.reserve_host`.
-
-    Args:
-        size: bytes, or text such as "40G".
-        device: ordinal; None: the current device.
-
-    Raises:
-        OutOfHostMemory, DriverError.
-    """
+    """`Allocator.reserve_host` for the tagged memory of a device; None: the current one."""
     return allocator_of(current_device() if device is None else device).reserve_host(size)
 
 
 def set_margin(size: Union[int, str], device: Optional[int] = None) -> None:
-    """Refuses requests that would leave less than this free on the device.
+    """`Allocator.set_margin` for a device, None: the current one, for NCCL and other processes.
 
-    For NCCL, cuBLAS, and other processes. Requests for tagged memory; where Ductile is PyTorch's
-    allocator, all requests.
-
-    Args:
-        size: bytes, or text such as "1G"; 0: none.
-        device: ordinal; None: the current device.
+    It holds for requests for tagged memory; where Ductile is PyTorch's allocator, for all.
     """
     allocator_of(current_device() if device is None else device).set_margin(size)
 
