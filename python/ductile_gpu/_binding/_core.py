@@ -83,6 +83,15 @@ def set_option(options: _abi.ductile_options, key: str, value: OptionValue) -> N
         raise invalid((message.value.decode() or key) + suggest_option(key))
 
 
+def make_options(given: Mapping[str, Any]) -> _abi.ductile_options:
+    """The defaults, and these by their keys. Raises InvalidArgument."""
+    options = _abi.ductile_options()
+    lib.ductile_options_init(byref(options))
+    for key, value in given.items():
+        set_option(options, key, value)
+    return options
+
+
 def suggest_option(key: str) -> str:
     """What may have been meant by a key that no option has; empty for one that there is."""
     keys = list(Options.__annotations__)
@@ -104,10 +113,7 @@ def _limit(value: Union[int, str, None]) -> int:
         if wanted >> 63:  # C's mark of a share
             raise invalid(f"'{value}' is not a limit: less than 8 EiB")
         return wanted
-    options = _abi.ductile_options()
-    lib.ductile_options_init(byref(options))
-    set_option(options, "limit_bytes", value.strip())
-    return int(options.limit_bytes)
+    return int(make_options({"limit_bytes": value.strip()}).limit_bytes)
 
 
 # What ended an out-of-memory callback, by thread, until `alloc` raises it.
@@ -150,12 +156,7 @@ class Allocator(Sleeps, Closes):
         self._callbacks: dict[str, dict[int, Any]] = {"oom": {}, "map": {}}
         self._device = device
         self._virtual = virtual
-        wanted = _abi.ductile_options()
-        lib.ductile_options_init(byref(wanted))
-        set_option(wanted, "device", device)
-        given: Mapping[str, Any] = options
-        for key, value in given.items():
-            set_option(wanted, key, value)
+        wanted = make_options({"device": device, **options})
         if virtual is not None:
             set_option(wanted, "driver", "virtual")
             wanted.virtual_gpu = virtual.pointer
@@ -566,8 +567,7 @@ class Allocator(Sleeps, Closes):
     @property
     def options(self) -> dict[str, str]:
         """The options in effect, after defaults and DUCTILE_CONF, as text by key."""
-        found = _abi.ductile_options()
-        lib.ductile_options_init(byref(found))
+        found = make_options({})
         lib.ductile_get_options(self.pointer, byref(found))
         return format_options(found)
 

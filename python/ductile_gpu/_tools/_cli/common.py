@@ -6,13 +6,10 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterable, Mapping
-from ctypes import byref
 from pathlib import Path
 
-from ductile_gpu._binding import _abi
-from ductile_gpu._binding._core import set_option
+from ductile_gpu._binding._core import make_options
 from ductile_gpu._binding._errors import InvalidArgument
-from ductile_gpu._binding._native import lib
 from ductile_gpu_start import say
 
 PROGRAM = "ductile-gpu"
@@ -62,11 +59,8 @@ def add_replay_options(parser: argparse.ArgumentParser) -> None:
 
 def check_settings(settings: Mapping[str, str]) -> None:
     """Refuses what no allocator takes, before anything is done."""
-    probe = _abi.ductile_options()
-    lib.ductile_options_init(byref(probe))
     try:
-        for key, value in settings.items():
-            set_option(probe, key, value)
+        make_options(settings)
     except InvalidArgument as error:
         raise Failure(f"--set: {error}", MISUSED) from None
 
