@@ -17,6 +17,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Callable, Optional
 
+from ductile_gpu.torch import _install, _recording
 from ductile_gpu_start import one_line, say
 
 
@@ -44,13 +45,11 @@ def parts_folder(parent: Path) -> Iterator[Path]:
 
 def _add_devices(path: Path, devices: list[dict[str, int]]) -> None:
     """To the dict that a pickle ends with: its last opcode gives way to those that add to it."""
-    from ductile_gpu.torch._recording import more_of_dict
-
     with open(path, "r+b") as file:
         file.seek(-1, os.SEEK_END)
         if devices and file.read(1) == b".":
             file.seek(-1, os.SEEK_END)
-            file.write(more_of_dict("device_memory", devices))
+            file.write(_recording.more_of_dict("device_memory", devices))
 
 
 def _pack(plain: Path, path: Path) -> None:
@@ -156,15 +155,11 @@ class StackRecorder(Recorder):
 
     def prepare(self, torch: ModuleType) -> None:
         """May compile the adapter."""
-        from ductile_gpu.torch import _install
-
         self.tracker = _install.Tracker()
         super().prepare(torch)
 
     def start(self) -> None:
         """PyTorch's allocator has devices to be tracked."""
-        from ductile_gpu.torch import _recording
-
         self.recording = _recording.StackRecording(self.folder)
         try:
             self.tracker.start(*_recording.functions(self.recording.library))
@@ -211,8 +206,6 @@ class StackRecorder(Recorder):
         return [f"{counts.bare:,} of {counts.allocs:,} allocations have no stack: {why}"]
 
     def dump(self, path: Path) -> list[str]:
-        from ductile_gpu.torch._recording import RecordingError
-
         found = self._look()
         self._stop_tracking()
         try:
@@ -220,7 +213,7 @@ class StackRecorder(Recorder):
             segments, settings = found["segments"], found.get("allocator_settings", {})
             devices, refusals = self._devices(segments), self.refusals.found()
             self.recording.save(path, segments, settings, devices, refusals)
-        except (RecordingError, OSError) as error:
+        except (_recording.RecordingError, OSError) as error:
             raise NotRecorded(f"the recording could not be written: {error}") from error
         bare = self._explain_bare(counts)
         few = f"{counts.unnamed:,} allocations have no stack: there were too many different ones"

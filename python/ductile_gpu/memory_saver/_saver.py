@@ -19,11 +19,10 @@ from ductile_gpu._binding._errors import OutOfMemory
 from ductile_gpu._binding._sleep import Contents, Pool, PoolId
 from ductile_gpu._process import _share
 from ductile_gpu.memory_saver._names import BinaryWrapper
+from ductile_gpu.torch import _tag_pools, _tags
 
 if TYPE_CHECKING:
     import torch
-
-    from ductile_gpu.torch._tag_pools import TagPool
 
 HookMode = Literal["preload", "torch"]
 CpuBackupBackend = Literal["mmap", "pinned"]
@@ -181,10 +180,8 @@ class TorchMemorySaver:
             zero_copy: True: the host copy itself. It must not be used after a resume that drops it,
                 nor after the tensor is freed.
         """
-        from ductile_gpu.torch._tags import kept
-
         self._started()
-        return kept(x, copy=not zero_copy)
+        return _tags.kept(x, copy=not zero_copy)
 
     def set_disk_backup_dir(self, path: str) -> None:
         """Is refused.
@@ -252,15 +249,13 @@ class _Region:
     """A region's pool. When it goes, so does the host memory that nothing needs any more."""
 
     def __init__(self, key: _Key) -> None:
-        from ductile_gpu.torch._tag_pools import tag_pool
-
-        self.pool: Optional[TagPool] = tag_pool(key.tag, key.contents, key.device)
+        self.pool: Optional[_tag_pools.TagPool] = _tag_pools.tag_pool(
+            key.tag, key.contents, key.device
+        )
 
     def __del__(self) -> None:
         if sys is None or sys.is_finalizing() or getattr(self, "pool", None) is None:
             return
-        from ductile_gpu.torch import _tags
-
         self.pool = None
         with contextlib.suppress(Exception):  # a destructor has no caller to tell
             import torch
@@ -310,11 +305,9 @@ class _Impl:
     # ---- Where memory comes from ---------------------------------------------------------------
 
     def _key(self, tag: str, backup: bool, backend: Optional[str]) -> _Key:
-        from ductile_gpu.torch._tag_pools import current_device
-
         kind = (backend or self.cdll.tms_get_cpu_backup_backend().decode()) if backup else ""
         self._note_backend(tag, kind)
-        return _Key(tag, backup, False, kind, current_device())
+        return _Key(tag, backup, False, kind, _tag_pools.current_device())
 
     def _note_backend(self, tag: str, backend: Optional[str]) -> None:
         if backend == "mmap":
@@ -361,8 +354,6 @@ class _Impl:
     @contextlib.contextmanager
     def _capture_pool(self, pool: Any, tag: str, contents: Contents) -> Iterator[PoolId]:
         """A pool with the tag, for a capture: the one that is named, where it is Ductile's."""
-        from ductile_gpu.torch import _tag_pools, _tags
-
         if pool is None:
             yield _tags.graph_pool(tag, contents=contents)
             return
@@ -383,8 +374,6 @@ class _Impl:
 
     @contextlib.contextmanager
     def disable(self) -> Iterator[None]:
-        from ductile_gpu.torch._tags import outside
-
         if not self.cdll.tms_get_interesting_region():
             raise RuntimeError(
                 "disable() is for a thread that is in a region, or under TMS_INIT_ENABLE"
@@ -392,7 +381,7 @@ class _Impl:
         inside = self._config()
         self._set_config(inside._replace(is_active=False))
         try:
-            with outside():
+            with _tags.outside():
                 yield
         finally:
             self._set_config(inside)
@@ -451,9 +440,7 @@ class _Impl:
             if isinstance(wanted, _Key):
                 stack.enter_context(self._opened(wanted))
             elif wanted == "outside":
-                from ductile_gpu.torch._tags import outside
-
-                stack.enter_context(outside())
+                stack.enter_context(_tags.outside())
             own.opened, own.wanted = stack.pop_all(), wanted
 
     def _wanted(self) -> Any:
@@ -470,17 +457,13 @@ class _Impl:
     # ---- Pause and resume ----------------------------------------------------------------------
 
     def _allocators(self) -> list[Allocator]:
-        from ductile_gpu.torch._tag_pools import allocators
-
-        return list(allocators().values())
+        return list(_tag_pools.allocators().values())
 
     def _tag_the_rest(self, allocator: Allocator) -> None:
         """TMS_INIT_ENABLE: what is in no region is, under the default tag."""
-        from ductile_gpu.torch._tags import is_apart
-
         contents: Contents = "keep" if _is_set("TMS_INIT_ENABLE_CPU_BACKUP") else "drop"
         for found in allocator.pools():
-            if not found.tag and found.state == "awake" and not is_apart(found.id):
+            if not found.tag and found.state == "awake" and not _tags.is_apart(found.id):
                 allocator.set_tag(found.id, _TAG_DEFAULT, contents)
 
     def _find(self, allocator: Allocator, tag: Optional[str]) -> list[Pool]:
@@ -515,16 +498,12 @@ class _Impl:
             allocator.release_host()
 
     def set_margin(self, size: int) -> None:
-        from ductile_gpu.torch import _tag_pools
-
         for device in {_tag_pools.current_device(), *_tag_pools.allocators()}:
             _tag_pools.allocator_of(device).set_margin(size)
         self._margin = size
 
     def find_backup(self, address: int, size: int) -> int:
-        from ductile_gpu.torch._tags import kept_memory
-
-        found = kept_memory(address, size)
+        found = _tags.kept_memory(address, size)
         return 0 if found is None else ctypes.addressof(ctypes.c_uint8.from_buffer(found))
 
 

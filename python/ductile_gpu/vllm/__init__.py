@@ -13,12 +13,10 @@ from __future__ import annotations
 
 import functools
 import logging
-from typing import TYPE_CHECKING, Any, Callable, Optional
+from typing import Any, Callable, Optional
 
+from ductile_gpu.vllm._allocator import SleepAllocator
 from ductile_gpu_start import is_on
-
-if TYPE_CHECKING:
-    from ductile_gpu.vllm._allocator import SleepAllocator
 
 __all__ = ["BACKEND", "adopt", "register"]
 
@@ -52,8 +50,6 @@ def adopted() -> Optional[SleepAllocator]:
     """Ductile's allocator, where vLLM's sleep mode uses it in this process."""
     from vllm.device_allocator.cumem import CuMemAllocator
 
-    from ductile_gpu.vllm._allocator import SleepAllocator
-
     found = CuMemAllocator.instance
     return found if isinstance(found, SleepAllocator) else None
 
@@ -65,8 +61,6 @@ def adopt() -> SleepAllocator:
         RuntimeError: vLLM's own has served something already.
     """
     from vllm.device_allocator.cumem import CuMemAllocator
-
-    from ductile_gpu.vllm._allocator import SleepAllocator
 
     found = adopted()
     if found is not None:

@@ -16,6 +16,7 @@ from ductile_gpu._binding._errors import Error
 from ductile_gpu._tools._cli.common import Failure
 from ductile_gpu._tools._cli.doctor_probe import describe_options
 from ductile_gpu._tools._sizes import in_bytes
+from ductile_gpu.torch import _build, _conf
 
 SUMMARY = "show versions, GPUs and the options in effect"
 DESCRIPTION = """\
@@ -47,8 +48,6 @@ def _describe_adapter() -> Optional[str]:
     """PyTorch's adapter, whether it is there or can be; None without PyTorch."""
     if _installed(LIBRARIES["torch"]) == "not installed":
         return None
-    from ductile_gpu.torch import _build
-
     try:
         found, unknown = _build.describe_adapter(), _build.list_unknown(_build.describe_torch())
     except (ImportError, _build.BuildError) as error:
@@ -58,8 +57,6 @@ def _describe_adapter() -> Optional[str]:
 
 def _describe_settings() -> list[str]:
     """What becomes of PyTorch's settings under Ductile."""
-    from ductile_gpu.torch import _conf
-
     found = _conf.describe(_conf.environment())
     return [f"{s.key}:{s.value}: {s.treatment.value}. {s.reason}".rstrip() for s in found]
 
