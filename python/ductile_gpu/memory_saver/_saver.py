@@ -23,6 +23,8 @@ from ductile_gpu.torch import _tag_pools, _tags
 
 if TYPE_CHECKING:
     import torch
+else:
+    from ductile_gpu.torch._lazy import torch
 
 HookMode = Literal["preload", "torch"]
 CpuBackupBackend = Literal["mmap", "pinned"]
@@ -258,8 +260,6 @@ class _Region:
             return
         self.pool = None
         with contextlib.suppress(Exception):  # a destructor has no caller to tell
-            import torch
-
             torch.cuda.empty_cache()
             _tags.release_host()
 
@@ -341,8 +341,6 @@ class _Impl:
         backup: bool,
         backend: Optional[str],
     ) -> Iterator[None]:
-        import torch
-
         contents = self._key(tag, backup, backend).contents
         with (
             self._capture_pool(pool, tag, contents) as handle,
@@ -519,8 +517,6 @@ def _cached_bytes(allocator: Allocator) -> int:
 def _hold_again(allocator: Allocator, size: int) -> None:
     """A process that was paused whole holds afterwards what it held before: who took the memory
     meanwhile is missed at the resume, not later. No memory for it is no reason to fail."""
-    import torch
-
     if size > 0:
         with contextlib.suppress(OutOfMemory):
             allocator.free(allocator.alloc(size, torch.cuda.current_stream(allocator.device)))

@@ -17,6 +17,7 @@ from ductile_gpu._binding import _abi
 from ductile_gpu._binding._objects import renew_in_child
 from ductile_gpu._process import _share
 from ductile_gpu.torch import _build, _conf
+from ductile_gpu.torch._lazy import torch
 
 _SHARED_STRUCTS = (
     _abi.ductile_options,
@@ -66,8 +67,6 @@ def call(function: Any, *arguments: Any) -> None:
 
 def _wrap(names: tuple[str, ...], changed: Callable[..., None]) -> None:
     """Has a function called in place of functions of torch._C, with the original first."""
-    import torch
-
     for name in names:
         original = getattr(torch._C, name, None)
         if original is not None:
@@ -145,8 +144,6 @@ def options_text(options: Mapping[str, Any]) -> str:
 
 def _open_device(device: int) -> int:
     """The library's allocator of a device, for those who share it with PyTorch."""
-    import torch
-
     torch.cuda.init()
     assert _adapter is not None
     message = ctypes.create_string_buffer(1024)
@@ -158,8 +155,6 @@ def _open_device(device: int) -> int:
 
 def _list_used() -> list[int]:
     """The devices whose allocator has served something."""
-    import torch
-
     if _adapter is None or not torch.cuda.is_initialized():
         return []
     find = _adapter.ductile_torch_allocator
@@ -173,8 +168,6 @@ def set_options(options: Mapping[str, Any]) -> None:
 
 def _records_history() -> bool:
     """Does PyTorch's allocator of the moment keep the program's memory history?"""
-    import torch
-
     asked = getattr(torch._C, "_cuda_isHistoryEnabled", None)
     try:
         return torch.cuda.is_initialized() and asked is not None and bool(asked())
@@ -185,8 +178,6 @@ def _records_history() -> bool:
 def _record_on() -> None:
     """Goes on with a history that was begun under native. What stacks it has, native does not say:
     those of Python it is."""
-    import torch
-
     try:
         torch.cuda.memory._record_memory_history("all", context="all", stacks="python")
     except Exception as error:

@@ -18,6 +18,7 @@ from ductile_gpu._binding._native import library_path
 from ductile_gpu._binding._objects import renew_in_child
 from ductile_gpu._process import _share
 from ductile_gpu.torch import _build, _conf, _install
+from ductile_gpu.torch._lazy import torch
 
 MISSING = (
     "memory history and snapshots",
@@ -64,8 +65,6 @@ def _address(function: Any) -> int:
 
 
 def _let_it_throw(loaded: ctypes.CDLL) -> None:
-    import torch
-
     libc10 = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libc10.so"))
     throws = getattr(libc10, _THROWS, None)
     if throws is not None:
@@ -74,8 +73,6 @@ def _let_it_throw(loaded: ctypes.CDLL) -> None:
 
 def make(malloc: str = "ductile_torch_malloc", free: str = "ductile_torch_free") -> Any:
     """PyTorch's object for two functions of the library."""
-    import torch
-
     loaded = library()
     made = torch.cuda.memory.CUDAPluggableAllocator(str(loaded._name), malloc, free)
     for setter, function in _SETTERS:
@@ -85,8 +82,6 @@ def make(malloc: str = "ductile_torch_malloc", free: str = "ductile_torch_free")
 
 def open_device(device: int) -> int:
     """The library's allocator of a device, made if need be."""
-    import torch
-
     torch.cuda.init()
     found = library().ductile_torch_plain_open(device)
     if not found:
@@ -96,8 +91,6 @@ def open_device(device: int) -> int:
 
 def list_used() -> list[int]:
     """The devices that were allocated on."""
-    import torch
-
     if not torch.cuda.is_initialized():
         return []
     loaded = library()
@@ -111,8 +104,6 @@ def set_options(options: Mapping[str, Any]) -> None:
 
 
 def _refuse_when_late() -> None:
-    import torch
-
     if torch.cuda.is_initialized():
         raise _install.TooLate(
             "CUDA is already in use in this process, and without the adapter PyTorch exchanges its "
@@ -123,8 +114,6 @@ def _refuse_when_late() -> None:
 
 def install(options: Mapping[str, Any]) -> None:
     """Makes Ductile PyTorch's allocator without the adapter."""
-    import torch
-
     global _pluggable, _installed
     with _lock:
         if _installed:
@@ -191,15 +180,11 @@ def nested_stats(device: int) -> dict[str, Any]:
 
 
 def _index(device: Any) -> int:
-    import torch
-
     return int(torch.cuda._utils._get_device_index(device, optional=True))
 
 
 def _make_up_for_statistics() -> None:
     """Replaces the functions of torch.cuda that would raise."""
-    import torch
-
     memory = torch.cuda.memory
 
     def memory_stats_as_nested_dict(device: Any = None) -> dict[str, Any]:
@@ -231,8 +216,6 @@ def _make_up_for_statistics() -> None:
 
 def mem_pool(use_on_oom: bool, no_split: bool) -> Any:
     """A torch.cuda.MemPool on Ductile's memory."""
-    import torch
-
     global _pluggable
     with _lock:
         if _pluggable is None:

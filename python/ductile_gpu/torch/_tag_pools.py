@@ -25,6 +25,7 @@ from ductile_gpu._binding._errors import Busy
 from ductile_gpu._binding._sleep import Contents, PoolId, contents_number, tag_bytes
 from ductile_gpu._process import _share
 from ductile_gpu.torch import _install, _plain
+from ductile_gpu.torch._lazy import torch
 
 _DIRECT = 0x64756374696C65  # the first number of the ids of pools that only the library knows
 _numbers = itertools.count(1)
@@ -32,8 +33,6 @@ _numbers = itertools.count(1)
 
 def current_device() -> int:
     """The device of the next allocation."""
-    import torch
-
     return int(torch.cuda.current_device())
 
 
@@ -69,8 +68,6 @@ class TagPool:
     @contextlib.contextmanager
     def opened(self) -> Iterator[None]:
         """Inside, requests of this thread on the pool's device are served from it."""
-        import torch
-
         _make_workspace(self.device)
         with torch.cuda.use_mem_pool(self.mem_pool, self.device):
             yield
@@ -103,8 +100,6 @@ def _make_workspace(device: int) -> None:
     """cuBLAS keeps a workspace for each thread and stream, made at the first product. Made in a
     pool it would sleep with the tag, and the next product outside would use it: so it is made
     before. Each time, because PyTorch can drop workspaces in between."""
-    import torch
-
     # Without cuBLAS there is no workspace; what else is wrong, the first tensor says.
     with contextlib.suppress(RuntimeError), _no_word_of_a_context(), torch.cuda.device(device):
         if not torch.cuda.is_current_stream_capturing():
@@ -129,8 +124,6 @@ def _drop_unused() -> None:
 
 class _Full(TagPool):
     def _make(self) -> None:
-        import torch
-
         with torch.cuda.device(self.device):
             self.mem_pool = torch.cuda.MemPool()
         first, second = self.mem_pool.id
@@ -175,8 +168,6 @@ def _pluggable(slot: int) -> Any:
 
 class _Beside(TagPool):
     def _make(self) -> None:
-        import torch
-
         library = _plain.library()
         second = ctypes.c_uint64()
         named, number = tag_bytes(self.tag), contents_number(self.contents)
@@ -209,8 +200,6 @@ class _OfGraphs(TagPool):
     """A pool that only captures use. PyTorch makes it at the capture; the library knows it now."""
 
     def _make(self) -> None:
-        import torch
-
         first, second = torch.cuda.graph_pool_handle()
         self._take((first, second))
 

@@ -24,6 +24,8 @@ from ductile_gpu.torch._tag_pools import (
 
 if TYPE_CHECKING:
     import torch
+else:
+    from ductile_gpu.torch._lazy import torch
 
 __all__ = [
     "GraphPool",
@@ -145,8 +147,6 @@ def outside() -> Iterator[None]:
 
     On the current device. What is free at the end goes back to the device; tensors may stay.
     """
-    import torch
-
     device = current_device()
     if is_beside():
         with torch.cuda.use_mem_pool(torch.cuda.MemPool()):
@@ -351,8 +351,6 @@ def kept(tensor: torch.Tensor, *, copy: bool = True) -> Optional[torch.Tensor]:
     Raises:
         ValueError: the tensor is not on a GPU, or not contiguous.
     """
-    import torch
-
     if not tensor.is_cuda or not tensor.is_contiguous():
         raise ValueError("kept contents are those of a contiguous tensor on a GPU")
     if tensor.nbytes == 0:

@@ -13,6 +13,7 @@ from ductile_gpu._binding._core import Allocator
 from ductile_gpu._binding._errors import OutOfHostMemory, OutOfMemory
 from ductile_gpu._binding._sleep import Contents, Pool, Slept
 from ductile_gpu.torch import _tag_pools, _tags
+from ductile_gpu.torch._lazy import torch
 
 _logger = logging.getLogger("ductile_gpu")
 _GRAPHS = "cudagraph"
@@ -264,8 +265,6 @@ def _as_tuple(tags: Union[tuple[str, ...], str]) -> tuple[str, ...]:
 
 def _tidy() -> None:
     """Tensors in reference cycles, and what PyTorch caches, are no reason to run short."""
-    import torch
-
     gc.collect()
     torch.cuda.empty_cache()
 
