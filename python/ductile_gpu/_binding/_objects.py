@@ -89,7 +89,7 @@ class Closes(Ends):
 
 
 def renew_in_child(names: dict[str, Any], lock: str, make: Callable[[], Any]) -> None:
-    """Has a forked child make a module's lock anew: a thread of the parent may have held it."""
+    """Has a forked child make a module's lock again: a thread of the parent may have held it."""
     os.register_at_fork(after_in_child=lambda: names.__setitem__(lock, make()))
 
 
