@@ -212,6 +212,8 @@ def _flags(torch: Torch) -> list[str]:
         f'-DDUCTILE_TORCH_VERSION="{torch.version}"',
         f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.cxx11_abi)}",
     ]
+    for since in range(OLDEST[1] + 1, NEWEST[1] + 1):
+        flags += [f"-DOVERRIDE_SINCE_{since}={'override' if torch.minor >= since else ''}"]
     folders = [torch.include, torch.include / "torch" / "csrc" / "api" / "include"]
     for folder in [*folders, *_cuda_includes(torch)]:
         flags += ["-isystem", str(folder)]

@@ -4,8 +4,9 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from ductile_gpu._binding._core import make_options
@@ -24,6 +25,15 @@ class Failure(Exception):
     def __init__(self, line: str, status: int = 1) -> None:
         super().__init__(line)
         self.status = status
+
+
+@contextlib.contextmanager
+def or_fail(what: object) -> Iterator[None]:
+    """What the system refuses inside ends the command; the line says of what."""
+    try:
+        yield
+    except OSError as error:
+        raise Failure(f"{what}: {error.strerror or error}") from None
 
 
 def progress(line: str) -> None:

@@ -14,7 +14,7 @@ import ductile_gpu_start
 from ductile_gpu._process import _children
 from ductile_gpu._tools import _record_folder
 from ductile_gpu._tools._bench import BenchError, ask_bench, replay_arguments
-from ductile_gpu._tools._cli.common import MISUSED, SUFFIXES, Failure, progress
+from ductile_gpu._tools._cli.common import MISUSED, SUFFIXES, Failure, or_fail, progress
 from ductile_gpu._tools._cli.script import add_script_arguments, check_script, run_script
 from ductile_gpu._tools._recorder import (
     NotRecorded,
@@ -227,10 +227,8 @@ def _make_folder(options: argparse.Namespace) -> Path:
         raise Failure(f"--gpu: {options.output} gets all GPUs; only a trace is of one", MISUSED)
     if not folder.parent.is_dir():
         raise Failure(f"{folder.parent}: no such folder for the recordings")
-    try:
+    with or_fail(options.output):
         folder.mkdir(exist_ok=True)
-    except OSError as error:
-        raise Failure(f"{options.output}: {error.strerror}") from None
     problem = ductile_gpu_start.why_not_recorded(str(folder))
     if problem is not None:
         raise Failure(f"{options.output}: the recordings cannot be written there: {problem}")

@@ -2,6 +2,8 @@
 /*
  * What every file of the adapter sees: PyTorch's interface, Ductile's, and the differences between
  * PyTorch's versions. DUCTILE_TORCH_MINOR is the minor version of PyTorch 2 compiled against.
+ * OVERRIDE_SINCE_N stands at what PyTorch declares since 2.N: from then on the compiler holds it to
+ * be so declared. _build.py defines both.
  */
 #ifndef DUCTILE_TORCH_COMMON_H
 #define DUCTILE_TORCH_COMMON_H
@@ -29,38 +31,6 @@
 #include <unordered_set>
 #include <utility>
 #include <vector>
-
-/* A function that PyTorch declares since 2.N: from then on the compiler holds it to be one. */
-#if DUCTILE_TORCH_MINOR >= 8
-#define OVERRIDE_SINCE_8 override
-#else
-#define OVERRIDE_SINCE_8
-#endif
-#if DUCTILE_TORCH_MINOR >= 10
-#define OVERRIDE_SINCE_10 override
-#else
-#define OVERRIDE_SINCE_10
-#endif
-#if DUCTILE_TORCH_MINOR >= 11
-#define OVERRIDE_SINCE_11 override
-#else
-#define OVERRIDE_SINCE_11
-#endif
-#if DUCTILE_TORCH_MINOR >= 12
-#define OVERRIDE_SINCE_12 override
-#else
-#define OVERRIDE_SINCE_12
-#endif
-#if DUCTILE_TORCH_MINOR >= 13
-#define OVERRIDE_SINCE_13 override
-#else
-#define OVERRIDE_SINCE_13
-#endif
-#if DUCTILE_TORCH_MINOR >= 14
-#define OVERRIDE_SINCE_14 override
-#else
-#define OVERRIDE_SINCE_14
-#endif
 
 namespace ductile_torch {
 
