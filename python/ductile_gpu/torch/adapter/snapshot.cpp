@@ -72,16 +72,11 @@ struct Collector {
     }
 };
 
-int collect(void *user, const ductile_block_info *block) {
-    static_cast<Collector *>(user)->add(*block);
-    return 0;
-}
-
 std::vector<SegmentInfo> list_segments(Device &device, const MempoolId_t &only) {
     Collector collector{device, only, {}, 0};
     ductile_allocator *a = device.opened();
     if (a != nullptr) {
-        walk_blocks(a, collect, &collector);
+        walk_blocks(a, [&](const ductile_block_info &block) { collector.add(block); });
     }
     return std::move(collector.segments);
 }

@@ -30,17 +30,13 @@ struct Extra {
     uint64_t over_requested = 0; /* by roundup_power2_divisions */
 };
 
-int add_pending(void *user, const ductile_block_info *block) {
-    if (block->state == DUCTILE_BLOCK_PENDING) {
-        static_cast<Extra *>(user)->requested_pending += block->requested_size;
-    }
-    return 0;
-}
-
 Extra read_extra(Device &device, const ductile_stats &stats) {
     Extra extra;
     if (stats.pending_blocks != 0) {
-        walk_blocks(device.open(), add_pending, &extra);
+        walk_blocks(device.open(), [&](const ductile_block_info &block) {
+            bool is_pending = block.state == DUCTILE_BLOCK_PENDING;
+            extra.requested_pending += is_pending ? block.requested_size : 0;
+        });
     }
     for (const auto &block : device.asked) {
         auto info = sized<ductile_block_info>();
@@ -178,18 +174,6 @@ void Allocator::resetPeakStats(DeviceIndex index) {
 
 /* ---- Sizes ---------------------------------------------------------------------------------- */
 
-namespace {
-
-int find_largest(void *user, const ductile_block_info *block) {
-    auto *largest = static_cast<uint64_t *>(user);
-    if (block->state == DUCTILE_BLOCK_FREE) {
-        *largest = std::max(*largest, block->size);
-    }
-    return 0;
-}
-
-} // namespace
-
 /* The largest request that can be hoped for: a free block, or a tail grown by what the device has
  * left. cuDNN chooses its workspace by it. */
 void Allocator::cacheInfo(DeviceIndex index, size_t *largest) {
@@ -198,7 +182,9 @@ void Allocator::cacheInfo(DeviceIndex index, size_t *largest) {
     }
     Device &device = device_at(index);
     uint64_t found = 0;
-    walk_blocks(device.open(), find_largest, &found);
+    walk_blocks(device.open(), [&](const ductile_block_info &block) {
+        found = block.state == DUCTILE_BLOCK_FREE ? std::max(found, block.size) : found;
+    });
     if (*largest == 0) {
         size_t free = 0;
         size_t total = 0;

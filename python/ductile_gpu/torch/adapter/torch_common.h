@@ -107,8 +107,12 @@ inline bool has_memory(ductile_block_state state) {
 }
 
 /* Visits the blocks; none in a forked child, whose memory they are not. */
-inline void walk_blocks(ductile_allocator *allocator, ductile_walk_fn visit, void *user) {
-    ductile_status status = ductile_walk(allocator, nullptr, visit, user);
+template <typename Visit> void walk_blocks(ductile_allocator *allocator, Visit visit) {
+    auto call = [](void *user, const ductile_block_info *block) {
+        (*static_cast<Visit *>(user))(*block);
+        return 0;
+    };
+    ductile_status status = ductile_walk(allocator, nullptr, call, &visit);
     TORCH_CHECK(status == DUCTILE_OK || status == DUCTILE_ERR_FORKED,
                 "Ductile: ", ductile_status_string(status));
 }

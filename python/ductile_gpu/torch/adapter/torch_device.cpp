@@ -229,26 +229,6 @@ Device *find_home(const void *ptr) {
     return nullptr;
 }
 
-namespace {
-
-struct Search {
-    ductile_addr address;
-    ductile_block_info found;
-};
-
-int find_containing(void *user, const ductile_block_info *block) {
-    auto *search = static_cast<Search *>(user);
-    bool is_live = block->state == DUCTILE_BLOCK_LIVE || block->state == DUCTILE_BLOCK_PAUSED;
-    if (!is_live || search->address < block->address ||
-        search->address - block->address >= block->size) {
-        return 0;
-    }
-    search->found = *block;
-    return 1;
-}
-
-} // namespace
-
 Device *find_block(const void *ptr, ductile_block_info &info) {
     info = sized<ductile_block_info>();
     for (Device &device : AllDevices()) {
@@ -261,10 +241,16 @@ Device *find_block(const void *ptr, ductile_block_info &info) {
             return &device;
         }
         if (status == DUCTILE_ERR_INTERIOR_POINTER) {
-            Search search = {to_address(ptr), {}};
-            walk_blocks(a, find_containing, &search);
-            info = search.found;
-            return search.found.size != 0 ? &device : nullptr;
+            info = {};
+            walk_blocks(a, [&](const ductile_block_info &block) {
+                bool is_live =
+                    block.state == DUCTILE_BLOCK_LIVE || block.state == DUCTILE_BLOCK_PAUSED;
+                if (is_live && to_address(ptr) >= block.address &&
+                    to_address(ptr) - block.address < block.size) {
+                    info = block;
+                }
+            });
+            return info.size != 0 ? &device : nullptr;
         }
     }
     return nullptr;

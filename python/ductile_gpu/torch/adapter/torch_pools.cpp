@@ -154,14 +154,6 @@ std::exception_ptr take_thrown() {
     return thrown_by_filter.take();
 }
 
-Pools::Detour::Detour() {
-    detours.count(1);
-}
-
-Pools::Detour::~Detour() {
-    detours.count(-1);
-}
-
 /* An exception cannot pass through the library: it is kept until the library has returned. */
 int Pools::ask_filter(void *user, ductile_stream stream) {
     auto *opening = static_cast<Opening *>(user);
@@ -215,7 +207,8 @@ void Pools::begin(const MempoolId_t &id, StreamFilter filter) {
     bool is_new_capture =
         opening->announcement == nullptr && is_for_capture(opening->filter, opening->stream);
     if (opening->is_native) {
-        opening->detour = std::make_unique<Detour>();
+        detours.count(1);
+        opening->detour = std::shared_ptr<void>(nullptr, [](void *) { detours.count(-1); });
     }
     {
         const std::lock_guard<std::mutex> lock(mutex_);

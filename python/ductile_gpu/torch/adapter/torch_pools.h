@@ -75,17 +75,11 @@ class Pools {
         NativeNotice notice;
     };
 
-    /* Has requests look whether they belong to a pool of the native allocator. */
-    struct Detour : Fixed {
-        Detour();
-        ~Detour();
-    };
-
     struct Opening {
         MempoolId_t id;
         std::unique_ptr<Announcement> announcement; /* of a capture */
         bool is_native;
-        std::unique_ptr<Detour> detour; /* where it is native */
+        std::shared_ptr<void> detour; /* where it is native: requests look whose they are */
         StreamFilter filter;
         std::thread::id thread;
         cudaStream_t stream; /* the current one of the caller */

@@ -31,33 +31,23 @@ ThreadNotes &make_notes_of_thread() {
 
 /* ---- Runs ----------------------------------------------------------------------------------- */
 
-namespace {
-
-int add_to_runs(void *user, const ductile_block_info *block) {
-    auto &runs = *static_cast<std::vector<Run> *>(user);
-    if (!has_memory(block->state)) {
-        return 0;
+static void add_to_runs(std::vector<Run> &runs, const ductile_block_info &block) {
+    if (!has_memory(block.state)) {
+        return;
     }
-    Run run;
-    run.address = block->address;
-    run.size = block->size;
-    run.stream = block->stream;
-    run.pool = pool_of_block(*block);
+    Run run = {block.address, block.size, block.stream, pool_of_block(block)};
     if (!runs.empty() && runs.back().end() == run.address && runs.back().is_like(run)) {
         runs.back().size += run.size;
     } else {
         runs.push_back(run);
     }
-    return 0;
 }
-
-} // namespace
 
 std::vector<Run> list_runs(const Device &device) {
     std::vector<Run> runs;
     ductile_allocator *a = device.opened();
     if (a != nullptr) {
-        walk_blocks(a, add_to_runs, &runs);
+        walk_blocks(a, [&](const ductile_block_info &block) { add_to_runs(runs, block); });
     }
     std::sort(runs.begin(), runs.end(),
               [](const Run &a, const Run &b) { return a.address < b.address; });
@@ -106,13 +96,15 @@ Entry make_entry(TraceEntry::Action action, DeviceIndex device, uint64_t address
 
 using PendingBlocks = std::map<ductile_addr, PendingBlock>;
 
-int list_pending(void *user, const ductile_block_info *block) {
-    if (block->state == DUCTILE_BLOCK_PENDING) {
-        (*static_cast<PendingBlocks *>(user))[block->address] = {
-            block->size, static_cast<size_t>(block->requested_size), to_cuda(block->stream),
-            pool_of_block(*block), nullptr};
-    }
-    return 0;
+PendingBlocks list_pending(ductile_allocator *allocator) {
+    PendingBlocks found;
+    walk_blocks(allocator, [&](const ductile_block_info &block) {
+        if (block.state == DUCTILE_BLOCK_PENDING) {
+            found[block.address] = {block.size, static_cast<size_t>(block.requested_size),
+                                    to_cuda(block.stream), pool_of_block(block), nullptr};
+        }
+    });
+    return found;
 }
 
 } // namespace
@@ -137,7 +129,7 @@ void Watch::start() {
     pending_.clear();
     n_pending_ = stats.pending_blocks;
     if (n_pending_ != 0) {
-        walk_blocks(device_.open(), list_pending, &pending_);
+        pending_ = list_pending(device_.open());
     }
 }
 
@@ -246,8 +238,7 @@ void Watch::note_segments(const Context &context) {
 /* What is pending no longer is noted as free. Others may free blocks too, past this adapter: those
  * are counted by the library, and have no notes. */
 void Watch::look_at_pending() {
-    PendingBlocks now;
-    walk_blocks(device_.open(), list_pending, &now);
+    PendingBlocks now = list_pending(device_.open());
     for (auto it = pending_.begin(); it != pending_.end();) {
         if (now.count(it->first) != 0) {
             ++it;
