@@ -19,6 +19,14 @@ DRIVER = shutil.which("chromedriver")
 ELEMENT = "element-6066-11e4-a52e-4f735466cecf"
 KEYS = {"ArrowRight": "\ue014", "ArrowLeft": "\ue012", "Home": "\ue011", "End": "\ue010"}
 
+DRAWN = """
+const canvas = document.querySelector(arguments[0]), pen = canvas.getContext('2d');
+const data = new Uint32Array(pen.getImageData(0, 0, canvas.width, canvas.height).data.buffer);
+let sum = 0;
+for (let i = 0; i < data.length; i += 7) sum = (sum * 31 + data[i]) % 4294967291;
+return [new Set(data).size, sum];
+"""
+
 # The driver is on this machine: no proxy is asked.
 _DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
@@ -106,6 +114,13 @@ class Browser:
             mobile=width < 600,
         )
 
+    def show(self, folder: Path, page: str) -> None:
+        """Opens a report that lies in the folder from here on."""
+        path = folder / "report.html"
+        path.write_text(page)
+        self.open(path)
+        assert self.run("return document.documentElement.dataset.ready") == "true"
+
     def open(self, path: Path) -> None:
         """Opens a report and waits until it is drawn."""
         self._call("POST", "/url", {"url": path.resolve().as_uri()})
@@ -177,6 +192,23 @@ class Browser:
         }
         self._call("POST", "/actions", {"actions": [pointer]})
         self.wait_until_painted()
+
+    def text(self, selector: str) -> str:
+        """What an element says."""
+        return re.sub(r"\s+", " ", self.of(selector, "e.textContent")).strip()
+
+    def all(self, selector: str, expression: str) -> list[Any]:
+        """Of each element the value of an expression in JavaScript, where it is called e."""
+        script = f"return [...document.querySelectorAll(arguments[0])].map(e => {expression})"
+        return list(self.run(script, selector))
+
+    def of(self, selector: str, expression: str) -> Any:
+        """The same of the first one."""
+        return self.all(selector, expression)[0]
+
+    def drawn(self, selector: str) -> list[int]:
+        """How many colours a canvas shows, and a sum that changes with what is drawn."""
+        return list(self.run(DRAWN, selector))
 
     def complaints(self) -> list[str]:
         """Errors that the page caused since the last call."""

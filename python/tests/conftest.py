@@ -11,12 +11,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from torch_server import driver, late, late_server, play, runtime, server
+from torch_server import driver, runtime, servers
 
 import ductile_gpu
 from ductile_gpu._process import _share
 
-__all__ = ["driver", "late", "late_server", "play", "runtime", "server"]
+__all__ = ["driver", "runtime", "servers"]
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 

@@ -11,11 +11,17 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import gc
+import os
 import sys
 import threading
 import types
 import weakref
+from collections.abc import Iterator
 from typing import Any, Callable, Optional
+
+import pytest
+
+from ductile_gpu.torch import _plain, _tags
 
 ADDRESS = 0x7000_0000_0000
 
@@ -189,6 +195,20 @@ class Torch(types.ModuleType):
         segment = Segment(address, size, pool)
         pool.segments.append(segment)
         return FakeTensor(self, segment)
+
+
+@pytest.fixture
+def torch(monkeypatch: pytest.MonkeyPatch) -> Iterator[Torch]:
+    """PyTorch's own allocator, and Ductile beside it on a virtual GPU."""
+    monkeypatch.setenv("DUCTILE_CONF", "driver:virtual,sizes:tight,limit_bytes:1G")
+    monkeypatch.setattr(_plain, "_let_it_throw", lambda library: None)
+    for name in [name for name in os.environ if name.startswith(("TMS_", "DUCTILE_VLLM"))]:
+        monkeypatch.delenv(name)
+    found = put_into(monkeypatch.setitem)
+    yield found
+    _tags._pools.clear()
+    found.empty_cache()
+    assert not _tags.sleeping()
 
 
 def put_into(modules: Any) -> Torch:

@@ -9,49 +9,13 @@ import types
 from typing import Any
 
 
-class _Kind(type):
-    """A class with whatever attribute is asked for; so it can be a base, a decorator, a type."""
-
-    def __getattr__(cls, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return Anything
-
-    def __or__(cls, other: Any) -> Any:
-        return Any
-
-    __ror__ = __or__
-
-    def __getitem__(cls, key: Any) -> Any:
-        return cls
-
-    def __iter__(cls) -> Any:
-        return iter(())
-
-    def __add__(cls, other: Any) -> Any:
-        return other
-
-    __radd__ = __add__
-
-    def __lt__(cls, other: Any) -> bool:
-        return False
-
-    __gt__ = __le__ = __ge__ = __lt__
-
-
-class Anything(metaclass=_Kind):
-    """Takes any call. Called with one function, as decorators are, it returns that."""
-
-    def __init__(self, *_: Any, **__: Any) -> None:
-        pass
-
-    def __call__(self, *given: Any, **_: Any) -> Any:
-        return given[0] if len(given) == 1 and callable(given[0]) else Anything()
+class _Operators:
+    """What classes and their objects here can both be asked for."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        return Anything()
+        return Anything if isinstance(self, type) else Anything()
 
     def __or__(self, other: Any) -> Any:
         return Any  # a type, as the decorator of a stand-in has left it
@@ -70,6 +34,23 @@ class Anything(metaclass=_Kind):
         return False
 
     __gt__ = __le__ = __ge__ = __lt__
+
+
+class _Kind(_Operators, type):
+    """A class with whatever attribute is asked for; so it can be a base, a decorator, a type."""
+
+    def __getitem__(cls, key: Any) -> Any:
+        return cls
+
+
+class Anything(_Operators, metaclass=_Kind):
+    """Takes any call. Called with one function, as decorators are, it returns that."""
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        pass
+
+    def __call__(self, *given: Any, **_: Any) -> Any:
+        return given[0] if len(given) == 1 and callable(given[0]) else Anything()
 
     def __enter__(self) -> Any:
         return self

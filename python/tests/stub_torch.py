@@ -12,6 +12,7 @@ import textwrap
 from pathlib import Path
 
 import pytest
+from running import run
 
 from ductile_gpu.torch import _install
 
@@ -38,14 +39,11 @@ def adapter(tmp_path_factory):
 class Place:
     """A folder with programs, and an environment with the stub of PyTorch."""
 
-    def __init__(self, folder, adapter):
+    def __init__(self, folder, adapter=None):
         self.folder = folder
-        self.environment = {
-            **{k: v for k, v in os.environ.items() if not k.startswith(("DUCTILE_", "PYTORCH_"))},
-            "PYTHONPATH": str(STUB),
-            "STUB_LOG": str(folder / "stub.log"),
-            "DUCTILE_TORCH_ADAPTER": str(adapter),
-        }
+        self.environment = {"PYTHONPATH": str(STUB), "STUB_LOG": str(folder / "stub.log")}
+        if adapter is not None:
+            self.environment["DUCTILE_TORCH_ADAPTER"] = str(adapter)
 
     def write(self, name, text):
         path = self.folder / name
@@ -53,22 +51,26 @@ class Place:
         path.write_text(textwrap.dedent(text))
         return path
 
+    def execute(self, *words, **environment):
+        more = {**self.environment, **environment}
+        return run(*words, folder=self.folder, without=("DUCTILE_", "PYTORCH_"), **more)
+
     def python(self, *words, **environment):
         return self.execute(sys.executable, *words, **environment)
-
-    def execute(self, *words, **environment):
-        return subprocess.run(
-            [str(word) for word in words],
-            cwd=self.folder,
-            env={**self.environment, **environment},
-            capture_output=True,
-            text=True,
-            timeout=120,
-        )
 
     def command(self, *words, **environment):
         return self.python("-m", "ductile_gpu", *words, **environment)
 
+    def start(self, *words, **how):
+        """The command, which is left running."""
+        command = [sys.executable, "-m", "ductile_gpu", *map(str, words)]
+        environment = {**os.environ, **self.environment}
+        return subprocess.Popen(command, cwd=self.folder, env=environment, text=True, **how)
+
+    def said(self):
+        """What the stubs have written down."""
+        log = self.folder / "stub.log"
+        return log.read_text().splitlines() if log.exists() else []
+
     def options(self):
-        lines = (self.folder / "stub.log").read_text().splitlines()
-        return [line.partition(" ")[2] for line in lines if line.startswith("options")]
+        return [line.partition(" ")[2] for line in self.said() if line.startswith("options")]

@@ -5,32 +5,19 @@ from __future__ import annotations
 
 import gc
 import logging
-import threading
 import warnings
 
 import pytest
+from running import at_once
 
 import ductile_gpu
 
 MIB = 1 << 20
 
 
-def test_addresses_are_aligned_and_apart(allocator):
-    found = sorted(allocator.alloc(size) for size in (1, 511, 512, 513, 3 * MIB))
-    assert all(address % 512 == 0 for address in found)
-    assert all(b - a >= 512 for a, b in zip(found, found[1:]))
-
-
 def test_no_bytes_have_no_address(allocator):
     assert allocator.alloc(0) == 0
     allocator.free(0)
-
-
-def test_a_freed_block_serves_the_next_request(allocator):
-    first = allocator.alloc(10 * MIB)
-    allocator.free(first)
-    assert allocator.alloc(10 * MIB) == first
-    assert allocator.stats().reserved_bytes == 10 * MIB
 
 
 @pytest.mark.parametrize(
@@ -45,13 +32,6 @@ def test_pointers_that_are_no_start_are_told_apart(allocator, offset, error):
         assert caught.value.name.startswith("DUCTILE_ERR_")
         assert isinstance(caught.value, ValueError)
     allocator.free(address)
-
-
-def test_a_second_free_is_refused(allocator):
-    address = allocator.alloc(MIB)
-    allocator.free(address)
-    with pytest.raises(ductile_gpu.NotLive):
-        allocator.free(address)
 
 
 def test_out_of_memory_is_a_memory_error_that_says_who_holds_what(allocator):
@@ -369,26 +349,17 @@ def test_nobody_is_invited_to_read_virtual_memory(allocator):
 
 
 def test_threads_share_an_allocator(allocator):
-    failures = []
+    def work(seed: int) -> bool:
+        live = []
+        for i in range(400):
+            live.append(allocator.alloc(512 * (1 + (seed * 7919 + i * 31) % 64)))
+            if len(live) > 8:
+                allocator.free(live.pop(i % 8))
+        for address in live:
+            allocator.free(address)
+        return True
 
-    def work(seed: int) -> None:
-        try:
-            live = []
-            for i in range(400):
-                live.append(allocator.alloc(512 * (1 + (seed * 7919 + i * 31) % 64)))
-                if len(live) > 8:
-                    allocator.free(live.pop(i % 8))
-            for address in live:
-                allocator.free(address)
-        except Exception as error:
-            failures.append(error)
-
-    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert failures == []
+    at_once(*(lambda seed=seed: work(seed) for seed in range(4)))
     assert allocator.stats().live_blocks == 0
     allocator.check()
 
@@ -396,33 +367,14 @@ def test_threads_share_an_allocator(allocator):
 # ---- Inspection --------------------------------------------------------------------------------
 
 
-def test_statistics_obey_their_identity(allocator):
+def test_statistics_are_the_librarys_and_peaks_can_be_reset(allocator):
     kept = [allocator.alloc(size) for size in (100, 5000, 3 * MIB)]
     allocator.free(kept.pop(1))
     stats = allocator.stats()
     assert stats.requested_bytes == 100 + 3 * MIB <= stats.allocated_bytes
-    assert stats.reserved_bytes == (
-        stats.allocated_bytes
-        + stats.free_bytes
-        + stats.pending_bytes
-        + stats.cached_bytes
-        + stats.quarantined_bytes
-    )
+    assert stats.allocated_peak_bytes > stats.allocated_bytes
     allocator.reset_peaks()
-    assert allocator.stats().allocated_peak_bytes == allocator.stats().allocated_bytes
-
-
-def test_blocks_tile_their_segment(allocator):
-    allocator.alloc(MIB)
-    allocator.free(allocator.alloc(5 * MIB))
-    blocks = allocator.blocks()
-    assert sum(block.size for block in blocks) == blocks[0].segment_bytes
-    assert all(a.address + a.size == b.address for a, b in zip(blocks, blocks[1:]))
-    assert {block.state for block in blocks} >= {
-        ductile_gpu.BlockState.LIVE,
-        ductile_gpu.BlockState.FREE,
-        ductile_gpu.BlockState.GAP,
-    }
+    assert allocator.stats().allocated_peak_bytes == stats.allocated_bytes
 
 
 def test_blocks_are_what_queries_of_them_say(allocator):
@@ -431,14 +383,6 @@ def test_blocks_are_what_queries_of_them_say(allocator):
         allocator.free(address)
     live = {block.address: block for block in allocator.blocks() if block.requested_size > 0}
     assert live == {address: allocator.query(address) for address in addresses[::2]}
-
-
-def test_a_query_tells_what_is_free_around_the_block(allocator):
-    first, middle, last = (allocator.alloc(2 * MIB) for _ in range(3))
-    allocator.free(first)
-    allocator.free(last)
-    found = allocator.query(middle)
-    assert (found.free_before_bytes, found.free_after_bytes) == (2 * MIB, 2 * MIB)
 
 
 def test_a_plan_names_the_cheapest_blocks_that_make_room(allocator):

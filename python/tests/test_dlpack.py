@@ -36,7 +36,7 @@ def is_gone(seen) -> bool:
 
 
 @pytest.mark.parametrize("version", [None, (0, 8), (1, 0), (1, 1)])
-def test_a_capsule_that_nobody_takes_lets_go(version) -> None:
+def test_a_capsule_that_nobody_takes_lets_go(version):
     given = Bytes(b"abc")
     seen = weakref.ref(given)
     capsule = given.__dlpack__(max_version=version)
@@ -49,7 +49,7 @@ def test_a_capsule_that_nobody_takes_lets_go(version) -> None:
     assert not _dlpack._given
 
 
-def test_the_consumer_reads_the_memory_and_holds_its_owner() -> None:
+def test_the_consumer_reads_the_memory_and_holds_its_owner():
     given = Bytes(b"ductile")
     seen = weakref.ref(given)
     array = numpy.from_dlpack(given)
@@ -66,7 +66,7 @@ def test_the_consumer_reads_the_memory_and_holds_its_owner() -> None:
     assert not _dlpack._given
 
 
-def test_memory_of_a_virtual_gpu_is_not_given_away(allocator) -> None:
+def test_memory_of_a_virtual_gpu_is_not_given_away(allocator):
     with allocator.buffer(1000) as buffer:
         assert buffer.__dlpack_device__() == (_dlpack.CUDA, 0)
         with pytest.raises(BufferError, match="virtual GPU"):

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from conftest import ROOT
+from running import python
 
 EXAMPLES = sorted((ROOT / "python" / "examples").glob("*.py"))
 TURNS = ("turns_one_process.py", "turns_two_processes.py")
@@ -20,19 +21,19 @@ NEEDS_MORE = [path for path in EXAMPLES if path.name not in ANYWHERE]
 ON_GPU = [path for path in EXAMPLES if path.name != "replay_without_gpu.py"]
 
 
-def run(path):
-    return subprocess.run([sys.executable, str(path)], capture_output=True, text=True, timeout=300)
+def run(path, *words):
+    return python(ROOT / "python" / "examples" / path, *words)
 
 
 def test_a_run_is_replayed_without_a_gpu():
-    answer = run(ROOT / "python" / "examples" / "replay_without_gpu.py")
+    answer = run("replay_without_gpu.py")
     assert answer.returncode == 0, answer.stderr
     assert "Ductile holds" in answer.stdout
     assert "less than native" in answer.stdout
 
 
 def test_memory_is_short_until_the_except_clause_is_left():
-    answer = run(ROOT / "python" / "examples" / "out_of_memory.py")
+    answer = run("out_of_memory.py")
     assert answer.returncode == 0, answer.stderr
     said = [line.strip() for line in answer.stdout.splitlines() if line.startswith("  ")]
     inside = [line for line in said if line.startswith("in the except clause")]
@@ -48,13 +49,7 @@ def test_memory_is_short_until_the_except_clause_is_left():
 def test_turns_need_more_memory_than_there_is_at_once(name):
     """The device of each is smaller than both sides together, so that a side which did not sleep
     would end it."""
-    path = ROOT / "python" / "examples" / name
-    answer = subprocess.run(
-        [sys.executable, str(path), "--virtual", "--turns", "20"],
-        capture_output=True,
-        text=True,
-        timeout=100,
-    )
+    answer = run(name, "--virtual", "--turns", "20")
     assert answer.returncode == 0, answer.stderr
     assert answer.stdout.count("generat") >= 20
 
@@ -82,11 +77,8 @@ def is_side(process):
 
 def test_turns_and_deaths_change_no_result():
     """The program for hardware, with bytes: 200 turns, and each side killed at random moments."""
-    path = ROOT / "python" / "tests" / "turns_gpu.py"
-    given = ["--virtual", "--turns", "200", "--kills", "6", "--pairs", "2"]
-    answer = subprocess.run(
-        [sys.executable, str(path), *given], capture_output=True, text=True, timeout=200
-    )
+    given = ("--virtual", "--turns", "200", "--kills", "6", "--pairs", "2")
+    answer = python(ROOT / "python" / "tests" / "turns_gpu.py", *given)
     assert answer.returncode == 0, answer.stdout + answer.stderr
     said = dict(line.split(": ", 1) for line in answer.stdout.splitlines() if ": " in line)
     assert "0 refused, asleep 0 bytes" in said["turns"]

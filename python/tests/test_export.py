@@ -8,14 +8,14 @@ import gzip
 import json
 import os
 import pickle
-import random
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from conftest import ROOT
-from snapshots import History, Levels, choose, chrome_events, first_time_us, read_snapshot
+from running import ductile_gpu as command
+from snapshots import History, first_time_us, read_snapshot
 
 import ductile_gpu
 
@@ -24,17 +24,18 @@ WHOLE, RING = DATA / "torch_whole.pickle.gz", DATA / "torch_ring.pickle.gz"
 
 
 def export(*words):
-    return subprocess.run(
-        [sys.executable, "-m", "ductile_gpu", "export", *map(str, words)],
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+    return command("export", *words)
 
 
 def load(path):
     data = path.read_bytes()
     return json.loads(gzip.decompress(data) if path.name.endswith(".gz") else data)
+
+
+def exported(path, folder, *words):
+    answer = export(path, "-o", folder / "out.json", *words)
+    assert answer.returncode == 0, answer.stderr
+    return load(folder / "out.json")
 
 
 def of_kind(trace, phase):
@@ -56,17 +57,14 @@ def snapshot():
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
-    path = tmp_path_factory.mktemp("export") / "whole.json"
-    answer = export(WHOLE, "-o", path)
-    assert answer.returncode == 0, answer.stderr
-    return load(path)
+    return exported(WHOLE, tmp_path_factory.mktemp("export"))
 
 
 # ---- What it holds -----------------------------------------------------------------------------
 
-
-def test_a_whole_recording_begins_with_nothing(snapshot):
-    assert History(snapshot, 0).start == Levels(0, 0, 0)
+GPU_0 = 1_900_000_000  # far from process ids, and from the numbers that the profiler gives devices
+MORE = os.environ.get("DUCTILE_RECORDINGS")  # a folder of others to try
+SNAPSHOTS = [WHOLE, RING, *(sorted(Path(MORE).glob("*.pickle*")) if MORE else [])]
 
 
 def test_the_peak_is_the_one_that_a_replay_finds(whole):
@@ -76,31 +74,120 @@ def test_the_peak_is_the_one_that_a_replay_finds(whole):
     assert peak == replayed(WHOLE)["live_peak_bytes"]
 
 
-def test_blocks_from_before_the_recording_count(tmp_path):
-    found = read_snapshot(RING)
-    start = History(found, 0).start
-    assert start.live > 0
-    assert start.held >= start.live + start.pending
-
-
 def test_the_last_counter_is_what_the_snapshot_found(whole, snapshot):
     last = of_kind(whole, "C")[-1]["args"]
     assert sum(last.values()) == sum(found["total_size"] for found in snapshot["segments"])
     assert all(value >= 0 for event in of_kind(whole, "C") for value in event["args"].values())
 
 
-def test_memory_from_the_driver_and_annotations_are_there(whole, snapshot):
-    growth = [entry for entry in snapshot["device_traces"][0] if "segment" in entry["action"]]
-    assert len(of_kind(whole, "i")) == len(growth) > 0
-    names = {event["name"] for event in of_kind(whole, "X")}
-    assert "Optimizer.step#AdamW.step" in names
-    assert "step 1" in names
+def moments_of(found, gpu):
+    """When, and what is live, pending and free."""
+    begin = first_time_us(found)
+    for entry, (held, live, pending) in zip(
+        found["device_traces"][gpu], History(found, gpu).levels()
+    ):
+        yield entry["time_us"] - begin, live, pending, held - live - pending
 
 
-def test_steps_lie_between_the_ends_of_optimizer_steps(whole):
-    steps = [event for event in of_kind(whole, "X") if event["name"].startswith("step ")]
-    for before, after in zip(steps, steps[1:]):
-        assert before["ts"] + before["dur"] == pytest.approx(after["ts"])
+@pytest.mark.parametrize("most", [100, 1_000, 1_000_000])
+@pytest.mark.parametrize("path", SNAPSHOTS, ids=lambda path: path.name.partition(".")[0])
+def test_counters_are_moments_of_the_recording_and_few_of_them_keep_the_extremes(
+    path, most, tmp_path
+):
+    found = read_snapshot(path)
+    if any("time_us" not in trace[0] for trace in found["device_traces"] if trace):
+        pytest.skip("an early PyTorch wrote it")
+    trace = exported(path, tmp_path, "--max-events", most)
+    for gpu in (gpu for gpu, entries in enumerate(found["device_traces"]) if entries):
+        every = list(moments_of(found, gpu))
+        told = [event for event in of_kind(trace, "C") if event["pid"] == GPU_0 + gpu]
+        seen = [(event["ts"], *event["args"].values()) for event in told]
+        rest = iter(every)
+        assert all(moment in rest for moment in seen), "in their order"
+        assert len(seen) == len(every) or len(seen) <= most * 3 // 4 < len(every)
+        assert (seen[0], seen[-1]) == (every[0], every[-1])
+        for level in (lambda moment: moment[1], lambda moment: sum(moment[1:])):
+            assert max(map(level, seen)) == max(map(level, every))
+        assert min(moment[1] for moment in seen) == min(moment[1] for moment in every)
+
+
+def entry(action, size, time_us, frames=1, **more):
+    frame = {"name": "forward", "filename": "net.py", "line": 7}
+    made = {"action": action, "addr": 0, "size": size, "stream": 0, "time_us": time_us}
+    return {**made, "frames": [frame] * frames, **more}
+
+
+def mark(stage, name, time_us, gpu):
+    return {"stage": stage, "name": name, "time_us": time_us, "device": gpu}
+
+
+def written(folder, traces, marks=()):
+    snapshot = {"segments": [], "device_traces": traces, "external_annotations": list(marks)}
+    path = folder / "made.pickle"
+    path.write_bytes(pickle.dumps(snapshot))
+    return path
+
+
+STACK = ["forward (net.py:7)"]
+ROWS = [  # phase, GPU, thread, when, name, and what else
+    ("C", 0, 0, 0, "memory held, bytes", {"args": {"live": 0, "pending": 0, "free": 20}}),
+    ("C", 0, 0, 1, "memory held, bytes", {"args": {"live": 3, "pending": 0, "free": 17}}),
+    ("C", 0, 0, 2, "memory held, bytes", {"args": {"live": 3, "pending": 0, "free": 17}}),
+    ("i", 0, 1, 0, "segment_alloc", {"s": "t", "args": {"bytes": 20, "stack": STACK}}),
+    ("i", 0, 0, 2, "out of memory", {
+        "s": "g", "args": {"requested_bytes": 99, "device_free_bytes": 5, "stack": STACK}}),
+    ("X", 0, 2, 0, "z\u00e9ro", {"dur": 2}),
+    ("C", 2, 0, 3, "memory held, bytes", {"args": {"live": 0, "pending": 0, "free": 2}}),
+    ("i", 2, 1, 3, "segment_map", {"s": "t", "args": {"bytes": 2, "stack": STACK * 20}}),
+    ("X", 2, 2, 3, "Optimizer.step#A", {"dur": 1}),
+    ("X", 2, 2, 6, "Optimizer.step#A", {"dur": 1}),
+    ("X", 2, 3, 4, "step 1", {"dur": 3}),
+]  # fmt: skip
+
+
+def test_each_kind_of_event_of_each_gpu_is_as_perfetto_reads_it(tmp_path):
+    """Of marks those with both ends; a step lies between the ends of two of the optimizer's."""
+    first = [
+        entry("segment_alloc", 20, 1000), entry("alloc", 3, 1001),
+        entry("oom", 99, 1002, device_free=5),
+    ]  # fmt: skip
+    marks = [mark("START", "z\u00e9ro", 1000, 0), mark("END", "lost", 1001, 0)]
+    marks.append(mark("END", "z\u00e9ro", 1002, 0))
+    for time_us in (1003, 1006):
+        marks.append(mark("START", "Optimizer.step#A", time_us, 2))
+        marks.append(mark("END", "Optimizer.step#A", time_us + 1, 2))
+    third = [entry("segment_map", 2, 1003, frames=25)]
+    trace = exported(written(tmp_path, [first, [], third], marks), tmp_path)
+    events = [event for event in trace["traceEvents"] if event["ph"] != "M"]
+    assert events == [
+        {"ph": phase, "cat": "memory", "name": name, "pid": GPU_0 + gpu, "tid": thread, "ts": ts,
+         **more}
+        for phase, gpu, thread, ts, name, more in ROWS
+    ]  # fmt: skip
+    named = [(event["name"], *event["args"].values()) for event in of_kind(trace, "M")]
+    threads = ("memory from the driver", "annotations", "steps")
+    assert named == [
+        row
+        for gpu in (0, 2)
+        for row in (
+            ("process_name", f"GPU {gpu}: PyTorch's memory"),
+            ("process_sort_index", GPU_0 + gpu),
+            *(("thread_name", name) for name in threads),
+        )
+    ]
+
+
+def test_of_too_many_events_the_largest_growth_and_the_latest_marks_are_kept(tmp_path):
+    sizes = [(at * 37 % 101 + 1) << 20 for at in range(101)]
+    entries = [entry("segment_map", size, 1000 + at) for at, size in enumerate(sizes)]
+    marks = [
+        mark(stage, f"at {at}", 1000 + at, 0) for at in range(50) for stage in ("START", "END")
+    ]
+    trace = exported(written(tmp_path, [entries], marks), tmp_path, "--max-events", 100)
+    least = sorted(sizes)[-12]
+    kept = [event["args"]["bytes"] for event in of_kind(trace, "i")]
+    assert kept == [size for size in sizes if size >= least]
+    assert [event["name"] for event in of_kind(trace, "X")] == [f"at {at}" for at in range(44, 50)]
 
 
 def spoil(snapshot, folder, change):
@@ -110,63 +197,6 @@ def spoil(snapshot, folder, change):
     path = folder / "spoiled.pickle"
     path.write_bytes(pickle.dumps(spoiled))
     return path
-
-
-def test_a_refusal_has_its_size_and_stack(snapshot, tmp_path):
-    frames = [{"name": "forward", "filename": "net.py", "line": 7}]
-    refusal = {"action": "oom", "size": 1 << 40, "addr": 0, "device_free": 5, "time_us": 1 << 50}
-    path = spoil(
-        snapshot, tmp_path, lambda s: s["device_traces"][0].append({**refusal, "frames": frames})
-    )
-    assert export(path, "-o", tmp_path / "out.json").returncode == 0
-    events = load(tmp_path / "out.json")["traceEvents"]
-    (found,) = (event for event in events if event["name"] == "out of memory")
-    assert found["args"] == {
-        "requested_bytes": 1 << 40,
-        "device_free_bytes": 5,
-        "stack": ["forward (net.py:7)"],
-    }
-
-
-# ---- Against the shortest way ------------------------------------------------------------------
-
-MORE = os.environ.get("DUCTILE_RECORDINGS")  # a folder of others to try
-SNAPSHOTS = [WHOLE, RING, *(sorted(Path(MORE).glob("*.pickle*")) if MORE else [])]
-
-
-@pytest.mark.parametrize("most", [100, 1_000, 1_000_000])
-@pytest.mark.parametrize("path", SNAPSHOTS, ids=lambda path: path.name.partition(".")[0])
-def test_each_event_is_the_one_that_the_shortest_way_makes(path, most, tmp_path):
-    found = read_snapshot(path)
-    if any("time_us" not in trace[0] for trace in found["device_traces"] if trace):
-        pytest.skip("an early PyTorch wrote it")
-    answer = export(path, "-o", tmp_path / "out.json", "--max-events", most)
-    assert answer.returncode == 0, answer.stderr
-    events = load(tmp_path / "out.json")["traceEvents"]
-    assert events == list(chrome_events(found, first_time_us(found) * 1000, most))
-
-
-def test_many_devices_and_marks_are_those_of_the_shortest_way(tmp_path):
-    dice = random.Random(1)
-    traces, marks, now = [], [], 1 << 50
-    for device in range(3):
-        traces.append([])
-        for at in range(400):
-            now += dice.randrange(3)
-            action = dice.choice(("alloc", "segment_map", "segment_unmap", "snapshot", "oom"))
-            size = dice.randrange(1, 9) << 20
-            made = {"action": action, "addr": at, "size": size, "stream": 0, "time_us": now}
-            traces[-1].append({**made, "device_free": 5} if action == "oom" else made)
-            name = dice.choice(("Optimizer.step#A", "zero_grad", "caf\u00e9"))
-            stage = dice.choice(("START", "END"))
-            marks.append({"stage": stage, "name": name, "device": device, "time_us": now})
-    found = {"segments": [], "device_traces": traces, "external_annotations": marks}
-    path = tmp_path / "made.pickle"
-    path.write_bytes(pickle.dumps(found))
-    for most in (100, 300, 5_000):
-        assert export(path, "-o", tmp_path / "out.json", "--max-events", most).returncode == 0
-        events = load(tmp_path / "out.json")["traceEvents"]
-        assert events == list(chrome_events(found, first_time_us(found) * 1000, most))
 
 
 # ---- The clock ---------------------------------------------------------------------------------
@@ -203,31 +233,6 @@ def test_a_profile_of_another_run_is_said(tmp_path):
     answer = export(WHOLE, "--profile", profile, "-o", tmp_path / "both.json")
     assert answer.returncode == 0
     assert "do not overlap in time" in answer.stderr
-
-
-# ---- Size --------------------------------------------------------------------------------------
-
-
-def counters(path, folder, most):
-    assert export(path, "-o", folder / "out.json", "--max-events", most).returncode == 0
-    return [event["args"] for event in of_kind(load(folder / "out.json"), "C")]
-
-
-def test_fewer_events_keep_the_peaks(tmp_path):
-    every, few = (counters(WHOLE, tmp_path, most) for most in (1_000_000, 400))
-    assert len(few) <= 300 < len(every)
-    for values in (lambda a: a["live"], lambda a: sum(a.values())):
-        assert max(map(values, few)) == max(map(values, every))
-
-
-def test_moments_are_chosen_in_order_and_within_bounds():
-    levels = [Levels(at % 97, at % 89, 0) for at in range(10_000)]
-    chosen = choose(levels, 500)
-    assert chosen == sorted(set(chosen))
-    assert len(chosen) <= 500
-    assert chosen[0] == 0
-    assert chosen[-1] == 9_999
-    assert choose(levels, 10_000) == list(range(10_000))
 
 
 # ---- Bad files ---------------------------------------------------------------------------------

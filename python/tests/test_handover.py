@@ -85,7 +85,7 @@ def hand(side: Side, reader: ductile_gpu.Allocator, **how: Any) -> tuple[Any, An
 # ---- Export and import -------------------------------------------------------------------------
 
 
-def test_a_tag_arrives_with_its_names(side: Side, reader: ductile_gpu.Allocator) -> None:
+def test_a_tag_arrives_with_its_names(side, reader):
     exported, imported = hand(side, reader)
     assert imported.tag == "weights"
     assert imported.layout == exported.layout
@@ -109,9 +109,7 @@ def test_a_tag_arrives_with_its_names(side: Side, reader: ductile_gpu.Allocator)
         part.__dlpack__()
 
 
-def test_a_changed_layout_is_refused_on_both_sides(
-    side: Side, reader: ductile_gpu.Allocator
-) -> None:
+def test_a_changed_layout_is_refused_on_both_sides(side, reader):
     _, imported = hand(side, reader)
     imported.close()
     _, again = hand(side, reader, layout=imported.layout)
@@ -123,7 +121,7 @@ def test_a_changed_layout_is_refused_on_both_sides(
         )
 
 
-def test_misuse_is_refused_before_anything_is_sent(side: Side) -> None:
+def test_misuse_is_refused_before_anything_is_sent(side):
     with ends() as (a, b):
         for names, kind in (
             ({"w": (side.blocks[0], 4 * MIB)}, ductile_gpu.InvalidArgument),
@@ -139,9 +137,7 @@ def test_misuse_is_refused_before_anything_is_sent(side: Side) -> None:
             b.recv(1)
 
 
-def test_only_processes_of_this_user_over_unix_sockets(
-    side: Side, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_processes_of_this_user_over_unix_sockets(side, monkeypatch):
     with socket.socket() as tcp, pytest.raises(ductile_gpu.InvalidArgument):
         ductile_gpu.export_tag("weights", tcp, allocator=side.allocator)
     monkeypatch.setattr("os.geteuid", lambda: 4711)
@@ -149,9 +145,7 @@ def test_only_processes_of_this_user_over_unix_sockets(
         ductile_gpu.export_tag("weights", a, allocator=side.allocator)
 
 
-def test_a_side_that_is_silent_ends_the_other_in_time(
-    side: Side, reader: ductile_gpu.Allocator
-) -> None:
+def test_a_side_that_is_silent_ends_the_other_in_time(side, reader):
     with ends() as (a, b):
         with pytest.raises(ductile_gpu.BadMessage):
             ductile_gpu.export_tag("weights", a, allocator=side.allocator, timeout=0.05)
@@ -164,7 +158,7 @@ def test_a_side_that_is_silent_ends_the_other_in_time(
 # ---- Epochs ------------------------------------------------------------------------------------
 
 
-def test_a_reader_waits_for_what_is_new_and_whole() -> None:
+def test_a_reader_waits_for_what_is_new_and_whole():
     with ductile_gpu.Epoch() as epoch:
         with pytest.raises(TimeoutError), epoch.read(timeout=0.02):
             pass
@@ -182,7 +176,7 @@ def test_a_reader_waits_for_what_is_new_and_whole() -> None:
             pass
 
 
-def test_a_write_that_failed_publishes_nothing() -> None:
+def test_a_write_that_failed_publishes_nothing():
     with ductile_gpu.Epoch() as epoch:
         with epoch.write():
             pass
@@ -196,7 +190,7 @@ def test_a_write_that_failed_publishes_nothing() -> None:
             assert seen == published == 4
 
 
-def test_what_has_to_finish_does_so_before_the_turn_ends() -> None:
+def test_what_has_to_finish_does_so_before_the_turn_ends():
     with ductile_gpu.Epoch() as epoch:
         with epoch.write(lambda: numbers.append(epoch.number)):
             numbers: list[int] = []
@@ -205,7 +199,7 @@ def test_what_has_to_finish_does_so_before_the_turn_ends() -> None:
         assert numbers == [1, -1]
 
 
-def test_a_process_forked_during_a_turn_neither_ends_nor_prolongs_it() -> None:
+def test_a_process_forked_during_a_turn_neither_ends_nor_prolongs_it():
     with ductile_gpu.Epoch() as epoch:
         ours = os.getpid()
         child = -1
@@ -241,7 +235,7 @@ while True:
 """
 
 
-def test_no_reader_sees_torn_contents_whenever_a_writer_is_killed() -> None:
+def test_no_reader_sees_torn_contents_whenever_a_writer_is_killed():
     data = os.memfd_create("weights")
     os.ftruncate(data, 1 << 16)
     page = mmap.mmap(data, 1 << 16)
@@ -290,6 +284,21 @@ class Owner:
             time.sleep(0.05)
         raise AssertionError("it does not listen")
 
+    def end(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+    def keep(self, side: Side, **how: Any) -> Any:
+        """The side's tag, with its names."""
+        how = {"names": side.names, "allocator": side.allocator, "path": self.path, **how}
+        return ductile_gpu.keep_tag("weights", **how)
+
+    def open(self, reader: ductile_gpu.Allocator, **how: Any) -> Any:
+        return ductile_gpu.open_kept("weights", allocator=reader, path=self.path, **how)
+
+    def drop(self) -> None:
+        _keep.ask(self.path, {"do": "drop", "tag": "weights"})
+
     def tags(self) -> dict[str, Any]:
         return dict(_keep.ask(self.path, {"do": "status"})["tags"])
 
@@ -309,21 +318,17 @@ class Owner:
 def owner(tmp_path: Path) -> Iterator[Owner]:
     made = Owner(tmp_path)
     yield made
-    made.process.kill()
-    made.process.wait()
+    made.end()
 
 
-def test_memory_is_kept_across_its_users(
-    owner: Owner, side: Side, reader: ductile_gpu.Allocator
-) -> None:
-    where = {"path": owner.path}
+def test_memory_is_kept_across_its_users(owner, side, reader):
     with pytest.raises(ductile_gpu.InvalidArgument, match="empty"):
-        ductile_gpu.open_kept("weights", allocator=reader, **where)
-    with ductile_gpu.keep_tag("weights", side.names, allocator=side.allocator, **where) as kept:
+        owner.open(reader)
+    with owner.keep(side) as kept:
         layout = kept.layout
         with pytest.raises(ductile_gpu.InvalidArgument, match="being written by"):
-            ductile_gpu.open_kept("weights", write=True, allocator=reader, **where)
-        with ductile_gpu.open_kept("weights", allocator=reader, **where) as read:
+            owner.open(reader, write=True)
+        with owner.open(reader) as read:
             assert read.imported is not None
             assert not read.imported.writable
             with kept.epoch.write() as published:
@@ -335,21 +340,19 @@ def test_memory_is_kept_across_its_users(
             assert found["readers"] == [os.getpid()]
     owner.wait_for(lambda found: found["writer"] is None and not found["readers"])
     with pytest.raises(ductile_gpu.InvalidArgument, match="there already"):
-        ductile_gpu.keep_tag("weights", allocator=side.allocator, **where)
-    with ductile_gpu.open_kept(
-        "weights", write=True, layout=layout, allocator=reader, **where
-    ) as w:
+        owner.keep(side)
+    with owner.open(reader, write=True, layout=layout) as w:
         assert w.imported is not None
         assert w.imported.writable
     with pytest.raises(ductile_gpu.LayoutChanged):
-        ductile_gpu.open_kept("weights", layout=layout + 1, allocator=reader, **where)
+        owner.open(reader, layout=layout + 1)
 
 
-def test_what_nobody_uses_can_be_dropped(owner: Owner, side: Side) -> None:
+def test_what_nobody_uses_can_be_dropped(owner, side):
     before = owner.descriptors()
-    with ductile_gpu.keep_tag("weights", allocator=side.allocator, path=owner.path):
+    with owner.keep(side):
         with pytest.raises(ductile_gpu.InvalidArgument, match="in use"):
-            _keep.ask(owner.path, {"do": "drop", "tag": "weights"})
+            owner.drop()
         assert owner.descriptors() > before
     owner.wait_for(lambda found: found["writer"] is None)
     run = [sys.executable, "-m", "ductile_gpu", "keep", "--socket", str(owner.path)]
@@ -363,19 +366,16 @@ def test_what_nobody_uses_can_be_dropped(owner: Owner, side: Side) -> None:
     assert owner.descriptors() <= before
 
 
-def test_one_owner_at_a_place_and_a_killed_one_leaves_it_free(owner: Owner) -> None:
+def test_one_owner_at_a_place_and_a_killed_one_leaves_it_free(owner):
     with pytest.raises(ductile_gpu.Busy):
         _keep.Keeper(owner.path)
-    owner.process.kill()
-    owner.process.wait()
+    owner.end()
     owner.process = owner.start()
     assert owner.tags() == {}
 
 
 @pytest.mark.parametrize("wrong", [5, None, "x" * 64, "nul\0"])
-def test_what_cannot_be_a_tag_is_refused_in_clear_words(
-    side: Side, owner: Owner, wrong: Any
-) -> None:
+def test_what_cannot_be_a_tag_is_refused_in_clear_words(side, owner, wrong):
     given: dict[str, Any] = {"allocator": side.allocator, "path": owner.path}
     with ends() as (a, _):
         for call in (
@@ -387,14 +387,14 @@ def test_what_cannot_be_a_tag_is_refused_in_clear_words(
                 call()
 
 
-def test_a_path_that_cannot_be_is_said_to_be_so(tmp_path: Path) -> None:
+def test_a_path_that_cannot_be_is_said_to_be_so(tmp_path):
     path = tmp_path / ("long" * 40)
     for call in (lambda: _keep.Keeper(path), lambda: _keep.ask(path, {"do": "status"})):
         with pytest.raises(OSError, match="path too long"):
             call()
 
 
-def test_a_file_that_is_no_socket_is_left_alone(tmp_path: Path) -> None:
+def test_a_file_that_is_no_socket_is_left_alone(tmp_path):
     path = tmp_path / "notes"
     path.write_text("mine")
     with pytest.raises(FileExistsError, match="no socket"):
@@ -402,7 +402,7 @@ def test_a_file_that_is_no_socket_is_left_alone(tmp_path: Path) -> None:
     assert path.read_text() == "mine"
 
 
-def test_of_many_owners_at_once_one_has_the_place_of_a_killed_one(tmp_path: Path) -> None:
+def test_of_many_owners_at_once_one_has_the_place_of_a_killed_one(tmp_path):
     path = tmp_path / "keep.sock"
     for _ in range(50):
         with socket.socket(socket.AF_UNIX) as left:
@@ -424,9 +424,7 @@ def test_of_many_owners_at_once_one_has_the_place_of_a_killed_one(tmp_path: Path
         made[0].close()
 
 
-def test_without_a_runtime_folder_both_sides_meet_in_another(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_without_a_runtime_folder_both_sides_meet_in_another(monkeypatch, tmp_path):
     own = f"ductile-{os.geteuid()}"
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     assert _keep.default_path() == tmp_path / own / "keep.sock"
@@ -434,8 +432,8 @@ def test_without_a_runtime_folder_both_sides_meet_in_another(
     assert _keep.default_path().parent.parent.is_dir()
 
 
-def test_an_owner_without_descriptors_for_now_keeps_what_it_has(owner: Owner, side: Side) -> None:
-    with ductile_gpu.keep_tag("weights", allocator=side.allocator, path=owner.path):
+def test_an_owner_without_descriptors_for_now_keeps_what_it_has(owner, side):
+    with owner.keep(side):
         few = owner.descriptors() + 4
         resource.prlimit(owner.process.pid, resource.RLIMIT_NOFILE, (few, few))
         silent = [socket.socket(socket.AF_UNIX) for _ in range(20)]
@@ -447,7 +445,7 @@ def test_an_owner_without_descriptors_for_now_keeps_what_it_has(owner: Owner, si
         assert list(owner.tags()) == ["weights"]
 
 
-def test_an_owner_of_many_tags_can_be_asked(tmp_path: Path) -> None:
+def test_an_owner_of_many_tags_can_be_asked(tmp_path):
     keeper = _keep.Keeper(tmp_path / "keep.sock")
     keeper._tags.update({f"{'long' * 10}{i}": _keep._Tag() for i in range(200)})
     threading.Thread(target=keeper.serve, daemon=True).start()
@@ -457,7 +455,7 @@ def test_an_owner_of_many_tags_can_be_asked(tmp_path: Path) -> None:
     keeper.close()
 
 
-def test_descriptors_that_nobody_asked_for_are_closed(owner: Owner) -> None:
+def test_descriptors_that_nobody_asked_for_are_closed(owner):
     before = owner.descriptors()
     for _ in range(20):
         with socket.socket(socket.AF_UNIX) as connection:
@@ -469,8 +467,8 @@ def test_descriptors_that_nobody_asked_for_are_closed(owner: Owner) -> None:
     assert owner.descriptors() <= before + 1
 
 
-def test_the_owner_opens_no_driver(owner: Owner, side: Side) -> None:
-    with ductile_gpu.keep_tag("weights", allocator=side.allocator, path=owner.path):
+def test_the_owner_opens_no_driver(owner, side):
+    with owner.keep(side):
         maps = Path(f"/proc/{owner.process.pid}/maps").read_text()
     assert "libductile" in maps
     assert "libcuda" not in maps
@@ -485,7 +483,7 @@ def _say(owner: Owner, said: bytes) -> None:
             pass
 
 
-def test_nonsense_ends_one_connection_alone(owner: Owner) -> None:
+def test_nonsense_ends_one_connection_alone(owner):
     for said in (b"", b"\n", b"{}\n", b"[1]\n", b"\xff\xfe\n", b"x" * 10000, b'{"do":"put"}\n'):
         _say(owner, said)
     _say(owner, b'{"do":"put","tag":"t"}\nnot a tag')
@@ -526,12 +524,11 @@ def _start_user(what: str, owner: Owner) -> subprocess.Popen[bytes]:
 
 @pytest.mark.parametrize("what", ["put", "read", "write"])
 def test_a_user_killed_at_any_moment_leaves_its_place_and_the_owner_whole(
-    what: str, owner: Owner, side: Side, reader: ductile_gpu.Allocator
-) -> None:
+    what, owner, side, reader
+):
     rng = random.Random(what)
-    where = {"path": owner.path}
     if what != "put":
-        ductile_gpu.keep_tag("weights", side.names, allocator=side.allocator, **where).close()
+        owner.keep(side).close()
     for _ in range(KILLS // 3):
         user = _start_user(what, owner)
         time.sleep(0.3 + rng.random() * 0.3)
@@ -540,22 +537,18 @@ def test_a_user_killed_at_any_moment_leaves_its_place_and_the_owner_whole(
         owner.wait_for(lambda found: found["writer"] is None and not found["readers"])
     if what == "put":
         with contextlib.suppress(ductile_gpu.InvalidArgument):
-            _keep.ask(owner.path, {"do": "drop", "tag": "weights"})
-        ductile_gpu.keep_tag("weights", side.names, allocator=side.allocator, **where).close()
-    with ductile_gpu.open_kept("weights", write=True, allocator=reader, wait=10, **where) as kept:
+            owner.drop()
+        owner.keep(side).close()
+    with owner.open(reader, write=True, wait=10) as kept:
         assert kept.imported is not None
         assert set(kept.imported.parts) == {"w", "b"}
     assert owner.process.poll() is None
 
 
-def test_users_go_on_when_the_owner_is_killed(
-    owner: Owner, side: Side, reader: ductile_gpu.Allocator
-) -> None:
-    where = {"path": owner.path}
-    writer = ductile_gpu.keep_tag("weights", side.names, allocator=side.allocator, **where)
-    read = ductile_gpu.open_kept("weights", allocator=reader, **where)
-    owner.process.kill()
-    owner.process.wait()
+def test_users_go_on_when_the_owner_is_killed(owner, side, reader):
+    writer = owner.keep(side)
+    read = owner.open(reader)
+    owner.end()
     with writer.epoch.write():
         side.allocator.check()
     with read.epoch.read(timeout=5):
@@ -563,24 +556,21 @@ def test_users_go_on_when_the_owner_is_killed(
     read.close()
     writer.close()
     with pytest.raises(ConnectionError, match="ductile-gpu keep"):
-        ductile_gpu.open_kept("weights", allocator=reader, **where)
+        owner.open(reader)
     owner.process = owner.start()
-    ductile_gpu.keep_tag("weights", side.names, allocator=side.allocator, **where).close()
+    owner.keep(side).close()
     assert json.dumps(owner.tags())
 
 
-def test_many_readers_enter_at_once(owner: Owner, side: Side) -> None:
-    where = {"path": owner.path}
-    ductile_gpu.keep_tag("weights", side.names, allocator=side.allocator, **where).close()
+def test_many_readers_enter_at_once(owner, side):
+    owner.keep(side).close()
     barrier = threading.Barrier(8)
 
     def read(_: int) -> int:
         with contextlib.ExitStack() as stack:
             virtual = ductile_gpu.Allocator(driver="virtual", shareable="fd")
             allocator = stack.enter_context(virtual)
-            kept = stack.enter_context(
-                ductile_gpu.open_kept("weights", allocator=allocator, **where)
-            )
+            kept = stack.enter_context(owner.open(allocator))
             barrier.wait(30)
             return kept.layout
 

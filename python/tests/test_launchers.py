@@ -7,7 +7,6 @@ from __future__ import annotations
 import importlib
 import runpy
 import sys
-from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -40,13 +39,13 @@ def play(name: str) -> None:
 
 
 @pytest.mark.parametrize("path", sorted(EXAMPLES.iterdir()), ids=lambda path: path.stem)
-def test_an_example_has_at_most_twenty_lines(path: Path) -> None:
+def test_an_example_has_at_most_twenty_lines(path):
     assert len(path.read_text(encoding="utf-8").splitlines()) <= 20
 
 
 def test_the_trainer_s_model_comes_after_ductile_and_each_log_has_what_is_held(
-    monkeypatch: pytest.MonkeyPatch, events: list[Any], shared: ductile_gpu.Allocator
-) -> None:
+    monkeypatch, events, shared
+):
     class Trainer:
         def __init__(self, model: Any, arguments: Any, *, train_dataset: Any, callbacks: Any):
             events.append("trainer")
@@ -78,9 +77,7 @@ def test_the_trainer_s_model_comes_after_ductile_and_each_log_has_what_is_held(
     assert events[3:] == [{"loss": loss, "held_mib": held} for loss in (2.0, 1.0)]
 
 
-def test_lightning_s_callback_enables_in_setup_and_writes_each_step(
-    monkeypatch: pytest.MonkeyPatch, events: list[Any], shared: ductile_gpu.Allocator
-) -> None:
+def test_lightning_s_callback_enables_in_setup_and_writes_each_step(monkeypatch, events, shared):
     class Trainer:
         strategy = SimpleNamespace(root_device=SimpleNamespace(index=0))
         global_step = 0
@@ -116,7 +113,7 @@ def test_lightning_s_callback_enables_in_setup_and_writes_each_step(
     shared.free(address)
 
 
-def test_ray_s_hook_names_enable(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ray_s_hook_names_enable(monkeypatch):
     given: dict[str, Any] = {}
 
     def init(**named: Any) -> None:

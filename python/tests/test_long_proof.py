@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import re
@@ -15,14 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from torch_scripts import SCRIPTS, needs
 
-SCRIPTS = Path(__file__).parent / "torch_gpu"
 SANITIZE = Path(__file__).parents[2] / "tests" / "sanitize"
-
-
-@pytest.fixture(autouse=True)
-def _scripts_can_be_imported(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(SCRIPTS))
 
 
 # ---- A training in pieces ------------------------------------------------------------------------
@@ -40,8 +34,7 @@ def train(state: Path, *words: str) -> list[dict[str, Any]]:
 
 @pytest.mark.slow
 def test_a_training_in_pieces_ends_as_one_in_one_piece(tmp_path: Path) -> None:
-    if importlib.util.find_spec("torch") is None:
-        pytest.skip("torch is not installed")
+    needs("torch")
     import torch
 
     whole = train(tmp_path / "whole", "--steps", "24")
@@ -105,6 +98,8 @@ def test_a_client_of_mps_is_well_only_on_mps_and_with_its_contents() -> None:
 
     assert mps.is_well({"mps": True, "wrong": 0})
     assert mps.is_well({"mps": True, "got_mib": 4096})
+    assert mps.renumbered("3,1") == {"CUDA_VISIBLE_DEVICES": "0,1"}
+    assert mps.renumbered(None) == {}
     assert not mps.is_well({"mps": False, "wrong": 0})
     assert not mps.is_well({"mps": True, "wrong": 1})
     assert not mps.is_well({"mps": True, "status": -9})
@@ -140,7 +135,9 @@ def test_every_program_is_run_under_both_tools(tmp_path: Path) -> None:
     status, said = sanitize(tool, "--programs", str(tmp_path), "--trainings")
     assert status == 0, said
     programs = {path.stem for path in (SANITIZE.parent / "gpu").glob("*.c")}
-    wanted = programs - {"sanitizer_blocks", "two_gpus"} | set(plain_models_names())
+    wanted = programs - {"sanitizer_blocks", "two_gpus", "conformance", "checkpoint"} | set(
+        plain_models_names()
+    )
     runs = [line.split()[:2] for line in said.splitlines() if " clean " in line]
     assert sorted(runs) == sorted(
         [tool, name] for tool in ("initcheck", "memcheck") for name in wanted
@@ -168,9 +165,11 @@ def test_a_program_that_ends_badly_or_never_is_not_clean(tmp_path: Path) -> None
     status, said = sanitize(judged, "--programs", str(tmp_path), "--only", "sleep")
     assert (status, said.count("ended with 1"), "memory is not free" in said) == (0, 2, True)
     assert sanitize(judged, "--trainings", "--only", "moe")[0] == 1
-    slow = put_program(tmp_path, "slow", "exec sleep 60")
+    slow = put_program(tmp_path, "slow", f"sleep 60 & echo $! >{tmp_path}/child; wait")
     status, said = sanitize(slow, "--trainings", "--only", "gpt2", "--seconds", "2")
     assert (status, said.count("NOT FINISHED")) == (1, 2)
+    left = Path(f"/proc/{(tmp_path / 'child').read_text().strip()}/cmdline")
+    assert not left.exists() or not left.read_bytes(), "its child goes on"
 
 
 def test_a_device_that_cannot_be_watched_is_told_at_once(tmp_path: Path) -> None:

@@ -6,19 +6,19 @@ from __future__ import annotations
 import ctypes
 import os
 import subprocess
-import sys
 import textwrap
-import threading
 
 import fake_torch
 import pytest
+import running
 
 import ductile_gpu
 from ductile_gpu import memory_saver
 from ductile_gpu.memory_saver import _saver
-from ductile_gpu.torch import _plain, _tags
+from ductile_gpu.torch import _tags
 
 MIB = 1 << 20
+torch = fake_torch.torch
 NAMES = [
     "tms_set_interesting_region",
     "tms_get_interesting_region",
@@ -38,19 +38,6 @@ NAMES = [
     "tms_get_retain_cpu_backup",
     "tms_get_cpu_backup_pointer",
 ]
-
-
-@pytest.fixture
-def torch(monkeypatch):
-    """PyTorch's own allocator, and Ductile beside it on a virtual GPU."""
-    monkeypatch.setenv("DUCTILE_CONF", "driver:virtual,sizes:tight")
-    monkeypatch.setattr(_plain, "_let_it_throw", lambda library: None)
-    for name in [name for name in os.environ if name.startswith("TMS_")]:
-        monkeypatch.delenv(name)
-    found = fake_torch.put_into(monkeypatch.setitem)
-    yield found
-    found.empty_cache()
-    assert not _tags.sleeping()
 
 
 @pytest.fixture
@@ -152,19 +139,6 @@ def test_host_memory_goes_back_after_a_resume_with_the_backend_mmap(
     saver.resume()
     assert _tags.reserve_host(0) == before
     del asleep
-
-
-def test_tags_sleep_and_wake_in_any_order(saver, torch):
-    tensors = []
-    for tag in ("weights", "kv_cache"):
-        with saver.region(tag=tag):
-            tensors.append(torch.tensor(8 * MIB))
-    for first, second in (("weights", "kv_cache"), ("kv_cache", "weights")):
-        saver.pause(first)
-        saver.pause(second)
-        saver.resume(first)
-        saver.resume(second)
-    assert _tags.sleeping() == []
 
 
 def test_what_is_done_twice_is_an_error_and_changes_nothing(saver, torch):
@@ -378,15 +352,8 @@ def test_a_region_by_c_names_that_failed_can_be_entered_again(saver, torch, capl
 
 def test_the_region_is_a_threads_own(saver, torch):
     cdll = started(saver)
-    seen = []
     with saver.region(tag="weights"):
-        thread = threading.Thread(
-            target=lambda: seen.extend(
-                (cdll.tms_get_interesting_region(), cdll.tms_get_current_tag())
-            )
-        )
-        thread.start()
-        thread.join()
+        seen = running.at_once(cdll.tms_get_interesting_region, cdll.tms_get_current_tag)
     assert seen == [False, b"default"]
 
 
@@ -394,13 +361,7 @@ def test_the_region_is_a_threads_own(saver, torch):
 
 
 def python(program, **environment):
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(program)],
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        timeout=100,
-    )
+    done = running.python("-c", textwrap.dedent(program), **environment)
     assert done.returncode == 0, done.stderr
     return done.stdout.split()
 

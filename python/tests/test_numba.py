@@ -4,14 +4,10 @@
 from __future__ import annotations
 
 import gc
-import os
-import signal
-import subprocess
-import sys
 import textwrap
-import threading
 
 import pytest
+from running import held_elsewhere, in_child, python
 
 numba_cuda = pytest.importorskip("numba.cuda", exc_type=ImportError)
 
@@ -60,25 +56,8 @@ def _nothing_watched():
 
 def test_a_forked_child_waits_for_no_lock_of_its_parent(manager):
     address = manager.memalloc(MIB).device_pointer_value
-    held, over = threading.Event(), threading.Event()
-
-    def hold():
-        with manager._memory.lock, adapter._watch_lock:
-            held.set()
-            over.wait()
-
-    thread = threading.Thread(target=hold)
-    thread.start()
-    held.wait()
-    child = os.fork()
-    if child == 0:
-        signal.alarm(20)
-        manager._memory.free(address)
-        adapter.watch_stream(64)
-        os._exit(0)
-    over.set()
-    thread.join()
-    assert os.waitpid(child, 0)[1] == 0
+    with held_elsewhere(manager._memory.lock, adapter._watch_lock):
+        in_child(lambda: (manager._memory.free(address), adapter.watch_stream(64)))
 
 
 def test_memory_is_freed_with_the_last_pointer(manager, allocator):
@@ -200,15 +179,8 @@ def test_numba_finds_the_manager_by_the_modules_name():
         driver._ensure_memory_manager()
         print(driver._memory_manager)
     """
-    environment = dict(os.environ, NUMBA_CUDA_MEMORY_MANAGER="ductile_gpu.numba")
-    answer = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(code)],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert "DuctileNumbaManager" in answer.stdout
+    variable = {"NUMBA_CUDA_MEMORY_MANAGER": "ductile_gpu.numba"}
+    assert "DuctileNumbaManager" in python("-c", textwrap.dedent(code), **variable).stdout
 
 
 def test_enabling_chooses_the_manager_once():
@@ -220,7 +192,7 @@ def test_enabling_chooses_the_manager_once():
         assert driver._memory_manager is ductile_gpu.numba.DuctileNumbaManager
         assert ductile_gpu.numba.is_enabled()
     """
-    subprocess.run([sys.executable, "-c", textwrap.dedent(code)], check=True)
+    assert python("-c", textwrap.dedent(code)).returncode == 0
 
 
 def test_enabling_is_refused_once_numba_has_a_context(monkeypatch):
@@ -259,8 +231,6 @@ def test_arrays_compute_in_memory_of_ductile():
         assert 0 < free <= total
         print("ok", allocator.stats().reserved_bytes)
     """
-    answer = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True
-    )
+    answer = python("-c", textwrap.dedent(code))
     assert answer.returncode == 0, answer.stderr
     assert answer.stdout.startswith("ok")

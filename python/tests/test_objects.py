@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import copy
 import gc
-import os
 import pickle
 import signal
 import sys
 
 import pytest
+from running import in_child
 
 import ductile_gpu
 from ductile_gpu._binding._objects import parse_bytes
@@ -320,10 +320,6 @@ def test_a_request_of_c_code_says_what_ended_a_callback(allocator, monkeypatch):
 
 
 def test_a_child_that_frees_buffers_ends(allocator):
-    buffer = allocator.buffer(MIB)
-    child = os.fork()
-    if child == 0:
-        del buffer
-        os._exit(0)
-    assert os.waitpid(child, 0)[1] == 0
-    buffer.free()
+    buffers = [allocator.buffer(MIB)]
+    in_child(buffers.clear)
+    buffers[0].free()

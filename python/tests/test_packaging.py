@@ -5,14 +5,13 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
-import sys
 import tarfile
 import zipfile
 from pathlib import Path
 
 import pytest
 from conftest import ROOT
+from running import python, run
 
 import ductile_gpu
 
@@ -64,10 +63,7 @@ def test_a_mistyped_name_of_an_adapter_is_found_by_mypy(tmp_path, module):
     pytest.importorskip("mypy")
     program = tmp_path / "program.py"
     program.write_text(f"import ductile_gpu\n\nductile_gpu.{module}.enabel()\n")
-    answer = subprocess.run(
-        [sys.executable, "-m", "mypy", "--cache-dir", str(tmp_path / "cache"), str(program)],
-        cwd=tmp_path, capture_output=True, text=True,
-    )  # fmt: skip
+    answer = python("-m", "mypy", "--cache-dir", tmp_path / "cache", program, folder=tmp_path)
     assert 'Module has no attribute "enabel"' in answer.stdout, answer.stdout + answer.stderr
 
 
@@ -99,9 +95,7 @@ def test_the_wheel_is_for_every_python_and_not_much_else(wheel):
 def test_the_program_can_be_executed(wheel):
     mode = wheel.getinfo("ductile_gpu/bin/ductile-bench").external_attr >> 16
     assert mode & 0o111
-    answer = subprocess.run(
-        [str(ductile_gpu.bench_path()), "--version"], capture_output=True, text=True, check=True
-    )
+    answer = run(ductile_gpu.bench_path(), "--version")
     assert answer.stdout.split()[-1] == ductile_gpu.__version__
 
 
@@ -116,12 +110,7 @@ def test_library_package_and_metadata_are_one_version():
 def test_another_versions_library_is_refused(tmp_path):
     other = tmp_path / "libductile.so"
     other.write_bytes(b"\x7fELF not quite")
-    answer = subprocess.run(
-        [sys.executable, "-c", "import ductile_gpu"],
-        env=dict(os.environ, DUCTILE_LIBRARY=str(other)),
-        capture_output=True,
-        text=True,
-    )
+    answer = python("-c", "import ductile_gpu", DUCTILE_LIBRARY=other)
     assert answer.returncode == 1
     assert "libductile.so cannot be loaded" in answer.stderr
 
@@ -137,12 +126,7 @@ def test_another_folders_library_gets_the_virtual_gpu_of_the_package(tmp_path):
     named = tmp_path / "libductile.so"
     shutil.copy(ductile_gpu.library_path(), named)
     for _ in ("the package's", "its own"):
-        answer = subprocess.run(
-            [sys.executable, "-c", SERVES],
-            env=dict(os.environ, DUCTILE_LIBRARY=str(named)),
-            capture_output=True,
-            text=True,
-        )
+        answer = python("-c", SERVES, DUCTILE_LIBRARY=named)
         assert answer.returncode == 0, answer.stderr
         shutil.copy(ductile_gpu.library_path().with_name(VIRTUAL), tmp_path)
 
@@ -152,10 +136,8 @@ def test_importing_needs_no_gpu_library_and_imports_no_other():
         "import sys, ductile_gpu; "
         "print(sorted({'torch', 'cupy', 'numba', 'rmm', 'numpy'} & set(sys.modules)))"
     )
-    answer = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True
-    )
-    assert answer.stdout.strip() == "[]"
+    answer = python("-c", code)
+    assert answer.stdout.strip() == "[]", answer.stderr
 
 
 TYPED = """\
@@ -176,8 +158,7 @@ def test_mistyped_options_fail_a_type_checker(tmp_path):
     pytest.importorskip("mypy")
     program = tmp_path / "program.py"
     program.write_text(TYPED + "\n".join(MISTYPED), encoding="utf-8")
-    command = [sys.executable, "-m", "mypy", "--ignore-missing-imports", str(program)]
-    answer = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    answer = python("-m", "mypy", "--ignore-missing-imports", program, folder=tmp_path)
     faults = [line for line in answer.stdout.splitlines() if ": error: " in line]
     first = TYPED.count("\n") + 1
     expected = [f"program.py:{first + at}:" for at in range(len(MISTYPED))]
@@ -205,27 +186,17 @@ def test_every_interpreter_hears_the_request(name, request_of, wanted, found):
         "print(any(type(f).__name__ == 'TorchFinder' for f in sys.meta_path), "
         "'ductile_gpu' in sys.modules)"
     )
-    environment = {**os.environ, "PYTHONPATH": str(PACKAGE.parent)}
-    environment.pop("DUCTILE_TORCH", None)
-    if wanted:
-        environment[request_of] = wanted
-    answer = subprocess.run(
-        [sys.executable, "-S", "-c", code, str(PACKAGE.parent / name)],
-        env=environment,
-        capture_output=True,
-        text=True,
-    )
+    environment = {"PYTHONPATH": PACKAGE.parent, **({request_of: wanted} if wanted else {})}
+    program = ("-S", "-c", code, PACKAGE.parent / name)
+    answer = python(*program, without=("DUCTILE_TORCH", "DUCTILE_RECORD"), **environment)
     assert answer.stdout.strip() == found, answer.stderr
 
 
 @pytest.mark.slow
 def test_a_source_distribution_builds_on_its_own(tmp_path):
     pytest.importorskip("build")
-    subprocess.run(
-        [sys.executable, "-m", "build", "--sdist", "-o", str(tmp_path), str(ROOT / "python")],
-        check=True,
-        capture_output=True,
-    )
+    made = python("-m", "build", "--sdist", "-o", tmp_path, ROOT / "python")
+    assert made.returncode == 0, made.stderr
     (archive,) = tmp_path.glob("ductile_gpu-*.tar.gz")
     with tarfile.open(archive) as opened:
         names = {name.partition("/")[2] for name in opened.getnames()}
@@ -234,11 +205,8 @@ def test_a_source_distribution_builds_on_its_own(tmp_path):
         opened.extractall(tmp_path)
     folder = tmp_path / archive.name.removesuffix(".tar.gz")
     wheels = tmp_path / "wheels"
-    subprocess.run(
-        [sys.executable, "-m", "pip", "wheel", "--no-deps", "-q", "-w", str(wheels), str(folder)],
-        check=True,
-        capture_output=True,
-    )
+    made = python("-m", "pip", "wheel", "--no-deps", "-q", "-w", wheels, folder, seconds=900)
+    assert made.returncode == 0, made.stderr
     (built,) = wheels.glob("ductile_gpu-*.whl")
     with zipfile.ZipFile(built) as opened_wheel:
         assert "ductile_gpu/lib/libductile.so" in opened_wheel.namelist()

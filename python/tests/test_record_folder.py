@@ -6,10 +6,10 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
-import sys
 
 import pytest
 from conftest import ROOT
@@ -47,30 +47,12 @@ def recorded(place):
 
 
 def log(place):
-    return (place.folder / "stub.log").read_text()
+    return "\n".join(place.said())
 
 
 # ---- Who is recorded ---------------------------------------------------------------------------
 
 
-def test_eight_ranks_are_recorded_and_reported_by_two_commands(place):
-    place.write("launch.py", LAUNCH)
-    answer = place.command("record", "-o", "ranks/", "launch.py", "8")
-    assert answer.returncode == 0, answer.stderr
-    assert "8 recordings in ranks" in answer.stderr
-    assert "next: ductile-gpu report ranks" in answer.stderr
-    names = sorted(path.name for path in (place.folder / "ranks").iterdir())
-    assert [name.partition("-")[0] for name in names] == [f"rank{n}" for n in range(8)]
-    answer = place.command("report", "--quick", "--json", "ranks")
-    assert answer.returncode == 0, answer.stderr
-    assert len([json.loads(line) for line in answer.stdout.splitlines()]) == 8
-    answer = place.command("report", "--quick", "ranks")
-    assert answer.stdout.startswith("8 recordings: ")
-    assert (place.folder / "report.html").exists()
-
-
-# A rank that allocates from Ductile on a virtual GPU of its own, where PyTorch would; its history
-# is what PyTorch writes.
 RANK = """
 import json, os, pickle, torch
 import ductile_gpu
@@ -120,6 +102,8 @@ def test_eight_ranks_that_allocate_on_the_virtual_gpu_are_told_apart_to_the_byte
     place.write("launch.py", LAUNCH.replace('"-c", code', '"rank.py"'))
     answer = place.command("record", "-o", "ranks/", "launch.py", "8")
     assert answer.returncode == 0, answer.stderr
+    assert "8 recordings in ranks" in answer.stderr
+    assert "next: ductile-gpu report ranks" in answer.stderr
     answer = place.command("report", "--quick", "--json", "ranks")
     assert answer.returncode == 0, answer.stderr
     found = [json.loads(line) for line in answer.stdout.splitlines()]
@@ -129,6 +113,7 @@ def test_eight_ranks_that_allocate_on_the_virtual_gpu_are_told_apart_to_the_byte
     said = place.command("report", "--quick", "ranks").stdout
     assert said.startswith("8 recordings: rank7 needs most: ")
     assert "more than rank0" in said.splitlines()[0]
+    assert (place.folder / "report.html").exists()
 
 
 def test_ranks_stand_in_their_order(place):
@@ -143,13 +128,6 @@ def test_a_process_without_a_rank_is_named_by_its_host_and_number(place):
     assert (answer.returncode, answer.stderr) == (0, "")
     assert recorded(place) == [f"{HOST}-{answer.stdout.strip()}.pickle"]
     assert "recording enabled=all context=None max_entries=None" in log(place)
-
-
-def test_who_uses_no_gpu_leaves_nothing(place):
-    for code in ("import torch", "print()"):
-        answer = place.python("-c", code, DUCTILE_RECORD="runs")
-        assert (answer.returncode, answer.stderr) == (0, "")
-    assert recorded(place) == []
 
 
 def test_nothing_is_loaded_for_who_uses_no_gpu(place):
@@ -185,22 +163,6 @@ def test_children_of_multiprocessing_are_recorded(place, way, parent_uses):
     assert len(recorded(place)) == 3 + parent_uses
 
 
-def test_a_child_that_only_forked_leaves_the_recording_to_its_parent(place):
-    code = f"import os, sys; {USE}; pid = os.fork(); pid and os.waitpid(pid, 0)"
-    assert place.python("-c", code, DUCTILE_RECORD="runs").returncode == 0
-    assert len(recorded(place)) == 1
-
-
-def test_a_program_that_goes_elsewhere_is_recorded_with_its_children(place):
-    (place.folder / "elsewhere").mkdir()
-    code = (
-        f"import os, subprocess, sys; os.chdir('elsewhere'); {USE}; "
-        f"subprocess.run([sys.executable, '-c', {USE!r}])"
-    )
-    assert place.python("-c", code, DUCTILE_RECORD="runs").stderr == ""
-    assert len(recorded(place)) == 2
-
-
 def test_a_name_that_is_taken_is_not_taken_again(place):
     code = f"import os; {USE}; open(f'runs/{HOST}-{{os.getpid()}}.pickle', 'x').close()"
     assert place.python("-c", code, DUCTILE_RECORD="runs").returncode == 0
@@ -218,36 +180,56 @@ def test_ductile_itself_can_be_recorded(place):
 
 # ---- How a process ends ------------------------------------------------------------------------
 
-ENDS = {
-    "an exception": ("raise ValueError('mine')", 1),
-    "a status": ("import sys; sys.exit(7)", 7),
-    "SIGTERM": ("import os; os.kill(os.getpid(), 15); import time; time.sleep(60)", -15),
+# What a program does, its status, and how many recordings there are.
+WAYS = {
+    "uses no GPU": ("import torch", 0, 0),
+    "has no PyTorch": ("print()", 0, 0),
+    "an exception": (f"{USE}\nraise ValueError('mine')", 1, 1),
+    "a status": (f"{USE}; import sys; sys.exit(7)", 7, 1),
+    "SIGTERM": (f"{USE}; import os, time; os.kill(os.getpid(), 15); time.sleep(60)", -15, 1),
     # Where the tests run in the background, their children would ignore it.
     "SIGINT": (
-        "import os, signal, time; signal.signal(2, signal.default_int_handler); "
+        f"{USE}; import os, signal, time; signal.signal(2, signal.default_int_handler); "
         "os.kill(os.getpid(), 2); time.sleep(60)",
         -2,
+        1,
+    ),
+    "a signal during the writing waits for its end": (
+        f"{USE}; import os; m = torch.cuda.memory; dump = m._dump_snapshot\n"
+        "m._dump_snapshot = lambda path: (os.kill(os.getpid(), 15), dump(path))",
+        -15,
+        1,
+    ),
+    "a program's own handler stays": (
+        "import signal, os, sys; signal.signal(signal.SIGTERM, lambda *_: sys.exit(5)); "
+        f"{USE}; os.kill(os.getpid(), 15)",
+        5,
+        1,
+    ),
+    "a child that only forked leaves the recording to its parent": (
+        f"import os, sys; {USE}; pid = os.fork(); pid and os.waitpid(pid, 0)",
+        0,
+        1,
+    ),
+    "a program that goes elsewhere is recorded with its children": (
+        f"import os, subprocess, sys; os.mkdir('elsewhere'); os.chdir('elsewhere'); {USE}; "
+        f"subprocess.run([sys.executable, '-c', {USE!r}])",
+        0,
+        2,
     ),
 }
 
 
-@pytest.mark.parametrize("end", ENDS)
-def test_however_a_program_ends_it_is_recorded_and_its_status_is_its_own(place, end):
-    code, status = ENDS[end]
-    answer = place.python("-c", f"{USE}\n{code}", DUCTILE_RECORD="runs")
-    assert answer.returncode == status
-    assert len(recorded(place)) == 1
-    assert place.python("-c", f"{USE}\n{code}").stderr == answer.stderr
-
-
-def test_a_signal_during_the_writing_waits_for_its_end(place):
-    code = (
-        "import torch, os; torch.cuda.use(); m = torch.cuda.memory; dump = m._dump_snapshot\n"
-        "m._dump_snapshot = lambda path: (os.kill(os.getpid(), 15), dump(path))"
-    )
-    assert place.python("-c", code, DUCTILE_RECORD="runs").returncode == -15
-    (name,) = recorded(place)
-    assert (place.folder / "runs" / name).stat().st_size > 0
+@pytest.mark.parametrize("way", WAYS)
+def test_however_a_program_ends_it_is_recorded_and_its_status_is_its_own(place, way):
+    code, status, n = WAYS[way]
+    answer = place.python("-c", code, DUCTILE_RECORD="runs")
+    assert answer.returncode == status, answer.stderr
+    assert len(recorded(place)) == n
+    assert all(path.stat().st_size > 0 for path in (place.folder / "runs").iterdir())
+    if status in (0, 1):
+        shutil.rmtree(place.folder / "elsewhere", ignore_errors=True)
+        assert place.python("-c", code).stderr == answer.stderr
 
 
 @pytest.mark.parametrize("way", ["spawn", "fork"])
@@ -273,15 +255,6 @@ def test_a_worker_that_is_terminated_is_recorded(place, way):
     )
     answer = place.python("parent.py", DUCTILE_RECORD="runs")
     assert (answer.stdout, answer.stderr) == ("-15\n", "")
-    assert len(recorded(place)) == 1
-
-
-def test_a_programs_own_handler_stays(place):
-    code = (
-        "import signal, os, sys; signal.signal(signal.SIGTERM, lambda *_: sys.exit(5)); "
-        f"{USE}; os.kill(os.getpid(), 15)"
-    )
-    assert place.python("-c", code, DUCTILE_RECORD="runs").returncode == 5
     assert len(recorded(place)) == 1
 
 
@@ -337,13 +310,10 @@ def test_a_pytorch_that_cannot_record_goes_on(place):
 
 def test_a_process_that_cannot_have_stacks_is_recorded_without_unless_they_are_insisted_on(place):
     """The stub's adapter does not track."""
-    code = "import torch; torch.cuda.use()"
-    answer = place.python("-c", code, DUCTILE_RECORD="runs", DUCTILE_RECORD_STACKS="")
-    assert (answer.returncode, len(recorded(place))) == (0, 1), answer.stderr
-    assert "this recording has no stacks: " in answer.stderr
-    answer = place.python("-c", code, DUCTILE_RECORD="runs", DUCTILE_RECORD_STACKS="1")
-    assert (answer.returncode, len(recorded(place))) == (0, 1), answer.stderr
-    assert "this process is not recorded: " in answer.stderr
+    for wanted, said in (("", "this recording has no stacks: "), ("1", "is not recorded: ")):
+        answer = place.python("-c", USE, DUCTILE_RECORD="runs", DUCTILE_RECORD_STACKS=wanted)
+        assert (answer.returncode, len(recorded(place))) == (0, 1), answer.stderr
+        assert said in answer.stderr
 
 
 def test_a_build_without_cuda_is_left_alone(place):
@@ -372,14 +342,8 @@ def test_the_command_records_itself_and_its_options_reach_all(place):
 
 def test_the_command_returns_the_scripts_status_and_records_it_when_terminated(place):
     place.write("train.py", f"{USE}\nprint('ready', flush=True)\nimport time; time.sleep(60)")
-    process = subprocess.Popen(
-        [sys.executable, "-m", "ductile_gpu", "record", "-o", "runs/", "train.py"],
-        cwd=place.folder,
-        env=place.environment,
-        stdout=subprocess.PIPE,
-    )
-    assert process.stdout is not None
-    assert process.stdout.readline() == b"ready\n"
+    process = place.start("record", "-o", "runs/", "train.py", stdout=subprocess.PIPE)
+    assert process.stdout.readline() == "ready\n"
     process.send_signal(signal.SIGTERM)
     assert process.wait(60) == 128 + signal.SIGTERM
     process.stdout.close()
@@ -391,21 +355,6 @@ def test_the_command_says_when_nothing_was_recorded(place):
     answer = place.command("record", "-o", "runs/", "train.py")
     assert answer.returncode == 1
     assert "nothing was recorded: no process" in answer.stderr
-
-
-@pytest.mark.parametrize(
-    ("words", "status", "line"),
-    [
-        (("-o", "no/where/"), 1, "no such folder"),
-        (("--gpu", "1", "-o", "runs/"), 2, "only a trace is of one"),
-        (("--stacks", "--max-events", "1", "-o", "runs/"), 2, "the disk alone"),
-    ],
-)
-def test_what_cannot_be_meant_is_refused(place, words, status, line):
-    place.write("train.py", USE)
-    answer = place.command("record", *words, "train.py")
-    assert answer.returncode == status
-    assert line in answer.stderr
 
 
 def test_children_are_recorded_where_ductile_is_not_installed(place):

@@ -7,22 +7,21 @@ import ctypes
 import json
 import os
 import pickle
-import shutil
 import subprocess
 import sys
 import textwrap
 import threading
 import time
-from pathlib import Path
 
 import pytest
 from conftest import peak_rss
+from running import at_once, in_child, python
 from snapshots import History, Levels, read_snapshot
+from stub_torch import STUB, Place, compile_stub
 
 import ductile_gpu
 from ductile_gpu.torch._recording import ACTIONS, RecordingError, StackRecording, functions
 
-HERE = Path(__file__).parent
 LIVE = 1000  # as recording_driver.c
 MIB = 1 << 20
 
@@ -30,13 +29,8 @@ MIB = 1 << 20
 @pytest.fixture(scope="module")
 def driver(tmp_path_factory):
     """A program in C that allocates; its path."""
-    compiler = shutil.which("cc")
-    if compiler is None:
-        pytest.skip("no C compiler")
     output = tmp_path_factory.mktemp("driver") / "driver.so"
-    command = [compiler, "-std=c11", "-O2", "-fPIC", "-shared", "-pthread", "-o", output]
-    subprocess.run([*command, HERE / "recording_driver.c"], check=True)
-    return output
+    return compile_stub("recording_driver.c", output, "-std=c11", "-O2", "-pthread")
 
 
 @pytest.fixture
@@ -44,6 +38,12 @@ def folder(tmp_path):
     place = tmp_path / "parts"
     place.mkdir()
     return place
+
+
+def another(folder):
+    """A recording that is written into a new folder."""
+    folder.mkdir()
+    return StackRecording(folder)
 
 
 @pytest.fixture
@@ -71,6 +71,13 @@ def play(recording, driver, n, device=0, kind=ctypes.CDLL):
 
 def pointers(recording):
     return [ctypes.c_void_p(function) for function in functions(recording.library)]
+
+
+def named(name, called=tell):
+    """A function of that name, which calls another."""
+    space = {"called": called}
+    exec(f"def {name}(*given):\n    called(*given)", space)
+    return space[name]
 
 
 def finish(recording, path, segments=()):
@@ -111,8 +118,7 @@ def test_times_are_those_of_the_clock(recording, tmp_path):
 
 def test_a_refusal_names_what_the_device_had(recording, tmp_path):
     tell(recording, "oom", address=12345, size=1 << 40)
-    _, found = finish(recording, tmp_path / "run.pickle")
-    (entry,) = found["device_traces"][0]
+    (entry,) = finish(recording, tmp_path / "run.pickle")[1]["device_traces"][0]
     assert entry["device_free"] == 12345
     assert "addr" not in entry
     assert names(entry)
@@ -261,9 +267,7 @@ def test_a_stack_that_is_known_is_found_while_another_thread_has_pythons_lock(re
 def test_code_that_is_gone_does_not_lend_its_place_to_other_code(recording, tmp_path):
     """Code objects of known stacks stay: else another function could get one's address."""
     for number in range(300):
-        space = {"tell": tell}
-        exec(f"def made_{number}(recording):\n    tell(recording)", space)
-        space[f"made_{number}"](recording)
+        named(f"made_{number}")(recording)
     _, found = finish(recording, tmp_path / "run.pickle")
     called = [names(entry)[1] for entry in found["device_traces"][0]]
     assert called == [f"made_{number}" for number in range(300)]
@@ -293,10 +297,7 @@ def test_an_exception_under_way_stays_as_it_is(recording):
 
 
 def test_long_names_keep_their_end_and_stay_texts(recording, tmp_path):
-    name = "ä" * 500 + "end"
-    space = {"tell": tell}
-    exec(f"def {name}(recording):\n    tell(recording)", space)
-    space[name](recording)
+    named("ä" * 500 + "end")(recording)
     _, found = finish(recording, tmp_path / "run.pickle")
     kept = names(found["device_traces"][0][0])[1]
     assert kept.endswith("ääend")
@@ -305,42 +306,29 @@ def test_long_names_keep_their_end_and_stay_texts(recording, tmp_path):
 
 # ---- Cost and failures -------------------------------------------------------------------------
 
-LONG_RUN = """
-    import ctypes, resource, sys
-    from pathlib import Path
-    from ductile_gpu.torch._recording import StackRecording, functions
-    recording = StackRecording(Path(sys.argv[1]))
-    library = ctypes.CDLL(sys.argv[2])
-    told = [ctypes.c_void_p(function) for function in functions(recording.library)]
-    def held():
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    library.play(*told, ctypes.c_uint64(10_000), 0)
-    before = held()
-    library.play(*told, ctypes.c_uint64(700_000), 0)
-    print(held() - before)
-    print(recording.close().events)
-"""
-
-
-def test_memory_does_not_grow_with_the_run(folder, driver):
-    command = [sys.executable, "-c", textwrap.dedent(LONG_RUN), folder, driver]
-    answer = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300)
-    grown_kib, events = map(int, answer.stdout.split())
-    assert events > 2_000_000
-    assert sum(path.stat().st_size for path in folder.iterdir()) > 50 * MIB
-    assert grown_kib < 2048
-
-
-FULL_DISK = """
+BEGIN = """
     import ctypes, resource, signal, sys
     from pathlib import Path
     from ductile_gpu.torch._recording import RecordingError, StackRecording, functions
-    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     recording = StackRecording(Path(sys.argv[1]))
-    resource.setrlimit(resource.RLIMIT_FSIZE, (3 << 20, 3 << 20))
     library = ctypes.CDLL(sys.argv[2])
     told = [ctypes.c_void_p(function) for function in functions(recording.library)]
-    library.play(*told, ctypes.c_uint64(200_000), 0)
+    def play(n):
+        library.play(*told, ctypes.c_uint64(n), 0)
+    def held():
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+"""
+LONG_RUN = """
+    play(10_000)
+    before = held()
+    play(700_000)
+    print(held() - before)
+    print(recording.close().events)
+"""
+FULL_DISK = """
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (3 << 20, 3 << 20))
+    play(200_000)
     try:
         recording.close()
     except RecordingError as error:
@@ -348,10 +336,21 @@ FULL_DISK = """
 """
 
 
+def run_apart(program, folder, driver):
+    answer = python("-c", textwrap.dedent(BEGIN + program), folder, driver)
+    assert answer.returncode == 0, answer.stderr
+    return answer.stdout
+
+
+def test_memory_does_not_grow_with_the_run(folder, driver):
+    grown_kib, events = map(int, run_apart(LONG_RUN, folder, driver).split())
+    assert events > 2_000_000
+    assert sum(path.stat().st_size for path in folder.iterdir()) > 50 * MIB
+    assert grown_kib < 2048
+
+
 def test_a_disk_that_is_full_is_said_at_the_end(folder, driver):
-    command = [sys.executable, "-c", textwrap.dedent(FULL_DISK), folder, driver]
-    answer = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300)
-    assert "File too large, after " in answer.stdout
+    assert "File too large, after " in run_apart(FULL_DISK, folder, driver)
 
 
 def test_a_second_recording_is_refused_and_the_first_goes_on(recording, tmp_path):
@@ -363,9 +362,7 @@ def test_a_second_recording_is_refused_and_the_first_goes_on(recording, tmp_path
 
 def test_one_can_follow_another(folder, tmp_path):
     for number in range(3):
-        place = tmp_path / str(number)
-        place.mkdir()
-        found = StackRecording(place)
+        found = another(tmp_path / str(number))
         tell(found)
         assert found.close().events == 1
 
@@ -384,26 +381,15 @@ def test_nothing_is_written_when_no_recording_is_under_way(recording, folder):
 
 def test_a_forked_child_writes_nothing(recording):
     tell(recording)
-    child = os.fork()
-    if child == 0:
-        for _ in range(100_000):
-            tell(recording)
-        os._exit(0)
-    assert os.waitpid(child, 0)[1] == 0
+    in_child(lambda: [tell(recording) for _ in range(100_000)])
     assert recording.close().events == 1
 
 
 def test_threads_may_tell_at_once(recording, driver, tmp_path):
     library = ctypes.CDLL(str(driver))
     told = pointers(recording)
-    threads = [
-        threading.Thread(target=library.play, args=(*told, ctypes.c_uint64(20_000), device))
-        for device in (0, 1, 0, 1)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    n = ctypes.c_uint64(20_000)
+    at_once(*(lambda gpu=gpu: library.play(*told, n, gpu) for gpu in (0, 1, 0, 1)))
     counts, found = finish(recording, tmp_path / "run.pickle")
     assert counts.events == 4 * (3 * 20_000 - 2 * LIVE)
     assert [len(trace) for trace in found["device_traces"]] == [counts.events // 2] * 2
@@ -414,23 +400,13 @@ def test_threads_that_tell_and_threads_that_run_python_do_not_wait_for_each_othe
     recording, driver, tmp_path
 ):
     """Each of them has new stacks all the time, whose texts come from Python."""
-    made = []
-    for number in range(200):
-        space = {"play": play}
-        exec(f"def made_{number}(*given):\n    play(*given)", space)
-        made.append(space[f"made_{number}"])
+    made = [named(f"made_{number}", play) for number in range(200)]
 
     def run(kind):
         for function in made:
             function(recording, driver, 50, 0, kind)
 
-    kinds = (ctypes.CDLL, ctypes.PyDLL) * 2
-    threads = [threading.Thread(target=run, args=(kind,), daemon=True) for kind in kinds]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-        assert not thread.is_alive()
+    at_once(*(lambda kind=kind: run(kind) for kind in (ctypes.CDLL, ctypes.PyDLL) * 2))
     counts, found = finish(recording, tmp_path / "run.pickle")
     assert counts.bare == 0
     called = {names(entry)[1] for entry in found["device_traces"][0]}
@@ -439,9 +415,7 @@ def test_threads_that_tell_and_threads_that_run_python_do_not_wait_for_each_othe
 
 def test_a_recording_may_end_while_threads_allocate(tmp_path, driver):
     for number in range(5):
-        place = tmp_path / str(number)
-        place.mkdir()
-        found = StackRecording(place)
+        found = another(tmp_path / str(number))
         threads = [threading.Thread(target=play, args=(found, driver, 20_000)) for _ in range(3)]
         for thread in threads:
             thread.start()
@@ -453,9 +427,7 @@ def test_a_recording_may_end_while_threads_allocate(tmp_path, driver):
 def test_what_was_noted_in_one_recording_is_not_told_in_the_next(recording, tmp_path):
     recording.library.ductile_recording_stack()
     recording.close()
-    place = tmp_path / "next"
-    place.mkdir()
-    following = StackRecording(place)
+    following = another(tmp_path / "next")
     following.library.ductile_recording_event(0, 0, 1, 1, 0)
     counts, _ = finish(following, tmp_path / "run.pickle")
     assert (counts.allocs, counts.bare) == (1, 1)
@@ -512,29 +484,12 @@ SCRIPT = """
 
 @pytest.fixture
 def run(tmp_path, driver):
-    site = tmp_path / "site"
-    site.mkdir()
-    (site / "sitecustomize.py").write_text(textwrap.dedent(SITE))
-    (tmp_path / "train.py").write_text(textwrap.dedent(SCRIPT))
-    paths = [site, HERE / "stub", *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
-    environment = {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join(str(path) for path in paths if str(path)),
-        "STUB_LOG": str(tmp_path / "stub.log"),
-        "DRIVER": str(driver),
-    }
-
-    def run(*words, **more):
-        return subprocess.run(
-            [sys.executable, "-m", "ductile_gpu", *map(str, words)],
-            cwd=tmp_path,
-            env={**environment, **more},
-            capture_output=True,
-            text=True,
-            timeout=120,
-        )
-
-    return run
+    place = Place(tmp_path)
+    place.write("site/sitecustomize.py", SITE)
+    place.write("train.py", SCRIPT)
+    place.environment["PYTHONPATH"] = os.pathsep.join([str(tmp_path / "site"), str(STUB)])
+    place.environment["DRIVER"] = str(driver)
+    return place.command
 
 
 def test_a_script_is_recorded_with_stacks_and_steps(run, tmp_path):
@@ -612,20 +567,6 @@ def test_a_run_that_could_not_be_recorded_is_not_begun(run, tmp_path):
     assert not (tmp_path / "train.pickle").exists()
 
 
-def test_what_cannot_be_meant_is_refused(run):
-    for words, line in (
-        (("--stacks", "-o", "run.trace.gz"), "which has no stacks"),
-        (("--stacks", "--max-events", "5"), "the disk alone is the limit"),
-        (("-o", "run.pickle", "--gpu", "1"), "only a trace is of one"),
-        (("--stacks", "--gpu", "1"), "which has no stacks"),
-        (("--max-events", "0"), "at least 1"),
-        (("--gpu=-1",), "is the number of a GPU"),
-    ):
-        answer = run("record", *words, "train.py")
-        assert answer.returncode == 2
-        assert line in answer.stderr
-
-
 # ---- Long ones ---------------------------------------------------------------------------------
 
 FEW, MANY = 100_000, 500_000  # events
@@ -633,17 +574,15 @@ FEW, MANY = 100_000, 500_000  # events
 
 def record_many(driver, folder, n_events):
     """Blocks that live for a while, with steps; the file."""
-    parts = folder / f"parts{n_events}"
-    parts.mkdir()
     path = folder / f"run{n_events}.pickle"
-    found = StackRecording(parts)
+    found = another(folder / f"parts{n_events}")
     play(found, driver, (n_events + 2 * LIVE) // 3)
     found.close()
     found.save(path, [], {})
     return path
 
 
-def write_trace(folder, n_events):
+def write_trace(_driver, folder, n_events):
     """Steps of 2,000 events."""
     path = folder / f"run{n_events}.trace"
     with open(path, "w") as file:
@@ -673,15 +612,15 @@ def growth_per_event(command, paths, folder):
 MOST_BYTES_PER_EVENT = 30
 
 
-@pytest.mark.parametrize("command", [("report", "--quick"), ("export", "--max-events", "1000")])
-def test_a_longer_recording_takes_no_more_memory(driver, tmp_path, command):
-    paths = [record_many(driver, tmp_path, n) for n in (FEW, MANY)]
-    output = "o.html" if command[0] == "report" else "o.json"
-    grown = growth_per_event([*command, "-o", output], paths, tmp_path)
-    assert grown <= MOST_BYTES_PER_EVENT, grown
-
-
-def test_the_report_of_a_longer_trace_takes_no_more_memory(tmp_path):
-    paths = [write_trace(tmp_path, n) for n in (FEW, MANY)]
-    grown = growth_per_event(["report", "--quick", "-o", "o.html"], paths, tmp_path)
+@pytest.mark.parametrize(
+    ("write", "command"),
+    [
+        (record_many, ("report", "--quick", "-o", "o.html")),
+        (record_many, ("export", "--max-events", "1000", "-o", "o.json")),
+        (write_trace, ("report", "--quick", "-o", "o.html")),
+    ],
+)
+def test_a_longer_recording_takes_no_more_memory(driver, tmp_path, write, command):
+    paths = [write(driver, tmp_path, n) for n in (FEW, MANY)]
+    grown = growth_per_event(command, paths, tmp_path)
     assert grown <= MOST_BYTES_PER_EVENT, grown

@@ -15,65 +15,33 @@ from typing import Any
 
 import pytest
 from batches import training_run, transformer, vary
-from conftest import ROOT
+from recordings import (
+    BASE,
+    MIB,
+    RECORDINGS,
+    SNAPSHOTS,
+    TRACES,
+    WHOLE,
+    block,
+    dump,
+    entry,
+    frame,
+    names,
+    recording_of,
+    refusal,
+    replay,
+    report,
+    said,
+    segment,
+    study,
+    training,
+    write_trace,
+)  # fmt: skip
 
 import ductile_gpu
 from ductile_gpu._process import _share
-from ductile_gpu._tools._report import (
-    _forecast,
-    _live,
-    _openings,
-    _page,
-    _scaling,
-    _summary,
-    _who,
-    _words,
-)
-from ductile_gpu._tools._report._collect import (
-    NAMES,
-    Choices,
-    Recording,
-    RecordingError,
-    ask_bench,
-    collect,
-)
-
-TRACES = sorted((ROOT / "bench" / "traces").glob("*.trace.gz"))
-SNAPSHOTS = sorted((ROOT / "tests" / "bench" / "data").glob("*.pickle.gz"))
-MORE = os.environ.get("DUCTILE_RECORDINGS")  # a folder of others to try
-RECORDINGS = [*TRACES, *SNAPSHOTS, *(sorted(Path(MORE).iterdir()) if MORE else [])]
-
-
-def names(paths: list[Path]) -> list[str]:
-    return [path.name.partition(".")[0] for path in paths]
-
-
-def said(recording: Recording) -> str:
-    """The verdict, as the command prints it."""
-    s = _summary.summary(recording)
-    found = _words.headline(s), _words.lines(recording, s)
-    return "\n".join(_words.spell(recording.name, *found))
-
-
-_KNOWN: dict[Path, Recording] = {}
-
-
-def recording_of(path: Path) -> Recording:
-    if path not in _KNOWN:
-        _KNOWN[path] = collect(path, Choices(), lambda line: None)
-    return _KNOWN[path]
-
-
-def report(*words: object, folder: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "ductile_gpu", "report", *map(str, words)]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300)
-
-
-def replay(path: Path) -> dict[str, dict[str, Any]]:
-    command = [sys.executable, "-m", "ductile_gpu", "replay", "--min-capacity", "--json", str(path)]
-    answer = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True)
-    return {line["contender"]: line for line in map(json.loads, answer.stdout.splitlines())}
-
+from ductile_gpu._tools._report import _forecast, _live, _openings, _page, _scaling, _who, _words
+from ductile_gpu._tools._report._collect import NAMES, Choices, Recording, RecordingError, ask_bench
 
 # ---- Figures -----------------------------------------------------------------------------------
 
@@ -118,8 +86,7 @@ def test_one_granule_less_than_the_smallest_device_fails(path):
 
 
 def test_an_option_for_several_streams_is_tried_where_there_are_several(tmp_path):
-    one = write_snapshot(tmp_path / "one.pickle.gz", [entry("alloc", 1, MIB)])
-    of_one = collect(one, Choices(), lambda line: None)
+    of_one = study(dump(tmp_path / "one.pickle.gz", [entry("alloc", 1, MIB)]))
     for recording, are_tried in ((of_one, False), (recording_of(TRACES[-1]), True)):
         assert (len(recording.facts["streams"]) > 1) == are_tried
         tried = {variant["setting"] for variant in recording.variants}
@@ -129,39 +96,16 @@ def test_an_option_for_several_streams_is_tried_where_there_are_several(tmp_path
 def test_another_option_of_ductile_gives_what_replay_gives_for_it():
     recording = recording_of(TRACES[0])
     variant = next(v for v in recording.variants if v["setting"] == "sizes=tight")
-    command = [sys.executable, "-m", "ductile_gpu", "replay", "--json", "--min-capacity"]
-    command += ["--set", variant["setting"], str(TRACES[0])]
-    answer = subprocess.run(command, capture_output=True, text=True, check=True)
-    lines = [json.loads(line) for line in answer.stdout.splitlines()]
-    ours = next(line for line in lines if line["contender"] == "ductile")
+    ours = replay(TRACES[0], "--set", variant["setting"])["ductile"]
     assert variant["held_peak_bytes"] == ours["reserved_peak_bytes"]
     assert variant["min_capacity_bytes"] == ours["min_capacity_bytes"]
 
 
 # ---- Stacks ------------------------------------------------------------------------------------
 
-MIB = 1 << 20
 
-
-def frame(name: str, file: str = "/code/train.py", line: int = 7) -> dict[str, Any]:
-    return {"name": name, "filename": file, "line": line}
-
-
-def entry(action: str, address: int, size: int, *frames: dict[str, Any]) -> dict[str, Any]:
-    made = {"action": action, "addr": address, "size": size, "stream": 0}
-    return {**made, "frames": list(frames)}
-
-
-def write_snapshot(path: Path, history: list[dict[str, Any]], blocks: Any = ()) -> Path:
-    segment = {"device": 0, "stream": 0, "address": 1 << 30, "blocks": list(blocks)}
-    with gzip.open(path, "wb") as file:
-        pickle.dump({"device_traces": [history], "segments": [segment]}, file, protocol=4)
-    return path
-
-
-def old_block(address: int, size: int, *frames: dict[str, Any]) -> dict[str, Any]:
-    made = {"address": address, "size": size, "requested_size": size}
-    return {**made, "state": "active_allocated", "frames": list(frames)}
+def made(folder: Path, history: list[Any], **more: Any) -> Recording:
+    return study(dump(folder / "run.pickle.gz", history, **more), quick=True)
 
 
 def test_memory_is_told_apart_by_the_stack_that_allocated_it(tmp_path):
@@ -170,9 +114,8 @@ def test_memory_is_told_apart_by_the_stack_that_allocated_it(tmp_path):
         entry("alloc", 8192, 20 * MIB, frame("step", "/x/torch/optim/adam.py")),
         entry("alloc", 9000, 5 * MIB, frame("forward", "model.py")),
     ]
-    blocks = [old_block(1 << 30, 2 * MIB, frame("_apply", "/x/torch/nn/modules/module.py"))]
-    path = write_snapshot(tmp_path / "run.pickle.gz", history, blocks)
-    recording = collect(path, Choices(quick=True), lambda line: None)
+    old = block(BASE, 2 * MIB, "active_allocated", frame("_apply", "/x/torch/nn/modules/module.py"))
+    recording = made(tmp_path, history, segments=[segment(BASE, old)])
     rows = {row["key"]: row["bytes"] for row in _who.group(recording, "stack")}
     assert rows == {
         "forward model.py:7": 35 * MIB,
@@ -193,21 +136,16 @@ def test_blocks_from_before_the_recording_are_counted(tmp_path):
         entry("free_requested", 77, 10 * MIB, frame("freed_here")),
         entry("free_completed", 77, 10 * MIB),
     ]
-    blocks = [old_block(1 << 30, 7 * MIB)]
-    path = write_snapshot(tmp_path / "run.pickle.gz", history, blocks)
-    recording = collect(path, Choices(quick=True), lambda line: None)
+    recording = made(tmp_path, history, segments=[segment(BASE, block(BASE, 7 * MIB))])
     rows = {row["key"]: row["bytes"] for row in _who.group(recording, "stack")}
     assert rows == {_who.BEFORE: 17 * MIB, "f /code/train.py:7": 3 * MIB}
     assert sum(rows.values()) == recording.live_peak
 
 
 def test_what_the_recorded_program_was_refused_comes_first(tmp_path):
-    refusal = {"action": "oom", "size": 64 * MIB, "device_free": 3 * MIB, "stream": 0}
-    later = {**refusal, "size": 8 * MIB}
-    history = [entry("alloc", 1, 2 * MIB), refusal, entry("alloc", 2, MIB), later]
-    path = write_snapshot(tmp_path / "run.pickle.gz", history)
-    recording = collect(path, Choices(quick=True), lambda line: None)
-    text = said(recording)
+    refused, later = refusal(64 * MIB, 3 * MIB), refusal(8 * MIB, 3 * MIB)
+    history = [entry("alloc", 1, 2 * MIB), refused, entry("alloc", 2, MIB), later]
+    text = said(made(tmp_path, history))
     assert text.startswith("run: 64.0 MiB refused: 2.0 MiB live. ")
     assert "free     3.0 MiB on the device" in text
     assert "asked    at event 2; the largest of 2 refusals" in text
@@ -220,10 +158,7 @@ def test_a_comparison_names_what_grew_and_sums_to_the_difference(tmp_path):
         entry("alloc", 1, 30 * MIB, frame("a", line=9)),  # its line moved
         entry("alloc", 2, 1 * MIB, frame("c")),
     ]
-    recordings = [
-        collect(write_snapshot(tmp_path / f"{i}.pickle.gz", history), Choices(quick=True), print)
-        for i, history in enumerate((before, after))
-    ]
+    recordings = [made(tmp_path, history) for history in (before, after)]
     by, rows = _who.compare(*recordings)
     assert by == "stack"
     changes = {row["key"].split(" ")[0]: row["change"] for row in rows}
@@ -232,14 +167,11 @@ def test_a_comparison_names_what_grew_and_sums_to_the_difference(tmp_path):
 
 
 def test_what_grows_in_every_step_is_told(tmp_path):
-    lines, live = [], 0
+    lines = []
     for step in range(12):
         lines += [f"a {100 + step} {3 * MIB} 0"]  # never freed
         lines += [f"a {1000 + step} {900 * MIB} 0", f"f {1000 + step}", "s"]
-        live += 3
-    path = tmp_path / "leak.trace"
-    path.write_text("\n".join(lines) + "\n")
-    recording = collect(path, Choices(quick=True), lambda line: None)
+    recording = study(write_trace(tmp_path / "leak.trace", lines), quick=True)
     growth = {row["key"]: row["growth"] for row in _who.group(recording, "size")}
     assert growth == {"512 MiB to 1 GiB": 0, "2 MiB to 4 MiB": 3 * MIB}
 
@@ -256,11 +188,11 @@ def comb(folder: Path) -> Path:
     for i in (0, 2, 4):
         history += [entry("free_requested", 1 + i, 9 * MIB), entry("free_completed", 1 + i, 1)]
     history.append(entry("alloc", 100, 12 * MIB, frame("late", "model.py")))
-    return write_snapshot(folder / "comb.pickle.gz", history)
+    return dump(folder / "comb.pickle.gz", history)
 
 
 def test_the_blocks_in_the_way_of_a_request_are_named(tmp_path):
-    recording = collect(comb(tmp_path), Choices(capacity="60M"), lambda line: None)
+    recording = study(comb(tmp_path), capacity="60M")
     found = _openings.openings(recording, "classic")
     assert (found["request"], found["largest_hole"]) == (12 * MIB, 9 * MIB)
     least = found["least"]
@@ -274,7 +206,7 @@ def test_the_blocks_in_the_way_of_a_request_are_named(tmp_path):
 
 
 def test_without_a_refusal_the_peak_is_looked_at(tmp_path):
-    recording = collect(comb(tmp_path), Choices(quick=True), lambda line: None)
+    recording = study(comb(tmp_path), quick=True)
     for name in recording.runs:
         found = _openings.openings(recording, name)
         assert found["request"] is None
@@ -300,17 +232,8 @@ def test_blocks_in_the_way_sum_to_what_they_hold_and_open_ever_larger_holes(path
 # ---- The forecast ------------------------------------------------------------------------------
 
 
-def training(folder: Path, batches: list[int], each: int = 100, fixed: int = 1000) -> Path:
-    lines = [f"a 1 {fixed * MIB} 0", "a 2 1024 0", "s"]
-    for step, batch in enumerate(batches):
-        lines += [f"a {10 + step} {batch * each * MIB} 0", f"f {10 + step}", "s"]
-    path = folder / "training.trace"
-    path.write_text("\n".join(lines) + "\n")
-    return path
-
-
 def test_the_forecast_of_a_run_that_grows_evenly_is_exact(tmp_path):
-    recording = collect(training(tmp_path, [2, 4, 6]), Choices(), lambda line: None)
+    recording = study(training(tmp_path, [2, 4, 6]))
     found = _forecast.forecast(recording, [2, 4, 6], "batch")
     for name in recording.runs:
         # 1000 MiB and 100 for each, in handles of 2 MiB and segments of 2 and 20
@@ -320,8 +243,8 @@ def test_the_forecast_of_a_run_that_grows_evenly_is_exact(tmp_path):
 
 def test_the_forecast_is_less_certain_where_steps_deviate(tmp_path, monkeypatch):
     monkeypatch.setattr(_forecast, "MOST_EVENTS", 1)  # what is live is fitted
-    even = collect(training(tmp_path, [2, 4, 6]), Choices(quick=True), lambda line: None)
-    uneven = collect(training(tmp_path, [2, 5, 6]), Choices(quick=True), lambda line: None)
+    even = study(training(tmp_path, [2, 4, 6]), quick=True)
+    uneven = study(training(tmp_path, [2, 5, 6]), quick=True)
     found = [_forecast.forecast(r, [2, 4, 6], "batch")["needs"]["ductile"] for r in (even, uneven)]
     widths = [
         _forecast.largest(needs, 8192 * MIB, "best") - _forecast.largest(needs, 8192 * MIB, "worst")
@@ -333,7 +256,7 @@ def test_the_forecast_is_less_certain_where_steps_deviate(tmp_path, monkeypatch)
 
 def test_the_forecast_of_a_transformer_is_what_larger_batches_need(tmp_path):
     """Small batches need most in the optimizer, large ones in the backward pass."""
-    recording = collect(transformer(tmp_path, (2, 4, 6)), Choices(), lambda line: None)
+    recording = study(transformer(tmp_path, (2, 4, 6)))
     found = _forecast.forecast(recording, [2, 4, 6], "batch")["needs"]
     for batch in (11, 18):
         words = ("--json", "--min-capacity", "--contender", "ductile,expandable,classic")
@@ -360,7 +283,7 @@ def test_the_forecast_is_within_one_of_what_trains(tmp_path, gib, square):
     with the square of a length."""
     recorded = [4, 8, 12, 16] if square else [3, 4, 6, 9]
     path = training_run(tmp_path / "run.trace", recorded, square)
-    recording = collect(path, Choices(), lambda line: None)
+    recording = study(path)
     for name, size in _forecast.largest_in(recording, recorded, gib << 30).items():
         fitting = [n for n in range(size - 1, size + 3) if trains(n, square, gib, tmp_path)[name]]
         assert fitting, (name, size)
@@ -375,9 +298,7 @@ def test_of_steps_of_different_work_nothing_is_forecast(tmp_path):
         lines += [f"a {first} {batch * 100 * MIB} 0"]
         lines += [f"a {first + 1 + more} 512 0" for more in range(n)]
         lines += [f"f {first + 1 + more}" for more in range(n)] + [f"f {first}", "s"]
-    path = tmp_path / "run.trace"
-    path.write_text("\n".join(lines) + "\n")
-    recording = collect(path, Choices(), lambda line: None)
+    recording = study(write_trace(tmp_path / "run.trace", lines))
     found = _forecast.try_forecast(recording, [2, 4, 6], "batch", Choices())
     assert found["needs"] is None
     assert found["note"] == "--batch: the steps do not do the same work: nothing follows"
@@ -385,7 +306,7 @@ def test_of_steps_of_different_work_nothing_is_forecast(tmp_path):
 
 def test_what_is_fitted_part_by_part_is_what_the_parts_need(tmp_path, monkeypatch):
     path = training_run(tmp_path / "run.trace", [3, 4, 6, 9])
-    recording = collect(path, Choices(), lambda line: None)
+    recording = study(path)
     monkeypatch.setattr(_forecast, "MOST_EVENTS", 100)
     found = _forecast.forecast(recording, [3, 4, 6, 9], "batch")
     exact = _forecast.largest_in(recording, [3, 4, 6, 9], 12 << 30)
@@ -398,7 +319,7 @@ def test_what_is_fitted_part_by_part_is_what_the_parts_need(tmp_path, monkeypatc
 
 def test_a_run_too_long_to_be_replayed_is_fitted_and_the_page_says_why(tmp_path, monkeypatch):
     path = training_run(tmp_path / "run.trace", [3, 4, 6, 9])
-    recording = collect(path, Choices(quick=True), lambda line: None)
+    recording = study(path, quick=True)
     monkeypatch.setattr(_scaling, "MOST_PAIRS", 10)
     note = _forecast.forecast(recording, [3, 4, 6, 9], "batch")["note"]
     assert "The first step is too long to be compared with the others, so" in note
@@ -410,7 +331,7 @@ def test_a_run_too_long_to_be_replayed_is_fitted_and_the_page_says_why(tmp_path,
 def test_a_forecast_is_made_of_a_file_with_any_name(tmp_path):
     path = Path(os.fsdecode(os.fsencode(tmp_path) + b"/run\xff.trace"))
     training(tmp_path, [2, 4, 6]).rename(path)
-    recording = collect(path, Choices(quick=True), lambda line: None)
+    recording = study(path, quick=True)
     assert "block by block" in _forecast.forecast(recording, [2, 4, 6], "batch")["note"]
 
 
@@ -453,7 +374,7 @@ def test_what_are_no_sizes_is_misuse(tmp_path, batches):
 
 
 def test_nothing_is_said_of_sizes_far_beyond_the_recorded_ones(tmp_path):
-    recording = collect(training(tmp_path, [2, 4, 6]), Choices(), lambda line: None)
+    recording = study(training(tmp_path, [2, 4, 6]))
     found = _forecast.forecast(recording, [2, 4, 6], "batch")
     assert _forecast.largest(found["needs"]["ductile"], 1 << 40) == 16 * 6
     assert _forecast.sentence(found, "ductile", 1 << 40) == "at least 96"
@@ -462,8 +383,8 @@ def test_nothing_is_said_of_sizes_far_beyond_the_recorded_ones(tmp_path):
 
 
 def test_an_earlier_step_that_needs_more_is_told_and_widens_what_is_likely(tmp_path):
-    usual = collect(training(tmp_path, [4, 2, 4, 6]), Choices(quick=True), lambda line: None)
-    other = collect(training(tmp_path, [40, 2, 4, 6]), Choices(quick=True), lambda line: None)
+    usual = study(training(tmp_path, [4, 2, 4, 6]), quick=True)
+    other = study(training(tmp_path, [40, 2, 4, 6]), quick=True)
     made = [_forecast.forecast(recording, [2, 4, 6], "batch") for recording in (usual, other)]
     least = [_forecast.largest(found["needs"]["ductile"], 8 << 30, "worst") for found in made]
     assert least[1] < least[0] - 20
@@ -474,7 +395,7 @@ def test_an_earlier_step_that_needs_more_is_told_and_widens_what_is_likely(tmp_p
 def test_a_run_that_ran_out_behind_its_steps_is_forecast(tmp_path):
     path = training(tmp_path, [2, 4, 6])
     path.write_text(f"# version 4\n{path.read_text()}r 99 {2000 * MIB} 0 {1100 * MIB} {MIB}\n")
-    recording = collect(path, Choices(), lambda line: None)
+    recording = study(path)
     assert recording.live_peak == 3000 * MIB + 1024
     found = _forecast.forecast(recording, [2, 4, 6], "batch")
     assert "block by block" in found["note"]
@@ -507,13 +428,13 @@ def test_the_command_writes_one_file_that_fetches_nothing(tmp_path):
 def test_the_verdict_on_standard_output_is_the_pages(tmp_path):
     path = TRACES[-1]
     answer = report("-o", "r.html", "--quick", path, folder=tmp_path)
-    recording = collect(path, Choices(quick=True), lambda line: None)
+    recording = study(path, quick=True)
     assert answer.stdout == said(recording) + "\n"
 
 
 def test_a_run_that_does_not_fit_is_explained(tmp_path):
     path = training(tmp_path, [2, 4, 6])
-    recording = collect(path, Choices(capacity="1500M"), lambda line: None)
+    recording = study(path, capacity="1500M")
     text = said(recording)
     assert text.partition(": ")[2].startswith("Memory runs out with ")
     assert re.search("native +in step 4 of 4: 600.0 MiB refused with ", text)
@@ -525,27 +446,12 @@ def test_a_run_that_does_not_fit_is_explained(tmp_path):
 @pytest.mark.parametrize(
     ("content", "line"),
     [
-        (b"", "empty"),
-        (b"# version 2\n", "no event"),
         (b"a 1 512 0\nf 1\nf 1\n", "freed twice"),
-        (b"a 1 512", "STREAM is missing"),
-        (b"<html>", "neither a trace nor"),
         (gzip.compress(b"a 1 512 0\n" * 50)[:-9], "run.trace"),
         (b"\x80\x04cos\nsystem\n(S'true'\ntR.", "pickle"),
-        (pickle.dumps({"device_traces": [[]], "segments": []}), "no allocation history"),
         (pickle.dumps({"device_traces": []}), "no allocation history"),
     ],
-    ids=[
-        "empty",
-        "no-event",
-        "gap",
-        "cut",
-        "foreign",
-        "cut-gzip",
-        "hostile",
-        "no-history",
-        "no-gpu",
-    ],
+    ids=["gap", "cut-gzip", "hostile", "no-history"],
 )
 def test_a_bad_recording_is_one_line_and_leaves_no_file(tmp_path, content, line):
     (tmp_path / "run.trace").write_bytes(content)
@@ -568,14 +474,6 @@ def test_a_page_may_go_into_a_pipe(tmp_path):
     os.close(reader)
     assert pipe.is_fifo()
     assert list(tmp_path.iterdir()) == [pipe]
-
-
-def test_a_page_that_cannot_be_written_whole_leaves_the_older_one(tmp_path):
-    (tmp_path / "r.html").write_text("an older report")
-    with pytest.raises(UnicodeEncodeError):
-        _page.write_page(tmp_path / "r.html", "\ud800")
-    assert [path.name for path in tmp_path.iterdir()] == ["r.html"]
-    assert (tmp_path / "r.html").read_text() == "an older report"
 
 
 @pytest.mark.parametrize(
@@ -606,8 +504,7 @@ def test_misuse_is_one_line(tmp_path, words, status, line):
 def test_text_of_a_recording_cannot_become_a_part_of_the_page(tmp_path):
     name = "</script><script>alert(1)</script>"
     history = [entry("alloc", 1, MIB, frame(name, "<img src=x onerror=alert(2)>"))]
-    path = write_snapshot(tmp_path / "a&b<c>@JS@.pickle.gz", history)
-    recording = collect(path, Choices(quick=True), lambda line: None)
+    recording = study(dump(tmp_path / "a&b<c>@JS@.pickle.gz", history), quick=True)
     text = _page.make_page([recording])
     assert "<script>alert(" not in text
     assert "<img src" not in text
@@ -617,10 +514,8 @@ def test_text_of_a_recording_cannot_become_a_part_of_the_page(tmp_path):
 
 def test_a_name_may_hold_what_some_call_the_end_of_a_line(tmp_path):
     ends = "\x1c\x1d\x1e\x85\u2028\u2029"
-    path = write_snapshot(
-        tmp_path / f"a{ends}.pickle.gz", [entry("alloc", 1, MIB, frame(ends, "x.py"))]
-    )
-    recording = collect(path, Choices(quick=True), lambda line: None)
+    path = dump(tmp_path / f"a{ends}.pickle.gz", [entry("alloc", 1, MIB, frame(ends, "x.py"))])
+    recording = study(path, quick=True)
     assert recording.live_peak == MIB
     answer = subprocess.run(
         [sys.executable, "-m", "ductile_gpu", "replay", path], capture_output=True, encoding="utf-8"
@@ -631,7 +526,7 @@ def test_a_name_may_hold_what_some_call_the_end_of_a_line(tmp_path):
 
 def test_a_recording_error_is_raised_for_programs(tmp_path):
     with pytest.raises(RecordingError, match="No such file"):
-        collect(tmp_path / "absent", Choices(), lambda line: None)
+        study(tmp_path / "absent")
 
 
 # ---- A live process ----------------------------------------------------------------------------
@@ -688,40 +583,31 @@ def test_a_replay_that_fails_is_not_nothing_to_report(shared, tmp_path, monkeypa
     shared.free(address)
 
 
-def test_a_recording_that_cannot_be_replayed_is_not_nothing_to_report(tmp_path):
-    stub, broken = Path(__file__).parent / "stub", tmp_path / "broken.gz"
-    broken.write_bytes(gzip.compress(b"\x80\x04no snapshot"))
-    more = {"PYTHONPATH": str(stub), "STUB_SNAPSHOT": str(broken), "STUB_LOG": "stub.log"}
-    answer = subprocess.run(
+def report_of(folder: Path, snapshot: Path) -> str:
+    """What a process says that reports what PyTorch, or its stub, has recorded."""
+    stub = Path(__file__).parent / "stub"
+    more = {"PYTHONPATH": str(stub), "STUB_SNAPSHOT": str(snapshot), "STUB_LOG": "stub.log"}
+    return subprocess.run(
         [sys.executable, "-c", "import torch, ductile_gpu; ductile_gpu.report('r.html')"],
-        cwd=tmp_path, env={**os.environ, **more}, capture_output=True, text=True, timeout=120,
-    )  # fmt: skip
-    assert "RuntimeError: the report failed: " in answer.stderr
-    assert "nothing to report" not in answer.stderr
+        cwd=folder, env={**os.environ, **more}, capture_output=True, text=True, timeout=120,
+    ).stderr  # fmt: skip
+
+
+def test_a_recording_that_cannot_be_replayed_is_not_nothing_to_report(tmp_path):
+    broken = tmp_path / "broken.gz"
+    broken.write_bytes(gzip.compress(b"\x80\x04no snapshot"))
+    answer = report_of(tmp_path, broken)
+    assert "RuntimeError: the report failed: " in answer
+    assert "nothing to report" not in answer
 
 
 def test_a_process_reports_what_pytorch_has_recorded(tmp_path):
-    stub = Path(__file__).parent / "stub"
-    whole = ROOT / "tests" / "bench" / "data" / "torch_whole.pickle.gz"
-    program = "import torch, ductile_gpu; print(ductile_gpu.report('r.html'))"
-    more = {"PYTHONPATH": str(stub), "STUB_SNAPSHOT": str(whole), "STUB_LOG": "stub.log"}
-    subprocess.run(
-        [sys.executable, "-c", program],
-        cwd=tmp_path, env={**os.environ, **more}, check=True, timeout=120,
-    )  # fmt: skip
-    recording = recording_of(whole)
-    headline = said(recording).partition("\n")[0].partition(": ")[2]
+    assert report_of(tmp_path, WHOLE) == ""
+    headline = said(recording_of(WHOLE)).partition("\n")[0].partition(": ")[2]
     assert headline in (tmp_path / "r.html").read_text()
 
 
 def test_a_process_that_records_nothing_reports_what_pytorch_holds(tmp_path):
-    blocks = [old_block(1 << 30, 3 * MIB, frame("kept"))]
-    held = write_snapshot(tmp_path / "held.pickle.gz", [], blocks)
-    stub = Path(__file__).parent / "stub"
-    program = "import torch, ductile_gpu; print(ductile_gpu.report('r.html'))"
-    more = {"PYTHONPATH": str(stub), "STUB_SNAPSHOT": str(held), "STUB_LOG": "stub.log"}
-    subprocess.run(
-        [sys.executable, "-c", program],
-        cwd=tmp_path, env={**os.environ, **more}, check=True, timeout=120,
-    )  # fmt: skip
+    held = segment(BASE, block(BASE, 3 * MIB, "active_allocated", frame("kept")))
+    assert report_of(tmp_path, dump(tmp_path / "held.pickle.gz", [], segments=[held])) == ""
     assert "3.0 MiB held: 3.0 MiB live" in (tmp_path / "r.html").read_text()

@@ -12,9 +12,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from recordings import (
+    BASE,
+    MIB,
+    block,
+    dump,
+    entry,
+    frame,
+    out_of_memory,
+    refusal,
+    report,
+    segment,
+    study,
+)  # fmt: skip
 from stub_torch import Place, adapter
-from test_report import MIB, entry, frame, report
-from test_report_refusals import BASE, block, dump, out_of_memory, refusal, segment, study
 
 from ductile_gpu._tools._report import _page
 
@@ -74,8 +85,7 @@ def test_a_comparison_is_told_on_the_command_line_and_in_json_as_on_the_page(tmp
     paths = []
     for name, size in (("before", 10), ("after", 30)):
         history = [entry("alloc", 1, size * MIB, frame("f", "/a/b.py"))]
-        snapshot = {"device_traces": [history], "segments": []}
-        paths.append(dump(tmp_path / f"{name}.pickle", snapshot))
+        paths.append(dump(tmp_path / f"{name}.pickle", history))
     compare = _page.gather([study(path) for path in paths], compares=True)["compare"]
     answer = report("--compare", *paths, folder=tmp_path)
     assert answer.stdout.splitlines()[0] == compare["note"]
@@ -104,8 +114,8 @@ def test_a_recording_may_be_compared_with_itself_and_not_with_a_broken_one(tmp_p
 def test_a_refusal_on_a_gpu_that_did_little_is_what_the_page_is_about(tmp_path):
     busy = [entry("alloc", BASE + i * MIB, MIB) for i in range(50)]
     quiet = [entry("alloc", BASE, 9 * MIB), refusal(30 * MIB, MIB)]
-    held = {**segment(BASE, block(BASE, 9 * MIB)), "device": 1}
-    path = dump(tmp_path / "two.pickle", {"device_traces": [busy, quiet], "segments": [held]})
+    held = segment(BASE, block(BASE, 9 * MIB), device=1)
+    path = dump(tmp_path / "two.pickle", busy, quiet, segments=[held])
     found = json.loads(report("--json", path, folder=tmp_path).stdout)
     assert (found["gpu"], found["refused"]["needed_bytes"]) == (1, 39 * MIB)
 
@@ -127,7 +137,7 @@ def test_a_rank_that_was_killed_is_missed(place):
     answer = place.command("report", "--quick", runs)
     assert answer.returncode == 1
     assert "1 not finished (the process is at work, or was killed)" in answer.stderr
-    dump(runs / "rank0.pickle", {"device_traces": [[entry("alloc", 1, MIB)]], "segments": []})
+    dump(runs / "rank0.pickle", [entry("alloc", 1, MIB)])
     answer = place.command("report", "--quick", runs)
     assert answer.returncode == 1
     assert answer.stdout.startswith(

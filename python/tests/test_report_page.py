@@ -1,8 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The report in a real browser: it draws, zooms, slides, and shows the command line's numbers."""
+"""The report in a real browser: what it shows first, that its numbers are the command line's, that
+it draws, zooms and slides, and that everybody can use it."""
 
 from __future__ import annotations
 
+import itertools
+import pickle
 import re
 import subprocess
 import sys
@@ -12,59 +15,179 @@ from typing import Any
 
 import browser
 import pytest
-from test_report import RECORDINGS, TRACES, entry, frame, names, recording_of, write_snapshot
+from recordings import (
+    BASE,
+    FREED,
+    MIB,
+    RECORDINGS,
+    VIT,
+    block,
+    dump,
+    entry,
+    frame,
+    names,
+    out_of_memory,
+    recording_of,
+    segment,
+    study,
+    training,
+)  # fmt: skip
 
 from ductile_gpu._tools._report import _forecast, _openings, _page, _summary, _who, _words
-from ductile_gpu._tools._report._collect import NAMES, Choices, collect
+from ductile_gpu._tools._report._collect import NAMES, Recording
 from ductile_gpu._tools._sizes import in_bytes
 
 pytestmark = pytest.mark.skipif(
     browser.why_missing() is not None, reason=str(browser.why_missing())
 )
-MIB = 1 << 20
-VIT = next(path for path in TRACES if path.name.startswith("vit"))
+LARGE_MAP = "#maps .large canvas"
 
 
 @pytest.fixture(scope="module")
-def window() -> Iterator[browser.Browser]:
+def one_window() -> Iterator[browser.Browser]:
     with browser.Browser() as opened:
-        opened.resize(1200, 900)
         yield opened
 
 
-def open_page(window: browser.Browser, folder: Path, text: str) -> None:
-    path = folder / "report.html"
-    path.write_text(text)
-    window.open(path)
-    assert window.run("return document.documentElement.dataset.ready") == "true"
+@pytest.fixture
+def window(one_window: browser.Browser) -> Iterator[browser.Browser]:
+    """As large as a small screen; no page may complain."""
+    one_window.resize(1400, 900)
+    yield one_window
+    assert one_window.complaints() == []
 
 
 @pytest.fixture
-def page(window: browser.Browser, tmp_path: Path) -> Iterator[browser.Browser]:
-    window.resize(1200, 900)
-    open_page(window, tmp_path, _page.make_page([recording_of(VIT)]))
-    yield window
-    assert window.complaints() == []
+def page(window: browser.Browser, tmp_path: Path) -> browser.Browser:
+    """Of a training that fits."""
+    window.show(tmp_path, _page.make_page([recording_of(VIT)]))
+    return window
 
 
-def text_of(window: browser.Browser, selector: str) -> str:
-    script = "return document.querySelector(arguments[0]).textContent"
-    return re.sub(r"\s+", " ", window.run(script, selector)).strip()
-
-
-# How many different colours a canvas shows, and a sum that changes with what is drawn.
-DRAWN = """
-const canvas = document.querySelector(arguments[0]), pen = canvas.getContext('2d');
-const data = new Uint32Array(pen.getImageData(0, 0, canvas.width, canvas.height).data.buffer);
-let sum = 0;
-for (let i = 0; i < data.length; i += 7) sum = (sum * 31 + data[i]) % 4294967291;
-return [new Set(data).size, sum];
-"""
+@pytest.fixture
+def oom(window: browser.Browser, tmp_path: Path) -> browser.Browser:
+    """Of an out-of-memory with stacks."""
+    window.show(tmp_path, _page.make_page([study(out_of_memory(tmp_path))]))
+    return window
 
 
 def shown(window: browser.Browser) -> list[int]:
     """The part of the run that is shown, in events."""
     return window.run("return [Math.round(state.from), Math.round(state.to)]")
+
+
+def fits(window: browser.Browser) -> dict[str, str]:
+    return dict(window.all("#fits li", "[e.dataset.run, e.dataset.fits]"))
+
+
+def set_device(window: browser.Browser, size: int) -> None:
+    window.run("state.device = arguments[0]; show()", size)
+
+
+def hover(window: browser.Browser, selector: str, x: float, y: float) -> None:
+    """Moves the pointer to a place of an element, in parts of its size."""
+    window.run(
+        "const e = document.querySelector(arguments[0]), b = e.getBoundingClientRect();"
+        "e.dispatchEvent(new PointerEvent('pointermove', { bubbles: true,"
+        " clientX: b.x + arguments[1] * b.width, clientY: b.y + arguments[2] * b.height }));",
+        selector, x, y,
+    )  # fmt: skip
+    window.wait_until_painted()
+
+
+# ---- The first screen ---------------------------------------------------------------------------
+
+
+def test_the_first_screen_has_the_answer_the_bar_the_holders_and_the_slider(oom):
+    for selector in ("#headline", "#bars", "#holders", "#lines", "#device-slider", "#fits"):
+        assert 0 < oom.of(selector, "e.getBoundingClientRect().bottom") <= 900, selector
+    assert oom.of("#headline", "parseFloat(getComputedStyle(e).fontSize)") >= 24
+
+
+def rounded_up(folder: Path) -> Path:
+    """The program asked for 29.9 MiB in each block, PyTorch's have 30, at both ends of the segment;
+    after the refusal it frees one of them."""
+    snapshot = pickle.loads(out_of_memory(folder).read_bytes())
+    history, (held,) = snapshot["device_traces"][0], snapshot["segments"]
+    requested = 30 * MIB - MIB // 10
+    for of in history:
+        if of["action"] == "alloc":
+            of["size"] = requested
+            of["addr"] = BASE if of["addr"] == BASE else BASE + 70 * MIB
+    for of in held["blocks"]:
+        of["requested_size"] = requested
+    history += [entry(action, BASE + 70 * MIB, requested) for action in FREED]
+    held["blocks"][1:] = [block(BASE + 30 * MIB, 70 * MIB, "inactive")]
+    return dump(folder / "rounded.pickle", history, segments=[held])
+
+
+def test_no_figure_stands_in_two_roundings_on_the_first_screen(window, tmp_path):
+    window.show(tmp_path, _page.make_page([study(rounded_up(tmp_path))]))
+    texts = " ".join(map(window.text, ("#headline", "#bars", "#lines", "#fits", "#readout")))
+    assert set(re.findall(r"([\d.]+ [GM]iB) live", texts)) == {"60.0 MiB"}
+    assert set(re.findall(r"([\d.]+ [GM]iB) needed|needed, ([\d.]+ [GM]iB)", texts)) == {
+        ("110.0 MiB", ""), ("", "110.0 MiB"),
+    }  # fmt: skip
+    assert "60.0 MiB live, 40.0 MiB free in 1 hole" in texts
+    assert "59.8 MiB" not in texts  # as it was asked for
+
+
+def test_on_a_phone_the_slider_comes_before_the_details(oom):
+    oom.resize(390, 844)
+    order = ("#headline", "#bars", "#holders", "#device-slider", "#lines", "#timeline")
+    tops = [oom.of(place, "e.getBoundingClientRect().top") for place in order]
+    assert tops == sorted(tops)
+
+
+def test_the_bar_is_to_scale(oom):
+    device, needed = oom.all(
+        ".track",
+        "Object.fromEntries([...e.querySelectorAll('span')].map(part => [part.className,"
+        " part.getBoundingClientRect().width]))",
+    )
+    assert device["is-free"] / device["is-live"] == pytest.approx(40 / 60, rel=0.02)
+    assert device["is-room"] / device["is-live"] == pytest.approx(8 / 60, rel=0.05)
+    assert needed["is-asked"] / needed["is-live"] == pytest.approx(50 / 60, rel=0.02)
+    assert oom.of(".track", "e.getAttribute('aria-label')") == (
+        "the device, 108.0 MiB, 60.0 MiB live, 40.0 MiB free in 2 holes, 8.0 MiB free on the device"
+    )
+
+
+def test_the_slider_begins_at_the_device_of_the_recording(oom):
+    assert oom.run("return state.device") == 108 * MIB
+    assert oom.text(".presets [aria-pressed=true]") == "recorded"
+    assert fits(oom) == dict.fromkeys(NAMES, "false")
+    assert "it needs 110.0 MiB. 50.0 MiB refused with" in oom.text("#fits li .why")
+
+
+def test_a_run_without_history_is_shown_without_time(window, tmp_path):
+    held = segment(BASE, block(BASE, 30 * MIB), block(BASE + 30 * MIB, 10 * MIB, "inactive"))
+    path = dump(tmp_path / "held.pickle", [], segments=[held])
+    window.show(tmp_path, _page.make_page([study(path)]))
+    assert "No history was recorded" in window.text("#headline")
+    assert not window.of("#time-section", "e.checkVisibility()")
+    assert window.of(LARGE_MAP, "e.id") == "map-recorded"
+    assert window.drawn("#map-recorded")[0] > 2
+
+
+def test_what_was_there_before_is_a_field_and_no_events(window, tmp_path):
+    held = segment(BASE, *(block(BASE + i * MIB, MIB) for i in range(100)))
+    history = [entry("alloc", (1 << 40) + i, 2 * MIB) for i in range(60)]
+    path = dump(tmp_path / "late.pickle", history, segments=[held])
+    window.show(tmp_path, _page.make_page([study(path)]))
+    assert "60 events" in window.text("#facts")
+    assert window.run("return [state.from, plot.before > 0]") == [99, True]
+    window.type("#timeline", "Home")
+    assert window.text("#readout").startswith("At the beginning")
+    window.type("#timeline", "End")
+    assert window.text("#readout").startswith("At event 60")
+
+
+def test_what_was_recorded_is_in_the_table_and_in_the_map(oom):
+    assert oom.text("#fit [data-run=recorded] td") == "100.0 MiB"
+    assert oom.drawn("#map-recorded")[0] > 2
+    oom.click("#mapped [data-key=recorded]")
+    assert oom.of(LARGE_MAP, "e.id") == "map-recorded"
 
 
 # ---- Numbers -----------------------------------------------------------------------------------
@@ -75,33 +198,27 @@ def test_the_page_shows_what_the_command_line_says_and_every_table_sums_to_the_p
     window, tmp_path, path
 ):
     recording = recording_of(path)
-    open_page(window, tmp_path, _page.make_page([recording]))
+    window.show(tmp_path, _page.make_page([recording]))
     summary = _summary.summary(recording)
-    headline = _words.plain(_words.headline(summary)).strip()
-    assert text_of(window, "#headline") == headline
-    shown = text_of(window, "#lines")
+    assert window.text("#headline") == _words.plain(_words.headline(summary)).strip()
+    lines = window.text("#lines")
     for label, line in _words.lines(recording, summary):
         if label not in ("held by", "without a cap"):  # which have places of their own
-            assert f"{label}{line.replace('`', '')}" in shown
-    largest = "return [...document.querySelectorAll('#holders li')].map(e => e.dataset.bytes)"
-    assert window.run(largest) == [str(row["bytes"]) for row in summary["holders"]]
+            assert f"{label}{line.replace('`', '')}" in lines
+    assert window.all("#holders li", "Number(e.dataset.bytes)") == [
+        row["bytes"] for row in summary["holders"]
+    ]
     for name, run in recording.runs.items():
         row = f"#fit tr[data-run={name}]"
-        assert in_bytes(run["reserved_peak_bytes"]) in text_of(window, row)
-        data = window.run("return {...document.querySelector(arguments[0]).dataset}", row)
+        assert in_bytes(run["reserved_peak_bytes"]) in window.text(row)
+        data = window.of(row, "({...e.dataset})")
         assert data["needed"] == str(run["min_capacity_bytes"])
         assert data["held"] == str(run["reserved_peak_bytes"])
     for by in _who.views(recording):
         window.click(f"#by [data-key={by}]")
-        rows = window.run(
-            "return [...document.querySelectorAll('#who tbody tr')]"
-            ".map(row => Number(row.dataset.bytes))"
-        )
-        assert sum(rows) == recording.live_peak, by
-        assert window.run("return document.querySelector('#who tfoot tr').dataset.total") == str(
-            recording.live_peak
-        )
-    assert window.complaints() == []
+        assert sum(window.all("#who tbody tr", "Number(e.dataset.bytes)")) == recording.live_peak
+        total = window.of("#who tfoot tr", "e.dataset.total")
+        assert total == str(recording.live_peak), by
 
 
 def test_sizes_are_spelled_as_on_the_command_line(page):
@@ -110,44 +227,30 @@ def test_sizes_are_spelled_as_on_the_command_line(page):
 
 
 def test_the_forecast_on_the_page_is_the_modules(window, tmp_path):
-    lines = [f"a 1 {1000 * MIB} 0", "a 2 1024 0", "s"]
-    for step, batch in enumerate((2, 4, 6)):
-        lines += [f"a {10 + step} {batch * 100 * MIB} 0", f"f {10 + step}", "s"]
-    path = tmp_path / "training.trace"
-    path.write_text("\n".join(lines) + "\n")
-    recording = collect(path, Choices(), lambda line: None)
+    recording = study(training(tmp_path, [2, 4, 6]))
     found = _forecast.forecast(recording, [2, 4, 6], "batch")
-    open_page(window, tmp_path, _page.make_page([recording], [found]))
+    window.show(tmp_path, _page.make_page([recording], [found]))
     for gib in (4, 24, 80):
-        window.run(f"state.device = {gib} * GIB; show()")
+        set_device(window, gib << 30)
         for name in NAMES:
-            largest = _forecast.largest(found["needs"][name], gib << 30)
             row = f"#forecast tr[data-run={name}]"
-            assert window.run(f"return document.querySelector('{row}').dataset.largest") == str(
-                largest
-            )
-            assert text_of(window, f"{row} td") == _forecast.sentence(found, name, gib << 30)
+            largest = _forecast.largest(found["needs"][name], gib << 30)
+            assert window.of(row, "e.dataset.largest") == str(largest)
+            assert window.text(f"{row} td") == _forecast.sentence(found, name, gib << 30)
 
 
 def test_a_comparison_is_shown_and_sums_to_the_difference(window, tmp_path):
-    runs = [[(10, "a"), (5, "b")], [(30, "a"), (1, "c")]]
     recordings = []
-    for i, blocks in enumerate(runs):
+    for i, blocks in enumerate(([(10, "a"), (5, "b")], [(30, "a"), (1, "c")])):
         history = [entry("alloc", k + 1, n * MIB, frame(at)) for k, (n, at) in enumerate(blocks)]
-        path = write_snapshot(tmp_path / f"run{i}.pickle.gz", history)
-        recordings.append(collect(path, Choices(quick=True), lambda line: None))
-    open_page(window, tmp_path, _page.make_page(recordings, None, True))
-    assert "grew by 16.0 MiB, from 15.0 MiB to 31.0 MiB" in text_of(window, "#compare-note")
-    rows = window.run(
-        "return [...document.querySelectorAll('#compare tbody tr td:last-child')]"
-        ".map(c => c.textContent)"
-    )
+        recordings.append(study(dump(tmp_path / f"run{i}.pickle.gz", history), quick=True))
+    window.show(tmp_path, _page.make_page(recordings, None, True))
+    assert "grew by 16.0 MiB, from 15.0 MiB to 31.0 MiB" in window.text("#compare-note")
+    rows = window.all("#compare tbody tr td:last-child", "e.textContent")
     assert rows == ["+20.0 MiB", "\u22125.0 MiB", "+1.0 MiB"]
-    assert window.run("return document.querySelector('#compare tfoot tr').dataset.change") == str(
-        16 * MIB
-    )
+    assert window.of("#compare tfoot tr", "e.dataset.change") == str(16 * MIB)
     window.click("#recordings button:nth-child(2)")
-    assert text_of(window, "h1") == "run1"
+    assert window.text("h1") == "run1"
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -155,27 +258,102 @@ def test_the_blocks_in_the_way_are_the_modules(page, name):
     found = _openings.openings(recording_of(VIT), name)
     page.click(f"#opened [data-key={name}]")
     wanted = _words.openings(recording_of(VIT), name, found)
-    assert text_of(page, "#openings-note").startswith(wanted)
-    rows = page.run(
-        "return [...document.querySelectorAll('#openings tbody tr')]"
-        ".map(row => [Number(row.dataset.bytes), Number(row.dataset.live)])"
-    )
+    assert page.text("#openings-note").startswith(wanted)
+    rows = page.all("#openings tbody tr", "[Number(e.dataset.bytes), Number(e.dataset.live)]")
     least = [found["least"]] if found["least"] else []
     assert rows == [[row["bytes"], row["live_bytes"]] for row in [*least, *found["widest"]]]
 
 
+def test_ranks_stand_side_by_side_and_open(window, tmp_path):
+    paths = []
+    for rank, size in enumerate((10, 30)):
+        history = [entry("alloc", 1, size * MIB, frame("experts", "/a/moe.py"))]
+        paths.append(dump(tmp_path / f"run.rank{rank}.pickle", history))
+    window.show(tmp_path, _page.make_page([study(path) for path in paths]))
+    assert "run.rank1 needs most" in window.text("#ranks-note")
+    assert window.all("#ranks tbody tr", "e.dataset.live") == [str(10 * MIB), str(30 * MIB)]
+    window.click("#ranks tbody tr:nth-child(2) button")
+    assert window.text("h1") == "run.rank1"
+
+
+# ---- Who ----------------------------------------------------------------------------------------
+
+FIELDS = "#flame button"
+
+
+def nested(folder: Path) -> Path:
+    """One function is called from two lines of another, a library in between."""
+    library = frame("_call_impl", "/v/site-packages/torch/nn/modules/module.py", 9)
+    stacks = [
+        [frame("leaf", "/p/a/leaf.py"), library, frame("main", "/p/a/run.py", line)]
+        for line in (3, 4)
+    ]
+    stacks.append([frame("other", "/p/b/other.py"), frame("main", "/p/a/run.py", 5)])
+    history = [entry("alloc", i + 1, (i + 1) * MIB, *stack) for i, stack in enumerate(stacks)]
+    return dump(folder / "nested.pickle", history)
+
+
+def test_fields_of_the_flame_graph_merge_functions_and_sum_to_the_peak(window, tmp_path):
+    window.show(tmp_path, _page.make_page([study(nested(tmp_path), quick=True)]))
+    window.click("#by [data-key=calls]")
+    assert dict(window.all(FIELDS, "[e.title, Number(e.dataset.bytes)]")) == {
+        "live at the peak: 6.0 MiB in 3 blocks": 6 * MIB,
+        "main a/run.py: 6.0 MiB in 3 blocks": 6 * MIB,
+        "leaf a/leaf.py: 3.0 MiB in 2 blocks": 3 * MIB,
+        "other b/other.py: 3.0 MiB in 1 block": 3 * MIB,
+    }
+    window.click("#by [data-key=files]")
+    files = dict(window.all(FIELDS, "[e.title, Number(e.dataset.bytes)]"))
+    assert files["a/run.py: 6.0 MiB in 3 blocks"] == 6 * MIB
+    assert files["b/other.py: 3.0 MiB in 1 block"] == 3 * MIB
+
+
+def test_a_field_opens_and_a_search_finds(window, tmp_path):
+    window.show(tmp_path, _page.make_page([study(nested(tmp_path), quick=True)]))
+    window.click(f"{FIELDS}[title^='leaf']")
+    widths = window.all(FIELDS, "e.clientWidth")
+    assert max(widths) - min(widths) < 4
+    window.click(f"{FIELDS}[title^='live']")
+    window.type("#search", "other")
+    assert len(window.all("#who tbody tr", "1")) == 1
+    assert window.all("#flame .dim", "e.textContent") == ["leaf a/leaf.py"]
+    assert "found" in window.text("#who tfoot")
+
+
+def test_what_was_refused_is_told_from_what_is_held(oom):
+    assert "asked for and refused" in oom.text("#who tbody tr:nth-child(1)")
+    assert oom.all("#flame .refused", "1")
+
+
+def test_the_pointer_over_the_map_names_the_code_that_allocated(oom):
+    seen = set()
+    for x, y in itertools.product((0.2, 0.5, 0.9), (0.05, 0.2, 0.4, 0.6)):
+        hover(oom, "#map-ductile", x, y)
+        seen.add(oom.text("#map-readout"))
+    assert any("live: kept project/model.py:3, 16\u201364 MiB" in text for text in seen), seen
+
+
+def test_bands_say_what_memory_is_for_over_time_and_name_what_is_under_the_pointer(oom):
+    oom.click("#split [data-key='by stack']")
+    legend = oom.text("#legend")
+    assert "kept project/model.py:3" in legend
+    assert "late" not in legend  # it was never held
+    hover(oom, "#timeline", 0.6, 0.6)
+    assert oom.text("#readout").startswith("also project/model.py:4: 30.0 MiB. At event 3:")
+    oom.click("#split [data-key='by category']")
+    assert oom.drawn("#timeline")[0] > 5
+
+
+def test_what_stands_in_the_way_is_shown_in_its_place(oom):
+    oom.click("#opened [data-key=classic]")
+    oom.click("#show-place")
+    place = oom.run("return [state.cursor, state.mapped, document.activeElement.id]")
+    event = oom.run("return state.recording.openings.classic.event")
+    assert place == [event, "classic", "map-title"]
+    assert oom.text("#map-readout").startswith("native, at event 3")
+
+
 # ---- The slider --------------------------------------------------------------------------------
-
-
-def fits(window: browser.Browser) -> dict[str, str]:
-    return window.run(
-        "return Object.fromEntries([...document.querySelectorAll('#fits li')]"
-        ".map(e => [e.dataset.run, e.dataset.fits]))"
-    )
-
-
-def set_device(window: browser.Browser, size: int) -> None:
-    window.run("state.device = arguments[0]; show()", size)
 
 
 def test_each_allocator_fits_exactly_from_its_smallest_device_on(page):
@@ -193,7 +371,7 @@ def test_each_allocator_fits_exactly_from_its_smallest_device_on(page):
 def test_the_slider_moves_the_device_and_says_where_each_fails(page):
     page.type("#device-slider", "Home")
     assert fits(page) == dict.fromkeys(NAMES, "false")
-    reason = text_of(page, "#fits li[data-run=classic] .why")
+    reason = page.text("#fits li[data-run=classic] .why")
     assert re.search(r"Fails .*step \d+", reason)
     assert re.search(r"[GM]iB refused with", reason)
     assert "What binds is" in reason
@@ -203,25 +381,21 @@ def test_the_slider_moves_the_device_and_says_where_each_fails(page):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_where_it_fails_is_where_a_replay_with_that_capacity_fails(page, name):
-    run = recording_of(VIT).runs[name]
     row = f"#fits li[data-run={name}] .why"
-    for stop in run["stops"]:
+    for stop in recording_of(VIT).runs[name]["stops"]:
         set_device(page, stop["capacity_bytes"])
         if stop["completed"]:  # which says nothing about larger ones
-            assert re.search("not of every larger one|less than the live peak", text_of(page, row))
+            assert re.search("not of every larger one|less than the live peak", page.text(row))
             continue
         step = recording_of(VIT).step_of(stop["event"])
-        assert f"Fails in step {step};" in text_of(page, row)
+        assert f"Fails in step {step};" in page.text(row)
 
 
-def test_a_usual_device_is_one_click(page):
+def test_a_usual_device_is_one_click_and_an_own_size_can_be_typed(page):
     page.click(".presets [data-gib='40']")
     assert page.run("return state.device") == 40 << 30
-    assert page.run("return document.querySelector('#device-number').value") == "40"
-
-
-def test_an_own_size_can_be_typed(page):
-    page.run("const e = document.querySelector('#device-number'); e.focus(); e.value = '';")
+    assert page.of("#device-number", "e.value") == "40"
+    page.run("byId('device-number').focus(); byId('device-number').value = '';")
     page.type("#device-number", "12.5")
     assert page.run("return state.device") == int(12.5 * (1 << 30))
 
@@ -230,18 +404,17 @@ def test_an_own_size_can_be_typed(page):
 
 
 def test_the_timeline_and_all_maps_are_drawn(page):
-    assert page.run(DRAWN, "#timeline")[0] > 10
-    for name in NAMES:
-        assert page.run(DRAWN, f"#map-{name}")[0] > 3
+    assert page.drawn("#timeline")[0] > 10
+    assert all(page.drawn(f"#map-{name}")[0] > 3 for name in NAMES)
 
 
 def test_buttons_zoom_pan_and_show_the_whole_run(page):
     whole = shown(page)
-    before = page.run(DRAWN, "#timeline")
+    before = page.drawn("#timeline")
     page.click("[data-zoom=in]")
     near = shown(page)
     assert near[1] - near[0] == pytest.approx((whole[1] - whole[0]) / 2, abs=2)
-    assert page.run(DRAWN, "#timeline") != before
+    assert page.drawn("#timeline") != before
     page.click("[data-zoom=left]")
     assert shown(page)[0] < near[0]
     page.click("[data-zoom=all]")
@@ -250,19 +423,18 @@ def test_buttons_zoom_pan_and_show_the_whole_run(page):
 
 def test_dragging_over_the_timeline_zooms_into_that_part(page):
     whole = shown(page)
-    maps = page.run(DRAWN, "#map-ductile")
+    maps = page.drawn("#map-ductile")
     page.drag("#timeline", 0.3, 0.5)
     near = shown(page)
     assert whole[0] < near[0] < near[1] < whole[1]
-    assert page.run(DRAWN, "#map-ductile") != maps
+    assert page.drawn("#map-ductile") != maps
 
 
 def test_the_keyboard_moves_the_cursor_zooms_and_is_read_aloud(page):
     page.type("#timeline", "Home")
-    first = page.run("return document.querySelector('#timeline').getAttribute('aria-valuetext')")
-    assert "step 1:" in first
+    assert "step 1:" in page.of("#timeline", "e.getAttribute('aria-valuetext')")
     page.type("#timeline", "End")
-    last = page.run("return document.querySelector('#timeline').getAttribute('aria-valuetext')")
+    last = page.of("#timeline", "e.getAttribute('aria-valuetext')")
     assert "step 60:" in last
     assert "Ductile holds" in last
     page.type("#timeline", "+", "+")
@@ -273,99 +445,128 @@ def test_the_keyboard_moves_the_cursor_zooms_and_is_read_aloud(page):
 
 
 def test_another_allocator_and_another_colour_draw_another_picture(page):
-    before = page.run(DRAWN, "#timeline"), page.run(DRAWN, "#map-ductile")
+    before = page.drawn("#timeline"), page.drawn("#map-ductile")
     page.click("#split [data-key=classic]")
-    assert page.run(DRAWN, "#timeline") != before[0]
-    assert "native holds" in text_of(page, "#readout").partition("; ")[0]
+    assert page.drawn("#timeline") != before[0]
+    assert "native holds" in page.text("#readout").partition("; ")[0]
     page.click("#colour [data-key=size]")
-    assert page.run(DRAWN, "#map-ductile") != before[1]
+    assert page.drawn("#map-ductile") != before[1]
+
+
+def test_a_run_of_one_event_is_drawn(window, tmp_path):
+    (tmp_path / "one.trace").write_text("a 1 512 0\n")
+    window.show(tmp_path, _page.make_page([study(tmp_path / "one.trace")]))
+    assert "512 bytes live" in window.text("#headline")
+
+
+def test_a_run_that_does_not_fit_is_marked(window, tmp_path):
+    window.show(tmp_path, _page.make_page([study(VIT, capacity="9G")]))
+    assert "Memory runs out with" in window.text("#headline")
+    assert "in step" in window.text("#lines")
 
 
 # ---- For everybody -----------------------------------------------------------------------------
 
-# Contrast of text with its background, by the formula of WCAG; the lowest on the page.
-CONTRAST = """
-const linear = (v) => v <= 0.03928 ? v / 12.92 : Math.pow((v + 0.055) / 1.055, 2.4);
-const light = (colour) => {
-  const [r, g, b] = colour.match(/[\\d.]+/g).map(v => linear(v / 255));
-  return 0.2126 * r + 0.7152 * g + 0.0722 * b;
-};
-const paper = (e) => {
-  for (; e; e = e.parentElement) {
-    const colour = getComputedStyle(e).backgroundColor;
-    if (!/, 0\\)$/.test(colour)) return colour;
-  }
-  return 'rgb(255, 255, 255)';
-};
-let least = 99;
-for (const e of document.querySelectorAll('p,span,td,th,button,li,dt,dd,h1,h2,h3,summary')) {
-  if (!e.checkVisibility() || !e.textContent.trim()) continue;
-  const [a, b] = [light(getComputedStyle(e).color), light(paper(e))].sort((x, y) => y - x);
-  least = Math.min(least, (a + 0.05) / (b + 0.05));
-}
-return least;
+SCROLLED = """
+return [...document.querySelectorAll('.scroll')]
+  .filter(e => e.checkVisibility() && e.scrollWidth > e.clientWidth).map(e => e.innerText);
+"""
+# What can be operated and is lower than a finger needs, but for what is given.
+LOW = """
+return [...document.querySelectorAll('button, input, select, summary')].filter(e =>
+  e.checkVisibility() && !(arguments[0] && e.closest(arguments[0]))
+  && e.getBoundingClientRect().height < 44).map(e => e.outerHTML);
 """
 
-# What a screen reader would call everything that can be operated.
-NAMELESS = """
-return [...document.querySelectorAll('button, input, canvas, a')].filter(e =>
-  !(e.getAttribute('aria-label') || e.textContent.trim() || (e.labels && e.labels.length)))
-  .map(e => e.outerHTML);
+
+def eight_ranks(folder: Path) -> list[Recording]:
+    """As a job leaves them."""
+    ranks = []
+    for rank in range(8):
+        name = f"rank{rank}-gpu-node-0{rank}.cluster-4711{rank}.pickle"
+        ranks.append(study(out_of_memory(folder, asked=(50 + rank) * MIB).rename(folder / name)))
+    return ranks
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+def test_every_width_holds_the_first_screen_and_nothing_scrolls_sideways(tmp_path, dark):
+    pages = {
+        "refused": [study(out_of_memory(tmp_path))],
+        "fits": [recording_of(VIT)],
+        "ranks": eight_ranks(tmp_path),
+    }
+    with browser.Browser(dark=dark) as window:
+        for name, recordings in pages.items():
+            window.show(tmp_path, _page.make_page(recordings))
+            for width, height in ((390, 844), (768, 1024), (1400, 900)):
+                window.resize(width, height)
+                window.run("showSoon()")
+                window.wait_until_painted()
+                seen = (name, width)
+                assert window.run("return document.documentElement.scrollWidth") <= width, seen
+                assert window.run(SCROLLED) == [], seen
+                assert window.run(LOW, "#flame, td, th") == [], seen
+                assert 0 < window.of("#holders", "e.getBoundingClientRect().bottom") <= height, seen
+        paper = window.of("body", "getComputedStyle(e).backgroundColor")
+        assert (paper == "rgb(255, 255, 255)") is not dark
+        assert window.complaints() == []
+
+
+def test_under_a_finger_every_target_is_large_and_fields_of_the_flame_graph_are(window, tmp_path):
+    touch = "Emulation.setTouchEmulationEnabled"
+    window.resize(390, 844, 2)
+    window.devtools(touch, enabled=True)
+    try:
+        window.show(tmp_path, _page.make_page([study(out_of_memory(tmp_path), quick=True)]))
+        assert window.run("return matchMedia('(pointer: coarse)').matches")
+        assert window.run(LOW, "") == []
+        bottoms = window.all(FIELDS, "e.getBoundingClientRect().bottom")
+        assert len(bottoms) > 2
+        assert window.of("#flame", "e.getBoundingClientRect().bottom") == max(bottoms)
+    finally:
+        window.devtools(touch, enabled=False)
+
+
+def test_a_name_without_a_blank_does_not_widen_a_phone(window, tmp_path):
+    window.resize(360, 740, 2)
+    name = (
+        "a_very_long_name_of_a_run_that_somebody_put_together_of_many_words_and_numbers_0123456789"
+    )
+    history = [entry("alloc", 1, MIB, frame(name, f"/{name}/{name}.py"))]
+    path = dump(tmp_path / f"{name}.pickle", history)
+    window.show(tmp_path, _page.make_page([study(path, quick=True)]))
+    assert window.run("return document.documentElement.scrollWidth") <= 360
+
+
+AXE = """
+const done = arguments[0];
+axe.run({ runOnly: ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa', 'wcag22aa', 'best-practice'] })
+  .then((found) => done(found.violations.map((v) => [v.id, v.nodes.map((n) => n.html)])));
 """
 
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
-def test_text_has_contrast_and_a_phone_does_not_scroll_sideways(tmp_path, dark):
+@pytest.mark.parametrize("width", [390, 768, 1400])
+def test_the_rules_of_axe_find_nothing(tmp_path, dark, width):
+    """Contrast, names of what can be operated, and the order of headings are among them."""
+    axe = pytest.importorskip("axe_core_python")
+    rules = next(Path(axe.__file__).parent.rglob("axe.min.js")).read_text()
     with browser.Browser(dark=dark) as window:
-        window.resize(360, 740, 2)
-        open_page(window, tmp_path, _page.make_page([recording_of(VIT)]))
-        assert window.run(CONTRAST) >= 4.5
-        assert window.run("return document.documentElement.scrollWidth") <= 360
-        paper = window.run("return getComputedStyle(document.body).backgroundColor")
-        assert (paper == "rgb(255, 255, 255)") is not dark
+        window.resize(width, 900)
+        for recording in (study(out_of_memory(tmp_path)), recording_of(VIT)):
+            window.show(tmp_path, _page.make_page([recording]))
+            window.run(f"{rules}; window.axe = axe;")
+            assert window.wait(AXE) == []
 
 
-def test_all_that_can_be_operated_has_a_name_and_takes_the_keyboard(page):
-    assert page.run(NAMELESS) == []
-    reached = page.run("return [...document.querySelectorAll('button, input, #timeline')]"
-                       ".filter(e => e.checkVisibility() && e.tabIndex < 0).length")  # fmt: skip
-    assert reached == 0
-    headings = page.run("return [...document.querySelectorAll('h1, h2, h3')].filter(e =>"
-                        " e.checkVisibility()).map(e => Number(e.tagName[1]))")  # fmt: skip
-    assert headings[0] == 1
-    assert all(b - a <= 1 for a, b in zip(headings, headings[1:]))
+def test_all_that_can_be_operated_takes_the_keyboard(page):
+    unreached = "e.checkVisibility() && e.tabIndex < 0"
+    assert not any(page.all("button, input, #timeline", unreached))
 
 
 def test_nothing_is_fetched_and_nothing_may_be(page):
     fetched = page.run("return performance.getEntriesByType('resource').map(e => e.name)")
     assert [name for name in fetched if not name.startswith("blob:")] == []
-
-
-def test_text_of_a_recording_stays_text(window, tmp_path):
-    name = "</script><img src=x onerror=window.hit=1>"
-    history = [entry("alloc", 1, MIB, frame(name))]
-    recording = collect(
-        write_snapshot(tmp_path / "run.pickle.gz", history), Choices(quick=True), lambda line: None
-    )
-    open_page(window, tmp_path, _page.make_page([recording]))
-    assert "</script><img" in text_of(window, "#who")
-    assert window.run("return [window.hit, document.images.length]") == [None, 0]
-
-
-def test_a_run_of_one_event_is_drawn(window, tmp_path):
-    (tmp_path / "one.trace").write_text("a 1 512 0\n")
-    recording = collect(tmp_path / "one.trace", Choices(), lambda line: None)
-    open_page(window, tmp_path, _page.make_page([recording]))
-    assert "512 bytes live" in text_of(window, "#headline")
-    assert window.complaints() == []
-
-
-def test_a_run_that_does_not_fit_is_marked(window, tmp_path):
-    recording = collect(VIT, Choices(capacity="9G"), lambda line: None)
-    open_page(window, tmp_path, _page.make_page([recording]))
-    assert "Memory runs out with" in text_of(window, "#headline")
-    assert "in step" in text_of(window, "#lines")
-    assert window.complaints() == []
 
 
 def test_the_command_of_the_repository_makes_the_pictures(tmp_path):

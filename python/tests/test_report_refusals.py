@@ -12,60 +12,30 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from conftest import ROOT
+from recordings import (
+    BASE,
+    FREED,
+    LATE,
+    MIB,
+    WHOLE,
+    block,
+    dump,
+    entry,
+    frame,
+    out_of_memory,
+    refusal,
+    replay,
+    report,
+    said,
+    segment,
+    study,
+)  # fmt: skip
 from snapshots import read_snapshot
-from test_report import MIB, entry, frame, replay, report, said
 
 import ductile_gpu
 from ductile_gpu._tools._recorder import Recorder, Refusals, StackRecorder
 from ductile_gpu._tools._report import _frames, _openings, _page, _summary, _who
-from ductile_gpu._tools._report._collect import NAMES, Choices, Recording, collect
-
-WHOLE = ROOT / "tests" / "bench" / "data" / "torch_whole.pickle.gz"
-
-
-def study(path: Path, **choices: Any) -> Recording:
-    return collect(path, Choices(**choices), lambda line: None)
-
-
-def dump(path: Path, snapshot: dict[str, Any]) -> Path:
-    path.write_bytes(pickle.dumps(snapshot, protocol=4))
-    return path
-
-
-def block(address: int, size: int, state: str = "active_allocated") -> dict[str, Any]:
-    return {"address": address, "size": size, "requested_size": size, "state": state, "frames": []}
-
-
-def segment(address: int, *blocks: dict[str, Any]) -> dict[str, Any]:
-    made = {"device": 0, "stream": 0, "address": address, "blocks": list(blocks)}
-    return {**made, "total_size": sum(of["size"] for of in blocks)}
-
-
-def refusal(size: int, device_free: int, *frames: dict[str, Any]) -> dict[str, Any]:
-    return {"action": "oom", "size": size, "device_free": device_free, "frames": list(frames)}
-
-
-BASE = 1 << 32
-FREED = ("free_requested", "free_completed")
-
-
-def out_of_memory(folder: Path, **more: Any) -> Path:
-    """100 MiB held: 60 live in two blocks, 40 free in two holes; 50 more are asked, 8 were left."""
-    history = [
-        entry("segment_alloc", BASE, 100 * MIB),
-        entry("alloc", BASE, 30 * MIB, frame("kept", "/code/project/model.py", 3)),
-        entry("alloc", BASE + 55 * MIB, 30 * MIB, frame("also", "/code/project/model.py", 4)),
-        refusal(50 * MIB, 8 * MIB, frame("late", "/code/project/model.py", 9)),
-    ]
-    held = segment(
-        BASE,
-        block(BASE, 30 * MIB),
-        block(BASE + 30 * MIB, 25 * MIB, "inactive"),
-        block(BASE + 55 * MIB, 30 * MIB),
-        block(BASE + 85 * MIB, 15 * MIB, "inactive"),
-    )
-    return dump(folder / "oom.pickle", {"device_traces": [history], "segments": [held], **more})
+from ductile_gpu._tools._report._collect import NAMES
 
 
 def test_the_refused_request_counts_in_every_figure(tmp_path):
@@ -116,9 +86,7 @@ def test_the_verdict_says_what_was_refused_where_it_lay_and_what_suffices(tmp_pa
 
 def test_a_model_that_fits_where_the_recorded_allocator_did_not_is_not_believed(tmp_path):
     """Its blocks lay in two segments for no reason that a replay sees."""
-    snapshot = pickle.loads(out_of_memory(tmp_path).read_bytes())
-    snapshot["device_traces"][0][-1] = refusal(20 * MIB, 8 * MIB)
-    text = said(study(dump(tmp_path / "odd.pickle", snapshot)))
+    text = said(study(out_of_memory(tmp_path, asked=20 * MIB)))
     assert text.splitlines()[0].endswith(
         "Fits on its 108.0 MiB with Ductile and expandable segments."
     )
@@ -139,51 +107,34 @@ def test_what_others_have_of_the_device_is_told_where_its_size_is_known(tmp_path
 
 
 def test_a_limit_of_the_process_is_not_taken_for_the_device(tmp_path):
-    snapshot = pickle.loads(out_of_memory(tmp_path).read_bytes())
-    snapshot["device_traces"][0][-1]["device_free"] = 900 * MIB
-    recording = study(dump(tmp_path / "limited.pickle", snapshot))
+    recording = study(out_of_memory(tmp_path, left=900 * MIB))
     assert _summary.refused(recording)["device_bytes"] is None
     text = said(recording)
     assert "+ 900.0 MiB on the device" in text
     assert "set_per_process_memory_fraction" in text
 
 
-def test_more_than_any_device_has_is_said_and_not_replayed(tmp_path):
-    snapshot = pickle.loads(out_of_memory(tmp_path).read_bytes())
-    snapshot["device_traces"][0].append(refusal(1 << 60, 8 * MIB))
-    recording = study(dump(tmp_path / "huge.pickle", snapshot))
-    assert recording.live_peak == 110 * MIB
-    assert "were refused, more than any device has" in said(recording)
-
-
-def test_a_request_beyond_the_virtual_gpu_is_replayed_on_a_larger_one(tmp_path):
-    snapshot = pickle.loads(out_of_memory(tmp_path).read_bytes())
-    snapshot["device_traces"][0].append(refusal(200 << 30, 8 * MIB))
-    text = said(study(dump(tmp_path / "large.pickle", snapshot)))
-    assert "Fits on 200.1 GiB with Ductile" in text
-
-
-def test_a_request_near_the_largest_virtual_gpu_is_replayed_on_that(tmp_path):
-    snapshot = pickle.loads(out_of_memory(tmp_path).read_bytes())
-    snapshot["device_traces"][0].append(refusal(1 << 42, 8 * MIB))
-    text = said(study(dump(tmp_path / "huge.pickle", snapshot)))
-    assert "Fits on 4.00 TiB with Ductile" in text
-
-
-def test_of_a_request_beyond_that_it_is_said_what_was_needed_and_nothing_modelled(tmp_path):
-    snapshot = pickle.loads(out_of_memory(tmp_path).read_bytes())
-    snapshot["device_traces"][0].append(refusal(1 << 45, 8 * MIB))
-    text = said(study(dump(tmp_path / "huge.pickle", snapshot)))
-    assert "32.00 TiB = 60.0 MiB live + 32.00 TiB asked" in text
-    assert "suffice" not in text
+@pytest.mark.parametrize(
+    ("size", "line"),
+    [
+        (200 << 30, "Fits on 200.1 GiB with Ductile"),  # of a larger virtual GPU than the usual one
+        (1 << 42, "Fits on 4.00 TiB with Ductile"),  # the largest of all
+        (1 << 45, "32.00 TiB = 60.0 MiB live + 32.00 TiB asked"),  # is told, and nothing modelled
+        (1 << 60, "were refused, more than any device has"),
+    ],
+)
+def test_a_request_beyond_the_usual_device_is_replayed_where_there_can_be_one(tmp_path, size, line):
+    recording = study(out_of_memory(tmp_path, refusal(size, 8 * MIB)))
+    assert line in said(recording)
+    assert ("suffice" in said(recording)) == (size != 1 << 45)
+    assert (recording.live_peak == 110 * MIB) == (size == 1 << 60)
 
 
 def test_of_many_refusals_the_one_that_needs_most_is_told(tmp_path):
     history = [entry("alloc", 1, 10 * MIB)]
     history += [refusal((200 - i) * MIB, MIB) for i in range(100)]
     history += [entry("alloc", 2, 150 * MIB), refusal(70 * MIB, MIB)]
-    path = dump(tmp_path / "many.pickle", {"device_traces": [history], "segments": []})
-    recording = study(path, quick=True)
+    recording = study(dump(tmp_path / "many.pickle", history), quick=True)
     found = _summary.refused(recording)
     assert (found["request_bytes"], found["refusals"]) == (70 * MIB, 101)
     assert recording.live_peak == 230 * MIB
@@ -210,8 +161,7 @@ def test_a_model_that_is_further_off_is_explained(tmp_path):
     blocks = [block(BASE + i * 10 * MIB, 10 * MIB, state) for i, state in enumerate(states)]
     held = segment(BASE, *blocks)
     history = [entry("alloc", 1 << 40, MIB), entry("free_requested", 1 << 40, MIB)]
-    path = dump(tmp_path / "late.pickle", {"device_traces": [history], "segments": [held]})
-    recording = study(path)
+    recording = study(dump(tmp_path / "late.pickle", history, segments=[held]))
     found = _summary.recorded(recording)
     assert found["held_peak_bytes"] == 160 * MIB
     assert found["modelled_peak_bytes"] < 160 * MIB
@@ -222,8 +172,7 @@ def test_a_model_that_is_further_off_is_explained(tmp_path):
 def test_blocks_from_before_the_recording_are_no_events(tmp_path):
     held = segment(BASE, *(block(BASE + i * MIB, MIB) for i in range(100)))
     history = [entry(action, 1 << 40, 2 * MIB) for action in ("alloc", *FREED)]
-    path = dump(tmp_path / "late.pickle", {"device_traces": [history], "segments": [held]})
-    recording = study(path, quick=True)
+    recording = study(dump(tmp_path / "late.pickle", history, segments=[held]), quick=True)
     assert recording.n_events == 2
     assert recording.bytes_before == 100 * MIB
     assert "peak      at event 1" in said(recording)
@@ -233,7 +182,7 @@ def test_blocks_from_before_the_recording_are_no_events(tmp_path):
 
 def test_a_snapshot_without_history_makes_a_page(tmp_path):
     held = segment(BASE, block(BASE, 30 * MIB), block(BASE + 30 * MIB, 10 * MIB, "inactive"))
-    path = dump(tmp_path / "held.pickle", {"device_traces": [[]], "segments": [held]})
+    path = dump(tmp_path / "held.pickle", [], segments=[held])
     answer = report(path, folder=tmp_path)
     assert answer.returncode == 0, answer.stderr
     assert answer.stdout.startswith(
@@ -251,13 +200,12 @@ def test_a_snapshot_without_history_makes_a_page(tmp_path):
 
 
 def test_blocks_that_do_not_fill_their_segments_tell_nothing_of_holes_and_of_the_device(tmp_path):
-    held = {**segment(BASE, block(BASE, 30 * MIB)), "total_size": 90 * MIB}
+    held = segment(BASE, block(BASE, 30 * MIB), total_size=90 * MIB)
     history = [entry("alloc", 1 << 40, 2 * MIB), refusal(50 * MIB, 8 * MIB)]
-    path = dump(tmp_path / "gaps.pickle", {"device_traces": [history], "segments": [held]})
-    recording = study(path, quick=True)
+    recording = study(dump(tmp_path / "gaps.pickle", history, segments=[held]), quick=True)
     assert recording.recorded is None
     found = _summary.refused(recording)
-    assert (found["held_bytes"], found["device_bytes"]) == (0, None)
+    assert (found["held_bytes"], found["holes"], found["device_bytes"]) == (0, None, None)
     assert found["needed_bytes"] == 82 * MIB
 
 
@@ -345,7 +293,7 @@ def test_a_folder_is_reported_side_by_side(tmp_path):
             entry("alloc", 1, size * MIB, frame("experts", "/a/moe.py")),
             entry("alloc", 2, 5 * MIB, frame("dense", "/a/net.py")),
         ]
-        dump(folder / f"run.rank{rank}.pickle", {"device_traces": [history], "segments": []})
+        dump(folder / f"run.rank{rank}.pickle", history)
     (folder / "notes.txt").write_text("no recording")
     answer = report("--quick", folder, folder=tmp_path)
     assert answer.returncode == 0, answer.stderr
@@ -361,7 +309,7 @@ def test_of_a_folder_with_a_broken_rank_the_others_are_reported_and_it_is_named(
     folder.mkdir()
     history = [entry("alloc", 1, 10 * MIB)]
     for rank in range(3):
-        dump(folder / f"run.rank{rank}.pickle", {"device_traces": [history], "segments": []})
+        dump(folder / f"run.rank{rank}.pickle", history)
     broken = folder / "run.rank1.pickle"
     broken.write_bytes(broken.read_bytes()[:40])
     answer = report("--quick", folder, folder=tmp_path)
@@ -379,38 +327,24 @@ def test_of_a_folder_with_a_broken_rank_the_others_are_reported_and_it_is_named(
 
 
 def test_a_snapshot_of_nothing_but_a_refusal_makes_a_page(tmp_path):
-    refused = [refusal(50 * MIB, 8 * MIB, frame("late", "/code/project/model.py", 9))]
-    for segments, live in (
-        ([], "0 bytes live"),
-        ([segment(BASE, block(BASE, 60 * MIB))], "60.0 MiB live"),
-    ):
-        path = dump(tmp_path / "oom.pickle", {"device_traces": [refused], "segments": segments})
-        text = said(study(path))
+    held = segment(BASE, block(BASE, 60 * MIB))
+    for segments, live in (([], "0 bytes live"), ([held], "60.0 MiB live")):
+        history = [refusal(50 * MIB, 8 * MIB, LATE)]
+        text = said(study(dump(tmp_path / "oom.pickle", history, segments=segments)))
         assert f"50.0 MiB refused: {live}" in text
         assert "`late project/model.py:9`" in text
 
 
-def test_ranks_are_called_by_what_tells_them_apart(tmp_path):
+def test_ranks_are_called_by_what_tells_them_apart_and_said_to_be_alike(tmp_path):
     def called(*named: str) -> list[str]:
-        history = [entry("alloc", 1, 10 * MIB, frame("f"))]
-        snapshot = {"device_traces": [[*history, refusal(MIB, 0)]], "segments": []}
-        paths = [dump(tmp_path / f"{name}.pickle", snapshot) for name in named]
+        history = [entry("alloc", 1, 10 * MIB, frame("f")), refusal(MIB, 0)]
+        paths = [dump(tmp_path / f"{name}.pickle", history) for name in named]
         ranks = _page.gather([study(path, quick=True) for path in paths])["ranks"]
         assert ranks["note"] == "All 2 need the same. Out of memory: all 2."
         return [row["name"] for row in ranks["rows"]]
 
     assert called("rank0-node-4711", "rank1-node-4712") == ["rank0", "rank1"]
     assert called("node-4711", "node-4712") == ["node-4711", "node-4712"]
-
-
-def test_ranks_that_are_alike_are_said_to_be(tmp_path):
-    paths = []
-    for rank in range(2):
-        history = [entry("alloc", 1, 10 * MIB, frame("f"))]
-        path = tmp_path / f"run.rank{rank}.pickle"
-        paths.append(dump(path, {"device_traces": [history], "segments": []}))
-    data = _page.gather([study(path, quick=True) for path in paths])
-    assert data["ranks"]["note"] == "All 2 need the same."
 
 
 class _Torch:

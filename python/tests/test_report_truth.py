@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any, NamedTuple, Optional
 
 import pytest
+from recordings import RECORDINGS, names, report
 from snapshots import PENDING_STATES, read_snapshot
-from test_report import RECORDINGS, names, report
 
 import ductile_gpu
 
@@ -70,7 +70,7 @@ class Truth:
         late.update(requested.values())  # in use to the end
         return late, ends
 
-    def blocks(self) -> Iterator[tuple[int, dict[str, Any]]]:
+    def _blocks(self) -> Iterator[tuple[int, dict[str, Any]]]:
         """All blocks of the segments, and where each lies."""
         for segment in self.segments:
             address = segment["address"]
@@ -82,7 +82,7 @@ class Truth:
         """What is live there, by address."""
         live = {
             address: Block(block.get("requested_size", block["size"]), stack_of(block))
-            for address, block in self.blocks()
+            for address, block in self._blocks()
             if block["state"] in ("active_allocated", *PENDING_STATES)
         }
         for at, entry in reversed(list(enumerate(self.entries))):
@@ -136,57 +136,6 @@ class Truth:
             most = max(most, held)
         return most
 
-    def by_state(self) -> dict[str, int]:
-        """What is held at the end, as the report calls it."""
-        found: Counter[str] = Counter()
-        holes = [0]
-        for _, block in self.blocks():
-            if block["state"] == "active_allocated":
-                found["live_bytes"] += block["size"]
-            elif block["state"] in PENDING_STATES:
-                found["pending_bytes"] += block["size"]
-            else:
-                found["free_bytes"] += block["size"]
-                holes.append(block["size"])
-        states = {name: found[name] for name in ("live_bytes", "pending_bytes", "free_bytes")}
-        return {**states, "holes": len(holes) - 1, "largest_hole": max(holes)}
-
-    def by_state_at(self, at: int) -> dict[str, int]:
-        """The same where an entry of the history stands, as the report calls it."""
-        held, blocks = Earlier(self), self._in_use_at(at)
-        for entry in reversed(self.entries[at + 1 :]):
-            held.undo(entry)
-        return held.by_state(blocks)
-
-    def _in_use_at(self, at: int) -> dict[int, tuple[int, str]]:
-        """Sizes as rounded, and states, by address."""
-        found: dict[int, tuple[int, str]] = {}
-        for address, block in self.blocks():
-            if block["state"] == "active_allocated":
-                found[address] = block["size"], "live_bytes"
-            elif block["state"] in PENDING_STATES:
-                found[address] = block["size"], "pending_bytes"
-        for i in reversed(range(at + 1, len(self.entries))):
-            entry = self.entries[i]
-            if entry["action"] == "alloc":
-                found.pop(entry["addr"], None)
-            elif entry["action"] == "free_completed":
-                state = "pending_bytes" if self._was_requested(i, at) else "live_bytes"
-                found[entry["addr"]] = -(-entry["size"] // 512) * 512, state
-            elif entry["action"] == "free_requested" and entry["addr"] in found:
-                found[entry["addr"]] = found[entry["addr"]][0], "live_bytes"
-        return found
-
-    def _was_requested(self, completed: int, at: int) -> bool:
-        """Whether what was completed there had been freed before `at`."""
-        address = self.entries[completed]["addr"]
-        for entry in reversed(self.entries[:completed]):
-            if entry["action"] == "free_requested" and entry["addr"] == address:
-                return not any(entry is later for later in self.entries[at:completed])
-            if entry["action"] == "alloc" and entry["addr"] == address:
-                return False
-        return False
-
     @property
     def tells_what_is_held(self) -> bool:
         """A snapshot may leave out blocks."""
@@ -194,57 +143,19 @@ class Truth:
         return bool(sums) and sums == [of["total_size"] for of in self.segments]
 
 
-class Earlier:
-    """What was held, on the way back from the end: segments that stand alone, and of those that
-    expand the granules."""
-
-    def __init__(self, truth: Truth) -> None:
-        alone = [of for of in truth.segments if not of.get("is_expandable")]
-        self.alone = {of["address"]: of["total_size"] for of in alone}
-        self.granules: set[int] = set()
-        for of in truth.segments:
-            if of.get("is_expandable"):
-                self.granules |= self._granules(of["address"], of["total_size"])
-
-    def _granules(self, address: int, size: int) -> set[int]:
-        return set(range(address // GRANULE, (address + size) // GRANULE))
-
-    def undo(self, entry: dict[str, Any]) -> None:
-        address, size = entry.get("addr", 0), entry.get("size", 0)
-        if entry["action"] == "segment_alloc":
-            del self.alone[address]
-        elif entry["action"] == "segment_free":
-            self.alone[address] = size
-        elif entry["action"] == "segment_map":
-            self.granules -= self._granules(address, size)
-        elif entry["action"] == "segment_unmap":
-            self.granules |= self._granules(address, size)
-
-    def segments(self) -> Iterator[tuple[int, int, bool]]:
-        """From where to where, and whether it expands."""
-        for address, size in self.alone.items():
-            yield address, address + size, False
-        for granule in sorted(self.granules):
-            if granule - 1 not in self.granules:
-                end = next(n for n in itertools.count(granule) if n not in self.granules)
-                yield granule * GRANULE, end * GRANULE, True
-
-    def by_state(self, blocks: dict[int, tuple[int, str]]) -> dict[str, int]:
-        found = Counter({"live_bytes": 0, "pending_bytes": 0, "free_bytes": 0})
-        holes = [0]
-        for start, end, expands in self.segments():
-            inside = sorted((a, *of) for a, of in blocks.items() if start <= a < end)
-            ends = [start, *(a + size for a, size, _ in inside)]
-            gaps = [a - b for a, b in zip([*(a for a, _, _ in inside), end], ends)]
-            assert min(gaps) >= 0
-            for (_, size, state), gap in zip([(0, 0, "free_bytes"), *inside], gaps):
-                # A large block keeps up to 1 MiB that is not worth splitting off.
-                keeps = 0 < gap <= MIB < size and not expands
-                found[state] += size + (gap if keeps else 0)
-                if gap and not keeps:
-                    holes.append(gap)
-        found["free_bytes"] += sum(holes)
-        return {**found, "holes": len(holes) - 1, "largest_hole": max(holes)}
+def by_state(segments: list[dict[str, Any]]) -> dict[str, int]:
+    """What segments hold, as the report calls it."""
+    found = Counter({"live_bytes": 0, "pending_bytes": 0, "free_bytes": 0})
+    holes = [0]
+    for block in (block for segment in segments for block in segment["blocks"]):
+        if block["state"] == "active_allocated":
+            found["live_bytes"] += block["size"]
+        elif block["state"] in PENDING_STATES:
+            found["pending_bytes"] += block["size"]
+        else:
+            found["free_bytes"] += block["size"]
+            holes.append(block["size"])
+    return {**found, "holes": len(holes) - 1, "largest_hole": max(holes)}
 
 
 def stack_of(entry: dict[str, Any]) -> str:
@@ -253,8 +164,10 @@ def stack_of(entry: dict[str, Any]) -> str:
     return "\n".join(f"{of['name']} {of['filename']}:{of['line']}" for of in frames)
 
 
-def check(found: dict[str, Any], truth: Truth) -> None:
-    """Every figure of --json that a snapshot itself tells."""
+def check(
+    found: dict[str, Any], truth: Truth, at_refusals: Optional[list[dict[str, int]]] = None
+) -> None:
+    """Every figure of --json that a snapshot itself tells, and what was held at each refusal."""
     assert found["events"] == truth.n_events
     assert found["live_peak_bytes"] == truth.live_peak
     if found["steps"] is None:
@@ -263,12 +176,15 @@ def check(found: dict[str, Any], truth: Truth) -> None:
         assert sum(row["bytes"] for row in rows) == truth.live_peak, by
     if truth.tells_what_is_held:
         held = sum(segment["total_size"] for segment in truth.segments)
-        expected = {**truth.by_state(), "held_bytes": held, "held_peak_bytes": truth.held_peak()}
+        expected = {"held_bytes": held, "held_peak_bytes": truth.held_peak()}
+        expected.update(by_state(truth.segments))
         assert {name: found["recorded"][name] for name in expected} == expected
-    check_refusal(found["refused"], truth)
+    check_refusal(found["refused"], truth, at_refusals)
 
 
-def check_refusal(found: Optional[dict[str, Any]], truth: Truth) -> None:
+def check_refusal(
+    found: Optional[dict[str, Any]], truth: Truth, at_refusals: Optional[list[dict[str, int]]]
+) -> None:
     worst = truth.worst()
     if found is None or worst is None:
         assert found is worst
@@ -277,14 +193,13 @@ def check_refusal(found: Optional[dict[str, Any]], truth: Truth) -> None:
     assert found["request_bytes"] == worst.size
     assert found["device_free_bytes"] == worst.device_free
     live, pending = found["live_bytes"], found["pending_bytes"]
-    if truth.tells_what_is_held:
-        states = truth.by_state_at(worst.at)
-        held = states["live_bytes"] + states["pending_bytes"] + states["free_bytes"]
-        assert found["held_bytes"] == held
-        assert {name: found[name] for name in states} == states
-    else:
-        assert (live, pending) == (worst.live, 0)
     assert found["needed_bytes"] == live + pending + worst.size
+    if at_refusals is not None and truth.tells_what_is_held:
+        states = at_refusals[truth.refusals.index(worst)]
+        assert {name: found[name] for name in states} == states
+        assert found["held_bytes"] == live + pending + states["free_bytes"]
+    elif not truth.tells_what_is_held:
+        assert (live, pending) == (worst.live, 0)
 
 
 def told(path: Path, folder: Path) -> dict[str, Any]:
@@ -310,6 +225,7 @@ class Program:
         self.expands = seed % 3 == 1
         self.segments: list[dict[str, Any]] = []
         self.history: list[dict[str, Any]] = []
+        self.at_refusals: list[dict[str, int]] = []
 
     def note(self, action: str, address: int, size: int, frames: list[dict[str, Any]]) -> None:
         stream = next(
@@ -397,6 +313,7 @@ class Program:
         return kept
 
     def refuse(self) -> None:
+        self.at_refusals.append(by_state(self.segments))
         size, free = self.dice.randrange(1, 200 * MIB), self.dice.randrange(0, 90 * MIB)
         entry = {"action": "oom", "size": size, "device_free": free, "stream": 0}
         self.history.append({**entry, "frames": self._frames(), "time_us": len(self.history)})
@@ -430,7 +347,7 @@ def test_of_a_program_at_random_every_figure_is_the_snapshots(tmp_path, seed):
         program.run(30)
     path = program.save(tmp_path / "run.pickle")
     found, truth = told(path, tmp_path), Truth(path, 0)
-    check(found, truth)
+    check(found, truth, program.at_refusals)
     kept = {row["key"]: 0 for row in found["who"]["stack"]}
     for row in found["who"]["stack"]:
         kept[row["key"]] += row["bytes"]

@@ -31,7 +31,7 @@ _PER_THREAD = "-DCUDA_API_PER_THREAD_DEFAULT_STREAM"
 
 
 @pytest.mark.parametrize("flags", [["-std=c++17"], ["-std=c++20"], ["-std=c++17", _PER_THREAD]])
-def test_the_resource_serves_what_cccl_asks_for(tmp_path: Path, flags: list[str]):
+def test_the_resource_serves_what_cccl_asks_for(tmp_path, flags):
     folders = header_folders()
     compiler = shutil.which(os.environ.get("CXX", "c++"))
     if not folders or compiler is None:

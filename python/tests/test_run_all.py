@@ -3,15 +3,14 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 import sys
 import textwrap
-from pathlib import Path
 
 import pytest
 from conftest import ROOT
+from running import ductile_gpu as command
 
 from ductile_gpu._process import _notes
 from ductile_gpu._tools import _counts
@@ -44,6 +43,10 @@ int main(int n, char **words) {
 """
 
 
+def write(place, name, text):
+    (place / name).write_text(textwrap.dedent(text))
+
+
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
     compiler = shutil.which("cc")
@@ -63,14 +66,7 @@ def place(tmp_path_factory):
 
 
 def run(place, *words, **environment):
-    return subprocess.run(
-        [sys.executable, "-m", "ductile_gpu", "run", *map(str, words)],
-        cwd=place,
-        env={**os.environ, "LD_LIBRARY_PATH": str(place), **environment},
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+    return command("run", *words, folder=place, LD_LIBRARY_PATH=place, **environment)
 
 
 def test_a_plain_program_is_served_and_its_share_is_told(place):
@@ -186,14 +182,12 @@ def test_native_malloc_leaves_cuda_malloc_to_the_driver(place):
 
 
 def test_scripts_and_their_children_are_served(place):
-    script = place / "script.py"
-    script.write_text(
-        textwrap.dedent("""
+    code = """
         import os, subprocess, sys
         print(os.environ["DUCTILE_TORCH"], sys.argv[1:])
         sys.exit(subprocess.run(["./program", "m8"]).returncode)
-        """)
-    )
+    """
+    write(place, "script.py", code)
     answer = run(place, "--all", "script.py", "--mine")
     assert answer.returncode == 0, answer.stderr
     assert answer.stdout.splitlines()[0] == "auto ['--mine']"
@@ -230,9 +224,7 @@ def test_a_static_program_is_refused(place):
 
 @pytest.mark.parametrize("first", ["driver", "python"])
 def test_python_shares_the_allocator_of_the_interposed_calls(place, first):
-    script = place / "sharing.py"
-    script.write_text(
-        textwrap.dedent(f"""
+    code = f"""
         import ctypes
         from ductile_gpu._process._share import shared
         if "{first}" == "python":
@@ -245,8 +237,8 @@ def test_python_shares_the_allocator_of_the_interposed_calls(place, first):
         assert shared(0).is_borrowed
         again = shared(0).alloc(1 << 20)
         assert driver.cuMemFree_v2(ctypes.c_uint64(again)) == 0
-        """)
-    )
+    """
+    write(place, "sharing.py", code)
     answer = run(place, "--all", "sharing.py")
     assert answer.returncode == 0, answer.stderr
 
@@ -264,7 +256,7 @@ def test_a_library_is_named_by_its_package(path, name):
     assert _counts.library_of(path) == name
 
 
-def test_files_of_others_are_passed_over(tmp_path: Path):
+def test_files_of_others_are_passed_over(tmp_path):
     (tmp_path / "short").write_bytes(b"x")
     (tmp_path / "other").write_bytes(b"y" * 4096)
     assert _counts.read(tmp_path) == []

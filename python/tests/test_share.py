@@ -4,12 +4,10 @@
 from __future__ import annotations
 
 import gc
-import os
-import signal
 import sys
-import threading
 
 import pytest
+from running import held_elsewhere, in_child
 
 import ductile_gpu
 from ductile_gpu import _adapters
@@ -79,33 +77,6 @@ def test_options_cannot_change_once_an_allocator_exists(made):
         _share.configure({"reuse": "never"})
 
 
-@pytest.mark.parametrize(
-    "wrong", [{"limit_byte": "4G"}, {"limit_bytes": "4 Gig"}, {"zero": "on", "limit_byte": "4G"}]
-)
-def test_options_that_are_refused_leave_nothing_behind(wrong):
-    with pytest.raises(ductile_gpu.InvalidArgument):
-        _share.configure(wrong)
-    assert _share.given() == {}
-    _share.configure({"driver": "virtual", "limit_bytes": "4G"})
-    assert _share.shared(0).options["limit_bytes"] == str(4 << 30)
-    _share.shared(0).close()
-
-
-def test_the_same_options_may_be_given_again_in_other_words_or_in_part(made):
-    _share.configure({"limit_bytes": "1G", "zero": "on"})
-    made(0)
-    _share.configure({"limit_bytes": 1 << 30})
-    _share.configure({"limit_bytes": "1024M", "zero": True})
-
-
-def test_pytorchs_allocators_have_their_options_too(allocator):
-    _share.configure({"zero": "on"})
-    _share.provide(lambda device: allocator.pointer, defaults={"captures": "announced"})
-    _share.configure({"zero": "on", "captures": "announced"})
-    with pytest.raises(ductile_gpu.Busy, match="captures is announced"):
-        _share.configure({"captures": "unannounced"})
-
-
 def test_libraries_that_are_missing_take_no_options_along(monkeypatch):
     monkeypatch.setitem(sys.modules, "ductile_gpu.rmm", None)
     with pytest.raises(ImportError):
@@ -115,24 +86,8 @@ def test_libraries_that_are_missing_take_no_options_along(monkeypatch):
 
 def test_a_child_of_fork_does_not_wait_for_a_lock_of_its_parent():
     """Another thread, such as the one that `top` asks, holds it at the moment of the fork."""
-    held, done = threading.Event(), threading.Event()
-
-    def hold():
-        with _share._lock:
-            held.set()
-            done.wait()
-
-    thread = threading.Thread(target=hold)
-    thread.start()
-    held.wait()
-    child = os.fork()
-    if child == 0:
-        signal.alarm(20)
-        _share.allocators()
-        os._exit(0)
-    done.set()
-    thread.join()
-    assert os.waitpid(child, 0)[1] == 0
+    with held_elsewhere(_share._lock):
+        in_child(_share.allocators)
 
 
 def test_sharing_needs_a_library_by_its_right_name(monkeypatch):

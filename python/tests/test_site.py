@@ -20,21 +20,21 @@ def test_every_page_of_the_documentation_is_in_one_chapter():
     assert len(make_site.pages()) == len(set(make_site.pages()))
 
 
-def test_every_file_that_a_page_links_to_is_staged(tmp_path: Path):
+def test_every_file_that_a_page_links_to_is_staged(tmp_path):
     make_site.stage_into(tmp_path)
     for page in make_site.pages():
         for target in make_site.links_of(page):
             assert (tmp_path / target).exists(), f"{page} links to {target}"
 
 
-def test_a_page_that_no_chapter_names_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+def test_a_page_that_no_chapter_names_is_refused(monkeypatch, tmp_path):
     start = [page for page in make_site.CHAPTERS["Start"] if "out-of-memory" not in page]
     monkeypatch.setitem(make_site.CHAPTERS, "Start", start)
     with pytest.raises(make_site.Dead, match="out-of-memory"):
         make_site.stage_into(tmp_path)
 
 
-def test_a_folder_with_files_of_others_is_not_replaced(tmp_path: Path):
+def test_a_folder_with_files_of_others_is_not_replaced(tmp_path):
     (tmp_path / "mine.txt").write_text("mine")
     command = [sys.executable, str(ROOT / "python" / "tools" / "make_site.py"), str(tmp_path)]
     ended = subprocess.run(command, capture_output=True, text=True)

@@ -8,16 +8,32 @@ import json
 from collections.abc import Iterator
 
 import pytest
-from schema_check import Schema
 
 import ductile_gpu
 
 MIB = 1 << 20
 
 
+jsonschema = pytest.importorskip("jsonschema")
+
+
+def closed(schema):
+    """The schema, which a key fails that it does not name: such a key has to be published."""
+    for part in schema.values() if isinstance(schema, dict) else schema:
+        if isinstance(part, (dict, list)):
+            closed(part)
+    if isinstance(schema, dict) and isinstance(schema.get("properties"), dict):
+        schema["additionalProperties"] = False
+    return schema
+
+
 @pytest.fixture(scope="module")
-def schema():
-    return json.loads(ductile_gpu.schema_path().read_text())
+def faults():
+    """What is wrong with a snapshot."""
+    published = json.loads(ductile_gpu.schema_path().read_text())
+    jsonschema.Draft202012Validator.check_schema(published)
+    reader = jsonschema.Draft202012Validator(closed(published))
+    return lambda snapshot: [error.message for error in reader.iter_errors(snapshot)]
 
 
 def states(snapshot):
@@ -45,50 +61,28 @@ def busy(gpu) -> Iterator[ductile_gpu.Allocator]:
         allocator.free(address)
 
 
-def test_an_empty_allocator_is_as_published(allocator, schema):
-    assert Schema(schema).faults(allocator.snapshot()) == []
+def test_an_empty_allocator_is_as_published(allocator, faults):
+    assert faults(allocator.snapshot()) == []
 
 
-def test_blocks_in_many_states_are_as_published(busy, schema):
+def test_blocks_in_many_states_are_as_published(busy, faults):
     snapshot = busy.snapshot()
     assert {"live", "free", "pending", "gap"} <= states(snapshot)
     assert any(segment["pool"] == [0, 7] for segment in snapshot["segments"])
-    assert Schema(schema).faults(snapshot) == []
+    assert faults(snapshot) == []
 
 
-def test_blocks_follow_each_other_without_a_gap(busy):
-    for segment in busy.snapshot()["segments"]:
-        at = segment["address"]
-        for block in segment["blocks"]:
-            assert block["address"] == at
-            at += block["size"]
-        assert at == segment["address"] + segment["size"]
-
-
-def spoil_state(snapshot):
-    snapshot["segments"][0]["blocks"][0]["state"] = "unknown"
-
-
-def spoil_number(snapshot):
-    snapshot["statistics"]["handles"] = -1
-
-
-def spoil_key(snapshot):
-    snapshot["statistics"]["unheard_of"] = 1
-
-
-def spoil_absence(snapshot):
-    del snapshot["segments"][0]["stream"]
-
-
-@pytest.mark.parametrize("spoil", [spoil_state, spoil_number, spoil_key, spoil_absence])
-def test_what_is_not_as_published_is_seen(busy, schema, spoil):
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda of: of["segments"][0]["blocks"][0].update(state="unknown"),
+        lambda of: of["statistics"].update(handles=-1),
+        lambda of: of["statistics"].update(unheard_of=1),
+        lambda of: of["segments"][0].pop("stream"),
+    ],
+    ids=["state", "number", "key", "absence"],
+)
+def test_what_is_not_as_published_is_seen(busy, faults, spoil):
     spoiled = copy.deepcopy(busy.snapshot())
     spoil(spoiled)
-    assert len(Schema(schema).faults(spoiled)) == 1
-
-
-def test_the_schema_is_a_schema(busy, schema):
-    jsonschema = pytest.importorskip("jsonschema")
-    jsonschema.Draft202012Validator.check_schema(schema)
-    jsonschema.Draft202012Validator(schema).validate(busy.snapshot())
+    assert len(faults(spoiled)) == 1

@@ -33,6 +33,12 @@ def mode_of(answer):
     return answer.stdout.strip().splitlines()[-1]
 
 
+def mode_after(place, code, **environment):
+    """What serves a program that asked for Ductile and has done this."""
+    code = f"{textwrap.dedent(code)}\n{MODE}"
+    return mode_of(place.python("-c", code, DUCTILE_TORCH="1", **environment))
+
+
 # ---- What finds torch --------------------------------------------------------------------------
 
 SEARCHES = {
@@ -42,17 +48,67 @@ SEARCHES = {
     "missing": "import importlib.util; importlib.util.find_spec('torch.no_such_module')",
     "failed": "try:\n    import torch.no_such_module\nexcept ImportError: pass",
 }
+OTHERS = {
+    "a torch that is loaded when it is first looked at stays so": """
+        import importlib.util, os, sys
+        spec = importlib.util.find_spec("torch")
+        spec.loader = importlib.util.LazyLoader(spec.loader)
+        sys.modules["torch"] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(sys.modules["torch"])
+        import colorsys
+        assert not os.path.exists(os.environ["STUB_LOG"])
+        sys.modules["torch"].cuda
+    """,
+    "a finder that a program puts first stays first": """
+        import sys
+        class Finder:
+            find_spec = staticmethod(lambda name, path=None, target=None: None)
+        sys.meta_path.insert(0, Finder)
+        import colorsys
+        assert sys.meta_path.pop(0) is Finder
+    """,
+    "a torch that cannot be imported may be tried again": """
+        import os, sys
+        log = os.environ.pop("STUB_LOG")
+        try:
+            import torch
+        except KeyError:
+            pass
+        else:
+            raise AssertionError
+        for name in [name for name in sys.modules if name.startswith("torch")]:
+            del sys.modules[name]
+        os.environ["STUB_LOG"] = log
+    """,
+    "the hook leaves with the first torch": """
+        import importlib.util, sys
+        importlib.util.find_spec("torch")
+        import torch
+        assert type(torch.__spec__.loader).__name__ == "SourceFileLoader"
+        assert torch.__loader__ is torch.__spec__.loader
+        assert not [f for f in sys.meta_path if type(f).__name__ == "TorchFinder"]
+    """,
+    "a folder called torch is not PyTorch": f"""
+        import os, sys
+        os.mkdir("torch")
+        sys.path.insert(0, "")
+        sys.path.remove({str(STUB)!r})
+        import torch
+        assert torch.__spec__.origin is None
+        del sys.modules["torch"]
+        sys.path.insert(0, {str(STUB)!r})
+    """,
+}
 
 
-@pytest.mark.parametrize("search", SEARCHES)
-def test_a_search_for_torch_does_not_switch_the_hook_off(place, search):
-    assert mode_of(place.python("-c", f"{SEARCHES[search]}\n{MODE}", DUCTILE_TORCH="1")) == "full"
+@pytest.mark.parametrize("code", [*SEARCHES.values(), *OTHERS.values()], ids=[*SEARCHES, *OTHERS])
+def test_whatever_a_program_does_before_it_imports_torch_it_is_served(place, code):
+    assert mode_after(place, code) == "full"
 
 
 @pytest.mark.parametrize("search", SEARCHES)
 def test_a_search_for_torch_does_not_switch_run_and_record_off(place, search):
-    program = f"{SEARCHES[search]}\n{MODE}; torch.cuda.use()"
-    place.write("train.py", program)
+    place.write("train.py", f"{SEARCHES[search]}\n{MODE}; torch.cuda.use()")
     assert mode_of(place.command("run", "train.py")) == "full"
     answer = place.command("record", "-o", "run.pickle", "train.py", STUB_SNAPSHOT=SNAPSHOT)
     assert answer.returncode == 0, answer.stderr
@@ -79,7 +135,7 @@ def test_an_editable_pytorch_is_found(place):
     place.write("site/sitecustomize.py", EDITABLE.format(stub=str(STUB)))
     place.write("train.py", MODE + "; torch.cuda.use()")
     environment = {"PYTHONPATH": str(place.folder / "site"), "STUB_SNAPSHOT": SNAPSHOT}
-    assert mode_of(place.python("-c", MODE, DUCTILE_TORCH="1", **environment)) == "full"
+    assert mode_after(place, "", **environment) == "full"
     assert mode_of(place.command("run", "train.py", **environment)) == "full"
     assert place.command("record", "-o", "a.pickle", "train.py", **environment).returncode == 0
 
@@ -99,71 +155,6 @@ def test_finders_of_editable_installations_come_behind(place):
     path = os.pathsep.join([str(STUB), PACKAGES])
     answer = place.python("-S", "-c", textwrap.dedent(code), DUCTILE_TORCH="1", PYTHONPATH=path)
     assert mode_of(answer) == "True"
-
-
-def test_a_torch_that_is_loaded_when_it_is_first_looked_at_stays_so(place):
-    code = """
-        import importlib.util, os, sys
-        spec = importlib.util.find_spec("torch")
-        spec.loader = importlib.util.LazyLoader(spec.loader)
-        sys.modules["torch"] = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(sys.modules["torch"])
-        import colorsys
-        assert not os.path.exists(os.environ["STUB_LOG"])
-        sys.modules["torch"].cuda
-    """
-    assert mode_of(place.python("-c", textwrap.dedent(code) + MODE, DUCTILE_TORCH="1")) == "full"
-
-
-def test_a_finder_that_a_program_puts_first_stays_first(place):
-    code = """
-        import sys
-        class Finder:
-            find_spec = staticmethod(lambda name, path=None, target=None: None)
-        sys.meta_path.insert(0, Finder)
-        import colorsys
-        assert sys.meta_path.pop(0) is Finder
-    """
-    assert mode_of(place.python("-c", textwrap.dedent(code) + MODE, DUCTILE_TORCH="1")) == "full"
-
-
-def test_a_folder_called_torch_is_not_pytorch(place):
-    (place.folder / "torch").mkdir()
-    code = f"""
-        import sys, torch
-        assert torch.__spec__.origin is None
-        del sys.modules["torch"]
-        sys.path[sys.path.index("")] = {str(STUB)!r}
-    """
-    answer = place.python("-c", textwrap.dedent(code) + MODE, DUCTILE_TORCH="1", PYTHONPATH="")
-    assert mode_of(answer) == "full"
-
-
-def test_a_torch_that_cannot_be_imported_may_be_tried_again(place):
-    code = """
-        import os
-        log = os.environ.pop("STUB_LOG")
-        try:
-            import torch
-        except KeyError:
-            print("failed")
-        import sys
-        for name in [name for name in sys.modules if name.startswith("torch")]:
-            del sys.modules[name]
-        os.environ["STUB_LOG"] = log
-    """
-    answer = place.python("-c", textwrap.dedent(code) + MODE, DUCTILE_TORCH="1")
-    assert answer.stdout.split() == ["failed", "full"]
-
-
-def test_the_hook_leaves_with_the_first_torch(place):
-    code = (
-        "import importlib.util, sys; importlib.util.find_spec('torch'); import torch\n"
-        "assert type(torch.__spec__.loader).__name__ == 'SourceFileLoader'\n"
-        "assert torch.__loader__ is torch.__spec__.loader\n"
-        "print([f for f in sys.meta_path if type(f).__name__ == 'TorchFinder'])"
-    )
-    assert mode_of(place.python("-c", code, DUCTILE_TORCH="1")) == "[]"
 
 
 WAYS = {
@@ -273,8 +264,7 @@ def test_what_is_active_is_said_once_when_the_gpu_is_first_used(place):
 )
 def test_one_rank_speaks_for_all(place, environment, lines):
     answer = place.python("-c", USE, DUCTILE_TORCH="1", **environment)
-    assert answer.returncode == 0
-    assert len(answer.stderr.splitlines()) == lines, answer.stderr
+    assert (answer.returncode, len(answer.stderr.splitlines())) == (0, lines), answer.stderr
 
 
 def test_of_many_workers_one_speaks(place):
@@ -341,20 +331,18 @@ def test_memory_counts_and_not_its_absence_and_the_programs_own_status_wins(plac
     assert answer.returncode == status, answer.stderr
 
 
-def test_run_fails_where_an_allocator_takes_ductiles_place(place):
-    place.write(
-        "train.py", "import os, torch; os.environ['STUB_DISPLACED'] = '1'; torch.cuda.use()"
-    )
+@pytest.mark.parametrize(
+    ("environment", "said"),
+    [
+        ({"STUB_DISPLACED": "1"}, "Ductile is off: another allocator has taken its place"),
+        ({"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}, "has every tensor from cudaMalloc"),
+    ],
+)
+def test_run_fails_where_ductile_is_passed_by(place, environment, said):
+    place.write("train.py", f"import os; os.environ.update({environment!r}); {USE}")
     answer = place.command("run", "train.py")
     assert answer.returncode == 1
-    assert "WARNING: Ductile is off: another allocator has taken its place" in answer.stderr
-
-
-def test_run_fails_where_nothing_is_allocated_from_an_allocator(place):
-    place.write("train.py", USE)
-    answer = place.command("run", "train.py", PYTORCH_NO_CUDA_MEMORY_CACHING="1")
-    assert answer.returncode == 1
-    assert "PYTORCH_NO_CUDA_MEMORY_CACHING has every tensor from cudaMalloc" in answer.stderr
+    assert said in answer.stderr
 
 
 def test_run_is_content_with_a_child_that_ductile_serves(place):
@@ -449,8 +437,8 @@ def test_the_program_may_complete_what_the_environment_asked_for(place):
 
 def test_a_program_that_enables_before_it_imports_torch_goes_on(place):
     """enable() imports torch then, and the hook enables within that import."""
-    code = "from ductile_gpu.torch import enable, mode; enable(limit_bytes='1G'); print(mode())"
-    assert mode_of(place.python("-c", code, DUCTILE_TORCH="1")) == "full"
+    code = "from ductile_gpu.torch import enable; enable(limit_bytes='1G')"
+    assert mode_after(place, code) == "full"
     assert place.options()[-1] == "limit_bytes:1G"
 
 

@@ -5,28 +5,17 @@ behind its pluggable interface. test_torch_sleep.py has the same with PyTorch it
 from __future__ import annotations
 
 import ctypes
-import threading
 import warnings
 
 import fake_torch
 import pytest
+from running import at_once
 
 import ductile_gpu
 from ductile_gpu.torch import _plain, _tag_pools, _tags
 
 MIB = 1 << 20
-
-
-@pytest.fixture
-def torch(monkeypatch):
-    """PyTorch's own allocator, and Ductile beside it on a virtual GPU."""
-    monkeypatch.setenv("DUCTILE_CONF", "driver:virtual,sizes:tight")
-    monkeypatch.setattr(_plain, "_let_it_throw", lambda library: None)
-    found = fake_torch.put_into(monkeypatch.setitem)
-    yield found
-    _tags._pools.clear()
-    found.empty_cache()
-    assert not _tags.sleeping()
+torch = fake_torch.torch
 
 
 @pytest.fixture
@@ -176,16 +165,13 @@ def test_freed_tensors_give_their_memory_back_to_the_device(torch):
 
 
 def test_a_region_inside_a_region_counts_and_other_threads_are_outside(torch):
-    elsewhere = []
     with _tags.pool("outer"):
-        thread = threading.Thread(target=lambda: elsewhere.append(torch.tensor(MIB)))
-        thread.start()
-        thread.join()
+        elsewhere = at_once(lambda: torch.tensor(MIB))
         with _tags.pool("inner"):
             inner = torch.tensor(2 * MIB)
         outer = torch.tensor(4 * MIB)
     assert (live("outer"), live("inner"), torch.native_bytes) == (4 * MIB, 2 * MIB, MIB)
-    del inner, outer
+    del inner, outer, elsewhere
 
 
 def test_memory_made_outside_stays_awake_and_goes_back(torch):

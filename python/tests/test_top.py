@@ -4,12 +4,12 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import json
 import os
 import pty
 import resource
 import select
-import signal
 import socket
 import stat
 import subprocess
@@ -18,6 +18,8 @@ import textwrap
 import time
 
 import pytest
+from running import ductile_gpu as command
+from running import in_child
 
 import ductile_gpu
 from ductile_gpu._process import _live
@@ -36,12 +38,12 @@ def place(tmp_path, monkeypatch):
 
 
 def top(*words):
-    return subprocess.run(
-        [sys.executable, "-m", "ductile_gpu", "top", *map(str, words)],
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+    return command("top", *words)
+
+
+def seen(pid):
+    """What it tells of a process."""
+    return json.loads(top(pid, "--json").stdout)
 
 
 PROGRAM = """
@@ -184,7 +186,7 @@ def test_a_process_is_shown_by_stream(program):
 
 
 def test_the_groups_add_up_to_the_statistics(program):
-    found = json.loads(top(program().pid, "--json").stdout)
+    found = seen(program().pid)
     (allocator,) = found["allocators"]
     for state, field in (("live", "allocated_bytes"), ("free", "free_bytes")):
         total = sum(group["bytes"].get(state, 0) for group in allocator["groups"])
@@ -199,8 +201,8 @@ def test_all_processes_are_shown(program):
 
 
 def test_rates_are_against_the_picture_before(program):
-    (before,) = [json.loads(top("--json", program().pid).stdout)]
-    now = json.loads(json.dumps(before))
+    before = seen(program().pid)
+    now = copy.deepcopy(before)
     now["time"] += 2
     now["allocators"][0]["statistics"]["allocs"] += 100
     text = "\n".join(render([now], {before["pid"]: before}))
@@ -209,7 +211,7 @@ def test_rates_are_against_the_picture_before(program):
 
 
 def test_what_a_lack_of_memory_cost_is_shown_where_there_was_one(program):
-    now = json.loads(top("--json", program().pid).stdout)
+    now = seen(program().pid)
     assert "short of memory" not in "\n".join(render([now], {}))
     cost = {"waits": 2, "returns": 3, "returned_total_bytes": 4 * MIB}
     statistics = now["allocators"][0]["statistics"]
@@ -293,21 +295,12 @@ def test_what_an_earlier_process_of_that_number_left_is_cleaned_up(place, progra
 
 def test_a_forked_child_waits_for_no_lock_of_its_parent(place):
     with _live._lock:
-        child = os.fork()
-        if child == 0:
-            signal.alarm(20)
-            _live.stop()
-            ductile_gpu.listen().unlink()
-            os._exit(0)
-    assert os.waitpid(child, 0)[1] == 0
+        in_child(lambda: (_live.stop(), ductile_gpu.listen().unlink()))
 
 
 def test_a_forked_child_leaves_the_socket_to_its_parent(place):
     path = ductile_gpu.listen()
-    child = os.fork()
-    if child == 0:
-        os._exit(0 if _live._listener is None else 1)
-    assert os.waitpid(child, 0)[1] == 0
+    in_child(lambda: _live._listener is None)
     assert path.exists()
     assert top(os.getpid()).returncode == 0
 
@@ -342,7 +335,7 @@ def test_a_process_without_descriptors_can_be_watched_again_later(place):
 
 def test_listening_twice_is_one_socket(place, shared):
     assert ductile_gpu.listen() == ductile_gpu.listen()
-    found = json.loads(top(os.getpid(), "--json").stdout)
+    found = seen(os.getpid())
     assert [one["device"] for one in found["allocators"]] == [0]
 
 

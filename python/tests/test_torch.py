@@ -8,8 +8,6 @@ import os
 import re
 import subprocess
 import sys
-from pathlib import Path
-from typing import Callable
 
 import pytest
 
@@ -17,14 +15,15 @@ torch = pytest.importorskip("torch")
 if torch.version.cuda is None:
     pytest.skip("this PyTorch is built without CUDA", allow_module_level=True)
 
-from torch_server import HERE, ask, start, stop
+from running import python
+from torch_server import HERE
 
 from ductile_gpu.torch import _build, _conf, _surface
 
 # ---- The interface -----------------------------------------------------------------------------
 
 
-def test_every_virtual_function_of_the_installed_pytorch_is_accounted_for() -> None:
+def test_every_virtual_function_of_the_installed_pytorch_is_accounted_for():
     include = _build.describe_torch().include
     names = _surface.declared(include)
     assert {"allocate", "raw_alloc", "snapshot", "recordHistory", "emptyCache"} <= names
@@ -32,7 +31,7 @@ def test_every_virtual_function_of_the_installed_pytorch_is_accounted_for() -> N
     assert _surface.unknown(include) == frozenset()
 
 
-def test_a_new_virtual_function_is_noticed(tmp_path: Path) -> None:
+def test_a_new_virtual_function_is_noticed(tmp_path):
     for header in _surface.HEADERS:
         (tmp_path / header).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / header).write_text("", encoding="utf-8")
@@ -47,7 +46,7 @@ def test_a_new_virtual_function_is_noticed(tmp_path: Path) -> None:
     assert _surface.unknown(tmp_path) == {"defragment"}
 
 
-def test_the_adapter_overrides_what_the_header_declares(driver: Path) -> None:
+def test_the_adapter_overrides_what_the_header_declares(driver):
     """Whatever is in the vtable of the base and not ours would call PyTorch's default."""
     path = _build.compiled_path(_build.describe_torch())
     symbols = subprocess.run(["nm", "-C", str(path)], capture_output=True, text=True, check=True)
@@ -56,7 +55,7 @@ def test_the_adapter_overrides_what_the_header_declares(driver: Path) -> None:
     assert names <= own, names - own
 
 
-def test_the_adapter_brings_no_c_plus_plus_library_of_its_own() -> None:
+def test_the_adapter_brings_no_c_plus_plus_library_of_its_own():
     """Two in one process mix neither locales nor exceptions."""
     path = _build.compiled_path(_build.describe_torch())
     symbols = subprocess.run(
@@ -66,9 +65,7 @@ def test_the_adapter_brings_no_c_plus_plus_library_of_its_own() -> None:
     assert "_ZNSt6locale" not in symbols.stdout
 
 
-def test_an_interface_that_does_not_fit_is_refused_in_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interface_that_does_not_fit_is_refused_in_one_line(tmp_path, monkeypatch):
     monkeypatch.setenv("DUCTILE_CACHE", str(tmp_path))
     found = _build.describe_torch()
     with pytest.raises(_build.BuildError, match="does not compile against PyTorch") as caught:
@@ -77,14 +74,14 @@ def test_an_interface_that_does_not_fit_is_refused_in_one_line(
     assert not list(tmp_path.glob("torch-*.so"))
 
 
-def test_a_missing_compiler_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_missing_compiler_is_said(monkeypatch, tmp_path):
     monkeypatch.setenv("DUCTILE_CACHE", str(tmp_path))
     monkeypatch.setenv("CXX", str(tmp_path / "no-such-compiler"))
     with pytest.raises(_build.BuildError, match="no-such-compiler cannot be run"):
         _build.build(_build.describe_torch())
 
 
-def test_many_ranks_build_once(tmp_path: Path) -> None:
+def test_many_ranks_build_once(tmp_path):
     program = "from ductile_gpu.torch import _build; print(_build.build(_build.describe_torch()))"
     counting = tmp_path / "count-c++"
     log = tmp_path / "log"
@@ -108,7 +105,7 @@ def test_many_ranks_build_once(tmp_path: Path) -> None:
 # ---- The scripts for a GPU ---------------------------------------------------------------------
 
 
-def test_results_of_pytorchs_own_tests_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_results_of_pytorchs_own_tests_are_read(monkeypatch):
     monkeypatch.syspath_prepend(str(HERE / "torch_gpu"))
     import pytorch_tests
 
@@ -133,19 +130,7 @@ test_e (__main__.TestCuda.test_e) ... Segmentation"""
 # ---- Switching on ------------------------------------------------------------------------------
 
 
-def test_enabling_makes_ductile_the_allocator(play: Callable[[str], str]) -> None:
-    out = play(
-        """
-        print(torch.cuda.get_allocator_backend(), ductile_gpu.torch.mode())
-        print(ductile_gpu.torch.is_active())
-        ductile_gpu.torch.enable()
-        print(torch.cuda.is_initialized())
-        """
-    )
-    assert out.split() == ["ductile", "full", "True", "False"]
-
-
-def test_options_of_ductile_are_taken_and_wrong_ones_refused(driver: Path) -> None:
+def test_options_of_ductile_are_taken_and_wrong_ones_refused(driver):
     program = """
 import ductile_gpu.torch
 try:
@@ -156,16 +141,14 @@ print(ductile_gpu.torch.mode())
 ductile_gpu.torch.enable("full", limit_bytes="40G")
 print(ductile_gpu.torch.mode())
 """
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True
-    )
+    done = python("-c", program)
     assert "refused" in done.stdout
     assert "no_such_option" in done.stdout
     assert done.stdout.split()[-2:] == ["off", "full"]
 
 
 @pytest.mark.parametrize("mode", ["full", "plain"])
-def test_children_inherit_it(mode: str) -> None:
+def test_children_inherit_it(mode):
     from ductile_gpu.torch import child_environment
 
     program = "import torch, ductile_gpu.torch; print(ductile_gpu.torch.mode())"
@@ -174,33 +157,24 @@ def test_children_inherit_it(mode: str) -> None:
         f"print(subprocess.run([sys.executable, '-c', {program!r}], "
         "capture_output=True, text=True).stdout)"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", nested],
-        env=child_environment(mode),
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    done = python("-c", nested, **child_environment(mode))
     if mode == "plain" and "libductile_torch" in done.stderr:
         pytest.skip("this installation has no libductile_torch.so")
     assert done.stdout.strip() == mode, done.stderr
 
 
-def test_without_the_request_nothing_is_changed() -> None:
+def test_without_the_request_nothing_is_changed():
     from ductile_gpu.torch import child_environment
 
-    environment = {**child_environment(), "DUCTILE_TORCH": "0"}
     program = "import torch; print(torch.cuda.get_allocator_backend())"
-    done = subprocess.run(
-        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True
-    )
+    done = python("-c", program, **{**child_environment(), "DUCTILE_TORCH": "0"})
     assert done.stdout.strip() == "native"
 
 
 # ---- Settings ----------------------------------------------------------------------------------
 
 
-def test_settings_are_split_as_pytorch_splits_them() -> None:
+def test_settings_are_split_as_pytorch_splits_them():
     text = "expandable_segments:True, roundup_power2_divisions:[256:1,512:2,>:8],backend:native"
     assert _conf.parse(text) == {
         "expandable_segments": "True",
@@ -209,7 +183,7 @@ def test_settings_are_split_as_pytorch_splits_them() -> None:
     }
 
 
-def test_every_key_has_a_treatment() -> None:
+def test_every_key_has_a_treatment():
     text = "garbage_collection_threshold:0.8,max_split_size_mb:64,pinned_num_register_threads:4"
     kinds = {s.key: s.treatment for s in _conf.describe(text)}
     assert kinds == {
@@ -217,40 +191,3 @@ def test_every_key_has_a_treatment() -> None:
         "max_split_size_mb": _conf.Treatment.NEEDLESS,
         "pinned_num_register_threads": _conf.Treatment.HOST,
     }
-
-
-def test_another_allocator_is_refused() -> None:
-    with pytest.raises(ValueError, match="backend:cudaMallocAsync"):
-        _conf.check("backend:cudaMallocAsync")
-
-
-def test_rounding_is_pytorchs(driver: Path) -> None:
-    server = start(driver, PYTORCH_CUDA_ALLOC_CONF="roundup_power2_divisions:4")
-    out = ask(
-        server,
-        """
-        def count():
-            s = stats()
-            for key in ("allocated_bytes", "requested_bytes"):
-                found = s[key]["all"]
-                print(found["current"], found["allocated"], found["freed"])
-
-        a = alloc(5 * MIB + 1)
-        count()
-        free(a)
-        count()
-        torch._C._cuda_resetAccumulatedMemoryStats(0)
-        free(alloc(5 * MIB + 1))
-        count()
-        """,
-    )
-    stop(server)
-    held, asked = 6 << 20, (5 << 20) + 1
-    assert [int(x) for x in out.split()] == [
-        *(held, held, 0),
-        *(asked, asked, 0),
-        *(0, held, held),
-        *(0, asked, asked),
-        *(0, held, held),
-        *(0, asked, asked),
-    ]

@@ -5,12 +5,11 @@ from __future__ import annotations
 
 import fcntl
 import os
-import subprocess
-import sys
 import warnings
 from pathlib import Path
 
 import pytest
+from running import python
 
 torch = pytest.importorskip("torch")
 if torch.version.cuda is None:
@@ -63,9 +62,7 @@ def compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Compiler:
 # ---- Failures ----------------------------------------------------------------------------------
 
 
-def test_a_failure_is_remembered_until_the_compiler_changes(
-    cache: Path, compiler: Compiler
-) -> None:
+def test_a_failure_is_remembered_until_the_compiler_changes(cache, compiler):
     found = _build.describe_torch()
     compiler.write(FAILS)
     with pytest.raises(_build.BuildError, match=r"no such thing; all of it is in .*failed$"):
@@ -85,22 +82,20 @@ def test_a_failure_is_remembered_until_the_compiler_changes(
     assert _build.describe_adapter() == str(next(cache.glob("*.so")))
 
 
-def test_a_compiler_that_is_too_old_is_told_apart(cache: Path, compiler: Compiler) -> None:
+def test_a_compiler_that_is_too_old_is_told_apart(cache, compiler):
     compiler.write("echo \"c++: error: unrecognized option '-std=c++20'\" >&2; exit 1")
     found = _build.describe_torch()._replace(minor=15)
     with pytest.raises(_build.BuildError, match=r"it needs a compiler for C\+\+20 \(GCC 10, Clang"):
         _build.build(found)
 
 
-def test_a_compiler_that_says_nothing_is_called_so(cache: Path, compiler: Compiler) -> None:
+def test_a_compiler_that_says_nothing_is_called_so(cache, compiler):
     compiler.write("exit 1")
     with pytest.raises(_build.BuildError, match=r"\d: the compiler says nothing; all of it is in"):
         _build.build(_build.describe_torch()._replace(version="2.15.0", minor=15))
 
 
-def test_what_is_known_already_is_not_said_by_each_rank(
-    cache: Path, compiler: Compiler, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_known_already_is_not_said_by_each_rank(cache, compiler, monkeypatch):
     monkeypatch.setattr(_plain, "install", lambda options: None)
     compiler.write(FAILS)
     said = []
@@ -115,12 +110,12 @@ def test_what_is_known_already_is_not_said_by_each_rank(
     assert compiler.calls == 1
 
 
-def test_without_pytorch_there_is_one_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_pytorch_there_is_one_error(monkeypatch):
     code = (
         "import sys; sys.modules['torch'] = None\n"
         "import ductile_gpu.torch; ductile_gpu.torch.enable()"
     )
-    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    answer = python("-c", code)
     assert answer.stderr.count("Traceback") == 1
     assert answer.stderr.strip().splitlines()[-1].startswith("ModuleNotFoundError")
 
@@ -139,9 +134,7 @@ def test_without_pytorch_there_is_one_error(monkeypatch: pytest.MonkeyPatch) -> 
         (0o755, 0o1777, "because other users can write .*place"),
     ],
 )
-def test_what_others_can_write_is_not_loaded(
-    tmp_path: Path, file_mode: int, folder_mode: int, fault: str | None
-) -> None:
+def test_what_others_can_write_is_not_loaded(tmp_path, file_mode, folder_mode, fault):
     folder = tmp_path / "place"
     folder.mkdir()
     planted = folder / "torch-adapter.so"
@@ -155,7 +148,7 @@ def test_what_others_can_write_is_not_loaded(
             _build.check_trusted(planted)
 
 
-def test_a_folder_above_that_everybody_can_write_is_seen(tmp_path: Path) -> None:
+def test_a_folder_above_that_everybody_can_write_is_seen(tmp_path):
     folder = tmp_path / "scratch" / "place"
     folder.mkdir(parents=True)
     (folder / "torch-adapter.so").write_bytes(b"")
@@ -167,7 +160,7 @@ def test_a_folder_above_that_everybody_can_write_is_seen(tmp_path: Path) -> None
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
-def test_another_user_s_file_is_not_loaded(tmp_path: Path) -> None:
+def test_another_user_s_file_is_not_loaded(tmp_path):
     planted = tmp_path / "torch-adapter.so"
     planted.write_bytes(b"")
     _build.check_trusted(planted)
@@ -176,7 +169,7 @@ def test_another_user_s_file_is_not_loaded(tmp_path: Path) -> None:
         _build.check_trusted(planted)
 
 
-def test_the_cache_is_a_folder_of_one_user(cache: Path, tmp_path: Path) -> None:
+def test_the_cache_is_a_folder_of_one_user(cache, tmp_path):
     assert _build._writable_cache() == cache
     assert cache.stat().st_mode & 0o777 == 0o700
     cache.chmod(0o777)
@@ -188,7 +181,7 @@ def test_the_cache_is_a_folder_of_one_user(cache: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a link away")
-def test_another_user_s_link_is_not_followed(cache: Path, tmp_path: Path) -> None:
+def test_another_user_s_link_is_not_followed(cache, tmp_path):
     mine = tmp_path / "mine"
     mine.mkdir(mode=0o700)
     cache.symlink_to(mine)
@@ -197,9 +190,7 @@ def test_another_user_s_link_is_not_followed(cache: Path, tmp_path: Path) -> Non
     assert _build._writable_cache() != cache
 
 
-def test_a_lock_is_not_waited_for_for_ever(
-    cache: Path, compiler: Compiler, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_lock_is_not_waited_for_for_ever(cache, compiler, monkeypatch):
     monkeypatch.setattr(_build, "PATIENCE", 0.2)
     cache.mkdir(mode=0o700)
     with open(cache / ".lock", "a", encoding="utf-8") as lock:
@@ -212,9 +203,7 @@ def test_a_lock_is_not_waited_for_for_ever(
 # ---- Adapters that were made beforehand --------------------------------------------------------
 
 
-def test_a_carried_adapter_needs_no_compiler(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_carried_adapter_needs_no_compiler(tmp_path, monkeypatch):
     monkeypatch.setattr(_build, "CARRIED", tmp_path)
     monkeypatch.setenv("CXX", str(tmp_path / "no-such-compiler"))
     found = _build.describe_torch()
@@ -226,9 +215,7 @@ def test_a_carried_adapter_needs_no_compiler(
     assert _build.adapter_path(found) == Path("named")
 
 
-def test_where_a_carried_adapter_cannot_be_loaded_it_is_compiled(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_where_a_carried_adapter_cannot_be_loaded_it_is_compiled(tmp_path, monkeypatch):
     monkeypatch.setattr(_build, "CARRIED", tmp_path / "built")
     monkeypatch.setenv("DUCTILE_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("CXX", str(tmp_path / "no-such-compiler"))
@@ -239,7 +226,7 @@ def test_where_a_carried_adapter_cannot_be_loaded_it_is_compiled(
         _install._load_any(found)
 
 
-def test_a_carried_adapter_is_for_one_interface(tmp_path: Path) -> None:
+def test_a_carried_adapter_is_for_one_interface(tmp_path):
     found = _build.describe_torch()
     patch = found._replace(version=f"{found.version}.post9")
     assert _build.carried_name(patch) == _build.carried_name(found)

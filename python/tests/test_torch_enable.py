@@ -3,12 +3,11 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
+from running import in_child
 
 from ductile_gpu.torch import _install, _plain
 
@@ -26,7 +25,7 @@ class Adapter:
     ductile_torch_is_gathering = staticmethod(_succeed)
 
 
-def test_a_history_that_cannot_go_on_leaves_ductile_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_history_that_cannot_go_on_leaves_ductile_on(monkeypatch):
     def fail(*_: object, **__: object) -> None:
         raise RuntimeError("no such context")
 
@@ -49,7 +48,7 @@ def test_a_history_that_cannot_go_on_leaves_ductile_on(monkeypatch: pytest.Monke
     assert _install.adapter() is made
 
 
-def test_a_library_that_cannot_be_prepared_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_library_that_cannot_be_prepared_is_not_kept(monkeypatch):
     def fail(loaded: object) -> None:
         raise OSError("no libc10")
 
@@ -61,9 +60,6 @@ def test_a_library_that_cannot_be_prepared_is_not_kept(monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize("module", [_install, _plain])
-def test_a_child_does_not_wait_for_a_thread_of_its_parent(module: Any) -> None:
+def test_a_child_does_not_wait_for_a_thread_of_its_parent(module):
     with module._lock:
-        child = os.fork()
-        if child == 0:
-            os._exit(0 if module._lock.acquire(blocking=False) else 1)
-    assert os.waitpid(child, 0)[1] == 0
+        in_child(lambda: module._lock.acquire(blocking=False))

@@ -13,21 +13,11 @@ import pytest
 import ductile_gpu
 import ductile_gpu.vllm as plugin
 from ductile_gpu._binding import _abi
-from ductile_gpu.torch import _plain, _tags
+from ductile_gpu.torch import _tag_pools, _tags
 from ductile_gpu.vllm._allocator import SleepAllocator
 
 MIB = 1 << 20
-
-
-@pytest.fixture
-def torch(monkeypatch):
-    monkeypatch.setenv("DUCTILE_CONF", "driver:virtual,sizes:tight,limit_bytes:1G")
-    monkeypatch.delenv("DUCTILE_VLLM", raising=False)
-    monkeypatch.setattr(_plain, "_let_it_throw", lambda library: None)
-    found = fake_torch.put_into(monkeypatch.setitem)
-    yield found
-    found.empty_cache()
-    assert not _tags.sleeping()
+torch = fake_torch.torch
 
 
 @pytest.fixture
@@ -132,7 +122,7 @@ def test_another_policy_for_what_sleeps_is_told_of_and_the_first_holds(vllm, tor
 def test_a_wake_without_room_changes_nothing_and_is_a_runtime_error(vllm, torch):
     engine = Engine(vllm, torch)
     engine.worker.sleep(1)
-    (allocator,) = _plain_allocators()
+    (allocator,) = _tag_pools.allocators().values()
     allocator.set_limit("100M")
     with pytest.raises(RuntimeError, match="more"):
         engine.worker.wake_up()
@@ -141,12 +131,6 @@ def test_a_wake_without_room_changes_nothing_and_is_a_runtime_error(vllm, torch)
     allocator.set_limit("1G")
     engine.worker.wake_up()
     assert engine.held() == ALL
-
-
-def _plain_allocators():
-    from ductile_gpu.torch._tag_pools import allocators
-
-    return allocators().values()
 
 
 def test_memory_of_a_discarded_model_goes_back(vllm, torch):

@@ -16,6 +16,7 @@ import pytest
 
 HERE = Path(__file__).parent
 PRELUDE = HERE / "torch_adapter"
+SKIPPED = 77
 
 
 @pytest.fixture(scope="session")
@@ -41,8 +42,8 @@ def runtime(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return output
 
 
-def start(driver: Path, prelude: str = "prelude", **environment: str) -> subprocess.Popen[str]:
-    """A process that has Ductile as PyTorch's allocator on a virtual GPU, and runs programs."""
+def start(driver: Path, prelude: str, **environment: str) -> subprocess.Popen[str]:
+    """A process that runs programs behind a prelude."""
     changed = {**os.environ, **environment}
     changed.pop("DUCTILE_CONF", None)
     paths = [str(PRELUDE), str(HERE), changed.get("PYTHONPATH", "")]
@@ -63,37 +64,27 @@ def ask(server: subprocess.Popen[str], program: str) -> str:
     server.stdin.write(json.dumps(textwrap.dedent(program)) + "\n")
     server.stdin.flush()
     status, output = json.loads(server.stdout.readline())
+    if status == SKIPPED:
+        pytest.skip(output)
     assert status == 0, output
     return str(output)
 
 
-def stop(server: subprocess.Popen[str]) -> None:
-    assert server.stdin is not None
-    server.stdin.close()
-    server.wait(60)
-
-
 @pytest.fixture(scope="session")
-def server(driver: Path) -> Iterator[subprocess.Popen[str]]:
-    started = start(driver)
-    yield started
-    stop(started)
+def servers(request: pytest.FixtureRequest, driver: Path) -> Iterator[Callable[..., str]]:
+    """Runs a program behind a prelude, in an environment; returns what it printed."""
+    started: dict[tuple[str, ...], subprocess.Popen[str]] = {}
 
+    def play(prelude: str, program: str, **environment: str) -> str:
+        key = (prelude, *environment.items())
+        if key not in started:
+            if prelude == "late_prelude":
+                environment["LD_PRELOAD"] = str(request.getfixturevalue("runtime"))
+            started[key] = start(driver, prelude, **environment)
+        return ask(started[key], program)
 
-@pytest.fixture
-def play(server: subprocess.Popen[str]) -> Callable[[str], str]:
-    """Runs a program on Ductile; returns what it printed."""
-    return lambda program: ask(server, program)
-
-
-@pytest.fixture(scope="session")
-def late_server(driver: Path, runtime: Path) -> Iterator[subprocess.Popen[str]]:
-    started = start(driver, "late_prelude", LD_PRELOAD=str(runtime))
-    yield started
-    stop(started)
-
-
-@pytest.fixture
-def late(late_server: subprocess.Popen[str]) -> Callable[[str], str]:
-    """Runs a program with CUDA in use and PyTorch's own allocator; returns what it printed."""
-    return lambda program: ask(late_server, program)
+    yield play
+    for server in started.values():
+        assert server.stdin is not None
+        server.stdin.close()
+        server.wait(60)

@@ -61,7 +61,17 @@ def index_of(step: int) -> int:
 WORDS, LENGTH, TOKENS = 2048, 128, 16
 
 
-class OnGpu:
+class Side:
+    """Of a generator: it has no state but the weights, and what it says is for the test alone."""
+
+    def restore(self, step: int) -> None:
+        """To what it was after the step."""
+
+    def share(self, step: int) -> None:
+        """Leaves the step's result to the other side."""
+
+
+class OnGpu(Side):
     """Parameters, and memory of 0.8 of the cap that each turn uses and looks at."""
 
     shared_bytes = 0  # of one step; set once the model is known
@@ -163,9 +173,6 @@ class Generator(OnGpu):
         with self.memory.pool("cache", contents="drop"):
             self.cache = self.torch.zeros(self.rest_items, dtype=self.torch.int32, device="cuda")
 
-    def restore(self, step: int) -> None:
-        """It has no state but the weights."""
-
     def turn(self, step: int) -> str:
         if step != self.loaded:  # otherwise those that slept
             self.spread(self.shared[step % 2, 0], self.parameters)
@@ -187,14 +194,11 @@ class Generator(OnGpu):
             x = block(x)
         return m.head(m.norm(x[:, -1:])).argmax(-1)
 
-    def share(self, step: int) -> None:
-        """What it says is for the test alone."""
-
 
 # ---- With bytes --------------------------------------------------------------------------------
 
 
-class OnVirtualGpu:
+class OnVirtualGpu(Side):
     """A byte for each tensor. Each process has its own device, and is told what the other holds."""
 
     shared_bytes = 4
@@ -262,18 +266,12 @@ class VirtualGenerator(OnVirtualGpu):
     contents: ClassVar[dict[str, Any]] = {"weights": "keep", "rest": "drop"}
     loaded = 0
 
-    def restore(self, step: int) -> None:
-        """It has no state but the weights."""
-
     def turn(self, step: int) -> str:
         if step != self.loaded:
             self.write("weights", self.shared[4 * (step % 2)])
             self.loaded = step
         self.write("rest", index_of(step))
         return f"{index_of(step)} {self.read('weights') * 3 + 1} {self.read('rest')}"
-
-    def share(self, step: int) -> None:
-        """What it says is for the test alone."""
 
 
 # ---- A side ------------------------------------------------------------------------------------

@@ -67,6 +67,11 @@ cudaStream_t stream_of(unsigned long long stream) {
 
 #define API extern "C" __attribute__((visibility("default")))
 
+#define POOL_CALL(name, ...)                                                                       \
+    API const char *name(unsigned long long first, unsigned long long second) {                    \
+        return guarded([&] { __VA_ARGS__; });                                                      \
+    }
+
 API const char *probe_alloc(size_t size, unsigned long long stream, void **out) {
     return guarded([&] { *out = caching::raw_alloc_with_stream(size, stream_of(stream)); });
 }
@@ -164,16 +169,6 @@ API const char *probe_pool_begin(unsigned long long first, unsigned long long se
     });
 }
 
-/* As cudagraph trees do for what a stream allocates outside of captures. */
-API const char *probe_pool_begin_for_stream(unsigned long long first, unsigned long long second,
-                                            unsigned long long stream) {
-    return guarded([&] {
-        caching::beginAllocateToPool(0, {first, second}, [stream](cudaStream_t asked) {
-            return asked == stream_of(stream);
-        });
-    });
-}
-
 /* The filter throws as often as *times says, then it is the calling thread's. */
 API const char *probe_pool_begin_throwing(unsigned long long first, unsigned long long second,
                                           int *times) {
@@ -186,13 +181,8 @@ API const char *probe_pool_begin_throwing(unsigned long long first, unsigned lon
     });
 }
 
-API const char *probe_pool_end(unsigned long long first, unsigned long long second) {
-    return guarded([&] { caching::endAllocateToPool(0, {first, second}); });
-}
-
-API const char *probe_pool_release(unsigned long long first, unsigned long long second) {
-    return guarded([&] { caching::releasePool(0, {first, second}); });
-}
+POOL_CALL(probe_pool_end, caching::endAllocateToPool(0, {first, second}))
+POOL_CALL(probe_pool_release, caching::releasePool(0, {first, second}))
 
 API int probe_pool_uses(unsigned long long first, unsigned long long second) {
     return caching::getPoolUseCount(0, {first, second});
@@ -202,9 +192,7 @@ namespace {
 std::shared_ptr<caching::AllocatorState> state;
 }
 
-API const char *probe_checkpoint(unsigned long long first, unsigned long long second) {
-    return guarded([&] { state = caching::getCheckpointState(0, {first, second}); });
-}
+POOL_CALL(probe_checkpoint, state = caching::getCheckpointState(0, {first, second}))
 
 /* Restores the checkpoint; the blocks become the caller's. */
 API const char *probe_restore(size_t *freed, size_t *allocated) {
@@ -298,14 +286,6 @@ API const char *probe_end_capture(void *stream) {
         C10_CUDA_CHECK(cudaStreamEndCapture(static_cast<cudaStream_t>(stream), &graph));
         caching::endAllocateToPool(0, kCaptured);
         caching::releasePool(0, kCaptured);
-    });
-}
-
-/* Has native look for memory, as what it serves itself does. */
-API const char *probe_native_alloc(void *allocator, size_t size) {
-    return guarded([&] {
-        auto *native = static_cast<caching::CUDAAllocator *>(allocator);
-        native->raw_delete(native->raw_alloc_with_stream(size, nullptr));
     });
 }
 

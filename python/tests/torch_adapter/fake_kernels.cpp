@@ -2,7 +2,8 @@
 /*
  * What a whole training asks of CUDA beside what fake_runtime.cpp has, in the same library: BLAS,
  * questions about kernels, pinned memory. Nothing is computed, and every answer is that
- * it went well: a program then allocates and frees as it does on a GPU, and its losses mean nothing.
+ * it went well: a program then allocates and frees as it does on a GPU, and its losses mean
+ * nothing.
  */
 #include <cuda_runtime_api.h>
 
@@ -10,6 +11,11 @@
 #include <cstring>
 
 #define API extern "C" __attribute__((visibility("default")))
+#define DO(name, parameters, ...)                                                                  \
+    API cudaError_t name parameters {                                                              \
+        __VA_ARGS__;                                                                               \
+        return cudaSuccess;                                                                        \
+    }
 
 /* ---- Kernels and pinned memory -------------------------------------------------------------- */
 
@@ -21,21 +27,11 @@ API cudaError_t cudaFuncGetAttributes(cudaFuncAttributes *out, const void *) {
     return cudaSuccess;
 }
 
-API cudaError_t cudaFuncSetAttribute(const void *, cudaFuncAttribute, int) {
-    return cudaSuccess;
-}
-
-API cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, const void *, int,
-                                                              size_t) {
-    *blocks = 1;
-    return cudaSuccess;
-}
-
-API cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int *blocks, const void *,
-                                                                       int, size_t, unsigned int) {
-    *blocks = 1;
-    return cudaSuccess;
-}
+DO(cudaFuncSetAttribute, (const void *, cudaFuncAttribute, int), )
+DO(cudaOccupancyMaxActiveBlocksPerMultiprocessor, (int *blocks, const void *, int, size_t),
+   *blocks = 1)
+DO(cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags,
+   (int *blocks, const void *, int, size_t, unsigned int), *blocks = 1)
 
 API cudaError_t cudaDeviceGetAttribute(int *value, cudaDeviceAttr wanted, int) {
     switch (wanted) {
@@ -55,25 +51,16 @@ API cudaError_t cudaHostAlloc(void **out, size_t size, unsigned int) {
     return *out ? cudaSuccess : cudaErrorMemoryAllocation;
 }
 
-API cudaError_t cudaFreeHost(void *ptr) {
-    std::free(ptr);
-    return cudaSuccess;
-}
-
-API cudaError_t cudaPointerGetAttributes(cudaPointerAttributes *out, const void *) {
-    std::memset(out, 0, sizeof *out);
-    out->type = cudaMemoryTypeUnregistered;
-    return cudaSuccess;
-}
+DO(cudaFreeHost, (void *ptr), std::free(ptr))
+DO(cudaPointerGetAttributes, (cudaPointerAttributes * out, const void *),
+   std::memset(out, 0, sizeof *out);
+   out->type = cudaMemoryTypeUnregistered)
 
 API cudaError_t cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t stream, unsigned int) {
     return cudaEventRecord(event, stream);
 }
 
-API cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t, cudaEvent_t) {
-    *ms = 1;
-    return cudaSuccess;
-}
+DO(cudaEventElapsedTime, (float *ms, cudaEvent_t, cudaEvent_t), *ms = 1)
 
 /* ---- BLAS ----------------------------------------------------------------------------------- */
 

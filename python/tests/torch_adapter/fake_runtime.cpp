@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A CUDA runtime without a GPU, to be preloaded, under the name of the driver's library: PyTorch's
- * own allocator, streams, events, pools and captures then work. Copies are made, kernels do nothing,
- * and work is done the moment it is issued.
+ * own allocator, streams, events, pools and captures then work. Copies are made, kernels do
+ * nothing, and work is done the moment it is issued.
  */
 #include <cuda_runtime_api.h>
 
@@ -15,6 +15,11 @@
 #include <mutex>
 
 #define API extern "C" __attribute__((visibility("default")))
+#define DO(name, parameters, ...)                                                                  \
+    API cudaError_t name parameters {                                                              \
+        __VA_ARGS__;                                                                               \
+        return cudaSuccess;                                                                        \
+    }
 
 namespace {
 
@@ -84,23 +89,14 @@ API int cuCtxGetCurrent(void **context) {
 
 /* ---- Devices -------------------------------------------------------------------------------- */
 
-API cudaError_t cudaGetDeviceCount(int *count) {
-    *count = kDevices;
-    return cudaSuccess;
-}
-
-API cudaError_t cudaGetDevice(int *device) {
-    *device = 0;
-    return cudaSuccess;
-}
+DO(cudaGetDeviceCount, (int *count), *count = kDevices)
+DO(cudaGetDevice, (int *device), *device = 0)
 
 API cudaError_t cudaSetDevice(int device) {
     return device == 0 ? cudaSuccess : fail(cudaErrorInvalidDevice);
 }
 
-API cudaError_t cudaInitDevice(int, unsigned int, unsigned int) {
-    return cudaSuccess;
-}
+DO(cudaInitDevice, (int, unsigned int, unsigned int), )
 
 #undef cudaGetDeviceProperties
 static cudaError_t fill_properties(cudaDeviceProp *out, int device) {
@@ -134,37 +130,13 @@ API cudaError_t cudaGetDeviceProperties_v2(cudaDeviceProp *out, int device) {
     return fill_properties(out, device);
 }
 
-API cudaError_t cudaDriverGetVersion(int *version) {
-    *version = CUDART_VERSION;
-    return cudaSuccess;
-}
-
-API cudaError_t cudaDeviceCanAccessPeer(int *can, int, int) {
-    *can = 0;
-    return cudaSuccess;
-}
-
-API cudaError_t cudaDeviceEnablePeerAccess(int, unsigned int) {
-    return cudaSuccess;
-}
-
-API cudaError_t cudaDeviceDisablePeerAccess(int) {
-    return cudaSuccess;
-}
-
-API cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *greatest) {
-    *least = 0;
-    *greatest = -5;
-    return cudaSuccess;
-}
-
-API cudaError_t cudaDeviceSynchronize(void) {
-    return cudaSuccess;
-}
-
-API cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode *) {
-    return cudaSuccess;
-}
+DO(cudaDriverGetVersion, (int *version), *version = CUDART_VERSION)
+DO(cudaDeviceCanAccessPeer, (int *can, int, int), *can = 0)
+DO(cudaDeviceEnablePeerAccess, (int, unsigned int), )
+DO(cudaDeviceDisablePeerAccess, (int), )
+DO(cudaDeviceGetStreamPriorityRange, (int *least, int *greatest), *least = 0; *greatest = -5)
+DO(cudaDeviceSynchronize, (void), )
+DO(cudaThreadExchangeStreamCaptureMode, (cudaStreamCaptureMode *), )
 
 API cudaError_t cudaGetLastError(void) {
     cudaError_t error = latest;
@@ -221,17 +193,15 @@ API cudaError_t cudaFree(void *ptr) {
 static char *bytes_of(const void *ptr) {
     constexpr uintptr_t kVirtual = uintptr_t{1} << 48;
     constexpr size_t kRoom = size_t{1} << 40;
-    static char *const room = static_cast<char *>(
-        mmap(nullptr, kRoom, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
-             -1, 0));
+    static char *const room =
+        static_cast<char *>(mmap(nullptr, kRoom, PROT_READ | PROT_WRITE,
+                                 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
     const auto at = reinterpret_cast<uintptr_t>(ptr);
     return at < kVirtual ? reinterpret_cast<char *>(at) : room + (at - kVirtual) % kRoom;
 }
 
-API cudaError_t cudaMemcpy(void *to, const void *from, size_t size, cudaMemcpyKind) {
-    std::memmove(bytes_of(to), bytes_of(from), size);
-    return cudaSuccess;
-}
+DO(cudaMemcpy, (void *to, const void *from, size_t size, cudaMemcpyKind),
+   std::memmove(bytes_of(to), bytes_of(from), size))
 
 API cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t size, cudaMemcpyKind kind,
                                 cudaStream_t) {
@@ -254,66 +224,30 @@ API cudaError_t cudaMemsetAsync(void *ptr, int value, size_t size, cudaStream_t)
     return cudaSuccess;
 }
 
-API cudaError_t cudaIpcGetMemHandle(cudaIpcMemHandle_t *handle, void *ptr) {
-    std::memset(handle, 0, sizeof *handle);
-    std::memcpy(handle, &ptr, sizeof ptr);
-    return cudaSuccess;
-}
-
-API cudaError_t cudaIpcOpenMemHandle(void **out, cudaIpcMemHandle_t handle, unsigned int) {
-    std::memcpy(out, &handle, sizeof *out);
-    return cudaSuccess;
-}
-
-API cudaError_t cudaIpcCloseMemHandle(void *) {
-    return cudaSuccess;
-}
-
-API cudaError_t cudaLaunchKernel(const void *, dim3, dim3, void **, size_t, cudaStream_t) {
-    return cudaSuccess;
-}
+DO(cudaIpcGetMemHandle, (cudaIpcMemHandle_t * handle, void *ptr),
+   std::memset(handle, 0, sizeof *handle);
+   std::memcpy(handle, &ptr, sizeof ptr))
+DO(cudaIpcOpenMemHandle, (void **out, cudaIpcMemHandle_t handle, unsigned int),
+   std::memcpy(out, &handle, sizeof *out))
+DO(cudaIpcCloseMemHandle, (void *), )
+DO(cudaLaunchKernel, (const void *, dim3, dim3, void **, size_t, cudaStream_t), )
 
 /* ---- Streams and events --------------------------------------------------------------------- */
 
-API cudaError_t cudaStreamCreateWithPriority(cudaStream_t *out, unsigned int, int) {
-    *out = reinterpret_cast<cudaStream_t>(new Stream());
-    return cudaSuccess;
-}
-
-API cudaError_t cudaStreamQuery(cudaStream_t) {
-    return cudaSuccess;
-}
-
-API cudaError_t cudaStreamSynchronize(cudaStream_t) {
-    return cudaSuccess;
-}
-
-API cudaError_t cudaStreamWaitEvent(cudaStream_t, cudaEvent_t, unsigned int) {
-    return cudaSuccess;
-}
+DO(cudaStreamCreateWithPriority, (cudaStream_t * out, unsigned int, int),
+   *out = reinterpret_cast<cudaStream_t>(new Stream()))
+DO(cudaStreamQuery, (cudaStream_t), )
+DO(cudaStreamSynchronize, (cudaStream_t), )
+DO(cudaStreamWaitEvent, (cudaStream_t, cudaEvent_t, unsigned int), )
 
 API cudaError_t cudaEventCreateWithFlags(cudaEvent_t *out, unsigned int) {
     return make_handle(out);
 }
 
-API cudaError_t cudaEventDestroy(cudaEvent_t event) {
-    delete reinterpret_cast<char *>(event);
-    return cudaSuccess;
-}
-
-API cudaError_t cudaEventRecord(cudaEvent_t, cudaStream_t) {
-    runtime().event_calls++;
-    return cudaSuccess;
-}
-
-API cudaError_t cudaEventQuery(cudaEvent_t) {
-    runtime().event_calls++;
-    return cudaSuccess;
-}
-
-API cudaError_t cudaEventSynchronize(cudaEvent_t) {
-    return cudaSuccess;
-}
+DO(cudaEventDestroy, (cudaEvent_t event), delete reinterpret_cast<char *>(event))
+DO(cudaEventRecord, (cudaEvent_t, cudaStream_t), runtime().event_calls++)
+DO(cudaEventQuery, (cudaEvent_t), runtime().event_calls++)
+DO(cudaEventSynchronize, (cudaEvent_t), )
 
 /* ---- Captures and graphs -------------------------------------------------------------------- */
 
@@ -386,21 +320,7 @@ API cudaError_t cudaGraphInstantiate(cudaGraphExec_t *out, cudaGraph_t, unsigned
     return make_handle(out);
 }
 
-API cudaError_t cudaGraphGetNodes(cudaGraph_t, cudaGraphNode_t *, size_t *count) {
-    *count = 1;
-    return cudaSuccess;
-}
-
-API cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
-    delete reinterpret_cast<char *>(graph);
-    return cudaSuccess;
-}
-
-API cudaError_t cudaGraphExecDestroy(cudaGraphExec_t graph) {
-    delete reinterpret_cast<char *>(graph);
-    return cudaSuccess;
-}
-
-API cudaError_t cudaGraphLaunch(cudaGraphExec_t, cudaStream_t) {
-    return cudaSuccess;
-}
+DO(cudaGraphGetNodes, (cudaGraph_t, cudaGraphNode_t *, size_t *count), *count = 1)
+DO(cudaGraphDestroy, (cudaGraph_t graph), delete reinterpret_cast<char *>(graph))
+DO(cudaGraphExecDestroy, (cudaGraphExec_t graph), delete reinterpret_cast<char *>(graph))
+DO(cudaGraphLaunch, (cudaGraphExec_t, cudaStream_t), )

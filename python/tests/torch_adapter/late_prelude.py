@@ -1,39 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
+# ruff: noqa: F401, F403
 """PyTorch with its own allocator, on a CUDA runtime without a GPU (fake_runtime.cpp), in a program
 that enables Ductile later: on a virtual GPU."""
 
 from __future__ import annotations
 
 import ctypes
-import os
-import sys
 import threading
 from typing import Any, Callable
 
-os.environ.setdefault("DUCTILE_CONF", "driver:virtual,sizes:tight")
+from common import *
+from common import MIB, _install, ductile_gpu, torch
 
-import torch
+from ductile_gpu.torch import _build
 
-import ductile_gpu.torch
-from ductile_gpu._binding._core import Allocator
-from ductile_gpu.torch import _build, _install
-
-MIB = 1 << 20
 ON_VIRTUAL_GPU = 1 << 48  # its addresses begin there; those of the runtime end below
 
 runtime = ctypes.CDLL(None)
 runtime.fake_used.restype = ctypes.c_size_t
-driver = ctypes.CDLL(sys.argv[1])
 _build.build(_build.describe_torch())
 enable, disable = ductile_gpu.torch.enable, ductile_gpu.torch.disable
-
-
-def call(name: str, *arguments: Any) -> None:
-    function = getattr(driver, name)
-    function.restype = ctypes.c_char_p
-    message = function(*arguments)
-    if message:
-        raise RuntimeError(message.decode())
+empty_cache = torch.cuda.empty_cache
 
 
 def tensor(mib: int) -> torch.Tensor:
@@ -50,24 +37,9 @@ def stat(key: str) -> int:
     return int(torch.cuda.memory_stats()[f"{key}.all.current"])
 
 
-def library() -> Allocator:
-    adapter = _install.adapter()
-    assert adapter is not None
-    return Allocator.borrow(adapter.ductile_torch_allocator(0) or 0)
-
-
 def native_bytes() -> int:
     """What native holds from the driver."""
     return int(runtime.fake_used())
-
-
-def in_thread(work: Callable[[], Any]) -> Any:
-    out: list[Any] = []
-    thread = threading.Thread(target=lambda: out.append(work()))
-    thread.start()
-    thread.join(60)
-    assert out, "the thread failed, or goes on"
-    return out[0]
 
 
 class Paused:

@@ -1,39 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
+# ruff: noqa: F403
 """Ductile as PyTorch's allocator on a virtual GPU, driven below the level that needs a real one."""
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
-import os
 import pickle
-import sys
+from collections.abc import Iterator
 from typing import Any
 
-# Handles of 2 MiB, however much room there is: tests count what is held to the byte.
-os.environ.setdefault("DUCTILE_CONF", "driver:virtual,sizes:tight")
-
-import torch
-
-import ductile_gpu.torch
-from ductile_gpu._binding._core import Allocator
-from ductile_gpu.torch import _install
-
-MIB = 1 << 20
+from common import *
+from common import MIB, _install, call, ductile_gpu, random, torch
 
 ductile_gpu.torch.enable("full")
 adapter = _install.adapter()
 assert adapter is not None
 _install.call(adapter.ductile_torch_init, 1)
-
-driver = ctypes.CDLL(sys.argv[1])
-
-
-def call(name: str, *arguments: Any) -> None:
-    function = getattr(driver, name)
-    function.restype = ctypes.c_char_p
-    message = function(*arguments)
-    if message:
-        raise RuntimeError(message.decode())
+empty_cache = torch._C._cuda_emptyCache
 
 
 def alloc(size: int, stream: int = 0) -> int:
@@ -67,18 +51,54 @@ def snapshot() -> dict[str, Any]:
     return found
 
 
-def library() -> Allocator:
-    """The library's allocator of device 0: it has to have served something."""
-    return Allocator.borrow(adapter.ductile_torch_allocator(0) or 0)
-
-
 def stats() -> dict[str, Any]:
     found: dict[str, Any] = torch._C._cuda_memoryStats(0)
     return found
 
 
-def pool_call(name: str, pool: tuple[int, int]) -> None:
-    call(name, ctypes.c_ulonglong(pool[0]), ctypes.c_ulonglong(pool[1]))
+def current(name: str) -> int:
+    """One of the statistics, of all pools, as it is now."""
+    return int(stats()[name]["all"]["current"])
+
+
+Pool = tuple[int, int]
+
+
+def pool_words(pool: Pool) -> tuple[Any, Any]:
+    return ctypes.c_ulonglong(pool[0]), ctypes.c_ulonglong(pool[1])
+
+
+def pool_call(name: str, pool: Pool) -> None:
+    call(name, *pool_words(pool))
+
+
+@contextlib.contextmanager
+def opened(pool: Pool) -> Iterator[None]:
+    """The thread allocates in the pool."""
+    pool_call("probe_pool_begin", pool)
+    yield
+    pool_call("probe_pool_end", pool)
+
+
+def in_pool(pool: Pool) -> list[dict[str, Any]]:
+    """The segments of the pool, as a snapshot has them."""
+    return [s for s in snapshot()["segments"] if tuple(s["segment_pool_id"]) == pool]
+
+
+def allocate_at_random(seed: int, begin: int) -> None:
+    """Allocates and frees; the history begins after so many steps."""
+    choice = random.Random(seed)
+    live: list[int] = []
+    for i in range(600):
+        if live and choice.random() < 0.45:
+            free(live.pop(choice.randrange(len(live))))
+        else:
+            size = choice.choice((choice.randrange(1, 5000), choice.randrange(1, 9 * MIB)))
+            live.append(alloc(size))
+        if i == begin:
+            record(True)
+        if i % 97 == 96:
+            empty_cache()
 
 
 def replay(found: dict[str, Any]) -> None:

@@ -6,6 +6,9 @@
 
 namespace {
 
+using Device = c10::DeviceIndex;
+using Pool = c10::cuda::MempoolId_t;
+
 std::mutex heard_mutex;
 std::string heard; /* names, each with a space behind it */
 
@@ -15,217 +18,114 @@ class Listener final : public caching::CUDAAllocator {
     }
 
 #define NOTED(name) (note(#name), real_)->name
-    c10::DataPtr allocate(size_t size) override {
-        return NOTED(allocate)(size);
+#define PASS(returned, name, parameters, ...)                                                      \
+    returned name parameters override {                                                            \
+        return NOTED(name)(__VA_ARGS__);                                                           \
     }
+    PASS(c10::DataPtr, allocate, (size_t size), size)
     c10::DeleterFnPtr raw_deleter() const override {
         return real_->raw_deleter();
     }
-    void copy_data(void *dest, const void *src, std::size_t count) const override {
-        NOTED(copy_data)(dest, src, count);
-    }
-    void init(int count) override {
-        NOTED(init)(count);
-    }
-    bool initialized() override {
-        return NOTED(initialized)();
-    }
-    std::string name() override {
-        return NOTED(name)();
-    }
-    void enable(bool value) override {
-        NOTED(enable)(value);
-    }
-    bool isEnabled() const override {
-        return NOTED(isEnabled)();
-    }
-    void *raw_alloc(size_t size) override {
-        return NOTED(raw_alloc)(size);
-    }
-    void *raw_alloc_with_stream(size_t size, cudaStream_t stream) override {
-        return NOTED(raw_alloc_with_stream)(size, stream);
-    }
-    void raw_delete(void *ptr) override {
-        NOTED(raw_delete)(ptr);
-    }
-    void recordStream(const c10::DataPtr &ptr, c10::cuda::CUDAStream stream) override {
-        NOTED(recordStream)(ptr, stream);
-    }
-    void cacheInfo(c10::DeviceIndex device, size_t *largest) override {
-        NOTED(cacheInfo)(device, largest);
-    }
-    void *getBaseAllocation(void *ptr, size_t *size) override {
-        return NOTED(getBaseAllocation)(ptr, size);
-    }
-    double getMemoryFraction(c10::DeviceIndex device) override {
-        return NOTED(getMemoryFraction)(device);
-    }
-    void setMemoryFraction(double fraction, c10::DeviceIndex device) override {
-        NOTED(setMemoryFraction)(fraction, device);
-    }
-    caching::DeviceStats getDeviceStats(c10::DeviceIndex device) override {
-        return NOTED(getDeviceStats)(device);
-    }
-    void resetAccumulatedStats(c10::DeviceIndex device) override {
-        NOTED(resetAccumulatedStats)(device);
-    }
-    void resetPeakStats(c10::DeviceIndex device) override {
-        NOTED(resetPeakStats)(device);
-    }
-    bool isHistoryEnabled() override {
-        return NOTED(isHistoryEnabled)();
-    }
-    void recordAnnotation(const std::vector<std::pair<std::string, std::string>> &md) override {
-        NOTED(recordAnnotation)(md);
-    }
-    void attachOutOfMemoryObserver(caching::OutOfMemoryObserver observer) override {
-        NOTED(attachOutOfMemoryObserver)(std::move(observer));
-    }
-    void attachAllocatorTraceTracker(caching::AllocatorTraceTracker tracker) override {
-        NOTED(attachAllocatorTraceTracker)(std::move(tracker));
-    }
-    void beginAllocateToPool(c10::DeviceIndex device, c10::cuda::MempoolId_t pool,
-                             std::function<bool(cudaStream_t)> filter) override {
-        NOTED(beginAllocateToPool)(device, pool, std::move(filter));
-    }
-    void endAllocateToPool(c10::DeviceIndex device, c10::cuda::MempoolId_t pool) override {
-        NOTED(endAllocateToPool)(device, pool);
-    }
-    void releasePool(c10::DeviceIndex device, c10::cuda::MempoolId_t pool) override {
-        NOTED(releasePool)(device, pool);
-    }
-    int getPoolUseCount(c10::DeviceIndex device, c10::cuda::MempoolId_t pool) override {
-        return NOTED(getPoolUseCount)(device, pool);
-    }
-    bool checkPoolLiveAllocations(c10::DeviceIndex device, c10::cuda::MempoolId_t pool,
-                                  const std::unordered_set<void *> &live) override {
-        return NOTED(checkPoolLiveAllocations)(device, pool, live);
-    }
-    std::shared_ptr<caching::AllocatorState>
-    getCheckpointState(c10::DeviceIndex device, c10::cuda::MempoolId_t pool) override {
-        return NOTED(getCheckpointState)(device, pool);
-    }
-    caching::CheckpointDelta
-    setCheckpointPoolState(c10::DeviceIndex device,
-                           std::shared_ptr<caching::AllocatorState> state) override {
-        return NOTED(setCheckpointPoolState)(device, std::move(state));
-    }
-    caching::ShareableHandle shareIpcHandle(void *ptr) override {
-        return NOTED(shareIpcHandle)(ptr);
-    }
-    std::shared_ptr<void> getIpcDevPtr(std::string handle) override {
-        return NOTED(getIpcDevPtr)(std::move(handle));
-    }
-    void enablePeerAccess(c10::DeviceIndex device, c10::DeviceIndex peer) override {
-        NOTED(enablePeerAccess)(device, peer);
-    }
-    cudaError_t memcpyAsync(void *to, int to_device, const void *from, int from_device,
-                            size_t count, cudaStream_t stream, bool p2p) override {
-        return NOTED(memcpyAsync)(to, to_device, from, from_device, count, stream, p2p);
-    }
+    PASS(void, copy_data, (void *dest, const void *src, std::size_t count) const, dest, src, count)
+    PASS(void, init, (int count), count)
+    PASS(bool, initialized, (), )
+    PASS(std::string, name, (), )
+    PASS(void, enable, (bool value), value)
+    PASS(bool, isEnabled, () const, )
+    PASS(void *, raw_alloc, (size_t size), size)
+    PASS(void *, raw_alloc_with_stream, (size_t size, cudaStream_t stream), size, stream)
+    PASS(void, raw_delete, (void *ptr), ptr)
+    PASS(void, recordStream, (const c10::DataPtr &ptr, c10::cuda::CUDAStream stream), ptr, stream)
+    PASS(void, cacheInfo, (Device device, size_t *largest), device, largest)
+    PASS(void *, getBaseAllocation, (void *ptr, size_t *size), ptr, size)
+    PASS(double, getMemoryFraction, (Device device), device)
+    PASS(void, setMemoryFraction, (double fraction, Device device), fraction, device)
+    PASS(caching::DeviceStats, getDeviceStats, (Device device), device)
+    PASS(void, resetAccumulatedStats, (Device device), device)
+    PASS(void, resetPeakStats, (Device device), device)
+    PASS(bool, isHistoryEnabled, (), )
+    PASS(void, recordAnnotation, (const std::vector<std::pair<std::string, std::string>> &md), md)
+    PASS(void, attachOutOfMemoryObserver, (caching::OutOfMemoryObserver observer),
+         std::move(observer))
+    PASS(void, attachAllocatorTraceTracker, (caching::AllocatorTraceTracker tracker),
+         std::move(tracker))
+    PASS(void, beginAllocateToPool,
+         (Device device, Pool pool, std::function<bool(cudaStream_t)> filter), device, pool,
+         std::move(filter))
+    PASS(void, endAllocateToPool, (Device device, Pool pool), device, pool)
+    PASS(void, releasePool, (Device device, Pool pool), device, pool)
+    PASS(int, getPoolUseCount, (Device device, Pool pool), device, pool)
+    PASS(bool, checkPoolLiveAllocations,
+         (Device device, Pool pool, const std::unordered_set<void *> &live), device, pool, live)
+    PASS(std::shared_ptr<caching::AllocatorState>, getCheckpointState, (Device device, Pool pool),
+         device, pool)
+    PASS(caching::CheckpointDelta, setCheckpointPoolState,
+         (Device device, std::shared_ptr<caching::AllocatorState> state), device, std::move(state))
+    PASS(caching::ShareableHandle, shareIpcHandle, (void *ptr), ptr)
+    PASS(std::shared_ptr<void>, getIpcDevPtr, (std::string handle), std::move(handle))
+    PASS(void, enablePeerAccess, (Device device, Device peer), device, peer)
+    PASS(cudaError_t, memcpyAsync,
+         (void *to, int to_device, const void *from, int from_device, size_t count,
+          cudaStream_t stream, bool p2p),
+         to, to_device, from, from_device, count, stream, p2p)
 #if DUCTILE_TORCH_MINOR >= 8
-    void emptyCache(c10::cuda::MempoolId_t pool) override {
-        NOTED(emptyCache)(pool);
-    }
-    void pushCompileContext(std::string &text) override {
-        NOTED(pushCompileContext)(text);
-    }
-    void popCompileContext() override {
-        NOTED(popCompileContext)();
-    }
+    PASS(void, emptyCache, (Pool pool), pool)
+    PASS(void, pushCompileContext, (std::string & text), text)
+    PASS(void, popCompileContext, (), )
 #else
-    void emptyCache() override {
-        NOTED(emptyCache)();
-    }
-    void ensureExistsAndIncrefPool(c10::DeviceIndex device, c10::cuda::MempoolId_t pool) override {
-        NOTED(ensureExistsAndIncrefPool)(device, pool);
-    }
+    PASS(void, emptyCache, (), )
+    PASS(void, ensureExistsAndIncrefPool, (Device device, Pool pool), device, pool)
 #endif
 #if DUCTILE_TORCH_MINOR >= 11
-    caching::SnapshotInfo snapshot(c10::cuda::MempoolId_t pool, bool traces) override {
-        return NOTED(snapshot)(pool, traces);
-    }
-    void recordHistory(bool on, caching::CreateContextFn recorder, size_t entries,
-                       caching::RecordContext when, bool clear,
-                       const std::vector<std::string> &skipped) override {
-        NOTED(recordHistory)(on, recorder, entries, when, clear, skipped);
-    }
-    void createOrIncrefPool(c10::DeviceIndex device, c10::cuda::MempoolId_t pool,
-                            std::shared_ptr<caching::CUDAAllocator> own) override {
-        NOTED(createOrIncrefPool)(device, pool, std::move(own));
-    }
-    void setUseOnOOM(c10::DeviceIndex device, c10::cuda::MempoolId_t pool, bool on) override {
-        NOTED(setUseOnOOM)(device, pool, on);
-    }
+    PASS(caching::SnapshotInfo, snapshot, (Pool pool, bool traces), pool, traces)
+    PASS(void, recordHistory,
+         (bool on, caching::CreateContextFn recorder, size_t entries, caching::RecordContext when,
+          bool clear, const std::vector<std::string> &skipped),
+         on, recorder, entries, when, clear, skipped)
+    PASS(void, createOrIncrefPool,
+         (Device device, Pool pool, std::shared_ptr<caching::CUDAAllocator> own), device, pool,
+         std::move(own))
+    PASS(void, setUseOnOOM, (Device device, Pool pool, bool on), device, pool, on)
 #elif DUCTILE_TORCH_MINOR >= 8
-    caching::SnapshotInfo snapshot(c10::cuda::MempoolId_t pool) override {
-        return NOTED(snapshot)(pool);
-    }
-    void recordHistory(bool on, caching::CreateContextFn recorder, size_t entries,
-                       caching::RecordContext when, bool clear) override {
-        NOTED(recordHistory)(on, recorder, entries, when, clear);
-    }
-    void createOrIncrefPool(c10::DeviceIndex device, c10::cuda::MempoolId_t pool,
-                            caching::CUDAAllocator *own) override {
-        NOTED(createOrIncrefPool)(device, pool, own);
-    }
-    void setUseOnOOM(c10::DeviceIndex device, c10::cuda::MempoolId_t pool) override {
-        NOTED(setUseOnOOM)(device, pool);
-    }
+    PASS(caching::SnapshotInfo, snapshot, (Pool pool), pool)
+    PASS(void, recordHistory,
+         (bool on, caching::CreateContextFn recorder, size_t entries, caching::RecordContext when,
+          bool clear),
+         on, recorder, entries, when, clear)
+    PASS(void, createOrIncrefPool, (Device device, Pool pool, caching::CUDAAllocator *own), device,
+         pool, own)
+    PASS(void, setUseOnOOM, (Device device, Pool pool), device, pool)
 #else
-    caching::SnapshotInfo snapshot() override {
-        return NOTED(snapshot)();
-    }
-    void recordHistory(bool on, caching::CreateContextFn recorder, size_t entries,
-                       caching::RecordContext when) override {
-        NOTED(recordHistory)(on, recorder, entries, when);
-    }
+    PASS(caching::SnapshotInfo, snapshot, (), )
+    PASS(void, recordHistory,
+         (bool on, caching::CreateContextFn recorder, size_t entries, caching::RecordContext when),
+         on, recorder, entries, when)
 #endif
 #if DUCTILE_TORCH_MINOR >= 10
-    std::vector<caching::StreamSegmentSize>
-    getExpandableSegmentSizes(c10::DeviceIndex device) override {
-        return NOTED(getExpandableSegmentSizes)(device);
-    }
-    std::pair<size_t, size_t> getMemoryInfo(c10::DeviceIndex device) override {
+    PASS(std::vector<caching::StreamSegmentSize>, getExpandableSegmentSizes, (Device device),
+         device)
+    std::pair<size_t, size_t> getMemoryInfo(Device device) override {
         return NOTED(getMemoryInfo)(device);
     }
-    void setUserMetadata(const std::string &text) override {
-        NOTED(setUserMetadata)(text);
-    }
-    std::string getUserMetadata() override {
-        return NOTED(getUserMetadata)();
-    }
-    void setNoSplit(c10::DeviceIndex device, c10::cuda::MempoolId_t pool) override {
-        NOTED(setNoSplit)(device, pool);
-    }
+    PASS(void, setUserMetadata, (const std::string &text), text)
+    PASS(std::string, getUserMetadata, (), )
+    PASS(void, setNoSplit, (Device device, Pool pool), device, pool)
 #endif
 #if DUCTILE_TORCH_MINOR >= 12
-    std::shared_ptr<c10::GatheredContext> getContextForPointer(const void *ptr) override {
-        return NOTED(getContextForPointer)(ptr);
-    }
-    void attachOomRejectionObserver(caching::OomRejectionObserver observer) override {
-        NOTED(attachOomRejectionObserver)(std::move(observer));
-    }
+    PASS(std::shared_ptr<c10::GatheredContext>, getContextForPointer, (const void *ptr), ptr)
+    PASS(void, attachOomRejectionObserver, (caching::OomRejectionObserver observer),
+         std::move(observer))
 #endif
 #if DUCTILE_TORCH_MINOR >= 13
-    void markCaptureBegin(c10::DeviceIndex device) override {
-        NOTED(markCaptureBegin)(device);
-    }
-    void markCaptureEnd(c10::DeviceIndex device) override {
-        NOTED(markCaptureEnd)(device);
-    }
-    c10::DataPtr allocateWithAddress(size_t size, void *address) override {
-        return NOTED(allocateWithAddress)(size, address);
-    }
+    PASS(void, markCaptureBegin, (Device device), device)
+    PASS(void, markCaptureEnd, (Device device), device)
+    PASS(c10::DataPtr, allocateWithAddress, (size_t size, void *address), size, address)
 #endif
 #if DUCTILE_TORCH_MINOR >= 14
-    bool supportsUserMetadata() override {
-        return NOTED(supportsUserMetadata)();
-    }
-    void annotateMemory(const void *ptr, const std::string &text) override {
-        NOTED(annotateMemory)(ptr, text);
-    }
+    PASS(bool, supportsUserMetadata, (), )
+    PASS(void, annotateMemory, (const void *ptr, const std::string &text), ptr, text)
 #endif
+#undef PASS
 #undef NOTED
 
   private:
@@ -239,7 +139,7 @@ class Listener final : public caching::CUDAAllocator {
 /* What a call is made on: a block, and a pool with a block in it. */
 struct Thing {
     void *block = nullptr;
-    c10::cuda::MempoolId_t pool{0, 0};
+    Pool pool{0, 0};
     std::shared_ptr<caching::AllocatorState> state;
 };
 Thing things[2]; /* native's, Ductile's */
@@ -251,7 +151,7 @@ std::function<bool(cudaStream_t)> own_thread() {
     return [self](cudaStream_t) { return std::this_thread::get_id() == self; };
 }
 
-void make_pool(c10::cuda::MempoolId_t pool) {
+void make_pool(Pool pool) {
 #if DUCTILE_TORCH_MINOR >= 8
     caching::createOrIncrefPool(0, pool);
 #else

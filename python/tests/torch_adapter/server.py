@@ -10,12 +10,18 @@ import os
 import sys
 import traceback
 
+import pytest
+
+SKIPPED = 77
 prelude = importlib.import_module(sys.argv[2] if len(sys.argv) > 2 else "prelude")
 
 
 def run(program: str) -> int:
     try:
         exec(compile(program, "program", "exec"), dict(vars(prelude)))
+    except pytest.skip.Exception as reason:
+        print(reason)
+        return SKIPPED
     except BaseException:
         traceback.print_exc(file=sys.stdout)
         return 1

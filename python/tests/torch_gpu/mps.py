@@ -105,12 +105,20 @@ def be_client(given: argparse.Namespace) -> int:
 # ---- The service -------------------------------------------------------------------------------
 
 
+def renumbered(given: str | None) -> dict[str, str]:
+    """What clients say of the devices that the service was given: it numbers them anew."""
+    if not given:
+        return {}
+    return {"CUDA_VISIBLE_DEVICES": ",".join(str(n) for n in range(len(given.split(","))))}
+
+
 class Service:
     """nvidia-cuda-mps-control, in a folder of its own."""
 
     def __init__(self, folder: str) -> None:
         self.where = {**os.environ, "CUDA_MPS_PIPE_DIRECTORY": f"{folder}/pipe",
                       "CUDA_MPS_LOG_DIRECTORY": f"{folder}/log"}  # fmt: skip
+        self.of_clients = {**self.where, **renumbered(os.environ.get("CUDA_VISIBLE_DEVICES"))}
         self.log = Path(folder) / "log"
         for name in ("pipe", "log"):
             (Path(folder) / name).mkdir()
@@ -141,7 +149,7 @@ class Client:
         command = [sys.executable, __file__, "--client", what, "--allocator", allocator]
         self.process = allocators.start(
             [*command, "--for-seconds", more.pop("seconds", "10")],
-            env={**service.where, **more}, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            env={**service.of_clients, **more}, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         )  # fmt: skip
 
     def wait_ready(self) -> None:

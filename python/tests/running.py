@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Programs in processes of their own, as tests start them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Callable, Optional
+
+Answer = subprocess.CompletedProcess[str]
+
+
+def run(
+    *words: object,
+    folder: Optional[Path] = None,
+    without: tuple[str, ...] = (),
+    seconds: float = 300,
+    **environment: Any,
+) -> Answer:
+    """Runs a program to its end, without variables whose names begin so, and with these."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(without)}
+    return subprocess.run(
+        [str(word) for word in words],
+        cwd=folder,
+        env={**kept, **{name: str(value) for name, value in environment.items()}},
+        capture_output=True,
+        text=True,
+        timeout=seconds,
+    )
+
+
+def python(*words: object, **how: Any) -> Answer:
+    return run(sys.executable, *words, **how)
+
+
+def ductile_gpu(*words: object, **how: Any) -> Answer:
+    """The command."""
+    return python("-m", "ductile_gpu", *words, **how)
+
+
+def at_once(*works: Callable[[], Any]) -> list[Any]:
+    """What each of them returns, on a thread of its own."""
+    out: dict[int, Any] = {}
+    threads = [
+        threading.Thread(target=lambda n=n, work=work: out.update({n: work()}))
+        for n, work in enumerate(works)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert len(out) == len(works), "a thread failed, or goes on"
+    return [out[n] for n in range(len(works))]
+
+
+def in_child(work: Callable[[], Any]) -> None:
+    """Does it in a fork, which has 20 seconds; False is a failure, too."""
+    child = os.fork()
+    if child == 0:
+        signal.alarm(20)
+        is_wrong = True
+        try:
+            is_wrong = work() is False
+        finally:
+            os._exit(int(is_wrong))
+    assert os.waitpid(child, 0)[1] == 0
+
+
+@contextlib.contextmanager
+def held_elsewhere(*locks: Any) -> Iterator[None]:
+    """Another thread holds them."""
+    held, done = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with contextlib.ExitStack() as stack:
+            for lock in locks:
+                stack.enter_context(lock)
+            held.set()
+            done.wait()
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    held.wait()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
