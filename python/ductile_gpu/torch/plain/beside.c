@@ -158,9 +158,8 @@ TORCH_API void ductile_torch_beside_free(void *ptr, size_t size, int device,
     SLOT(h##2)                                                                                     \
     SLOT(h##3)                                                                                     \
     SLOT(h##4)                                                                                     \
-    SLOT(h##5)                                                                                     \
-    SLOT(h##6) SLOT(h##7) SLOT(h##8) SLOT(h##9) SLOT(h##a) SLOT(h##b) SLOT(h##c) SLOT(h##d)        \
-        SLOT(h##e) SLOT(h##f)
+    SLOT(h##5) SLOT(h##6) SLOT(h##7) SLOT(h##8) SLOT(h##9) SLOT(h##a) SLOT(h##b) SLOT(h##c)        \
+        SLOT(h##d) SLOT(h##e) SLOT(h##f)
 SLOTS_16(0)
 SLOTS_16(1)
 SLOTS_16(2)
