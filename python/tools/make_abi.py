@@ -315,8 +315,6 @@ def write_options(options: list[tuple[str, str]]) -> list[str]:
 def write_tables(reader: Reader) -> list[str]:
     lines = ["", "", "STATUS_SENTENCES: dict[int, str] = {"]
     lines += [f'    {e[1]}: "{sentence(e)}",' for e in reader.macros["DUCTILE_STATUS_MAP"]]
-    lines += ["}", "", "STAT_MEANINGS: dict[str, str] = {"]
-    lines += [f'    "{e[0]}": "{sentence(e)}",' for e in reader.macros["DUCTILE_STATS_MAP"]]
     lines += ["}", "", "# What pages and tables call those of ductile-bench."]
     lines.append("CONTENDERS: dict[str, str] = {")
     lines += [f'    "{name}": {title},' for name, title in reader.macros["DUCTILE_CONTENDERS_MAP"]]
