@@ -255,7 +255,7 @@ class Comparison:
         except peers.Failed as error:
             self.fail(peer, name_of(self.given.traces[index]), turn, str(error))
             return
-        self.add({"peer": peer.name, "turn": turn, **row})
+        self.add({"peer": peer.name, "turn": turn, **peers.known_of(peer, row)})
 
     def take_turn(self, turn):
         for index, trace in enumerate(self.given.traces):
@@ -295,27 +295,28 @@ class Comparison:
                 if self.left() < 5:
                     say("no more memory over time: the time is up")
                     break
-                part.unlink(missing_ok=True)
-                if group[0].in_c:
-                    self.sample_in_c(group, part)
-                else:
-                    self.sample_in_worker(group[0], part)
-                if part.exists():
-                    out.writelines(renamed(part, group[0]))
+                samples = self.samples_in_c if group[0].in_c else self.samples_in_worker
+                for peer in samples(group, part):
+                    out.writelines(renamed(part, peer))
         part.unlink(missing_ok=True)
 
-    def sample_in_c(self, group, part):
+    def samples_in_c(self, group, part):
+        """Yields a peer of the group whenever the file has samples."""
         traces = [str(trace) for trace in self.given.traces]
         arguments = self.bench_arguments(group, traces[0], "--timeline", str(part)) + traces[1:]
         _, reason = peers.run_bench(self.given.bench, arguments, min(120, self.left()), ROOT)
         if reason:
             say(f"{group[0].name}, memory over time: FAILED: {reason}")
+        else:
+            yield group[0]
 
-    def sample_in_worker(self, peer, part):
+    def samples_in_worker(self, group, part):
+        (peer,) = group
         for index in range(len(self.given.traces)):
             try:
                 self.workers[peer.name].ask(f"timeline {index} {part}")
                 self.workers[peer.name].hear(min(60, max(5, self.left())))
+                yield peer
             except peers.Failed as error:
                 say(f"{peer.name}, memory over time: FAILED: {error}")
 
@@ -350,8 +351,7 @@ class Comparison:
         answered = {row.get("contender"): row for row in rows}
         found = []
         for peer in group:
-            row = answered.get(peer.contender, {})
-            kept = {key: row[key] for key in row if key.startswith("min_capacity")}
+            kept = capacity_of(answered.get(peer.contender, {}))
             head = {"peer": peer.name, "trace": name_of(trace), "kind": "capacity"}
             found.append({**head, **(kept or {"failed": reason or "it gave no row"})})
         return found
@@ -393,7 +393,7 @@ class Comparison:
                 row = self.workers[peer.name].hear(
                     min(self.given.capacity_seconds, max(1, self.left()))
                 )
-                self.add({"peer": peer.name, "kind": "capacity", **row})
+                self.add({"peer": peer.name, "trace": trace, "kind": "capacity", **capacity_of(row)})
             except peers.Failed as error:
                 self.add(
                     {"peer": peer.name, "trace": trace, "kind": "capacity", "skipped": str(error)}
@@ -441,6 +441,11 @@ def name_of(trace):
     for ending in (".gz", ".trace", ".pickle"):
         name = name[: -len(ending)] if name.endswith(ending) else name
     return name
+
+
+def capacity_of(row):
+    """What a row says of the smallest capacity; nothing where no run completed."""
+    return {key: row[key] for key in row if key.startswith("min_capacity")}
 
 
 def renamed(part, peer):

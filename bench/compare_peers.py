@@ -19,6 +19,12 @@ class Failed(Exception):
     """A peer that gives no figures, and why."""
 
 
+# What the programs of bench/torch do not count: their rows say 0.
+NOT_COUNTED = ("creates", "releases", "maps", "unmaps", "event_waits", "pressure_returned_bytes",
+               "address_span_bytes")  # fmt: skip
+WAITS, RETURNS = "pressure_waits", "pressure_returns"
+
+
 class Peer:
     """One allocator. `group`: peers in C that one process replays, one after another."""
 
@@ -33,11 +39,13 @@ class Peer:
         arguments=(),
         conf="",
         not_drawn="",
+        unknown=(),
     ):
         self.name, self.title = name, title
         self.group, self.contender, self.settings = group, contender, list(settings)
         self.program, self.arguments, self.conf = program, list(arguments), conf
         self.not_drawn = not_drawn  # over time, where the peer of that name is there
+        self.unknown = {*NOT_COUNTED, *unknown}
 
     @property
     def in_c(self):
@@ -54,12 +62,14 @@ PEERS = [
     Peer("torch-ductile", "Ductile under PyTorch", program=TORCH,
          arguments=["--adapter", "build/torch/ductile_torch.so"]),
     Peer("torch-expandable", "PyTorch, expandable segments", program=TORCH,
-         conf="expandable_segments:True"),
-    Peer("torch-native", "PyTorch, native", program=TORCH),
-    Peer("torch-async", "PyTorch, cudaMallocAsync", program=TORCH, conf="backend:cudaMallocAsync"),
-    Peer("rmm-pool", "RMM, pool", program=RMM, arguments=["--resource", "pool"]),
+         conf="expandable_segments:True", unknown=[WAITS]),
+    Peer("torch-native", "PyTorch, native", program=TORCH, unknown=[WAITS]),
+    Peer("torch-async", "PyTorch, cudaMallocAsync", program=TORCH, conf="backend:cudaMallocAsync",
+         unknown=[WAITS]),
+    Peer("rmm-pool", "RMM, pool", program=RMM, arguments=["--resource", "pool"],
+         unknown=[WAITS, RETURNS]),
     Peer("rmm-arena", "RMM, arena", program=RMM, arguments=["--resource", "arena"],
-         not_drawn="rmm-arena"),  # half of the device at once: all others would look flat
+         unknown=[WAITS, RETURNS], not_drawn="rmm-arena"),  # half of the device at once: all others would look flat
     Peer("cumemallocasync", "cudaMallocAsync in C", "plain", "cumemallocasync"),
     Peer("expandable", "model of expandable segments in C", "plain", "expandable",
          not_drawn="torch-expandable"),
@@ -67,6 +77,12 @@ PEERS = [
 ]  # fmt: skip
 BY_NAME = {peer.name: peer for peer in PEERS}
 ON_VIRTUAL = ("ductile", "ductile-tight", "expandable", "classic")
+
+
+def known_of(peer, row):
+    """A row of a program of bench/torch without what is not known of the peer."""
+    return {key: known_of(peer, value) if isinstance(value, dict) else value
+            for key, value in row.items() if key not in peer.unknown}  # fmt: skip
 
 
 def environment(conf=""):

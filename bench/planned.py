@@ -11,11 +11,11 @@ Exit status: 0 when every replay ran, 1 otherwise, 2 misused.
 """
 
 import argparse
-import json
-import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+
+from regret import Failed, rows_of
 
 PEERS = {
     "foresight": ("planned", ["planned.foresight=1"]),
@@ -43,22 +43,14 @@ MAX_PASSES = {"foresight": 1, "moves, 2 MiB": 1}
 def replay(bench, path, peer, passes, options):
     """The row of one replay, or None where it was refused."""
     contender, settings = PEERS[peer]
-    command = [
-        bench,
-        "replay",
-        "--device",
-        "virtual",
-        "--contender",
-        contender,
-        "--json",
-    ]
+    command = [bench, "replay", "--device", "virtual", "--contender", contender, "--json"]
     command += [part for setting in settings for part in ("--set", setting)]
-    command += ["--repeat", str(passes), *options, path]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        print(f"{path}: {peer}: {done.stderr.strip()}", file=sys.stderr)
+    try:
+        (row,) = rows_of([*command, "--repeat", str(passes), *options, path])
+    except Failed as failed:
+        print(f"{peer}: {failed}", file=sys.stderr)
         return None
-    return json.loads(done.stdout)
+    return row
 
 
 def cell(row):
@@ -116,6 +108,7 @@ def main():
     parser.add_argument("files", nargs="+", help="traces and snapshots")
     parser.add_argument("--jobs", type=int, default=2, help="replays at a time")
     given = parser.parse_args()
+    given.bench, *given.files = (str(Path(one).resolve()) for one in (given.bench, *given.files))
     if given.jobs < 1:
         parser.error("--jobs takes a number of at least 1")
     n_refused = 0

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The public calls: they check arguments and call the rooms below. No algorithm here. */
 #include "pool/base/events.h"
+#include "pool/base/guards.h"
 #include "pool/base/log.h"
 #include "pool/base/options.h"
 #include "pool/blocks/arena.h"
@@ -343,10 +344,7 @@ ductile_status ductile_alloc_dedicated(ductile_allocator *a, size_t size, ductil
 
 ductile_status ductile_record_stream(ductile_allocator *a, ductile_addr address,
                                      ductile_stream stream) {
-    if (a == NULL) {
-        return DUCTILE_ERR_INVALID_ARGUMENT;
-    }
-    ductile_status status = dvmm_usable(a->driver);
+    ductile_status status = dpool_may_change(a);
     if (status != DUCTILE_OK || address == 0) {
         return status;
     }
@@ -379,16 +377,10 @@ ductile_status ductile_trim(ductile_allocator *a, const ductile_pool_id *id, uin
     if (released != NULL) {
         *released = 0;
     }
-    if (a == NULL) {
-        return DUCTILE_ERR_INVALID_ARGUMENT;
-    }
-    ductile_status status = dvmm_usable(a->driver);
-    if (status != DUCTILE_OK) {
-        return status;
-    }
+    DTI_TRY(dpool_may_change(a));
     uint64_t before = held_by(a, id);
     dpool_forget_failure();
-    status = id != NULL ? trim_pool(a, *id, keep_bytes) : dpool_trim(a, keep_bytes);
+    ductile_status status = id != NULL ? trim_pool(a, *id, keep_bytes) : dpool_trim(a, keep_bytes);
     dpool_log_losses(a);
     dpool_audit(a, DPOOL_AUDIT_TRIM);
     uint64_t after = held_by(a, id);

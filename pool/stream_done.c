@@ -5,6 +5,7 @@
  * before: a free that records a marker, a wait on the host (dpool_stream_ref_begin), or the close
  * of an import.
  */
+#include "pool/base/guards.h"
 #include "pool/blocks/arena.h"
 #include "pool/sharing/import.h"
 #include "pool/streams/marks.h"
@@ -32,11 +33,9 @@ static ductile_status part(ductile_allocator *a, dpool_arena *arena) {
 
 static ductile_status part_all(ductile_allocator *a, ductile_stream stream) {
     ductile_status first = DUCTILE_OK;
-    dpool_arena *arena = next_of_stream(a, stream);
-    while (arena != NULL) {
-        ductile_status status = part(a, arena);
-        first = first == DUCTILE_OK ? status : first;
-        arena = next_of_stream(a, stream);
+    dpool_arena *arena;
+    while ((arena = next_of_stream(a, stream)) != NULL) {
+        first = dti_first_error(first, part(a, arena));
     }
     return first;
 }
@@ -78,30 +77,21 @@ static ductile_status end_stream(ductile_allocator *a, ductile_stream stream, bo
     bool by_close = false;
     dvmm_capture_mode mode = dpool_grow_lock(a);
     ductile_status status = dpool_uses_end(a, stream, &by_free);
-    ductile_status ended = dpool_imports_end(a, stream, &by_close);
-    ductile_status parted = part_all(a, stream);
+    status = dti_first_error(status, dpool_imports_end(a, stream, &by_close));
+    status = dti_first_error(status, part_all(a, stream));
     *again = by_free || by_close || is_named(a, stream);
     dpool_grow_unlock(a, mode);
-    status = status == DUCTILE_OK ? ended : status;
-    return status == DUCTILE_OK ? parted : status;
+    return status;
 }
 
 ductile_status ductile_stream_done(ductile_allocator *a, ductile_stream stream) {
-    if (a == NULL) {
-        return DUCTILE_ERR_INVALID_ARGUMENT;
-    }
-    ductile_status status = dvmm_usable(a->driver);
-    if (status != DUCTILE_OK) {
-        return status;
-    }
+    DTI_TRY(dpool_may_change(a));
     bool again = false;
-    status = end_stream(a, stream, &again);
+    ductile_status status = end_stream(a, stream, &again);
     while (again) {
         wait_while_named(a, stream);
-        ductile_status then = end_stream(a, stream, &again);
-        status = status == DUCTILE_OK ? then : status;
+        status = dti_first_error(status, end_stream(a, stream, &again));
     }
     /* on a lost device, a marker only says that it cannot be recorded */
-    ductile_status usable = dvmm_usable(a->driver);
-    return usable == DUCTILE_OK ? status : usable;
+    return dti_first_error(dvmm_usable(a->driver), status);
 }

@@ -36,14 +36,10 @@ ductile_status dseg_foreign_add(dvmm_handle_store *store, dseg_foreign *f, uint6
                                 const dvmm_shared *shared) {
     dvmm_phys phys = 0;
     ductile_addr at = f->range.addr + f->mapped_bytes;
-    ductile_status status = blame_sender(dvmm_phys_import(store->driver, shared, &phys));
-    if (status != DUCTILE_OK) {
-        return status;
-    }
-    status = map(store, at, bytes, phys);
+    DTI_TRY(blame_sender(dvmm_phys_import(store->driver, shared, &phys)));
+    ductile_status status = map(store, at, bytes, phys);
     f->mapped_bytes += status == DUCTILE_OK ? bytes : 0;
-    ductile_status released = dvmm_phys_release(store->driver, phys);
-    return status == DUCTILE_OK ? released : status;
+    return dti_first_error(status, dvmm_phys_release(store->driver, phys));
 }
 
 ductile_status dseg_foreign_grant(dvmm_handle_store *store, const dseg_foreign *f) {

@@ -214,10 +214,7 @@ static ductile_status fill_piece(dseg_growth *g, const supply *s, donor_cursor *
     uint32_t lacks = piece->n_granules;
     while (lacks > 0) {
         uint32_t got = 0;
-        ductile_status status = next_handle(g, s, at, lacks, &got);
-        if (status != DUCTILE_OK) {
-            return status;
-        }
+        DTI_TRY(next_handle(g, s, at, lacks, &got));
         lacks -= got;
     }
     piece->n_handles = g->n_handles - piece->first_handle;
@@ -254,11 +251,7 @@ static ductile_status gather_handles(dseg_growth *g) {
 static ductile_status map_pieces(const dseg_growth *g, uint32_t *n_mapped) {
     for (*n_mapped = 0; *n_mapped < g->n_pieces; (*n_mapped)++) {
         const dseg_piece *piece = &g->pieces[*n_mapped];
-        ductile_status status =
-            dseg_map(g->seg, piece->first, &g->handles[piece->first_handle], piece->n_handles);
-        if (status != DUCTILE_OK) {
-            return status;
-        }
+        DTI_TRY(dseg_map(g->seg, piece->first, &g->handles[piece->first_handle], piece->n_handles));
     }
     return DUCTILE_OK;
 }
@@ -344,11 +337,8 @@ ductile_status dseg_refill(dseg_segment *seg, uint32_t first, uint32_t end, uint
 static ductile_status map_one_handle(dseg_segment *seg, uint64_t max_held) {
     supply s = supply_of(seg->store, seg->n_granules, max_held);
     dvmm_handle *h = dvmm_store_take_exact(seg->store, seg->n_granules);
-    ductile_status status = h != NULL ? DUCTILE_OK : create(&s, seg->n_granules, &h);
-    if (status != DUCTILE_OK) {
-        return status;
-    }
-    status = dseg_map(seg, 0, &h, 1);
+    DTI_TRY(h != NULL ? DUCTILE_OK : create(&s, seg->n_granules, &h));
+    ductile_status status = dseg_map(seg, 0, &h, 1);
     if (status != DUCTILE_OK) {
         put_back(seg->store, &h, 1);
     }

@@ -20,32 +20,21 @@ ductile_status dseg_set_reserve(dseg_set *set) {
 
 /* The number of segments that start at or below the address. */
 static uint32_t count_up_to(const dseg_set *set, ductile_addr addr) {
-    uint32_t low = 0;
-    uint32_t high = set->count;
-    while (low < high) {
-        uint32_t middle = low + (high - low) / 2;
-        if (set->items[middle]->range.addr <= addr) {
-            low = middle + 1;
-        } else {
-            high = middle;
-        }
-    }
-    return low;
+    uint32_t at = 0;
+    DTI_FIRST(at, set->count, set->items[at]->range.addr > addr);
+    return at;
 }
 
 void dseg_set_insert(dseg_set *set, dseg_segment *seg) {
     DTI_ASSERT(set->count < set->capacity);
     uint32_t at = count_up_to(set, seg->range.addr);
-    memmove(&set->items[at + 1], &set->items[at], (set->count - at) * sizeof(dseg_segment *));
-    set->items[at] = seg;
-    set->count++;
+    dti_insert(set->items, sizeof seg, &set->count, at, &seg);
 }
 
 void dseg_set_remove(dseg_set *set, const dseg_segment *seg) {
     uint32_t at = count_up_to(set, seg->range.addr) - 1;
     DTI_ASSERT(set->items[at] == seg);
-    set->count--;
-    memmove(&set->items[at], &set->items[at + 1], (set->count - at) * sizeof(dseg_segment *));
+    dti_remove(set->items, sizeof seg, &set->count, at);
 }
 
 dseg_segment *dseg_set_find(const dseg_set *set, ductile_addr addr) {

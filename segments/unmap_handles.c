@@ -72,8 +72,7 @@ ductile_status dseg_unmap_handles(dseg_segment *seg, uint32_t first, uint32_t n_
     dvmm_section_begin(seg->store->driver, "unmap", n_granules * seg->store->granule_bytes);
     for (uint32_t g = first, next; g < first + n_granules; g = next) {
         next = g + seg->slots[g].handle->n_granules;
-        ductile_status status = unmap_one(seg, g);
-        result = result == DUCTILE_OK ? status : result;
+        result = dti_first_error(result, unmap_one(seg, g));
     }
     dvmm_section_end(seg->store->driver);
     return result;
@@ -85,8 +84,9 @@ ductile_status dseg_unmap_all(dseg_segment *seg, dseg_state state, dseg_idle pro
         bool is_in_state = seg->slots[g].state == (uint32_t)state;
         uint32_t n = is_in_state ? seg->slots[g].handle->n_granules : 1;
         next = g + n;
-        ductile_status status = is_in_state ? dseg_unmap_handles(seg, g, n, proof) : DUCTILE_OK;
-        result = result == DUCTILE_OK ? status : result;
+        if (is_in_state) {
+            result = dti_first_error(result, dseg_unmap_handles(seg, g, n, proof));
+        }
     }
     return result;
 }

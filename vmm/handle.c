@@ -195,8 +195,7 @@ dvmm_handle *dvmm_store_take_exact(dvmm_handle_store *store, uint32_t n_granules
 ductile_status dvmm_store_shrink_cache(dvmm_handle_store *store, uint64_t keep_cached_bytes) {
     ductile_status first = DUCTILE_OK;
     while (store->totals.cached_bytes > keep_cached_bytes) {
-        ductile_status status = release(store, dvmm_store_take(store, UINT32_MAX));
-        first = first == DUCTILE_OK ? status : first;
+        first = dti_first_error(first, release(store, dvmm_store_take(store, UINT32_MAX)));
     }
     return first;
 }

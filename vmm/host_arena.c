@@ -192,9 +192,7 @@ static bool insert_locked(dvmm_host_arena *arena, uint32_t i, dvmm_host_span spa
                        arena->n_taken + 1)) {
         return false;
     }
-    memmove(&arena->taken[i + 1], &arena->taken[i], (arena->n_taken - i) * sizeof *arena->taken);
-    arena->taken[i] = span;
-    arena->n_taken++;
+    dti_insert(arena->taken, sizeof span, &arena->n_taken, i, &span);
     return true;
 }
 
@@ -276,9 +274,7 @@ void dvmm_host_arena_give(dvmm_host_arena *arena, dvmm_host_span span) {
     dti_lock_acquire(&arena->lock);
     uint32_t i = find_taken_locked(arena, span.at);
     if (i < arena->n_taken) {
-        arena->n_taken--;
-        memmove(&arena->taken[i], &arena->taken[i + 1],
-                (arena->n_taken - i) * sizeof *arena->taken);
+        dti_remove(arena->taken, sizeof *arena->taken, &arena->n_taken, i);
     }
     dti_lock_release(&arena->lock);
 }

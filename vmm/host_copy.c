@@ -269,8 +269,8 @@ static ductile_status find_places(dvmm_host_copy *saved, dvmm_host_copy *before)
 }
 
 static ductile_status begin_save(dvmm_host_copy *saved) {
-    ductile_status status = dvmm_stream_create(saved->driver, &saved->busy);
-    return status == DUCTILE_OK ? save_pieces(saved) : status;
+    DTI_TRY(dvmm_stream_create(saved->driver, &saved->busy));
+    return save_pieces(saved);
 }
 
 ductile_status dvmm_host_copy_save(dvmm_host_copy *saved, dvmm_host_arena *arena,
@@ -310,15 +310,9 @@ ductile_status dvmm_host_copy_begin_restore(dvmm_host_copy *saved) {
 
 /* The number of the first piece that ends above the address. */
 static uint64_t first_above(const dvmm_host_copy *saved, ductile_addr addr) {
-    uint64_t low = 0;
-    uint64_t high = saved->n_pieces;
-    while (low < high) {
-        uint64_t middle = low + (high - low) / 2;
-        bool is_above = saved->pieces[middle].addr + saved->pieces[middle].size > addr;
-        low = is_above ? low : middle + 1;
-        high = is_above ? middle : high;
-    }
-    return low;
+    uint64_t at = 0;
+    DTI_FIRST(at, saved->n_pieces, saved->pieces[at].addr + saved->pieces[at].size > addr);
+    return at;
 }
 
 static dvmm_piece part_between(const dvmm_piece *piece, ductile_addr from, ductile_addr to) {
@@ -351,20 +345,13 @@ ductile_status dvmm_host_copy_end_restore(dvmm_host_copy *saved) {
 /* ---- Reading and dropping ------------------------------------------------------------------ */
 
 uint8_t *dvmm_host_copy_find(const dvmm_host_copy *saved, ductile_addr addr, uint64_t *bytes) {
-    uint64_t low = 0;
-    uint64_t high = saved->fills ? 0 : saved->n_pieces;
-    while (low < high) {
-        uint64_t middle = low + (high - low) / 2;
-        const dvmm_piece *piece = &saved->pieces[middle];
-        if (addr - piece->addr < piece->size) {
-            *bytes = piece->size - (addr - piece->addr);
-            uint64_t at = piece->at + (addr - piece->addr);
-            return piece->has_stayed ? NULL : saved->arena->base + at;
-        }
-        low = addr > piece->addr ? middle + 1 : low;
-        high = addr > piece->addr ? high : middle;
+    uint64_t i = saved->fills ? saved->n_pieces : first_above(saved, addr);
+    const dvmm_piece *piece = i < saved->n_pieces ? &saved->pieces[i] : NULL;
+    if (piece == NULL || addr < piece->addr) {
+        return NULL;
     }
-    return NULL;
+    *bytes = piece->size - (addr - piece->addr);
+    return piece->has_stayed ? NULL : saved->arena->base + piece->at + (addr - piece->addr);
 }
 
 /* Leaves spans that a copy may still use to the end of the process. */

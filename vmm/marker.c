@@ -31,8 +31,7 @@ ductile_status dvmm_markers_fini(dvmm_marker_pool *pool) {
     ductile_status first = DUCTILE_OK;
     dvmm_marker *m;
     while ((m = pop_idle(pool)) != NULL) {
-        ductile_status status = dvmm_event_destroy(pool->driver, m->event);
-        first = first == DUCTILE_OK ? status : first;
+        first = dti_first_error(first, dvmm_event_destroy(pool->driver, m->event));
         free(m);
     }
     return first;
@@ -85,11 +84,8 @@ ductile_status dvmm_marker_record(dvmm_marker_pool *pool, ductile_stream stream,
     if (dvmm_is_capturing(pool->driver, stream)) {
         return DUCTILE_ERR_CAPTURING;
     }
-    ductile_status status = take_marker(pool, &m);
-    if (status != DUCTILE_OK) {
-        return status;
-    }
-    status = dvmm_event_record(pool->driver, m->event, stream);
+    DTI_TRY(take_marker(pool, &m));
+    ductile_status status = dvmm_event_record(pool->driver, m->event, stream);
     if (status == DUCTILE_OK && met_capture(pool, stream)) {
         status = DUCTILE_ERR_CAPTURING;
     }

@@ -4,6 +4,7 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -26,6 +27,27 @@ static inline bool array_has_room(void *array, size_t bytes, size_t *capacity, s
     memcpy(array, &elements, sizeof elements);
     *capacity = wanted;
     return true;
+}
+
+/* The same, and puts the element there. */
+static inline bool array_add(void *array, size_t bytes, size_t *capacity, size_t *n,
+                             const void *element) {
+    char *elements;
+    if (!array_has_room(array, bytes, capacity, *n)) {
+        return false;
+    }
+    memcpy(&elements, array, sizeof elements);
+    memcpy(elements + (*n)++ * bytes, element, bytes);
+    return true;
+}
+
+/* For qsort and bsearch: by the 64-bit number that an element begins with. */
+static inline int array_by_number(const void *a, const void *b) {
+    uint64_t x;
+    uint64_t y;
+    memcpy(&x, a, sizeof x);
+    memcpy(&y, b, sizeof y);
+    return (x > y) - (x < y);
 }
 
 #endif

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "bench/base/call_times.h"
 
+#include "bench/base/array.h"
+
 #include <stdlib.h>
 
 bool call_times_reserve(call_times *t, size_t n) {
@@ -18,12 +20,6 @@ void call_times_drop(call_times *t) {
     *t = (call_times){0};
 }
 
-static int compare(const void *a, const void *b) {
-    uint64_t x = *(const uint64_t *)a;
-    uint64_t y = *(const uint64_t *)b;
-    return (x > y) - (x < y);
-}
-
 /* Pre: sorted, not empty. */
 static uint64_t percentile(const call_times *t, size_t percent) {
     size_t rank = (t->n / 100) * percent + ((t->n % 100) * percent + 99) / 100;
@@ -34,7 +30,7 @@ call_summary call_times_summarize(call_times *t) {
     if (t->n == 0) {
         return (call_summary){0};
     }
-    qsort(t->ns, t->n, sizeof *t->ns, compare);
+    qsort(t->ns, t->n, sizeof *t->ns, array_by_number);
     return (call_summary){.calls = t->n,
                           .median_ns = percentile(t, 50),
                           .p99_ns = percentile(t, 99),

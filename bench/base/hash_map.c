@@ -76,3 +76,12 @@ void hash_map_drop(hash_map *map) {
     free(map->slots);
     *map = (hash_map){0};
 }
+
+/* FNV-1a. */
+uint64_t hash_map_key_of(const char *text, size_t length) {
+    uint64_t hash = UINT64_C(0xcbf29ce484222325);
+    for (size_t i = 0; i < length; i++) {
+        hash = (hash ^ (unsigned char)text[i]) * UINT64_C(0x100000001b3);
+    }
+    return hash;
+}

@@ -34,4 +34,7 @@ uintptr_t hash_map_find(const hash_map *map, uint64_t key);
 void hash_map_remove(hash_map *map, uint64_t key);
 void hash_map_drop(hash_map *map);
 
+/* A key for a text; two texts may have the same. */
+uint64_t hash_map_key_of(const char *text, size_t length);
+
 #endif

@@ -26,6 +26,5 @@ uint64_t stopwatch_cost_ns(void) {
 }
 
 uint64_t stopwatch_total_ns(const stopwatch *w) {
-    uint64_t cost = w->n_periods * stopwatch_cost_ns();
-    return cost < w->total_ns ? w->total_ns - cost : 0;
+    return ns_less(w->total_ns, w->n_periods * stopwatch_cost_ns());
 }

@@ -15,6 +15,11 @@ static inline uint64_t host_now_ns(void) {
     return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
+/* Of two readings that are not of one clock; 0 at least. */
+static inline uint64_t ns_less(uint64_t from, uint64_t taken) {
+    return from > taken ? from - taken : 0;
+}
+
 /* All zero is stopped at 0. */
 typedef struct stopwatch {
     uint64_t started_ns;

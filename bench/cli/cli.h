@@ -23,6 +23,11 @@ __attribute__((format(printf, 1, 2))) void bench_complain(const char *format, ..
 /* The same about a line of a file; line 0: about the file. */
 void bench_complain_of(const char *path, uint64_t line, const char *reason);
 
+/* For tables. */
+static inline double bench_mib(uint64_t bytes) {
+    return (double)bytes / (1 << 20);
+}
+
 /* Digits with at most one suffix K, M, G or T (powers of 1024). False: malformed, or more than
  * 64 bits; *out is then untouched. */
 bool bench_parse_bytes(const char *text, uint64_t *out);

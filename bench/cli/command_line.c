@@ -216,15 +216,13 @@ static bool parse_setting(bench_parser *p, const char *value) {
 static const bench_option shared_options[] = {
     {"--device", "auto|virtual|cuda[:N]", parse_device,
      .help = "auto: a CUDA device if there is one, else the virtual GPU"},
-    {"--json", NULL, bench_parse_flag, .help = "one JSON object a line instead of a table",
-     .offset = offsetof(bench_options, json)},
+    BENCH_FLAG_OPTION("--json", bench_options, json, "one JSON object a line instead of a table"),
     {"--contender", "A,B,..", parse_contenders, .help = "only these (all)"},
     {"--capacity", "BYTES", parse_capacity,
      .help = "cap on physical memory; K, M, G, T are powers of 1024 (the device)"},
     {"--set", "KEY=VALUE", parse_setting,
      .help = "an option of Ductile, as in DUCTILE_CONF, or planned.KEY=VALUE; repeatable"},
-    {"--help", NULL, bench_parse_flag, .help = "this text",
-     .offset = offsetof(bench_options, help)},
+    BENCH_FLAG_OPTION("--help", bench_options, help, "this text"),
     {0},
 };
 

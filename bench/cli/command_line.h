@@ -102,10 +102,17 @@ void bench_print_options(FILE *out, const bench_option *table, const void *own);
 
 /* Fill the member at the option's offset: a bool with true, */
 bool bench_parse_flag(bench_parser *p, const char *unused);
+#define BENCH_FLAG_OPTION(option, options, member, text)                                           \
+    { option, NULL, bench_parse_flag, .help = text, .offset = offsetof(options, member) }
 /* a const char * with a text that is not empty, */
 bool bench_parse_text(bench_parser *p, const char *value);
 /* a uint64_t with a number from min to max (*), */
 bool bench_parse_number(bench_parser *p, const char *value);
+#define BENCH_NUMBER_OPTION(option, options, member, least, text)                                  \
+    {                                                                                              \
+        option, "N", bench_parse_number, .help = text, .offset = offsetof(options, member),        \
+                                         .min = least                                              \
+    }
 /* an int with the number of a GPU in a snapshot, */
 bool bench_parse_gpu(bench_parser *p, const char *value);
 #define BENCH_GPU_OPTION(options)                                                                  \
@@ -116,6 +123,11 @@ bool bench_parse_gpu(bench_parser *p, const char *value);
     }
 /* two uint64_t that follow each other; the value is MIN:MAX, or one number for both (*); */
 bool bench_parse_interval(bench_parser *p, const char *value);
+#define BENCH_INTERVAL_OPTION(option, options, member, text)                                       \
+    {                                                                                              \
+        option, "MIN:MAX", bench_parse_interval, .help = text,                                     \
+                                                 .offset = offsetof(options, member), .min = 1     \
+    }
 /* a bool, with whether it is the first of the two words that the option's `value` names (*). */
 bool bench_parse_either(bench_parser *p, const char *value);
 

@@ -85,11 +85,10 @@ static const bench_option own_options[] = {
      .offset = offsetof(churn_options, ops), .min = 20, .max = UINT64_C(1) << 40},
     {"--sizes", "small|mixed|large", parse_sizes,
      .help = "512 B-4 KiB, 512 B-64 KiB, 64 KiB-16 MiB (mixed)"},
-    {"--seed", "N", bench_parse_number, .help = "seed of the sizes and of what is freed",
-     .offset = offsetof(churn_options, seed)},
-    {"--watch", NULL, bench_parse_flag,
-     .help = "handles, mappings, addresses and host memory by tenths of the run (100000 live)",
-     .offset = offsetof(churn_options, watch)},
+    BENCH_NUMBER_OPTION("--seed", churn_options, seed, 0, "seed of the sizes and of what is freed"),
+    BENCH_FLAG_OPTION(
+        "--watch", churn_options, watch,
+        "handles, mappings, addresses and host memory by tenths of the run (100000 live)"),
     {0},
 };
 
@@ -165,10 +164,6 @@ static void print_json(const churn_command *c, const char *contender, uint64_t l
 
 /* ---- Tables -------------------------------------------------------------------------------- */
 
-static double mib(uint64_t bytes) {
-    return (double)bytes / (1 << 20);
-}
-
 static void print_heading(const churn_command *c) {
     provenance_print_heading(stdout, &c->device);
     printf("sizes    %s, %" PRIu64 " to %" PRIu64 " bytes; seed %" PRIu64 "\n\n",
@@ -209,8 +204,8 @@ static void print_watch(const char *contender, uint64_t live, const churn_result
         const churn_stretch *s = &r->stretches[i];
         printf("%14" PRIu64 " %8.1f %8.1f %10" PRIu64 " %10" PRIu64 " %12.0f %12.0f %10.1f\n",
                s->ops, s->ns_per_op, s->wall_ns_per_op, s->stats.creates - s->stats.releases,
-               s->stats.maps - s->stats.unmaps, mib(s->stats.reserved_bytes),
-               mib(s->stats.address_span_bytes), mib(s->host_bytes));
+               s->stats.maps - s->stats.unmaps, bench_mib(s->stats.reserved_bytes),
+               bench_mib(s->stats.address_span_bytes), bench_mib(s->host_bytes));
     }
     printf("\n");
 }

@@ -7,10 +7,8 @@
 #include "bench/cli/cli.h"
 #include "bench/cli/commands.h"
 #include "bench/cli/generate.h"
-#include "bench/replay/timeline.h"
+#include "bench/cli/report.h"
 #include "bench/workloads/fsdp_run.h"
-
-#include "vmm/base/align.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -57,25 +55,22 @@ static bool complete(bench_parser *p) {
 }
 
 #define AT(member) offsetof(fsdp_command_options, member)
+#define NUMBER(option, member, least, text)                                                        \
+    BENCH_NUMBER_OPTION(option, fsdp_command_options, member, least, text)
+#define INTERVAL(option, member, text)                                                             \
+    BENCH_INTERVAL_OPTION(option, fsdp_command_options, member, text)
 
 /* fsdp_check has the bounds of the model. */
 static const bench_option own_options[] = {
-    {"--layers", "N", bench_parse_number, .help = "layers, of two units each",
-     .offset = AT(model.layers)},
-    {"--hidden", "N", bench_parse_number, .help = "width of the model", .offset = AT(model.hidden)},
-    {"--ranks", "N", bench_parse_number, .help = "GPUs that share the parameters",
-     .offset = AT(model.ranks)},
-    {"--tokens", "MIN:MAX", bench_parse_interval, .help = "tokens, drawn for every step",
-     .offset = AT(model.tokens_min), .min = 1},
-    {"--prefetch", "N", bench_parse_number, .help = "units gathered ahead of the one in use",
-     .offset = AT(model.prefetch)},
-    {"--hold", "N", bench_parse_number, .help = "gradients kept while they are reduced",
-     .offset = AT(model.hold)},
-    {"--limiter", "N", bench_parse_number,
-     .help = "gathered units, of which the host waits for the oldest", .offset = AT(model.limiter)},
-    {"--steps", "N", bench_parse_number, .help = "training steps", .offset = AT(model.steps)},
-    {"--seed", "N", bench_parse_number, .help = "seed of the random numbers",
-     .offset = AT(model.seed)},
+    NUMBER("--layers", model.layers, 0, "layers, of two units each"),
+    NUMBER("--hidden", model.hidden, 0, "width of the model"),
+    NUMBER("--ranks", model.ranks, 0, "GPUs that share the parameters"),
+    INTERVAL("--tokens", model.tokens_min, "tokens, drawn for every step"),
+    NUMBER("--prefetch", model.prefetch, 0, "units gathered ahead of the one in use"),
+    NUMBER("--hold", model.hold, 0, "gradients kept while they are reduced"),
+    NUMBER("--limiter", model.limiter, 0, "gathered units, of which the host waits for the oldest"),
+    NUMBER("--steps", model.steps, 0, "training steps"),
+    NUMBER("--seed", model.seed, 0, "seed of the random numbers"),
     {"--runs", "N", bench_parse_number, .help = "runs of each contender, with other durations each",
      .offset = AT(n_runs), .min = 1, .max = MAX_RUNS},
     GENERATE_TRACE_OPTION(fsdp_command_options),
@@ -142,10 +137,6 @@ static void choose_variants(fsdp_command *c) {
 
 /* ---- Reports ------------------------------------------------------------------------------- */
 
-static double mib(uint64_t bytes) {
-    return (double)bytes / (double)DTI_MIB;
-}
-
 /* 1: the shorter of the two streams' work is hidden behind the other's; 0: they take turns. */
 static double overlap(const fsdp_command *c, const fsdp_result *result) {
     double compute = (double)c->alone_ns[FSDP_COMPUTE];
@@ -164,7 +155,7 @@ static void begin_table(const fsdp_command *c) {
     printf("\nfsdp: %" PRIu64 " events, %" PRIu64
            " steps, live peak %.1f MiB\nafter the first step, compute "
            "alone takes %.1f ms, communication alone %.1f ms\n",
-           c->trace->n_file_events, c->trace->n_steps, mib(c->trace->live_peak_bytes),
+           c->trace->n_file_events, c->trace->n_steps, bench_mib(c->trace->live_peak_bytes),
            (double)c->alone_ns[FSDP_COMPUTE] / 1e6, (double)c->alone_ns[FSDP_COMMUNICATION] / 1e6);
     printf("  %-15s %3s %12s %10s %10s %9s %7s %8s %10s %11s %9s\n", "contender", "run",
            "reserved MiB", "efficiency", "elapsed ms", "steady ms", "overlap", "gap us",
@@ -177,12 +168,13 @@ static void print_row(const fsdp_command *c, const variant *v, uint64_t index,
     switch (r->outcome) {
     case RUN_COMPLETED:
         printf(" %12.1f %10.4f %10.2f %9.2f %7.3f %8.1f %10" PRIu64 " %11" PRIu64 " %9" PRIu64 "\n",
-               mib(r->stats.reserved_peak_bytes), efficiency(c, r), (double)r->elapsed_ns / 1e6,
-               (double)r->steady_ns / 1e6, overlap(c, r), (double)r->gap_mean_ns / 1e3,
-               r->stats.stream_syncs, r->stats.event_waits, r->stats.creates);
+               bench_mib(r->stats.reserved_peak_bytes), efficiency(c, r),
+               (double)r->elapsed_ns / 1e6, (double)r->steady_ns / 1e6, overlap(c, r),
+               (double)r->gap_mean_ns / 1e3, r->stats.stream_syncs, r->stats.event_waits,
+               r->stats.creates);
         break;
     case RUN_OUT_OF_MEMORY:
-        printf(" out of memory, %.1f MiB reserved\n", mib(r->stats.reserved_peak_bytes));
+        printf(" out of memory, %.1f MiB reserved\n", bench_mib(r->stats.reserved_peak_bytes));
         break;
     case RUN_ABSENT:
         printf(" absent: %s\n", r->message);
@@ -324,21 +316,13 @@ static int run_all(fsdp_command *c) {
             run_once(c, &c->variants[i], k);
         }
     }
-    if (!timeline_close(&c->timeline)) {
-        bench_complain("--timeline: %s: not all could be written", c->own->timeline);
-        c->has_failed = true;
-    }
-    return c->has_failed ? BENCH_FAILED : BENCH_DONE;
+    bool is_written = report_close_timeline(&c->timeline, c->own->timeline);
+    return c->has_failed || !is_written ? BENCH_FAILED : BENCH_DONE;
 }
 
 static int find_device_and_run(fsdp_command *c) {
-    char reason[256] = "";
-    if (!bench_find_device(&c->own->shared, &c->device)) {
-        return BENCH_FAILED;
-    }
-    if (c->own->timeline != NULL &&
-        !timeline_open(&c->timeline, c->own->timeline, &c->device, reason, sizeof reason)) {
-        bench_complain("--timeline: %s", reason);
+    if (!bench_find_device(&c->own->shared, &c->device) ||
+        !report_open_timeline(&c->timeline, c->own->timeline, &c->device)) {
         return BENCH_FAILED;
     }
     choose_variants(c);

@@ -29,6 +29,9 @@ typedef struct model_options {
 } model_options;
 
 #define AT(member) offsetof(model_options, member)
+#define NUMBER(option, member, least, text)                                                        \
+    BENCH_NUMBER_OPTION(option, model_options, member, least, text)
+#define INTERVAL(option, member, text) BENCH_INTERVAL_OPTION(option, model_options, member, text)
 
 static bool complete(bench_parser *p, const char *refusal) {
     return replay_options_complete(p) && (refusal == NULL || bench_refuse(p, "%s", refusal));
@@ -54,26 +57,18 @@ static int replay_or_write(const bench_command *model, const model_options *o, t
 
 /* vary_check has the bounds of the model. */
 static const bench_option vary_table[] = {
-    {"--layers", "N", bench_parse_number, .help = "layers", .offset = AT(vary.layers), .min = 1},
-    {"--hidden", "N", bench_parse_number, .help = "width of the model", .offset = AT(vary.hidden),
-     .min = 1},
-    {"--heads", "N", bench_parse_number, .help = "attention heads, a divisor of the width",
-     .offset = AT(vary.heads), .min = 1},
-    {"--vocab", "N", bench_parse_number, .help = "words of the vocabulary",
-     .offset = AT(vary.vocab), .min = 1},
-    {"--batch", "MIN:MAX", bench_parse_interval, .help = "sequences, drawn for every step",
-     .offset = AT(vary.batch), .min = 1},
-    {"--seq", "MIN:MAX", bench_parse_interval, .help = "tokens per sequence, drawn for every step",
-     .offset = AT(vary.sequence), .min = 1},
-    {"--steps", "N", bench_parse_number, .help = "training steps (50; 20 with --sweep)",
-     .offset = AT(vary.steps), .min = 1},
-    {"--seed", "N", bench_parse_number, .help = "seed of the random numbers",
-     .offset = AT(vary.seed)},
+    NUMBER("--layers", vary.layers, 1, "layers"),
+    NUMBER("--hidden", vary.hidden, 1, "width of the model"),
+    NUMBER("--heads", vary.heads, 1, "attention heads, a divisor of the width"),
+    NUMBER("--vocab", vary.vocab, 1, "words of the vocabulary"),
+    INTERVAL("--batch", vary.batch, "sequences, drawn for every step"),
+    INTERVAL("--seq", vary.sequence, "tokens per sequence, drawn for every step"),
+    NUMBER("--steps", vary.steps, 1, "training steps (50; 20 with --sweep)"),
+    NUMBER("--seed", vary.seed, 0, "seed of the random numbers"),
     {"--recompute", "on|off", bench_parse_either,
      .help = "keep only the layers' inputs for the backward", .offset = AT(vary.recompute)},
-    {"--side-streams", "N", bench_parse_number,
-     .help = "streams that run the second halves of layers in turn (0; 2 with --sweep)",
-     .offset = AT(vary.side_streams)},
+    NUMBER("--side-streams", vary.side_streams, 0,
+           "streams that run the second halves of layers in turn (0; 2 with --sweep)"),
     {"--optimizer", "adamw|sgd", bench_parse_either, .help = "the optimizer",
      .offset = AT(is_adamw)},
     {"--dtype", "bf16|fp32", bench_parse_either, .help = "of weights, activations and gradients",
@@ -159,24 +154,16 @@ const bench_command generate_vary = {
 
 /* offload_check has the bounds of the model. */
 static const bench_option offload_table[] = {
-    {"--layers", "N", bench_parse_number, .help = "layers", .offset = AT(offload.layers), .min = 1},
-    {"--hidden", "N", bench_parse_number, .help = "width of the model",
-     .offset = AT(offload.hidden), .min = 1},
-    {"--vocab", "N", bench_parse_number, .help = "words of the vocabulary",
-     .offset = AT(offload.vocab), .min = 1},
-    {"--batch", "MIN:MAX", bench_parse_interval, .help = "sequences, drawn for every step",
-     .offset = AT(offload.batch), .min = 1},
-    {"--seq", "MIN:MAX", bench_parse_interval, .help = "tokens per sequence, drawn for every step",
-     .offset = AT(offload.sequence), .min = 1},
-    {"--steps", "N", bench_parse_number, .help = "training steps", .offset = AT(offload.steps),
-     .min = 1},
-    {"--streams", "N", bench_parse_number,
-     .help = "side streams, each of which prefetches for a stretch and then is silent",
-     .offset = AT(offload.streams), .min = 1},
-    {"--depth", "N", bench_parse_number, .help = "layers on the GPU at once, with the one in use",
-     .offset = AT(offload.depth), .min = 1},
-    {"--seed", "N", bench_parse_number, .help = "seed of the random numbers",
-     .offset = AT(offload.seed)},
+    NUMBER("--layers", offload.layers, 1, "layers"),
+    NUMBER("--hidden", offload.hidden, 1, "width of the model"),
+    NUMBER("--vocab", offload.vocab, 1, "words of the vocabulary"),
+    INTERVAL("--batch", offload.batch, "sequences, drawn for every step"),
+    INTERVAL("--seq", offload.sequence, "tokens per sequence, drawn for every step"),
+    NUMBER("--steps", offload.steps, 1, "training steps"),
+    NUMBER("--streams", offload.streams, 1,
+           "side streams, each of which prefetches for a stretch and then is silent"),
+    NUMBER("--depth", offload.depth, 1, "layers on the GPU at once, with the one in use"),
+    NUMBER("--seed", offload.seed, 0, "seed of the random numbers"),
     GENERATE_TRACE_OPTION(model_options),
     {0},
 };
@@ -226,21 +213,15 @@ const bench_command generate_offload = {
 
 /* oneshot_check has the bounds of the model. */
 static const bench_option oneshot_table[] = {
-    {"--steps", "N", bench_parse_number, .help = "steps, a stream for each",
-     .offset = AT(oneshot.steps), .min = 1},
-    {"--mib", "MIN:MAX", bench_parse_interval,
-     .help = "MiB that a stream allocates, drawn for each", .offset = AT(oneshot.mib), .min = 1},
-    {"--blocks", "MIN:MAX", bench_parse_interval,
-     .help = "blocks that a stream allocates, drawn for each", .offset = AT(oneshot.blocks),
-     .min = 1},
+    NUMBER("--steps", oneshot.steps, 1, "steps, a stream for each"),
+    INTERVAL("--mib", oneshot.mib, "MiB that a stream allocates, drawn for each"),
+    INTERVAL("--blocks", oneshot.blocks, "blocks that a stream allocates, drawn for each"),
     {"--end", "told|untold", bench_parse_either,
      .help = "the allocator is told before a stream is destroyed, or not",
      .offset = AT(oneshot.is_told)},
-    {"--numbers", "N", bench_parse_number,
-     .help = "streams of a contender that cannot be told, used in turn",
-     .offset = AT(oneshot.numbers), .min = 1},
-    {"--seed", "N", bench_parse_number, .help = "seed of the random numbers",
-     .offset = AT(oneshot.seed)},
+    NUMBER("--numbers", oneshot.numbers, 1,
+           "streams of a contender that cannot be told, used in turn"),
+    NUMBER("--seed", oneshot.seed, 0, "seed of the random numbers"),
     GENERATE_TRACE_OPTION(model_options),
     {0},
 };

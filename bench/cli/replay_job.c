@@ -3,11 +3,9 @@
 
 #include "bench/base/provenance.h"
 #include "bench/cli/cli.h"
-#include "bench/cli/report_json.h"
-#include "bench/cli/report_table.h"
+#include "bench/cli/report.h"
 #include "bench/replay/mincap.h"
 #include "bench/replay/replay_engine.h"
-#include "bench/replay/timeline.h"
 
 #include "vmm/base/align.h"
 
@@ -32,16 +30,6 @@ static bool find_model(replay_job *s) {
     return true;
 }
 
-static bool open_timeline(replay_job *s) {
-    char reason[256];
-    if (s->options->timeline != NULL &&
-        !timeline_open(&s->timeline, s->options->timeline, &s->device, reason, sizeof reason)) {
-        bench_complain("--timeline: %s", reason);
-        return false;
-    }
-    return true;
-}
-
 /* ---- Replays ------------------------------------------------------------------------------- */
 
 static void note_failure(replay_job *s, const report_row *row) {
@@ -59,11 +47,11 @@ static void note_failure(replay_job *s, const report_row *row) {
 
 static void report(replay_job *s, const report_row *row) {
     if (s->options->shared.json) {
-        report_json(stdout, row);
+        report_json(row);
     } else if (s->options->tight) {
-        report_tight_row(stdout, row);
+        report_tight_row(row);
     } else {
-        report_table_row(stdout, row);
+        report_table_row(row);
     }
     (void)fflush(stdout);
     note_failure(s, row);
@@ -143,9 +131,9 @@ static void replay_contender(replay_job *s, const trace *t, const contender_ops 
 
 static void begin_table(const replay_job *s, const trace *t) {
     if (s->options->tight) {
-        report_tight_begin(stdout, t, s->model.is_virtual && !s->device.is_virtual);
+        report_tight_begin(t, s->model.is_virtual && !s->device.is_virtual);
     } else {
-        report_table_begin(stdout, t, s->options->min_capacity);
+        report_table_begin(t, s->options->min_capacity);
     }
 }
 
@@ -165,16 +153,14 @@ static int run_all(replay_job *s, trace *const *traces, size_t n) {
     for (size_t i = 0; i < n; i++) {
         replay_trace(s, traces[i]);
     }
-    if (!timeline_close(&s->timeline)) {
-        bench_complain("--timeline: %s: not all could be written", s->options->timeline);
-        s->has_failed = true;
-    }
-    return s->has_failed ? BENCH_FAILED : BENCH_DONE;
+    bool is_written = report_close_timeline(&s->timeline, s->options->timeline);
+    return s->has_failed || !is_written ? BENCH_FAILED : BENCH_DONE;
 }
 
 int replay_job_run(const replay_options *options, trace *const *traces, size_t n) {
     replay_job s = {.options = options};
-    return bench_find_device(&options->shared, &s.device) && find_model(&s) && open_timeline(&s)
+    return bench_find_device(&options->shared, &s.device) && find_model(&s) &&
+                   report_open_timeline(&s.timeline, options->timeline, &s.device)
                ? run_all(&s, traces, n)
                : BENCH_FAILED;
 }

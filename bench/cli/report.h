@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One row of a report on replays: report_table.h prints it to read, report_json.h as JSON. */
+/* A report on replays, one row a contender and trace: as a table to read or as JSON, one object a
+ * line. */
 #ifndef DUCTILE_BENCH_CLI_REPORT_H
 #define DUCTILE_BENCH_CLI_REPORT_H
 
 #include "bench/replay/replay_engine.h"
+#include "bench/replay/timeline.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -20,9 +22,19 @@ typedef struct report_row {
     uint64_t above_min_percent;
 } report_row;
 
-/* Live peak by reserved peak. Only of a completed replay. */
-static inline double report_efficiency(const replay_spec *spec, const replay_result *result) {
-    return (double)spec->trace->live_peak_bytes / (double)result->total.reserved_peak_bytes;
-}
+/* The table's heading for one trace, and then one line per contender. */
+void report_table_begin(const trace *t, bool has_min_capacity);
+void report_table_row(const report_row *row);
+
+/* The table of --tight: two lines per contender, without a cap and near the smallest capacity. */
+void report_tight_begin(const trace *t, bool min_is_modelled);
+void report_tight_row(const report_row *row);
+
+void report_json(const report_row *row);
+
+/* Of --timeline, whose file may be NULL: then nothing is done. False: the user has been told why.
+ */
+bool report_open_timeline(timeline *t, const char *path, const bench_device *device);
+bool report_close_timeline(timeline *t, const char *path);
 
 #endif

@@ -8,7 +8,6 @@
 #include "bench/cli/command_line.h"
 #include "bench/cli/commands.h"
 #include "bench/cli/in_children.h"
-#include "bench/cli/view_json.h"
 #include "bench/replay/mincap.h"
 #include "bench/replay/replay_engine.h"
 #include "bench/replay/view.h"
@@ -40,11 +39,21 @@ typedef struct view_job {
     trace_builder builder;
     trace_steps steps;
     trace_holders holders;
-    trace_stream streams[TRACE_MAX_STREAMS];
+    trace_stream streams[TRACE_MAX_STREAMS]; /* in the holders' order */
     trace_stacks stacks;
-    bool marks_steps;
+    bool marks_steps; /* else they were found */
     trace *trace;
 } view_job;
+
+/* One contender on it. */
+typedef struct view_run {
+    const view_job *recording;
+    const replay_spec *spec;
+    const replay_result *result;
+    const view *view;
+    bool has_min_capacity;
+    uint64_t min_capacity_bytes; /* 0: none suffices */
+} view_run;
 
 /* ---- Options ------------------------------------------------------------------------------- */
 
@@ -72,12 +81,11 @@ static const bench_option own_options[] = {
     {.name = "--capacity"},
     {.name = "--set"},
     BENCH_GPU_OPTION(view_options),
-    {"--quick", NULL, bench_parse_flag,
-     .help = "neither search the smallest capacity nor try smaller devices",
-     .offset = offsetof(view_options, quick)},
-    {"--full", NULL, bench_parse_flag,
-     .help = "do both also for recordings of more than 2000000 events, which are quick otherwise",
-     .offset = offsetof(view_options, full)},
+    BENCH_FLAG_OPTION("--quick", view_options, quick,
+                      "neither search the smallest capacity nor try smaller devices"),
+    BENCH_FLAG_OPTION(
+        "--full", view_options, full,
+        "do both also for recordings of more than 2000000 events, which are quick otherwise"),
     {0},
 };
 
@@ -130,6 +138,404 @@ static void drop(view_job *j) {
     trace_stacks_drop(&j->stacks);
     trace_free(j->trace);
     *j = (view_job){.options = j->options, .device = j->device};
+}
+
+/* ---- The recording as JSON ----------------------------------------------------------------- */
+
+static void print_streams(dti_json *j, const trace *t) {
+    dti_json_open(j, "streams", '[');
+    for (size_t i = 0; i < t->n_streams; i++) {
+        dti_json_number(j, NULL, t->streams[i].number);
+    }
+    dti_json_close(j, ']');
+}
+
+static void print_sizes(dti_json *j, const char *name, const size_t *all, size_t n) {
+    dti_json_open(j, name, '[');
+    for (size_t i = 0; i < n; i++) {
+        dti_json_number(j, NULL, all[i]);
+    }
+    dti_json_close(j, ']');
+}
+
+static bool has_any(const uint64_t *all, size_t n) {
+    bool found = false;
+    for (size_t i = 0; i < n; i++) {
+        found = found || all[i] > 0;
+    }
+    return found;
+}
+
+static bool ever_holds(const trace_holder *h, const trace_holders *all) {
+    return h->bytes > 0 || has_any(h->levels, all->n_levels) || has_any(h->moments, all->n_moments);
+}
+
+static void print_holder(dti_json *j, const view_job *r, const trace_holder *h) {
+    dti_json_open(j, NULL, '{');
+    dti_json_number(j, "stack", h->stack);
+    dti_json_number(j, "stream", r->streams[h->stream].number);
+    dti_json_number(j, "size_from", UINT64_C(1) << h->size_class);
+    dti_json_bool(j, "before_recording", h->is_from_before);
+    dti_json_bool(j, "lasting", h->is_lasting);
+    dti_json_bool(j, "refused", h->is_refused);
+    dti_json_number(j, "blocks", h->blocks);
+    dti_json_number(j, "bytes", h->bytes);
+    dti_json_number(j, "freed_bytes", h->freed);
+    dti_json_numbers(j, "levels", h->levels, r->holders.n_levels);
+    if (has_any(h->moments, r->holders.n_moments)) {
+        dti_json_numbers(j, "moments", h->moments, r->holders.n_moments);
+    }
+    dti_json_close(j, '}');
+}
+
+static void print_holders(dti_json *j, const view_job *r) {
+    const trace_holders *holders = &r->holders;
+    print_sizes(j, "level_steps", holders->level_steps, holders->n_levels);
+    print_sizes(j, "moment_events", holders->moment_events, holders->n_moments);
+    dti_json_open(j, "holders", '[');
+    for (size_t i = 0; i < holders->n; i++) {
+        if (ever_holds(&holders->all[i], holders)) {
+            print_holder(j, r, &holders->all[i]);
+        }
+    }
+    dti_json_close(j, ']');
+}
+
+static void print_profiles(dti_json *j, const trace_holders *holders) {
+    dti_json_open(j, "step_profiles", '[');
+    for (size_t i = 0; i < holders->n_profiles; i++) {
+        dti_json_numbers(j, NULL, holders->profiles[i], TRACE_HOLDERS_PARTS);
+    }
+    dti_json_close(j, ']');
+}
+
+/* ---- Maps ----------------------------------------------------------------------------------- */
+
+/* Equal cells that follow each other: how many, and which. */
+static void print_column(dti_json *j, const uint32_t *cells) {
+    dti_json_open(j, NULL, '[');
+    for (size_t from = 0; from < MEMORY_MAP_ROWS;) {
+        size_t to = from + 1;
+        while (to < MEMORY_MAP_ROWS && cells[to] == cells[from]) {
+            to++;
+        }
+        dti_json_number(j, NULL, to - from);
+        dti_json_number(j, NULL, cells[from]);
+        from = to;
+    }
+    dti_json_close(j, ']');
+}
+
+static void print_columns(dti_json *j, const char *name, const memory_map *map,
+                          const uint32_t *cells) {
+    dti_json_open(j, name, '[');
+    for (size_t i = 0; i < map->n_columns; i++) {
+        print_column(j, &cells[i * MEMORY_MAP_ROWS]);
+    }
+    dti_json_close(j, ']');
+}
+
+/* From numbers of blocks to those of their stacks. */
+static void name_stacks(const memory_map *map, const trace_stacks *stacks) {
+    for (size_t i = 0; i < map->n_columns * MEMORY_MAP_ROWS; i++) {
+        uint32_t block = map->blocks_shown[i];
+        map->blocks_shown[i] = block != 0 ? trace_stacks_of(stacks, block - 1) : 0;
+    }
+}
+
+/* stacks: NULL where blocks have no numbers. */
+static void print_map(dti_json *j, const memory_map *map, const trace_stacks *stacks) {
+    dti_json_open(j, "map", '{');
+    dti_json_number(j, "rows", MEMORY_MAP_ROWS);
+    dti_json_number(j, "row_bytes", map->row_bytes);
+    dti_json_open(j, "events", '[');
+    for (size_t i = 0; i < map->n_columns; i++) {
+        dti_json_number(j, NULL, map->columns[i].event);
+    }
+    dti_json_close(j, ']');
+    print_columns(j, "columns", map, map->cells);
+    if (stacks != NULL && stacks->n > 0) {
+        name_stacks(map, stacks);
+        print_columns(j, "stacks", map, map->blocks_shown);
+    }
+    dti_json_close(j, '}');
+}
+
+/* ---- What the recorded program's own allocator held ---------------------------------------- */
+
+/* At most so many, each the highest of a stretch. */
+static void print_held(dti_json *j, const recorded_memory *m) {
+    enum { MOST = 2000 };
+    size_t stretch = m->n_changes / MOST + 1;
+    dti_json_open(j, "recorded_held", '[');
+    for (size_t from = 0; from < m->n_changes; from += stretch) {
+        const recorded_change *highest = &m->changes[from];
+        for (size_t i = from; i < m->n_changes && i < from + stretch; i++) {
+            highest = m->changes[i].held_bytes > highest->held_bytes ? &m->changes[i] : highest;
+        }
+        const uint64_t point[] = {highest->event, highest->held_bytes};
+        dti_json_numbers(j, NULL, point, 2);
+    }
+    dti_json_close(j, ']');
+}
+
+/* What was held just before an event, in parts and where each block lay. */
+static void print_layout(dti_json *j, const trace *t, const recorded_layout *l, uint64_t event) {
+    memory_map map;
+    dti_json_number(j, "held_bytes", l->held);
+    dti_json_number(j, "live_bytes", l->live);
+    dti_json_number(j, "pending_bytes", l->pending);
+    dti_json_number(j, "free_bytes", l->free);
+    dti_json_number(j, "holes", l->holes);
+    dti_json_number(j, "largest_hole", l->largest_hole);
+    if (memory_map_of_recorded(&map, t, l, event)) {
+        print_map(j, &map, NULL);
+    }
+    memory_map_fini(&map);
+}
+
+/* With all that was held then where that is known. */
+static void print_refusal(dti_json *j, const trace *t, size_t index) {
+    const trace_refusal *of = &t->refusals[index];
+    dti_json_open(j, NULL, '{');
+    dti_json_number(j, "event", of->event);
+    dti_json_number(j, "request_bytes", of->size);
+    dti_json_number(j, "live_bytes", of->live_bytes);
+    dti_json_number(j, "held_bytes", of->held_bytes);
+    dti_json_number(j, "device_free_bytes", of->device_free_bytes);
+    dti_json_number(j, "stack", of->stack);
+    dti_json_bool(j, "replayed", of->is_replayed);
+    if (index == t->recorded.refusal && t->recorded.refused.is_known) {
+        dti_json_open(j, "recorded", '{');
+        print_layout(j, t, &t->recorded.refused, of->event);
+        dti_json_close(j, '}');
+    }
+    dti_json_close(j, '}');
+}
+
+static uint64_t need_of(const trace_refusal *of) {
+    return of->live_bytes + of->size;
+}
+
+/* Of too many the first ones, and the one that needs most. */
+static void print_refusals(dti_json *j, const trace *t) {
+    enum { MOST = 64 };
+    size_t most = 0;
+    for (size_t i = 1; i < t->n_refusals; i++) {
+        most = need_of(&t->refusals[i]) > need_of(&t->refusals[most]) ? i : most;
+    }
+    dti_json_open(j, "refusals", '[');
+    for (size_t i = 0; i < t->n_refusals; i++) {
+        if (i < MOST || i == most) {
+            print_refusal(j, t, i);
+        }
+    }
+    dti_json_close(j, ']');
+    dti_json_number(j, "n_refusals", t->n_refusals);
+}
+
+static void print_recorded(dti_json *j, const trace *t) {
+    const recorded_memory *m = &t->recorded;
+    dti_json_open(j, "recorded", '{');
+    print_layout(j, t, &m->end, t->n_events - 1);
+    dti_json_number(j, "segments", m->n_segments);
+    dti_json_number(j, "held_peak_bytes", m->held_peak);
+    dti_json_number(j, "device_bytes", m->device_bytes);
+    dti_json_number(j, "device_free_bytes", m->device_free_bytes);
+    dti_json_bool(j, "expandable", m->is_expandable);
+    dti_json_close(j, '}');
+    print_held(j, m);
+}
+
+static void print_stacks(dti_json *j, const view_job *r) {
+    dti_json_open(j, "stacks", '[');
+    for (size_t i = 0; i < r->stacks.n; i++) {
+        dti_json_text(j, NULL, r->stacks.texts[i]);
+    }
+    dti_json_close(j, ']');
+}
+
+static void print_recording(const view_job *recording) {
+    const trace *t = recording->trace;
+    dti_json line = dti_json_begin_line(stdout);
+    dti_json *j = &line;
+    provenance_json(j, &recording->device);
+    dti_json_text(j, "kind", "recording");
+    dti_json_text(j, "trace", t->name);
+    dti_json_text(j, "file", t->path);
+    dti_json_bool(j, "snapshot", t->is_snapshot);
+    dti_json_number(j, "gpu", t->is_snapshot ? (uint64_t)t->gpu : 0);
+    dti_json_number(j, "events", t->n_file_events);
+    dti_json_number(j, "replay_events", t->n_events);
+    dti_json_number(j, "live_peak_bytes", t->live_peak_bytes);
+    dti_json_number(j, "peak_event", t->peak_event);
+    dti_json_number(j, "blocks_before", t->n_from_before);
+    dti_json_number(j, "granule_bytes", recording->device.caps.granule_bytes);
+    dti_json_bool(j, "marks_steps", recording->marks_steps);
+    print_streams(j, t);
+    print_sizes(j, "step_ends", t->step_ends, t->n_step_ends);
+    dti_json_numbers(j, "step_peaks", recording->holders.step_peaks, recording->holders.n_steps);
+    print_profiles(j, &recording->holders);
+    print_refusals(j, t);
+    if (t->recorded.end.is_known) {
+        print_recorded(j, t);
+    }
+    print_holders(j, recording);
+    print_stacks(j, recording);
+    dti_json_end_line(j);
+}
+
+/* ---- A contender as JSON ------------------------------------------------------------------- */
+
+static void print_memory(dti_json *j, const view_memory *m) {
+    dti_json_number(j, "held", m->held);
+    dti_json_number(j, "live", m->live);
+    dti_json_number(j, "pending", m->pending);
+    dti_json_number(j, "free", m->free);
+    dti_json_number(j, "cached", m->cached);
+    dti_json_number(j, "holes", m->holes);
+    dti_json_number(j, "largest_hole", m->largest_hole);
+}
+
+static void print_points(dti_json *j, const view *v) {
+    static const char *const names[] = {"event",   "asked",    "held",   "live",
+                                        "pending", "free",     "cached", "holes",
+                                        "creates", "releases", "maps",   "waits"};
+    enum { N = sizeof names / sizeof names[0] };
+    dti_json_texts(j, "point_fields", names, N);
+    dti_json_open(j, "points", '[');
+    for (size_t i = 0; i < v->n_points; i++) {
+        const view_point *p = &v->points[i];
+        const view_memory *m = &p->memory;
+        const uint64_t fields[N] = {p->event,   p->asked,    m->held,   m->live,
+                                    m->pending, m->free,     m->cached, m->holes,
+                                    p->creates, p->releases, p->maps,   p->waits};
+        dti_json_numbers(j, NULL, fields, N);
+    }
+    dti_json_close(j, ']');
+}
+
+static void print_stops(dti_json *j, const view *v) {
+    dti_json_open(j, "stops", '[');
+    for (size_t i = 0; i < v->n_stops; i++) {
+        const view_stop *stop = &v->stops[i];
+        dti_json_open(j, NULL, '{');
+        dti_json_number(j, "capacity_bytes", stop->capacity_bytes);
+        dti_json_bool(j, "completed", stop->completed);
+        if (!stop->completed) {
+            dti_json_number(j, "event", stop->event);
+            dti_json_number(j, "request_bytes", stop->request_bytes);
+            print_memory(j, &stop->memory);
+        }
+        dti_json_close(j, '}');
+    }
+    dti_json_close(j, ']');
+}
+
+/* ---- What keeps free memory apart ---------------------------------------------------------- */
+
+static void print_member(dti_json *j, const view_run *run, const opening_span *span) {
+    const view_job *r = run->recording;
+    bool is_known = span->block != OPENINGS_NO_BLOCK;
+    dti_json_open(j, NULL, '[');
+    dti_json_number(j, NULL, span->size);
+    dti_json_number(j, NULL, is_known ? trace_stacks_of(&r->stacks, span->block) : 0);
+    dti_json_number(j, NULL, run->spec->trace->streams[span->stream].number);
+    dti_json_number(j, NULL, span->born);
+    dti_json_bool(j, NULL, is_known && span->block < r->trace->n_from_before);
+    dti_json_bool(j, NULL, is_known && r->steps.is_lasting[span->block]);
+    dti_json_close(j, ']');
+}
+
+static void print_opening(dti_json *j, const char *name, const view_run *run, const openings *o,
+                          const opening *of) {
+    dti_json_open(j, name, '{');
+    dti_json_number(j, "blocks", of->n_blocks);
+    dti_json_number(j, "bytes", of->bytes);
+    dti_json_number(j, "live_bytes", of->live_bytes);
+    dti_json_bool(j, "moves", of->moves);
+    dti_json_open(j, "members", '[');
+    for (size_t i = of->first; i < of->end; i++) {
+        if (o->spans[i].state == SPAN_LIVE) {
+            print_member(j, run, &o->spans[i]);
+        }
+    }
+    dti_json_close(j, ']');
+    dti_json_close(j, '}');
+}
+
+static void print_moment(dti_json *j, const view_run *run, const char *name, const openings *o,
+                         uint64_t capacity_bytes) {
+    if (!o->is_known) {
+        dti_json_null(j, name);
+        return;
+    }
+    dti_json_open(j, name, '{');
+    dti_json_number(j, "event", o->event);
+    if (o->request_bytes > 0) {
+        dti_json_number(j, "request_bytes", o->request_bytes);
+        dti_json_number(j, "capacity_bytes", capacity_bytes);
+    }
+    dti_json_number(j, "largest_hole", o->largest_hole);
+    if (o->has_least) {
+        print_opening(j, "least", run, o, &o->least);
+    } else {
+        dti_json_null(j, "least");
+    }
+    dti_json_open(j, "widest", '[');
+    for (size_t i = 0; i < o->n_widest; i++) {
+        print_opening(j, NULL, run, o, &o->widest[i]);
+    }
+    dti_json_close(j, ']');
+    dti_json_close(j, '}');
+}
+
+static void print_openings(dti_json *j, const view_run *run) {
+    static const char *const names[] = {"bytes",  "stack", "stream", "born", "before_recording",
+                                        "lasting"};
+    dti_json_open(j, "openings", '{');
+    dti_json_texts(j, "member_fields", names, sizeof names / sizeof names[0]);
+    print_moment(j, run, "peak", &run->view->at_peak, 0);
+    print_moment(j, run, "refusal", &run->view->at_stop, run->view->at_stop_capacity);
+    dti_json_close(j, '}');
+}
+
+static void print_outcome(dti_json *j, const view_run *run) {
+    const replay_result *result = run->result;
+    bool completed = result->outcome == RUN_COMPLETED;
+    dti_json_number(j, "reserved_peak_bytes", result->total.reserved_peak_bytes);
+    dti_json_bool(j, "completed", completed);
+    if (!completed) {
+        dti_json_text(j, "reason",
+                      result->outcome == RUN_OUT_OF_MEMORY ? "out of memory" : result->message);
+        dti_json_number(j, "stopped_at_event", result->stopped_at_event);
+    }
+    if (run->min_capacity_bytes > 0) {
+        dti_json_number(j, "min_capacity_bytes", run->min_capacity_bytes);
+    } else if (run->has_min_capacity) {
+        dti_json_null(j, "min_capacity_bytes");
+    }
+    dti_json_number(j, "driver_time_ns", result->total.driver_time_ns);
+}
+
+static void print_run(FILE *out, const view_run *run) {
+    const replay_spec *spec = run->spec;
+    bool is_ductile = spec->contender == &contender_ductile;
+    dti_json line = dti_json_begin_line(out);
+    dti_json *j = &line;
+    dti_json_text(j, "kind", "run");
+    dti_json_text(j, "file", spec->trace->path);
+    dti_json_text(j, "contender", spec->contender->name);
+    dti_json_texts(j, "settings", spec->settings, is_ductile ? spec->n_settings : 0);
+    dti_json_number(j, "capacity_bytes",
+                    spec->capacity_bytes != 0 ? spec->capacity_bytes
+                                              : spec->device->caps.total_bytes);
+    print_outcome(j, run);
+    print_points(j, run->view);
+    print_stops(j, run->view);
+    print_openings(j, run);
+    print_map(j, &run->view->map, &run->recording->stacks);
+    dti_json_end_line(j);
 }
 
 /* ---- Contenders ---------------------------------------------------------------------------- */
@@ -209,23 +615,13 @@ static replay_spec make_spec(const view_job *j, const contender_ops *contender) 
                          .n_passes = 1};
 }
 
-static view_recording describe(const view_job *j) {
-    return (view_recording){.trace = j->trace,
-                            .holders = &j->holders,
-                            .streams = j->streams,
-                            .stacks = &j->stacks,
-                            .steps = &j->steps,
-                            .marks_steps = j->marks_steps};
-}
-
 static bool view_contender(void *user, size_t index, FILE *out) {
     view_job *j = user;
     const contender_ops *contender = j->options->shared.contenders[index];
     replay_spec spec = make_spec(j, contender);
     replay_result result = {0};
     view v;
-    const view_recording recording = describe(j);
-    view_run run = {.recording = &recording, .spec = &spec, .result = &result, .view = &v};
+    view_run run = {.recording = j, .spec = &spec, .result = &result, .view = &v};
     bool ok =
         view_replay(&spec, &v, &result) || complain(j->trace->path, "the host has no memory left");
     if (ok && (result.outcome == RUN_FAILED || result.outcome == RUN_ABSENT)) {
@@ -234,7 +630,7 @@ static bool view_contender(void *user, size_t index, FILE *out) {
     }
     if (ok) {
         find_what_suffices(j, &run, &v);
-        view_json_run(out, &run);
+        print_run(out, &run);
     }
     view_fini(&v);
     return ok;
@@ -246,8 +642,7 @@ static bool view_recording_of(view_job *j, const char *path) {
     if (!load(j, path)) {
         return false;
     }
-    const view_recording recording = describe(j);
-    view_json_recording(stdout, &recording, &j->device);
+    print_recording(j);
     return in_children(view_contender, j, j->options->shared.n_contenders, stdout);
 }
 

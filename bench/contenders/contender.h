@@ -51,6 +51,18 @@ typedef struct contender_plan_stats {
                             /* was free: what would suffice for that                  */
 } contender_plan_stats;
 
+/* The members of contender_stats that only grow, by their names in JSON; times follow. */
+#define CONTENDER_COUNTS_MAP(X)                                                                    \
+    X(creates)                                                                                     \
+    X(releases)                                                                                    \
+    X(maps)                                                                                        \
+    X(unmaps)                                                                                      \
+    X(stream_syncs)                                                                                \
+    X(event_waits)                                                                                 \
+    X(pressure_waits)                                                                              \
+    X(pressure_returns)                                                                            \
+    X(pressure_returned_bytes)
+
 typedef struct contender_stats {
     uint64_t reserved_bytes; /* physical memory held now, cached or in use          */
     uint64_t reserved_peak_bytes;

@@ -5,9 +5,6 @@
  */
 #include "bench/contenders/contender.h"
 #include "bench/contenders/rival_cache.h"
-#include "bench/contenders/rival_report.h"
-
-#include <stdlib.h>
 
 static rival_block *find_best_fit(rival_cache *cache, rival_arena *arena, uint64_t size) {
     (void)cache;
@@ -21,25 +18,14 @@ static uint64_t min_remainder(const rival_arena *arena) {
 
 static ductile_status grow(rival_cache *cache, rival_arena *arena, uint64_t size,
                            rival_block **out) {
-    uint64_t bytes = rival_segment_size(size);
-    if (!rival_cache_fits_cap(cache, bytes)) {
-        return DUCTILE_ERR_OUT_OF_MEMORY;
-    }
-    ductile_addr address = 0;
-    ductile_status status = dvmm_mem_alloc(cache->driver, bytes, &address);
-    if (status == DUCTILE_OK) {
-        rival_cache_add_reserved(cache, bytes);
-        *out = rival_block_take(&cache->store, arena, address, bytes);
-    }
-    return status;
+    return rival_cache_grow_alone(cache, arena, rival_segment_size(size), out);
 }
 
 static ductile_status release_block(rival_cache *cache, rival_block *block) {
-    ductile_status status = dvmm_mem_free(cache->driver, block->address);
-    if (status == DUCTILE_OK) {
-        rival_cache_sub_reserved(cache, block->size);
-        rival_block_remove(block);
-        rival_block_put(&cache->store, block);
+    rival_block_remove(block);
+    ductile_status status = rival_cache_release(cache, block);
+    if (status != DUCTILE_OK) {
+        rival_block_insert(block);
     }
     return status;
 }
@@ -73,6 +59,7 @@ static const rival_policy classic_policy = {
     .find = find_best_fit,
     .grow = grow,
     .min_remainder = min_remainder,
+    .take_back = rival_cache_keep,
     .release_free = release_free,
 };
 
@@ -80,58 +67,18 @@ static const rival_policy classic_policy = {
 
 static ductile_status classic_init(const contender_env *env, void **self, char *message,
                                    size_t size) {
-    rival_cache *cache = malloc(sizeof(*cache));
-    *self = cache;
-    if (cache == NULL) {
-        return rival_refuse(DUCTILE_ERR_OUT_OF_HOST_MEMORY, "no host memory", message, size);
-    }
-    rival_cache_init(cache, &classic_policy, env);
-    return DUCTILE_OK;
-}
-
-static void classic_fini(void *self) {
-    rival_cache_fini(self);
-    free(self);
-}
-
-static ductile_status classic_alloc(void *self, uint64_t size, ductile_stream stream,
-                                    ductile_addr *out) {
-    return rival_cache_alloc(self, size, stream, out);
-}
-
-static ductile_status classic_free(void *self, ductile_addr address) {
-    return rival_cache_free(self, address);
-}
-
-static ductile_status classic_record_stream(void *self, ductile_addr address,
-                                            ductile_stream stream) {
-    return rival_cache_record_stream(self, address, stream);
-}
-
-static ductile_status classic_trim(void *self) {
-    return rival_cache_trim(self);
-}
-
-/* Every segment is a range of its own and in use as a whole, so their span is their sum. */
-static void classic_stats(void *self, contender_stats *out) {
-    const rival_cache *cache = self;
-    rival_cache_stats(cache, out);
-    out->address_span_bytes = cache->reserved_peak_bytes;
-}
-
-static void classic_walk(void *self, contender_visit visit, void *user) {
-    rival_cache_walk(self, visit, user);
+    return rival_cache_create(&classic_policy, sizeof(rival_cache), env, self, message, size);
 }
 
 const contender_ops contender_classic = {
     .name = "classic",
     .summary = "PyTorch's native allocator: 2 and 20 MiB segments, flushed at the cap",
     .init = classic_init,
-    .fini = classic_fini,
-    .alloc = classic_alloc,
-    .free = classic_free,
-    .record_stream = classic_record_stream,
-    .trim = classic_trim,
-    .stats = classic_stats,
-    .walk = classic_walk,
+    .fini = rival_cache_destroy,
+    .alloc = rival_cache_alloc,
+    .free = rival_cache_free,
+    .record_stream = rival_cache_record_stream,
+    .trim = rival_cache_trim,
+    .stats = rival_cache_stats,
+    .walk = rival_cache_walk,
 };

@@ -3,28 +3,28 @@
  * The driver's own stream-ordered pool, used as PyTorch's cudaMallocAsync backend uses it: a block
  * goes back on its own stream, or, when other streams used it, on a stream that waits for them all.
  */
-#include "bench/base/hash_map.h"
 #include "bench/contenders/contender.h"
-#include "bench/contenders/rival_blocks.h"
-#include "bench/contenders/rival_events.h"
-#include "bench/contenders/rival_report.h"
+#include "bench/contenders/rival_cache.h"
 
 #include <stdlib.h>
 
 typedef struct async_pool {
-    dvmm_driver *driver;
+    rival_cache
+        base; /* without a policy: only its blocks and their uses; no event is ever queued */
     ductile_stream unifying; /* waits for every stream that used a block, then frees it     */
     dvmm_event event;        /* recorded and waited for at once: one serves all             */
-    rival_store store;
-    rival_events uses; /* keeps the sets of recorded streams only; no event is ever queued */
-    hash_map live;
 } async_pool;
+
+static dvmm_driver *driver_of(const async_pool *p) {
+    return p->base.driver;
+}
 
 /* ---- Free ---------------------------------------------------------------------------------- */
 
 static ductile_status wait_for(async_pool *p, ductile_stream stream) {
-    ductile_status status = dvmm_event_record(p->driver, p->event, stream);
-    return status == DUCTILE_OK ? dvmm_stream_wait_event(p->driver, p->unifying, p->event) : status;
+    ductile_status status = dvmm_event_record(driver_of(p), p->event, stream);
+    return status == DUCTILE_OK ? dvmm_stream_wait_event(driver_of(p), p->unifying, p->event)
+                                : status;
 }
 
 static ductile_status wait_for_users(async_pool *p, const rival_block *block) {
@@ -37,10 +37,10 @@ static ductile_status wait_for_users(async_pool *p, const rival_block *block) {
 
 static ductile_status give_back(async_pool *p, const rival_block *block) {
     if (block->uses == NULL) {
-        return dvmm_mem_free_async(p->driver, block->address, block->arena->stream);
+        return dvmm_mem_free_async(driver_of(p), block->address, block->arena->stream);
     }
     ductile_status status = wait_for_users(p, block);
-    return status == DUCTILE_OK ? dvmm_mem_free_async(p->driver, block->address, p->unifying)
+    return status == DUCTILE_OK ? dvmm_mem_free_async(driver_of(p), block->address, p->unifying)
                                 : status;
 }
 
@@ -49,29 +49,23 @@ static ductile_status async_free(void *self, ductile_addr address) {
     if (address == 0) {
         return DUCTILE_OK;
     }
-    rival_block *block = (rival_block *)hash_map_find(&p->live, address);
+    rival_block *block = (rival_block *)hash_map_find(&p->base.live, address);
     if (block == NULL) {
         return DUCTILE_ERR_NOT_LIVE;
     }
     ductile_status status = give_back(p, block);
     if (status == DUCTILE_OK) {
-        rival_events_drop_uses(&p->uses, block);
-        hash_map_remove(&p->live, address);
-        rival_block_put(&p->store, block);
+        rival_events_drop_uses(&p->base.events, block);
+        hash_map_remove(&p->base.live, address);
+        rival_block_put(&p->base.store, block);
     }
     return status;
 }
 
-static ductile_status async_record_stream(void *self, ductile_addr address, ductile_stream stream) {
-    async_pool *p = self;
-    rival_block *block = (rival_block *)hash_map_find(&p->live, address);
-    return block != NULL ? rival_events_add_use(&p->uses, block, stream) : DUCTILE_ERR_NOT_LIVE;
-}
-
 static ductile_status async_trim(void *self) {
     async_pool *p = self;
-    ductile_status status = dvmm_context_sync(p->driver);
-    return status == DUCTILE_OK ? dvmm_async_pool_trim(p->driver, 0) : status;
+    ductile_status status = dvmm_context_sync(driver_of(p));
+    return status == DUCTILE_OK ? dvmm_async_pool_trim(driver_of(p), 0) : status;
 }
 
 /* ---- Allocate ------------------------------------------------------------------------------ */
@@ -83,40 +77,32 @@ static ductile_status async_alloc(void *self, uint64_t size, ductile_stream stre
     if (size == 0) {
         return DUCTILE_OK;
     }
-    rival_arena *arena = hash_map_reserve(&p->live) && rival_store_reserve(&p->store, 1)
-                             ? rival_store_arena(&p->store, stream, false)
-                             : NULL;
+    rival_arena *arena =
+        rival_cache_reserve(&p->base) ? rival_store_arena(&p->base.store, stream, false) : NULL;
     if (arena == NULL) {
         return DUCTILE_ERR_OUT_OF_HOST_MEMORY;
     }
-    ductile_status status = dvmm_mem_alloc_async(p->driver, size, stream, out);
+    ductile_status status = dvmm_mem_alloc_async(driver_of(p), size, stream, out);
     if (status == DUCTILE_OK) {
-        hash_map_set(&p->live, *out, (uintptr_t)rival_block_take(&p->store, arena, *out, size));
+        hash_map_set(&p->base.live, *out,
+                     (uintptr_t)rival_block_take(&p->base.store, arena, *out, size));
     }
     return status;
 }
 
 /* ---- Life cycle ---------------------------------------------------------------------------- */
 
-/* The queues are only for sets of streams, so no event ever completes here. */
-static void on_done(void *user, rival_block *block) {
-    (void)user;
-    (void)block;
-}
-
-static ductile_status open_pool(async_pool *p, const contender_env *env) {
-    p->driver = env->driver;
-    rival_events_init(&p->uses, env->driver, on_done, NULL);
+static ductile_status open_pool(async_pool *p) {
     ductile_status status = async_trim(p); /* the pool outlives a run: its peak must not */
     if (status == DUCTILE_OK) {
-        status = dvmm_stream_create(p->driver, &p->unifying);
+        status = dvmm_stream_create(driver_of(p), &p->unifying);
     }
     if (status != DUCTILE_OK) {
         return status;
     }
-    status = dvmm_event_create(p->driver, &p->event);
+    status = dvmm_event_create(driver_of(p), &p->event);
     if (status != DUCTILE_OK) {
-        (void)dvmm_stream_destroy(p->driver, p->unifying);
+        (void)dvmm_stream_destroy(driver_of(p), p->unifying);
     }
     return status;
 }
@@ -132,31 +118,32 @@ static ductile_status async_init(const contender_env *env, void **self, char *me
         return rival_refuse(DUCTILE_ERR_UNSUPPORTED, "the driver's pool cannot be capped", message,
                             size);
     }
-    async_pool *p = calloc(1, sizeof(*p));
-    ductile_status status = p != NULL ? open_pool(p, env) : DUCTILE_ERR_OUT_OF_HOST_MEMORY;
+    ductile_status status = rival_cache_create(NULL, sizeof(async_pool), env, self, message, size);
     if (status != DUCTILE_OK) {
-        free(p);
+        return status;
+    }
+    status = open_pool(*self);
+    if (status != DUCTILE_OK) {
+        free(*self);
+        *self = NULL;
         return rival_refuse(status, ductile_status_string(status), message, size);
     }
-    *self = p;
     return DUCTILE_OK;
 }
 
 static void async_fini(void *self) {
     async_pool *p = self;
-    for (size_t i = 0; i < p->live.n_slots; i++) {
-        rival_block *block = (rival_block *)p->live.slots[i].value;
+    for (size_t i = 0; i < p->base.live.n_slots; i++) {
+        rival_block *block = (rival_block *)p->base.live.slots[i].value;
         if (block != NULL) {
             (void)give_back(p, block);
-            rival_events_drop_uses(&p->uses, block);
+            rival_events_drop_uses(&p->base.events, block);
         }
     }
     (void)async_trim(p);
-    (void)dvmm_event_destroy(p->driver, p->event);
-    (void)dvmm_stream_destroy(p->driver, p->unifying);
-    rival_events_fini(&p->uses);
-    hash_map_drop(&p->live);
-    rival_store_fini(&p->store);
+    (void)dvmm_event_destroy(driver_of(p), p->event);
+    (void)dvmm_stream_destroy(driver_of(p), p->unifying);
+    rival_cache_drop(&p->base);
     free(p);
 }
 
@@ -164,9 +151,9 @@ static void async_fini(void *self) {
 static void async_stats(void *self, contender_stats *out) {
     const async_pool *p = self;
     *out = (contender_stats){0};
-    (void)dvmm_async_pool_info(p->driver, &out->reserved_bytes, &out->reserved_peak_bytes);
+    (void)dvmm_async_pool_info(driver_of(p), &out->reserved_bytes, &out->reserved_peak_bytes);
     out->address_span_bytes = out->reserved_peak_bytes;
-    rival_driver_stats(p->driver, out);
+    rival_driver_stats(driver_of(p), out);
 }
 
 const contender_ops contender_cumemallocasync = {
@@ -176,7 +163,7 @@ const contender_ops contender_cumemallocasync = {
     .fini = async_fini,
     .alloc = async_alloc,
     .free = async_free,
-    .record_stream = async_record_stream,
+    .record_stream = rival_cache_record_stream,
     .trim = async_trim,
     .stats = async_stats,
 };

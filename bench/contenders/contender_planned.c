@@ -15,7 +15,6 @@
 #include "bench/contenders/contender.h"
 #include "bench/contenders/plan_steps.h"
 #include "bench/contenders/rival_ranges.h"
-#include "bench/contenders/rival_report.h"
 #include "bench/contenders/settings.h"
 
 #include <stdlib.h>
@@ -66,11 +65,7 @@ static planned *planned_of(rival_cache *cache) {
 /* ---- Layouts ------------------------------------------------------------------------------- */
 
 static bool add_span(planned *p, size_t *n, plan_span span) {
-    if (!array_has_room(&p->spans, sizeof *p->spans, &p->spans_capacity, *n)) {
-        return false;
-    }
-    p->spans[(*n)++] = span;
-    return true;
+    return array_add(&p->spans, sizeof span, &p->spans_capacity, n, &span);
 }
 
 static uint64_t offset_of(const rival_block *block) {
@@ -277,6 +272,7 @@ static const rival_policy planned_policy = {
     .find = find_planned,
     .grow = rival_ranges_grow,
     .min_remainder = rival_ranges_min_remainder,
+    .take_back = rival_cache_keep,
     .release_free = release_free,
 };
 
@@ -387,12 +383,9 @@ static ductile_status record(planned *p, ductile_addr address, uint32_t range) {
                          .planned = p->next};
     p->stats.requests++;
     touch(&p->streams[range], block);
-    if (!array_has_room(&p->lives, sizeof *p->lives, &p->lives_capacity, p->n_lives) ||
-        !hash_map_put(&p->live_at, address, p->n_lives + 1)) {
-        return DUCTILE_ERR_OUT_OF_HOST_MEMORY;
-    }
-    p->lives[p->n_lives++] = live;
-    return DUCTILE_OK;
+    bool ok = hash_map_put(&p->live_at, address, p->n_lives + 1) &&
+              array_add(&p->lives, sizeof live, &p->lives_capacity, &p->n_lives, &live);
+    return ok ? DUCTILE_OK : DUCTILE_ERR_OUT_OF_HOST_MEMORY;
 }
 
 static ductile_status planned_alloc(void *self, uint64_t size, ductile_stream stream,
@@ -467,16 +460,25 @@ static bool set_all(planned *p, const contender_env *env, const settings_planned
     return !said->foresight || (env->future != NULL && foresee(p, env->future));
 }
 
-static void planned_fini(void *self);
+static void planned_fini(void *self) {
+    planned *p = self;
+    rival_ranges_fini(&p->ranges);
+    plan_steps_fini(&p->steps);
+    forget_touched(p);
+    hash_map_drop(&p->live_at);
+    free(p->lives);
+    free(p->spans);
+    free(p);
+}
 
 static ductile_status planned_init(const contender_env *env, void **self, char *message,
                                    size_t size) {
-    planned *p = calloc(1, sizeof(*p));
-    *self = p;
-    if (p == NULL) {
-        return rival_refuse(DUCTILE_ERR_OUT_OF_HOST_MEMORY, "no host memory", message, size);
+    ductile_status status =
+        rival_ranges_create(&planned_policy, sizeof(planned), env, self, message, size);
+    if (status != DUCTILE_OK) {
+        return status;
     }
-    rival_ranges_init(&p->ranges, &planned_policy, env);
+    planned *p = *self;
     p->next = PLAN_NONE;
     settings_planned said;
     const char *why = NULL;
@@ -493,28 +495,6 @@ static ductile_status planned_init(const contender_env *env, void **self, char *
     return DUCTILE_OK;
 }
 
-static void planned_fini(void *self) {
-    planned *p = self;
-    rival_ranges_fini(&p->ranges);
-    plan_steps_fini(&p->steps);
-    forget_touched(p);
-    hash_map_drop(&p->live_at);
-    free(p->lives);
-    free(p->spans);
-    free(p);
-}
-
-static ductile_status planned_record_stream(void *self, ductile_addr address,
-                                            ductile_stream stream) {
-    planned *p = self;
-    return rival_cache_record_stream(&p->ranges.cache, address, stream);
-}
-
-static ductile_status planned_trim(void *self) {
-    planned *p = self;
-    return rival_cache_trim(&p->ranges.cache);
-}
-
 /* Handles that no large block of this pass lay in. */
 static uint64_t count_untouched(const planned_range *range) {
     uint64_t n = 0;
@@ -527,18 +507,13 @@ static uint64_t count_untouched(const planned_range *range) {
 
 static void planned_stats(void *self, contender_stats *out) {
     const planned *p = self;
-    rival_ranges_stats(&p->ranges, out);
+    rival_ranges_stats(self, out);
     out->plan = p->stats;
     out->plan.touched_bytes = out->reserved_bytes;
     for (uint32_t i = 0; i < p->n_streams; i++) {
         uint64_t untouched = count_untouched(&p->streams[i]);
         out->plan.touched_bytes -= untouched * p->ranges.large_handle_bytes;
     }
-}
-
-static void planned_walk(void *self, contender_visit visit, void *user) {
-    const planned *p = self;
-    rival_cache_walk(&p->ranges.cache, visit, user);
 }
 
 const contender_ops contender_planned = {
@@ -550,8 +525,8 @@ const contender_ops contender_planned = {
     .fini = planned_fini,
     .alloc = planned_alloc,
     .free = planned_free,
-    .record_stream = planned_record_stream,
-    .trim = planned_trim,
+    .record_stream = rival_cache_record_stream,
+    .trim = rival_cache_trim,
     .stats = planned_stats,
-    .walk = planned_walk,
+    .walk = rival_cache_walk,
 };

@@ -20,12 +20,9 @@ static uint64_t prefix_with(const plan_step *step, uint64_t size, uint32_t range
 }
 
 static uint32_t append(plan_step *step, plan_request request) {
-    if (step->n == PLAN_MAX_REQUESTS ||
-        !array_has_room(&step->requests, sizeof *step->requests, &step->capacity, step->n)) {
-        return PLAN_NONE;
-    }
-    step->requests[step->n] = request;
-    return (uint32_t)step->n++;
+    bool ok = step->n < PLAN_MAX_REQUESTS &&
+              array_add(&step->requests, sizeof request, &step->capacity, &step->n, &request);
+    return ok ? (uint32_t)step->n - 1 : PLAN_NONE;
 }
 
 uint32_t plan_steps_carry(plan_steps *s, uint64_t size, uint32_t range) {

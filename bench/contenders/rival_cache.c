@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "bench/contenders/rival_cache.h"
 
-#include "bench/contenders/rival_report.h"
+#include <stdio.h>
+#include <stdlib.h>
 
 /* A split, a mapped piece and a fresh segment take a block each. */
 enum { BLOCKS_PER_ALLOC = 4 };
@@ -39,23 +40,65 @@ void rival_cache_sub_reserved(rival_cache *cache, uint64_t bytes) {
     cache->reserved_bytes -= bytes;
 }
 
-/* ---- Life cycle ---------------------------------------------------------------------------- */
+/* ---- Pieces of driver memory --------------------------------------------------------------- */
 
-static void free_block(rival_cache *cache, rival_block *block) {
+ductile_status rival_cache_grow_alone(rival_cache *cache, rival_arena *arena, uint64_t bytes,
+                                      rival_block **out) {
+    if (!rival_cache_fits_cap(cache, bytes)) {
+        return DUCTILE_ERR_OUT_OF_MEMORY;
+    }
+    ductile_addr address = 0;
+    ductile_status status = dvmm_mem_alloc(cache->driver, bytes, &address);
+    if (status == DUCTILE_OK) {
+        rival_cache_add_reserved(cache, bytes);
+        *out = rival_block_take(&cache->store, arena, address, bytes);
+    }
+    return status;
+}
+
+ductile_status rival_cache_release(rival_cache *cache, rival_block *block) {
+    ductile_status status = dvmm_mem_free(cache->driver, block->address);
+    if (status == DUCTILE_OK) {
+        rival_cache_sub_reserved(cache, block->size);
+        rival_block_put(&cache->store, block);
+    }
+    return status;
+}
+
+ductile_status rival_cache_keep(rival_cache *cache, rival_block *block) {
     rival_block_merge(&cache->store, block);
     rival_block_insert(block);
+    return DUCTILE_OK;
+}
+
+/* ---- Life cycle ---------------------------------------------------------------------------- */
+
+ductile_status rival_refuse(ductile_status status, const char *text, char *message, size_t size) {
+    if (size > 0) {
+        (void)snprintf(message, size, "%s", text);
+    }
+    return status;
 }
 
 static void on_done(void *user, rival_block *block) {
-    free_block(user, block);
+    rival_cache *cache = user;
+    (void)cache->policy->take_back(cache, block);
 }
 
-void rival_cache_init(rival_cache *cache, const rival_policy *policy, const contender_env *env) {
+ductile_status rival_cache_create(const rival_policy *policy, size_t bytes,
+                                  const contender_env *env, void **self, char *message,
+                                  size_t size) {
+    rival_cache *cache = calloc(1, bytes);
+    *self = cache;
+    if (cache == NULL) {
+        return rival_refuse(DUCTILE_ERR_OUT_OF_HOST_MEMORY, "no host memory", message, size);
+    }
     *cache = (rival_cache){.policy = policy,
                            .driver = env->driver,
                            .capacity_bytes = env->capacity_bytes,
                            .least_refused = UINT64_MAX};
     rival_events_init(&cache->events, env->driver, on_done, cache);
+    return DUCTILE_OK;
 }
 
 static void free_all_live(rival_cache *cache) {
@@ -64,7 +107,7 @@ static void free_all_live(rival_cache *cache) {
         if (block != NULL) {
             rival_events_drop_uses(&cache->events, block);
             block->is_live = false;
-            free_block(cache, block);
+            (void)cache->policy->take_back(cache, block);
         }
     }
 }
@@ -73,22 +116,32 @@ void rival_cache_fini(rival_cache *cache) {
     (void)dvmm_context_sync(cache->driver);
     free_all_live(cache);
     (void)rival_cache_trim(cache);
+    rival_cache_drop(cache);
+}
+
+void rival_cache_drop(rival_cache *cache) {
     rival_events_fini(&cache->events);
     hash_map_drop(&cache->live);
     rival_store_fini(&cache->store);
 }
 
-/* ---- Allocate ------------------------------------------------------------------------------ */
-
-static ductile_status reserve_bookkeeping(rival_cache *cache) {
-    bool ok =
-        hash_map_reserve(&cache->live) && rival_store_reserve(&cache->store, BLOCKS_PER_ALLOC);
-    return ok ? DUCTILE_OK : DUCTILE_ERR_OUT_OF_HOST_MEMORY;
+void rival_cache_destroy(void *self) {
+    rival_cache_fini(self);
+    free(self);
 }
 
-ductile_status rival_cache_trim(rival_cache *cache) {
+/* ---- Allocate ------------------------------------------------------------------------------ */
+
+bool rival_cache_reserve(rival_cache *cache) {
+    return hash_map_reserve(&cache->live) && rival_store_reserve(&cache->store, BLOCKS_PER_ALLOC);
+}
+
+ductile_status rival_cache_trim(void *self) {
+    rival_cache *cache = self;
     ductile_status status = rival_events_wait(&cache->events);
-    return status == DUCTILE_OK ? cache->policy->release_free(cache) : status;
+    return status == DUCTILE_OK && cache->policy->release_free != NULL
+               ? cache->policy->release_free(cache)
+               : status;
 }
 
 static uint64_t host_waits(const rival_cache *cache) {
@@ -115,15 +168,15 @@ static ductile_status grow_or_flush(rival_cache *cache, rival_arena *arena, uint
         return status;
     }
     status = flush(cache);
-    if (status == DUCTILE_OK) {
-        status = reserve_bookkeeping(cache);
+    if (status == DUCTILE_OK && !rival_cache_reserve(cache)) {
+        status = DUCTILE_ERR_OUT_OF_HOST_MEMORY;
     }
     return status == DUCTILE_OK ? cache->policy->grow(cache, arena, size, out) : status;
 }
 
 static ductile_status get_block(rival_cache *cache, rival_arena *arena, uint64_t size,
                                 rival_block **out) {
-    *out = cache->policy->find(cache, arena, size);
+    *out = cache->policy->find != NULL ? cache->policy->find(cache, arena, size) : NULL;
     if (*out == NULL) {
         return grow_or_flush(cache, arena, size, out);
     }
@@ -132,7 +185,8 @@ static ductile_status get_block(rival_cache *cache, rival_arena *arena, uint64_t
 }
 
 static void make_live(rival_cache *cache, rival_block *block, uint64_t size) {
-    if (block->size - size >= cache->policy->min_remainder(block->arena)) {
+    const rival_policy *policy = cache->policy;
+    if (policy->find != NULL && block->size - size >= policy->min_remainder(block->arena)) {
         rival_block_insert(rival_block_split(&cache->store, block, size));
     }
     block->is_live = true;
@@ -141,10 +195,10 @@ static void make_live(rival_cache *cache, rival_block *block, uint64_t size) {
 
 static ductile_status alloc_rounded(rival_cache *cache, uint64_t size, ductile_stream stream,
                                     rival_block **out) {
-    ductile_status status = reserve_bookkeeping(cache);
-    if (status == DUCTILE_OK) {
-        status = rival_events_poll(&cache->events);
+    if (!rival_cache_reserve(cache)) {
+        return DUCTILE_ERR_OUT_OF_HOST_MEMORY;
     }
+    ductile_status status = rival_events_poll(&cache->events);
     if (status != DUCTILE_OK) {
         return status;
     }
@@ -155,8 +209,9 @@ static ductile_status alloc_rounded(rival_cache *cache, uint64_t size, ductile_s
     return get_block(cache, arena, size, out);
 }
 
-ductile_status rival_cache_alloc(rival_cache *cache, uint64_t size, ductile_stream stream,
+ductile_status rival_cache_alloc(void *self, uint64_t size, ductile_stream stream,
                                  ductile_addr *out) {
+    rival_cache *cache = self;
     *out = 0;
     if (size == 0) {
         return DUCTILE_OK;
@@ -177,7 +232,8 @@ ductile_status rival_cache_alloc(rival_cache *cache, uint64_t size, ductile_stre
 
 /* ---- Free ---------------------------------------------------------------------------------- */
 
-ductile_status rival_cache_free(rival_cache *cache, ductile_addr address) {
+ductile_status rival_cache_free(void *self, ductile_addr address) {
+    rival_cache *cache = self;
     if (address == 0) {
         return DUCTILE_OK;
     }
@@ -193,14 +249,11 @@ ductile_status rival_cache_free(rival_cache *cache, ductile_addr address) {
     }
     hash_map_remove(&cache->live, address);
     block->is_live = false;
-    if (block->n_pending == 0) {
-        free_block(cache, block);
-    }
-    return DUCTILE_OK;
+    return block->n_pending == 0 ? cache->policy->take_back(cache, block) : DUCTILE_OK;
 }
 
-ductile_status rival_cache_record_stream(rival_cache *cache, ductile_addr address,
-                                         ductile_stream stream) {
+ductile_status rival_cache_record_stream(void *self, ductile_addr address, ductile_stream stream) {
+    rival_cache *cache = self;
     rival_block *block = (rival_block *)hash_map_find(&cache->live, address);
     return block != NULL ? rival_events_add_use(&cache->events, block, stream)
                          : DUCTILE_ERR_NOT_LIVE;
@@ -229,16 +282,36 @@ static void visit_block(void *user, const rival_block *block) {
     }
 }
 
-void rival_cache_walk(const rival_cache *cache, contender_visit visit, void *user) {
+void rival_cache_walk(void *self, contender_visit visit, void *user) {
+    const rival_cache *cache = self;
     walk_target to = {visit, user};
     rival_store_walk(&cache->store, visit_block, &to);
 }
 
 /* ---- Statistics ---------------------------------------------------------------------------- */
 
-void rival_cache_stats(const rival_cache *cache, contender_stats *out) {
+void rival_driver_stats(const dvmm_driver *driver, contender_stats *out) {
+    dvmm_counters counters;
+    dvmm_get_counters(driver, &counters);
+    out->creates = dvmm_successes(&counters, DVMM_CALL_phys_create) +
+                   dvmm_successes(&counters, DVMM_CALL_mem_alloc) +
+                   dvmm_successes(&counters, DVMM_CALL_mem_alloc_async);
+    out->releases = dvmm_successes(&counters, DVMM_CALL_phys_release) +
+                    dvmm_successes(&counters, DVMM_CALL_mem_free) +
+                    dvmm_successes(&counters, DVMM_CALL_mem_free_async);
+    out->maps = dvmm_successes(&counters, DVMM_CALL_map);
+    out->unmaps = dvmm_successes(&counters, DVMM_CALL_unmap);
+    out->stream_syncs = dvmm_count_host_waits(&counters);
+    out->event_waits = counters.calls[DVMM_CALL_stream_wait_event];
+    out->driver_time_ns = counters.driver_time_ns;
+    out->driver_host_ns = counters.host_time_ns;
+}
+
+void rival_cache_stats(void *self, contender_stats *out) {
+    const rival_cache *cache = self;
     *out = (contender_stats){.reserved_bytes = cache->reserved_bytes,
                              .reserved_peak_bytes = cache->reserved_peak_bytes,
+                             .address_span_bytes = cache->reserved_peak_bytes,
                              .same_from = cache->most_granted,
                              .same_below = cache->least_refused,
                              .pressure_waits = cache->pressure_waits,

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What PyTorch's native allocator and its expandable segments have in common: rounding, size
- * classes, best fit within a stream, splitting, merging, uses by other streams, and the one answer
- * to running out: give back everything that is wholly free and try again.
+ * What PyTorch's allocators have in common, native, with expandable segments and without a cache:
+ * rounding, size classes, best fit within a stream, splitting, merging, uses by other streams, and
+ * the one answer to running out: give back everything that is wholly free and try again.
  *
  * Not thread-safe, and without PyTorch's lock: a bench drives a contender from one thread.
  */
@@ -26,7 +26,8 @@
 
 typedef struct rival_cache rival_cache;
 
-/* Where the two differ. */
+/* Where they differ. Of a policy that keeps no free block, find, min_remainder and release_free are
+ * NULL. */
 typedef struct rival_policy {
     /* The free block that serves a request, still in its set; NULL: none. */
     rival_block *(*find)(rival_cache *cache, rival_arena *arena, uint64_t size);
@@ -35,11 +36,13 @@ typedef struct rival_policy {
                            rival_block **out);
     /* The smallest remainder of a block that is split off. */
     uint64_t (*min_remainder)(const rival_arena *arena);
+    /* Takes a block that nothing uses any more. */
+    ductile_status (*take_back)(rival_cache *cache, rival_block *block);
     /* Gives back what is wholly free. */
     ductile_status (*release_free)(rival_cache *cache);
 } rival_policy;
 
-/* First member of a contender that caches. */
+/* First member of a rival: what the functions below get as `self` begins with it. */
 struct rival_cache {
     const rival_policy *policy;
     dvmm_driver *driver;
@@ -56,17 +59,19 @@ struct rival_cache {
     hash_map live; /* address to block */
 };
 
-void rival_cache_init(rival_cache *cache, const rival_policy *policy, const contender_env *env);
+/* Writes `text` as the message of a failed init and returns `status`. */
+ductile_status rival_refuse(ductile_status status, const char *text, char *message, size_t size);
+
+/* A rival of so many bytes, all zero but for its cache. As contender_ops.init. */
+ductile_status rival_cache_create(const rival_policy *policy, size_t bytes,
+                                  const contender_env *env, void **self, char *message,
+                                  size_t size);
 /* Frees every live block, waits for the device and gives everything back. */
 void rival_cache_fini(rival_cache *cache);
-
-ductile_status rival_cache_alloc(rival_cache *cache, uint64_t size, ductile_stream stream,
-                                 ductile_addr *out);
-ductile_status rival_cache_free(rival_cache *cache, ductile_addr address);
-ductile_status rival_cache_record_stream(rival_cache *cache, ductile_addr address,
-                                         ductile_stream stream);
-/* Waits for every event and gives back what is wholly free. */
-ductile_status rival_cache_trim(rival_cache *cache);
+/* What is left where the driver has all memory back. */
+void rival_cache_drop(rival_cache *cache);
+/* Makes room for what one allocation needs to note. False: no host memory. */
+bool rival_cache_reserve(rival_cache *cache);
 
 /* What PyTorch asks the driver for to serve a request; the cap is checked with it. */
 uint64_t rival_segment_size(uint64_t size);
@@ -74,10 +79,28 @@ bool rival_cache_fits_cap(rival_cache *cache, uint64_t more);
 void rival_cache_add_reserved(rival_cache *cache, uint64_t bytes);
 void rival_cache_sub_reserved(rival_cache *cache, uint64_t bytes);
 
-/* For contender_ops. */
-void rival_cache_walk(const rival_cache *cache, contender_visit visit, void *user);
+/* For rival_policy.take_back: the block is free, united with its neighbours; or its memory, which
+ * rival_cache_grow_alone got for it from the driver, goes back. Pre of both: it is in no set. */
+ductile_status rival_cache_keep(rival_cache *cache, rival_block *block);
+ductile_status rival_cache_release(rival_cache *cache, rival_block *block);
+/* For rival_policy.grow: a piece of driver memory of its own. */
+ductile_status rival_cache_grow_alone(rival_cache *cache, rival_arena *arena, uint64_t bytes,
+                                      rival_block **out);
 
-/* All but address_span_bytes. */
-void rival_cache_stats(const rival_cache *cache, contender_stats *out);
+/* For contender_ops. */
+void rival_cache_destroy(void *self);
+ductile_status rival_cache_alloc(void *self, uint64_t size, ductile_stream stream,
+                                 ductile_addr *out);
+ductile_status rival_cache_free(void *self, ductile_addr address);
+ductile_status rival_cache_record_stream(void *self, ductile_addr address, ductile_stream stream);
+/* Waits for every event and gives back what is wholly free. */
+ductile_status rival_cache_trim(void *self);
+/* The span is that of a rival whose every piece of memory is a range of its own, in use as a whole:
+ * their sum. */
+void rival_cache_stats(void *self, contender_stats *out);
+void rival_cache_walk(void *self, contender_visit visit, void *user);
+
+/* Fills what the driver's counters know; the rest is left alone. */
+void rival_driver_stats(const dvmm_driver *driver, contender_stats *out);
 
 #endif

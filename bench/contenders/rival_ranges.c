@@ -352,9 +352,14 @@ ductile_status rival_ranges_release_free(rival_cache *cache) {
 
 /* ---- Life cycle ---------------------------------------------------------------------------- */
 
-void rival_ranges_init(rival_ranges *r, const rival_policy *policy, const contender_env *env) {
-    *r = (rival_ranges){.large_handle_bytes = RIVAL_LARGE_SEGMENT};
-    rival_cache_init(&r->cache, policy, env);
+ductile_status rival_ranges_create(const rival_policy *policy, size_t bytes,
+                                   const contender_env *env, void **self, char *message,
+                                   size_t size) {
+    ductile_status status = rival_cache_create(policy, bytes, env, self, message, size);
+    if (status == DUCTILE_OK) {
+        ((rival_ranges *)*self)->large_handle_bytes = RIVAL_LARGE_SEGMENT;
+    }
+    return status;
 }
 
 void rival_ranges_fini(rival_ranges *r) {
@@ -366,7 +371,8 @@ void rival_ranges_fini(rival_ranges *r) {
     }
 }
 
-void rival_ranges_stats(const rival_ranges *r, contender_stats *out) {
-    rival_cache_stats(&r->cache, out);
+void rival_ranges_stats(void *self, contender_stats *out) {
+    const rival_ranges *r = self;
+    rival_cache_stats(self, out);
     out->address_span_bytes = r->span_peak_bytes;
 }

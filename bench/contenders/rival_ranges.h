@@ -19,7 +19,10 @@ typedef struct rival_ranges {
     uint64_t span_peak_bytes;
 } rival_ranges;
 
-void rival_ranges_init(rival_ranges *r, const rival_policy *policy, const contender_env *env);
+/* As rival_cache_create. */
+ductile_status rival_ranges_create(const rival_policy *policy, size_t bytes,
+                                   const contender_env *env, void **self, char *message,
+                                   size_t size);
 void rival_ranges_fini(rival_ranges *r);
 
 /* The range of an arena, reserved where there is none yet; NULL: it cannot be. */
@@ -37,6 +40,6 @@ uint64_t rival_ranges_min_remainder(const rival_arena *arena);
 ductile_status rival_ranges_release_free(rival_cache *cache);
 
 /* For contender_ops. */
-void rival_ranges_stats(const rival_ranges *r, contender_stats *out);
+void rival_ranges_stats(void *self, contender_stats *out);
 
 #endif

@@ -14,6 +14,9 @@ static const uint64_t standstill_ns = 250000000;
 static const uint64_t tick_ns = 1000000;
 static const uint64_t forcing_tick_ns = 50000;
 
+/* Of this process. */
+static _Atomic uint64_t n_standstills;
+
 static bool has_gates(const trace *t) {
     for (size_t i = 0; i < t->n_streams; i++) {
         if (t->streams[i].n_gates > 0) {
@@ -60,14 +63,17 @@ static bool force_next_gates(gates *g) {
 }
 
 static void look(gates *g, sight *last) {
+    uint64_t again_ns = g->patience.again_ns;
+    uint64_t patience_ns = again_ns > 0 && n_standstills > 0 ? again_ns : standstill_ns;
     uint64_t now = host_now_ns();
     uint64_t position = atomic_load(&g->position);
     if (position != last->position) {
         if (last->is_forced) {
             atomic_fetch_add(&g->waited_ns, now - last->since_ns);
+            n_standstills++;
         }
         *last = (sight){.position = position, .since_ns = now};
-    } else if (now - last->since_ns >= standstill_ns && force_next_gates(g)) {
+    } else if (now - last->since_ns >= patience_ns && force_next_gates(g)) {
         last->is_forced = true;
     }
 }
@@ -139,8 +145,8 @@ static ductile_status make_lines(gates *g, const trace *t) {
     return g->on->gpu == NULL ? make_words(g) : DUCTILE_OK;
 }
 
-ductile_status gates_init(gates *g, const stage *on, const trace *t) {
-    *g = (gates){.on = on};
+ductile_status gates_init(gates *g, const stage *on, const trace *t, gates_patience patience) {
+    *g = (gates){.on = on, .patience = patience};
     if (!has_gates(t)) {
         return DUCTILE_OK;
     }
@@ -188,6 +194,10 @@ ductile_status gates_close(gates *g, size_t stream, uint64_t number) {
     gate_line *line = &g->lines[stream];
     ductile_stream in = g->on->streams[stream];
     number += line->base;
+    if (g->patience.most_forced > 0 && n_standstills >= g->patience.most_forced) {
+        atomic_store(&line->n_closed, number);
+        return DUCTILE_OK;
+    }
     ductile_status status = g->on->gpu != NULL
                                 ? stage_launch_lazy(g->on, in, NULL)
                                 : dvmm_stream_wait_value(g->on->driver, in, line->word, number);

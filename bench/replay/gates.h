@@ -30,10 +30,19 @@ typedef struct gate_line {
     uint64_t n_opened;         /* by the trace: gates opened in all passes */
 } gate_line;
 
+/* When the watcher opens gates. All zero: after a quarter of a second each time, however often. */
+typedef struct gates_patience {
+    uint64_t again_ns;    /* standing still so long, once gates were opened in this process */
+    uint64_t most_forced; /* standstills of this process after which no gate is closed any more: an
+                             allocator that waits at every free would take longer than a person
+                             waits; 0: no bound */
+} gates_patience;
+
 /* All zero has no gates. Owned by the replaying thread; the watcher reads n_closed and raises
  * words. */
 typedef struct gates {
     const stage *on;
+    gates_patience patience;
     gate_line *lines; /* one per stream of the trace */
     size_t n_lines;
     void *words;
@@ -45,7 +54,7 @@ typedef struct gates {
     _Atomic uint64_t waited_ns; /* how long the replay stood still until it did */
 } gates;
 
-ductile_status gates_init(gates *g, const stage *on, const trace *t);
+ductile_status gates_init(gates *g, const stage *on, const trace *t, gates_patience patience);
 void gates_fini(gates *g);
 
 /* Before the free: the gate stands in the stream. After the free: gates_mark. */

@@ -64,11 +64,8 @@ static uint16_t live_cell(const memory_map *map, const memory_block *block, uint
 
 static void add_run(memory_map *map, memory_run run) {
     memory_column *column = &map->columns[map->n_columns];
-    if (!array_has_room(&column->runs, sizeof *column->runs, &column->capacity, column->n)) {
-        map->has_failed = true;
-        return;
-    }
-    column->runs[column->n++] = run;
+    bool ok = array_add(&column->runs, sizeof run, &column->capacity, &column->n, &run);
+    map->has_failed = map->has_failed || !ok;
 }
 
 /* Live memory the trace knows better. */
@@ -90,12 +87,6 @@ static void add_live(memory_map *map, const replay_moment *now) {
                                       .block = block->number});
         }
     }
-}
-
-static int by_address(const void *a, const void *b) {
-    ductile_addr x = ((const memory_run *)a)->address;
-    ductile_addr y = ((const memory_run *)b)->address;
-    return (x > y) - (x < y);
 }
 
 /* Blocks of one kind side by side, as long as they are much smaller than a row of the picture will
@@ -138,7 +129,7 @@ void memory_map_add(memory_map *map, const contender_ops *ops, const replay_mome
     ops->walk(now->contender, add_span, map);
     add_live(map, now);
     if (column->n > 0) {
-        qsort(column->runs, column->n, sizeof *column->runs, by_address);
+        qsort(column->runs, column->n, sizeof *column->runs, array_by_number);
     }
     unite_runs(column);
     map->n_columns++;
@@ -169,7 +160,7 @@ bool memory_map_of_recorded(memory_map *map, const trace *t, const recorded_layo
     if (map->columns[0].n == 0) {
         return false;
     }
-    qsort(map->columns[0].runs, map->columns[0].n, sizeof(memory_run), by_address);
+    qsort(map->columns[0].runs, map->columns[0].n, sizeof(memory_run), array_by_number);
     return memory_map_draw(map);
 }
 
@@ -204,12 +195,6 @@ static bool note_runs(layout *l, const memory_map *map) {
     return true;
 }
 
-static int by_value(const void *a, const void *b) {
-    uint64_t x = *(const uint64_t *)a;
-    uint64_t y = *(const uint64_t *)b;
-    return (x > y) - (x < y);
-}
-
 static bool rank_pieces(layout *l) {
     l->pieces = calloc(l->ranks.n_used + 1, sizeof *l->pieces);
     if (l->pieces == NULL) {
@@ -220,7 +205,7 @@ static bool rank_pieces(layout *l) {
             l->pieces[l->n++] = l->ranks.slots[i].key;
         }
     }
-    qsort(l->pieces, l->n, sizeof *l->pieces, by_value);
+    qsort(l->pieces, l->n, sizeof *l->pieces, array_by_number);
     for (size_t i = 0; i < l->n; i++) {
         hash_map_set(&l->ranks, l->pieces[i], i + 1);
     }

@@ -107,14 +107,6 @@ typedef struct holes {
     size_t n, capacity;
 } holes;
 
-static bool add_hole(holes *h, uint64_t size) {
-    if (!array_has_room(&h->sizes, sizeof *h->sizes, &h->capacity, h->n)) {
-        return false;
-    }
-    h->sizes[h->n++] = size;
-    return true;
-}
-
 static bool find_holes(holes *h, const opening_span *spans, size_t n, const opening *o) {
     for (size_t i = 0; i < n; i++) {
         bool is_outside = i < o->first || i >= o->end;
@@ -126,7 +118,7 @@ static bool find_holes(holes *h, const opening_span *spans, size_t n, const open
                       follows(&spans[i - 1], &spans[i]);
         if (widens) {
             h->sizes[h->n - 1] += spans[i].size;
-        } else if (!add_hole(h, spans[i].size)) {
+        } else if (!array_add(&h->sizes, sizeof *h->sizes, &h->capacity, &h->n, &spans[i].size)) {
             return false;
         }
     }
@@ -147,9 +139,7 @@ static bool take_best(holes *h, uint64_t size) {
 }
 
 static int by_falling_size(const void *a, const void *b) {
-    uint64_t x = *(const uint64_t *)a;
-    uint64_t y = *(const uint64_t *)b;
-    return (x < y) - (x > y);
+    return array_by_number(b, a);
 }
 
 bool openings_fit_elsewhere(const opening_span *spans, size_t n, const opening *o) {
@@ -187,24 +177,16 @@ static bool serves(const gathering *g, const contender_span *span) {
 static void add_span(void *user, const contender_span *span) {
     gathering *g = user;
     openings *o = g->to;
-    if (!array_has_room(&o->spans, sizeof *o->spans, &o->capacity, o->n)) {
-        g->has_failed = true;
-        return;
-    }
-    o->spans[o->n++] =
-        (opening_span){.address = span->address,
-                       .size = span->size,
-                       .block = OPENINGS_NO_BLOCK,
-                       .state = (uint8_t)span->state,
-                       .is_apart = !serves(g, span),
-                       .kind = (uint64_t)(uintptr_t)span->stream * 2 + (span->most != UINT64_MAX),
-                       .begins = span->begins};
-}
-
-static int by_address(const void *a, const void *b) {
-    ductile_addr x = ((const opening_span *)a)->address;
-    ductile_addr y = ((const opening_span *)b)->address;
-    return (x > y) - (x < y);
+    const opening_span found = {.address = span->address,
+                                .size = span->size,
+                                .block = OPENINGS_NO_BLOCK,
+                                .state = (uint8_t)span->state,
+                                .is_apart = !serves(g, span),
+                                .kind = (uint64_t)(uintptr_t)span->stream * 2 +
+                                        (span->most != UINT64_MAX),
+                                .begins = span->begins};
+    bool ok = array_add(&o->spans, sizeof found, &o->capacity, &o->n, &found);
+    g->has_failed = g->has_failed || !ok;
 }
 
 /* The latest allocation of a slot of the trace. */
@@ -294,7 +276,7 @@ void openings_look(openings *o, const replay_spec *spec, const replay_moment *no
     g.stream = is_refused ? now->streams[event->stream] : NULL;
     spec->contender->walk(now->contender, add_span, &g);
     if (o->n > 0) {
-        qsort(o->spans, o->n, sizeof *o->spans, by_address);
+        qsort(o->spans, o->n, sizeof *o->spans, array_by_number);
     }
     o->is_known = !g.has_failed && name_blocks(o, spec->trace, now);
     if (o->is_known) {

@@ -3,7 +3,6 @@
 
 #include "bench/base/progress_line.h"
 #include "bench/base/stopwatch.h"
-#include "bench/replay/gates.h"
 #include "bench/replay/stage.h"
 #include "bench/replay/timed_contender.h"
 
@@ -432,49 +431,33 @@ static ductile_status free_everything(replay *r) {
 /* What was counted since `before`; peaks and levels stay. */
 static contender_stats since(const contender_stats *before, const contender_stats *now) {
     contender_stats delta = *now;
-    delta.creates -= before->creates;
-    delta.releases -= before->releases;
-    delta.maps -= before->maps;
-    delta.unmaps -= before->unmaps;
-    delta.stream_syncs -= before->stream_syncs;
-    delta.event_waits -= before->event_waits;
-    delta.pressure_waits -= before->pressure_waits;
-    delta.pressure_returns -= before->pressure_returns;
-    delta.pressure_returned_bytes -= before->pressure_returned_bytes;
-    delta.driver_time_ns -= before->driver_time_ns;
-    delta.driver_host_ns -= before->driver_host_ns;
-    delta.plan.requests -= before->plan.requests;
-    delta.plan.placed -= before->plan.placed;
+#define TAKE_OFF(name) delta.name -= before->name;
+    CONTENDER_COUNTS_MAP(TAKE_OFF)
+    TAKE_OFF(driver_time_ns)
+    TAKE_OFF(driver_host_ns)
+    TAKE_OFF(plan.requests)
+    TAKE_OFF(plan.placed)
+#undef TAKE_OFF
     return delta;
-}
-
-static uint64_t less(uint64_t from, uint64_t taken) {
-    return from > taken ? from - taken : 0;
 }
 
 /* A host wait for another stream lasts as long as that stream's work, of which a replay has none;
  * what it waited for the watcher instead is no cost of the contender. */
 static void take_off_waiting(replay_pass *pass, uint64_t waited_ns) {
     pass->waited_ns = waited_ns;
-    pass->host_ns = less(pass->host_ns, waited_ns);
-    pass->stats.driver_time_ns = less(pass->stats.driver_time_ns, waited_ns);
-    pass->stats.driver_host_ns = less(pass->stats.driver_host_ns, waited_ns);
+    pass->host_ns = ns_less(pass->host_ns, waited_ns);
+    pass->stats.driver_time_ns = ns_less(pass->stats.driver_time_ns, waited_ns);
+    pass->stats.driver_host_ns = ns_less(pass->stats.driver_host_ns, waited_ns);
 }
 
 static void add_pass(replay_pass *all, const replay_pass *pass) {
     const contender_stats *before = &all->stats;
     contender_stats stats = pass->stats; /* peaks and levels are the latest */
-    stats.creates += before->creates;
-    stats.releases += before->releases;
-    stats.maps += before->maps;
-    stats.unmaps += before->unmaps;
-    stats.stream_syncs += before->stream_syncs;
-    stats.event_waits += before->event_waits;
-    stats.pressure_waits += before->pressure_waits;
-    stats.pressure_returns += before->pressure_returns;
-    stats.pressure_returned_bytes += before->pressure_returned_bytes;
-    stats.driver_time_ns += before->driver_time_ns;
-    stats.driver_host_ns += before->driver_host_ns;
+#define ADD(name) stats.name += before->name;
+    CONTENDER_COUNTS_MAP(ADD)
+    ADD(driver_time_ns)
+    ADD(driver_host_ns)
+#undef ADD
     *all = (replay_pass){.stats = stats,
                          .ops = all->ops + pass->ops,
                          .host_ns = all->host_ns + pass->host_ns,
@@ -482,7 +465,7 @@ static void add_pass(replay_pass *all, const replay_pass *pass) {
 }
 
 static double own_ns(const replay_pass *pass) {
-    return (double)less(pass->host_ns, pass->stats.driver_host_ns);
+    return (double)ns_less(pass->host_ns, pass->stats.driver_host_ns);
 }
 
 static double per_op(const replay_pass *pass, double ns) {
@@ -520,7 +503,7 @@ static bool run_pass(replay *r) {
     uint64_t loop_ns = (uint64_t)(result->loop_ns_per_op * (double)r->n_ops);
     result->last = (replay_pass){.stats = since(&before, &result->total),
                                  .ops = r->n_ops,
-                                 .host_ns = less(stopwatch_total_ns(&r->watch), loop_ns)};
+                                 .host_ns = ns_less(stopwatch_total_ns(&r->watch), loop_ns)};
     take_off_waiting(&result->last, atomic_load(&r->gates.waited_ns) - waited_before);
     add_pass(&result->all, &result->last);
     end_cold_calls(r);
@@ -534,16 +517,21 @@ static bool run_pass(replay *r) {
     return ok;
 }
 
+static bool has_time(const replay *r) {
+    return r->pass < 2 || r->spec->until_ns == 0 || host_now_ns() < r->spec->until_ns;
+}
+
 static void run_passes(replay *r) {
     bool ok = true;
     r->result->outcome = RUN_COMPLETED;
-    for (r->pass = 0; ok && r->pass < r->spec->n_passes; r->pass++) {
+    for (r->pass = 0; ok && r->pass < r->spec->n_passes && has_time(r); r->pass++) {
         ok = run_pass(r);
         r->times[r->pass] = per_op(&r->result->last, own_ns(&r->result->last));
         r->n_events_before += r->trace->n_events;
         r->trace = r->trace->next_pass != NULL ? r->trace->next_pass : r->trace;
     }
     uint64_t cold = r->pass > 1 ? 1 : 0;
+    r->result->n_passes = r->pass;
     r->result->warm_calls = call_times_summarize(&r->timed.times);
     r->result->ns_per_op = median(r->times + cold, r->pass - cold);
     r->result->forced_gates = atomic_load(&r->gates.n_forced);
@@ -573,7 +561,7 @@ static void run_on_stage(replay *r) {
     r->addresses = calloc((size_t)t->n_slots + 1, sizeof *r->addresses);
     r->times = calloc((size_t)r->spec->n_passes, sizeof *r->times);
     if (r->addresses != NULL && r->times != NULL && choose_ops(r)) {
-        status = gates_init(&r->gates, &r->stage, t);
+        status = gates_init(&r->gates, &r->stage, t, r->spec->patience);
     }
     if (status == DUCTILE_OK) {
         run_passes(r);
@@ -612,7 +600,8 @@ void replay_run(const replay_spec *spec, replay_result *result) {
                        .pace = spec->pace,
                        .is_untimed = spec->is_untimed,
                        .detects = spec->checks,
-                       .n_streams = spec->trace->n_streams};
+                       .n_streams = spec->trace->n_streams,
+                       .streams = spec->streams};
     *result = (replay_result){0};
     ductile_status status = stage_open(&r.stage, &plan, result->message, sizeof result->message);
     if (status == DUCTILE_OK) {

@@ -11,6 +11,7 @@
 #include "bench/base/call_times.h"
 #include "bench/base/device.h"
 #include "bench/contenders/contender.h"
+#include "bench/replay/gates.h"
 #include "bench/replay/stage.h"
 #include "bench/trace/trace.h"
 
@@ -50,6 +51,10 @@ typedef struct replay_spec {
     bool times_calls;          /* one by one, which falsifies the times of whole passes */
     bool is_untimed;           /* memory alone is asked for: all times are 0 or rough */
     const replay_watch *watch; /* NULL: no samples are taken */
+    /* For allocators that are no contenders of ductile-bench: */
+    const ductile_stream *streams; /* as stage_plan */
+    uint64_t until_ns;             /* on the host's clock: no third pass begins later; 0: any may */
+    gates_patience patience;
 } replay_spec;
 
 /* What one pass cost. */
@@ -69,6 +74,7 @@ typedef struct replay_result {
     replay_pass first;         /* from an empty cache */
     replay_pass last;          /* the same as first in a run of one pass */
     replay_pass all;           /* all passes together                      */
+    uint64_t n_passes;         /* that began */
     double ns_per_op;          /* host time without the driver's: median of the passes after the
                                   first, of the first where there is no other; 0 without operations */
     double loop_ns_per_op;     /* what the loop itself costs, of the last pass: taken off all times;

@@ -7,6 +7,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 /* A capacity above the device's makes a larger device: that is how runs recorded on one are
  * replayed. */
@@ -25,10 +26,14 @@ static ductile_status make_gpu(stage *s, const stage_plan *plan) {
     return ductile_virtual_create(&s->gpu, &options);
 }
 
-static ductile_status make_streams(stage *s, size_t n) {
+static ductile_status make_streams(stage *s, size_t n, const ductile_stream *given) {
     s->streams = calloc(n, sizeof *s->streams);
     if (s->streams == NULL && n > 0) {
         return DUCTILE_ERR_OUT_OF_HOST_MEMORY;
+    }
+    if (given != NULL) {
+        memcpy(s->streams, given, n * sizeof *given);
+        return DUCTILE_OK;
     }
     while (s->n_streams < n) {
         ductile_status status = dvmm_stream_create(s->driver, &s->streams[s->n_streams]);
@@ -48,7 +53,7 @@ static ductile_status open_device(stage *s, const stage_plan *plan) {
     if (status == DUCTILE_OK) {
         status = bench_device_open(plan->device, s->gpu, !plan->is_untimed, &s->contender_driver);
     }
-    return status == DUCTILE_OK ? make_streams(s, plan->n_streams) : status;
+    return status == DUCTILE_OK ? make_streams(s, plan->n_streams, plan->streams) : status;
 }
 
 static ductile_status start_contender(stage *s, const stage_plan *plan, char *message,

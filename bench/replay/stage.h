@@ -34,6 +34,7 @@ typedef struct stage_plan {
     bool is_untimed; /* the driver's times stay 0 */
     bool detects;    /* virtual GPU: misuse of memory is a violation, whatever the schedule */
     size_t n_streams;
+    const ductile_stream *streams; /* of the caller, so many; NULL: the stage makes its own */
 } stage_plan;
 
 /* All zero is closed. Owned by one thread. */
@@ -42,8 +43,8 @@ typedef struct stage {
     dvmm_driver *driver;      /* the bench's own */
     dvmm_driver *contender_driver;
     bench_pace pace;
-    ductile_stream *streams; /* none of them is the default stream */
-    size_t n_streams;
+    ductile_stream *streams; /* unless they are the caller's, none is the default stream */
+    size_t n_streams;        /* that were made here */
     const contender_ops *ops;
     void *contender;
 } stage;

@@ -10,10 +10,6 @@ typedef struct call_start {
     uint64_t ns;
 } call_start;
 
-static uint64_t less(uint64_t from, uint64_t taken) {
-    return from > taken ? from - taken : 0;
-}
-
 static call_start begin_call(const timed_contender *t) {
     call_start start = {.waited_ns = atomic_load_explicit(t->waited_ns, memory_order_relaxed)};
     if (t->is_virtual) {
@@ -26,17 +22,17 @@ static call_start begin_call(const timed_contender *t) {
 static uint64_t modelled(const timed_contender *t, const call_start *start, uint64_t ns) {
     contender_stats now;
     t->inner->stats(t->contender, &now);
-    ns = less(ns, now.driver_host_ns - start->stats.driver_host_ns);
+    ns = ns_less(ns, now.driver_host_ns - start->stats.driver_host_ns);
     return ns + now.driver_time_ns - start->stats.driver_time_ns;
 }
 
 static void end_call(timed_contender *t, const call_start *start) {
-    uint64_t ns = less(host_now_ns() - start->ns, stopwatch_cost_ns());
+    uint64_t ns = ns_less(host_now_ns() - start->ns, stopwatch_cost_ns());
     if (t->is_virtual) {
         ns = modelled(t, start, ns);
     }
     uint64_t waited = atomic_load_explicit(t->waited_ns, memory_order_relaxed) - start->waited_ns;
-    call_times_add(&t->times, less(ns, waited));
+    call_times_add(&t->times, ns_less(ns, waited));
 }
 
 static ductile_status timed_alloc(void *self, uint64_t size, ductile_stream stream,

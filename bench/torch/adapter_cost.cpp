@@ -10,9 +10,9 @@
  * Prints one JSON object a line. play_library and play_adapter are functions of their own, so that
  * valgrind --tool=callgrind --toggle-collect=play_adapter counts the instructions of one of them.
  */
-#include <c10/cuda/CUDACachingAllocator.h>
+#include "bench/torch/peer.hpp"
 
-#include <ductile.h>
+#include <c10/cuda/CUDACachingAllocator.h>
 
 extern "C" {
 #include "bench/base/stopwatch.h"
@@ -20,15 +20,9 @@ extern "C" {
 #include "vmm/base/json.h"
 }
 
-#include <dlfcn.h>
-
 #include <algorithm>
-#include <cinttypes>
-#include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <stdexcept>
-#include <string>
 #include <vector>
 
 namespace {
@@ -47,14 +41,7 @@ struct Library {
 Library library;
 caching::CUDAAllocator *adapter = nullptr;
 
-template <typename Function> void find(void *loaded, const char *name, Function &out) {
-    out = reinterpret_cast<Function>(dlsym(loaded, name));
-    if (out == nullptr) {
-        throw std::runtime_error(std::string("the adapter has no ") + name);
-    }
-}
-
-void load(const char *path) {
+void load_adapter(const char *path) {
     void *loaded = dlopen(path, RTLD_NOW);
     if (loaded == nullptr) {
         throw std::runtime_error(dlerror());
@@ -63,13 +50,13 @@ void load(const char *path) {
     int (*install)(char *, size_t) = nullptr;
     int (*init)(int, char *, size_t) = nullptr;
     ductile_allocator *(*open)(int, char *, size_t) = nullptr;
-    find(loaded, "ductile_torch_install", install);
-    find(loaded, "ductile_torch_init", init);
-    find(loaded, "ductile_torch_open", open);
-    find(loaded, "ductile_alloc", library.alloc);
-    find(loaded, "ductile_free", library.free);
-    find(loaded, "ductile_get_stats", library.get_stats);
-    find(loaded, "ductile_time_driver_calls", library.time_driver_calls);
+    load(loaded, "ductile_torch_install", install);
+    load(loaded, "ductile_torch_init", init);
+    load(loaded, "ductile_torch_open", open);
+    load(loaded, "ductile_alloc", library.alloc);
+    load(loaded, "ductile_free", library.free);
+    load(loaded, "ductile_get_stats", library.get_stats);
+    load(loaded, "ductile_time_driver_calls", library.time_driver_calls);
     if (install(message, sizeof message) != 0 || init(1, message, sizeof message) != 0) {
         throw std::runtime_error(message);
     }
@@ -84,7 +71,9 @@ void load(const char *path) {
 uint64_t driver_ns() {
     ductile_stats stats = {};
     stats.struct_size = sizeof stats;
-    return library.get_stats(library.allocator, &stats) == DUCTILE_OK ? stats.driver_host_ns : 0;
+    return library.get_stats(library.allocator, nullptr, &stats) == DUCTILE_OK
+               ? stats.driver_host_ns
+               : 0;
 }
 
 constexpr size_t kPiece = 2048; /* events */
@@ -226,7 +215,7 @@ int main(int argc, char **argv) {
         return 2;
     }
     try {
-        load(argv[1]);
+        load_adapter(argv[1]);
         bool ok = true;
         for (int i = first; i < argc; i++) {
             ok = measure_file(argv[i], n_passes) && ok;

@@ -14,7 +14,7 @@
  * cannot be seen, it has a CUDA runtime of its own.
  */
 #include "bench/torch/cuda_calls.hpp"
-#include "bench/torch/peer_replay.hpp"
+#include "bench/torch/peer.hpp"
 
 #include <rmm/cuda_stream_view.hpp>
 #include <rmm/error.hpp>
@@ -23,7 +23,10 @@
 
 #include <cuda/memory_resource>
 
+#include <algorithm>
+#include <memory>
 #include <optional>
+#include <vector>
 
 namespace {
 
@@ -75,16 +78,16 @@ class CountingUpstream {
 
 /* ---- RMM as a peer --------------------------------------------------------------------------- */
 
+/* The replay has its address for the block's: RMM wants the size and the stream again. */
 struct RmmBlock {
     void *address;
     size_t size;
-    uint16_t stream;
-    std::vector<uint16_t> users; /* other streams */
+    cudaStream_t stream;
+    std::vector<cudaStream_t> users; /* other streams */
 };
 
 template <typename Resource> class RmmPeer {
   public:
-    using Block = RmmBlock;
     using Refused = rmm::bad_alloc;
     static constexpr uint64_t kMostForced = 4; /* the arena waits for a stream at each large free */
 
@@ -96,43 +99,40 @@ template <typename Resource> class RmmPeer {
         return name_;
     }
 
-    void make_streams(const trace &t) {
-        while (streams_.size() < t.n_streams) {
+    cudaStream_t stream(uint64_t, size_t index) {
+        while (streams_.size() <= index) {
             cudaStream_t stream = nullptr;
             check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "cudaStreamCreate");
             streams_.push_back(stream);
         }
+        return streams_[index];
     }
 
-    cudaStream_t stream(size_t i) const {
-        return streams_[i];
+    void *alloc(size_t size, cudaStream_t stream) {
+        void *address = resource_->allocate(cuda::stream_ref(stream), size, 256);
+        RmmBlock *block = take_spare();
+        block->address = address;
+        block->size = size;
+        block->stream = stream;
+        return block;
     }
 
-    void alloc(RmmBlock &block, size_t size, uint16_t stream) {
-        block.address = resource_->allocate(cuda::stream_ref(streams_[stream]), size, 256);
-        block.size = size;
-        block.stream = stream;
-    }
-
-    void free(RmmBlock &block) {
-        void *address = block.address;
-        block.address = nullptr;
-        for (uint16_t user : block.users) {
-            join(block.stream, user);
+    void free(void *given) {
+        auto *block = static_cast<RmmBlock *>(given);
+        for (cudaStream_t user : block->users) {
+            join(block->stream, user);
         }
-        block.users.clear();
-        resource_->deallocate(cuda::stream_ref(streams_[block.stream]), address, block.size, 256);
+        block->users.clear();
+        spare_.push_back(block);
+        resource_->deallocate(cuda::stream_ref(block->stream), block->address, block->size, 256);
     }
 
-    void use(RmmBlock &block, uint16_t stream) {
-        auto end = block.users.end();
-        if (stream != block.stream && std::find(block.users.begin(), end, stream) == end) {
-            block.users.push_back(stream);
+    static void use(void *given, cudaStream_t stream) {
+        auto *block = static_cast<RmmBlock *>(given);
+        auto end = block->users.end();
+        if (stream != block->stream && std::find(block->users.begin(), end, stream) == end) {
+            block->users.push_back(stream);
         }
-    }
-
-    static bool is_live(const RmmBlock &block) {
-        return block.address != nullptr;
     }
 
     void start_afresh(uint64_t cap) {
@@ -142,37 +142,33 @@ template <typename Resource> class RmmPeer {
     }
 
     void give_back() {
-        wait_for_device();
+        check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
         resource_.reset();
     }
 
-    uint64_t reserved() const {
-        return held_.now;
-    }
-
-    uint64_t reserved_peak() const {
-        return held_.peak;
-    }
-
-    PeerCost cost() const {
+    void stats(peer_stats &out) const {
         CudaCalls calls = cuda_calls_so_far();
-        return {calls.ns, calls.host_waits};
-    }
-
-    /* RMM does not say. */
-    static PeerShortage shortage() {
-        return {};
-    }
-
-    static void wait_for_device() {
-        check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
+        out.reserved_bytes = held_.now;
+        out.reserved_peak_bytes = held_.peak;
+        out.driver_ns = calls.ns;
+        out.host_waits = calls.host_waits;
     }
 
   private:
+    RmmBlock *take_spare() {
+        if (spare_.empty()) {
+            blocks_.push_back(std::make_unique<RmmBlock>());
+            return blocks_.back().get();
+        }
+        RmmBlock *block = spare_.back();
+        spare_.pop_back();
+        return block;
+    }
+
     /* The block's stream waits for the work of the other one. */
-    void join(uint16_t owner, uint16_t user) {
-        check(cudaEventRecord(joined_, streams_[user]), "cudaEventRecord");
-        check(cudaStreamWaitEvent(streams_[owner], joined_, 0), "cudaStreamWaitEvent");
+    void join(cudaStream_t owner, cudaStream_t user) {
+        check(cudaEventRecord(joined_, user), "cudaEventRecord");
+        check(cudaStreamWaitEvent(owner, joined_, 0), "cudaStreamWaitEvent");
     }
 
     void make(uint64_t cap) {
@@ -190,18 +186,19 @@ template <typename Resource> class RmmPeer {
     const char *name_;
     cudaEvent_t joined_ = nullptr; /* recorded and waited for at once: one serves all */
     std::vector<cudaStream_t> streams_;
+    std::vector<std::unique_ptr<RmmBlock>> blocks_;
+    std::vector<RmmBlock *> spare_;
     Held held_;
     std::optional<Resource> resource_;
 };
 
-template <typename Resource> int run(const char *name, const Options &options) {
+template <typename Resource> int run(const char *name, const peer_options &options) {
     check(cudaFree(nullptr), "cudaFree"); /* makes the device's context current */
     RmmPeer<Resource> peer(name);
-    serve(peer, options);
-    return 0;
+    return Serving<RmmPeer<Resource>>::serve(peer, options);
 }
 
-int run_resource(const Options &options) {
+int run_resource(const peer_options &options) {
     std::string resource = options.given != nullptr ? options.given : "";
     if (resource == "pool") {
         return run<rmm::mr::pool_memory_resource>("rmm-pool", options);
@@ -215,5 +212,5 @@ int run_resource(const Options &options) {
 } // namespace
 
 int main(int argc, char **argv) {
-    return peer_main(argc, argv, "rmm_replay", "--resource", run_resource);
+    return peer_main_of<run_resource>(argc, argv, "--resource");
 }

@@ -11,10 +11,10 @@
  *
  * With --adapter the same goes through Ductile, by the adapter that a PyTorch program would use.
  *
- * `bench/run compare` starts it; peer_replay.hpp says what it answers.
+ * `bench/run compare` starts it; peer.h says what it answers.
  */
 #include "bench/torch/cuda_calls.hpp"
-#include "bench/torch/peer_replay.hpp"
+#include "bench/torch/peer.hpp"
 
 #include <c10/core/Allocator.h>
 #include <c10/cuda/CUDACachingAllocator.h>
@@ -33,8 +33,8 @@ namespace caching = c10::cuda::CUDACachingAllocator;
 /* The adapter's functions; none of them when PyTorch's own allocator is measured. */
 struct Adapter {
     ductile_allocator *(*allocator_of)(int) = nullptr;
-    ductile_status (*get_stats)(ductile_allocator *, ductile_stats *) = nullptr;
-    void (*time_calls)(ductile_allocator *) = nullptr;
+    decltype(&ductile_get_stats) get_stats = nullptr;
+    decltype(&ductile_time_driver_calls) time_calls = nullptr;
 
     bool is_used() const {
         return allocator_of != nullptr;
@@ -68,21 +68,19 @@ struct Adapter {
         ductile_stats stats = {};
         stats.struct_size = sizeof stats;
         ductile_allocator *a = allocator_of(0);
-        if (a != nullptr && get_stats(a, &stats) != DUCTILE_OK) {
+        if (a != nullptr && get_stats(a, nullptr, &stats) != DUCTILE_OK) {
             throw std::runtime_error("Ductile's statistics cannot be read");
         }
         return stats;
     }
 
     /* Ductile calls the driver itself, and counts it. */
-    PeerCost cost() const {
+    void count(peer_stats &out) const {
         ductile_stats now = stats();
-        return {now.driver_host_ns, now.stream_syncs};
-    }
-
-    PeerShortage shortage() const {
-        ductile_stats now = stats();
-        return {now.pressure_waits, now.pressure_returns};
+        out.driver_ns = now.driver_host_ns;
+        out.host_waits = now.stream_syncs;
+        out.pressure_waits = now.pressure_waits;
+        out.pressure_returns = now.pressure_returns;
     }
 };
 
@@ -90,13 +88,12 @@ struct Adapter {
 
 class TorchPeer {
   public:
-    using Block = void *;
     using Refused = c10::OutOfMemoryError;
-    static constexpr uint64_t kMostForced = UINT64_MAX;
+    static constexpr uint64_t kMostForced = 0;
 
-    TorchPeer(const Driver &driver, const Adapter &adapter)
+    TorchPeer(uint64_t total_bytes, const Adapter &adapter)
         : adapter_(adapter), allocator_(caching::get()), device_(c10::DeviceType::CUDA, 0),
-          total_bytes_(driver.total_bytes()) {
+          total_bytes_(total_bytes) {
     }
 
     const char *name() const {
@@ -115,39 +112,26 @@ class TorchPeer {
                                                                           : "torch-native";
     }
 
-    void make_streams(const trace &t) {
-        streams_.clear();
-        raw_streams_.clear();
-        for (size_t i = 0; i < t.n_streams; i++) {
-            streams_.push_back(t.streams[i].number == 0 ? c10::cuda::getDefaultCUDAStream(0)
-                                                        : c10::cuda::getStreamFromPool(false, 0));
-            raw_streams_.push_back(streams_.back().stream());
-        }
+    /* Of the pool they live as long as the process. */
+    static cudaStream_t stream(uint64_t number, size_t) {
+        return (number == 0 ? c10::cuda::getDefaultCUDAStream(0)
+                            : c10::cuda::getStreamFromPool(false, 0))
+            .stream();
     }
 
-    cudaStream_t stream(size_t i) const {
-        return raw_streams_[i];
+    void *alloc(size_t size, cudaStream_t stream) {
+        return allocator_->raw_alloc_with_stream(size, stream);
     }
 
-    void alloc(void *&block, size_t size, uint16_t stream) {
-        block = allocator_->raw_alloc_with_stream(size, raw_streams_[stream]);
-    }
-
-    void free(void *&block) {
-        void *given = block;
-        block = nullptr;
-        allocator_->raw_delete(given);
+    void free(void *block) {
+        allocator_->raw_delete(block);
     }
 
     /* record_stream takes a DataPtr and heeds only those that the allocator itself would delete. */
-    void use(void *block, uint16_t stream) {
+    void use(void *block, cudaStream_t stream) {
         at::DataPtr handle(block, block, allocator_->raw_deleter(), device_);
-        allocator_->recordStream(handle, streams_[stream]);
+        allocator_->recordStream(handle, c10::cuda::getStreamFromExternal(stream, 0));
         (void)handle.release_context();
-    }
-
-    static bool is_live(const void *block) {
-        return block != nullptr;
     }
 
     void start_afresh(uint64_t cap) {
@@ -161,34 +145,22 @@ class TorchPeer {
     }
 
     static void give_back() {
+        c10::cuda::device_synchronize();
         caching::emptyCache();
     }
 
-    uint64_t reserved() const {
-        return static_cast<uint64_t>(caching::getDeviceStats(0).reserved_bytes[0].current);
-    }
-
-    uint64_t reserved_peak() const {
-        return static_cast<uint64_t>(caching::getDeviceStats(0).reserved_bytes[0].peak);
-    }
-
-    PeerCost cost() const {
+    void stats(peer_stats &out) const {
+        const auto now = caching::getDeviceStats(0);
+        out.reserved_bytes = static_cast<uint64_t>(now.reserved_bytes[0].current);
+        out.reserved_peak_bytes = static_cast<uint64_t>(now.reserved_bytes[0].peak);
         if (adapter_.is_used()) {
-            return adapter_.cost();
+            adapter_.count(out);
+            return;
         }
         CudaCalls calls = cuda_calls_so_far();
-        return {calls.ns, calls.host_waits};
-    }
-
-    PeerShortage shortage() const {
-        if (adapter_.is_used()) {
-            return adapter_.shortage();
-        }
-        return {{}, static_cast<uint64_t>(caching::getDeviceStats(0).num_alloc_retries)};
-    }
-
-    static void wait_for_device() {
-        c10::cuda::device_synchronize();
+        out.driver_ns = calls.ns;
+        out.host_waits = calls.host_waits;
+        out.pressure_returns = static_cast<uint64_t>(now.num_alloc_retries);
     }
 
   private:
@@ -197,8 +169,6 @@ class TorchPeer {
     c10::Device device_;
     uint64_t total_bytes_;
     uint64_t cap_ = 0; /* nothing was said of it so far */
-    std::vector<c10::cuda::CUDAStream> streams_;
-    std::vector<cudaStream_t> raw_streams_;
 };
 
 /* ---- The program -------------------------------------------------------------------------- */
@@ -219,7 +189,7 @@ void load_hooks() {
     }
 }
 
-int run(const Options &options) {
+int run(const peer_options &options) {
     load_hooks();
     Adapter adapter;
     if (options.given != nullptr) {
@@ -227,16 +197,18 @@ int run(const Options &options) {
     }
     wake_device();
     adapter.time_driver_calls();
-    Driver driver;
-    TorchPeer peer(driver, adapter);
-    serve(peer, options);
+    size_t free_bytes = 0;
+    size_t total_bytes = 0;
+    check(cudaMemGetInfo(&free_bytes, &total_bytes), "cudaMemGetInfo");
+    TorchPeer peer(total_bytes, adapter);
+    int status = Serving<TorchPeer>::serve(peer, options);
     // libtorch_cuda's own clean-up does not survive in a program that PyTorch did not start
     std::fflush(stdout);
-    std::_Exit(0);
+    std::_Exit(status);
 }
 
 } // namespace
 
 int main(int argc, char **argv) {
-    return peer_main(argc, argv, "torch_replay", "--adapter", run);
+    return peer_main_of<run>(argc, argv, "--adapter");
 }

@@ -6,23 +6,25 @@
 #include <stdlib.h>
 #include <string.h>
 
+static const char *const action_names[] = {
+    [HISTORY_ALLOC] = "alloc",
+    [HISTORY_FREE] = "free_requested",
+    [HISTORY_COMPLETE] = "free_completed",
+    [HISTORY_REFUSAL] = "oom",
+    [HISTORY_SEGMENT_ALLOC] = "segment_alloc",
+    [HISTORY_SEGMENT_MAP] = "segment_map",
+    [HISTORY_SEGMENT_FREE] = "segment_free",
+    [HISTORY_SEGMENT_UNMAP] = "segment_unmap",
+};
+
+const char *history_action_name(history_action action) {
+    return action_names[action];
+}
+
 static history_action action_of(const pickle_value *name) {
-    static const struct {
-        const char *name;
-        history_action action;
-    } known[] = {
-        {"alloc", HISTORY_ALLOC},
-        {"free_requested", HISTORY_FREE},
-        {"free_completed", HISTORY_COMPLETE},
-        {"oom", HISTORY_REFUSAL},
-        {"segment_alloc", HISTORY_SEGMENT_ALLOC},
-        {"segment_map", HISTORY_SEGMENT_MAP},
-        {"segment_free", HISTORY_SEGMENT_FREE},
-        {"segment_unmap", HISTORY_SEGMENT_UNMAP},
-    };
-    for (size_t i = 0; i < sizeof known / sizeof known[0]; i++) {
-        if (pickle_is_string(name, known[i].name)) {
-            return known[i].action;
+    for (size_t i = HISTORY_ALLOC; i <= HISTORY_SEGMENT_UNMAP; i++) {
+        if (pickle_is_string(name, action_names[i])) {
+            return (history_action)i;
         }
     }
     return HISTORY_OTHER; /* annotations, and what later versions may add */
@@ -69,11 +71,10 @@ static fields read_fields(const pickle_value *dict) {
 static bool find_stream(history *h, uint64_t stream, uint32_t *index) {
     uintptr_t known = hash_map_find(&h->stream_numbers, stream);
     if (known == 0) {
-        if (!array_has_room(&h->streams, sizeof *h->streams, &h->streams_capacity, h->n_streams) ||
-            !hash_map_put(&h->stream_numbers, stream, h->n_streams + 1)) {
+        if (!hash_map_put(&h->stream_numbers, stream, h->n_streams + 1) ||
+            !array_add(&h->streams, sizeof stream, &h->streams_capacity, &h->n_streams, &stream)) {
             return false;
         }
-        h->streams[h->n_streams++] = stream;
         known = h->n_streams;
     }
     *index = (uint32_t)(known - 1);

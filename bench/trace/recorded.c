@@ -3,9 +3,7 @@
 
 #include "bench/base/array.h"
 
-static uint64_t larger(uint64_t a, uint64_t b) {
-    return a > b ? a : b;
-}
+#include "vmm/base/align.h"
 
 static void count_span(recorded_layout *l, const recorded_span *span) {
     l->held += span->size;
@@ -19,31 +17,24 @@ static void count_span(recorded_layout *l, const recorded_span *span) {
     case RECORDED_FREE:
         l->free += span->size;
         l->holes++;
-        l->largest_hole = larger(l->largest_hole, span->size);
+        l->largest_hole = dti_max(l->largest_hole, span->size);
         break;
     }
 }
 
 bool recorded_add_span(recorded_layout *l, recorded_span span) {
-    if (!array_has_room(&l->spans, sizeof *l->spans, &l->capacity, l->n_spans)) {
-        return false;
-    }
-    l->spans[l->n_spans++] = span;
     count_span(l, &span);
-    return true;
+    return array_add(&l->spans, sizeof span, &l->capacity, &l->n_spans, &span);
 }
 
 bool recorded_note_held(recorded_memory *m, size_t n_blocks, uint64_t held_bytes) {
-    m->held_peak = larger(m->held_peak, held_bytes);
+    m->held_peak = dti_max(m->held_peak, held_bytes);
     if (m->n_changes > 0 && m->changes[m->n_changes - 1].n_blocks == n_blocks) {
         m->changes[m->n_changes - 1].held_bytes = held_bytes;
         return true;
     }
-    if (!array_has_room(&m->changes, sizeof *m->changes, &m->changes_capacity, m->n_changes)) {
-        return false;
-    }
-    m->changes[m->n_changes++] = (recorded_change){.n_blocks = n_blocks, .held_bytes = held_bytes};
-    return true;
+    const recorded_change change = {.n_blocks = n_blocks, .held_bytes = held_bytes};
+    return array_add(&m->changes, sizeof change, &m->changes_capacity, &m->n_changes, &change);
 }
 
 void recorded_forget(recorded_layout *l) {

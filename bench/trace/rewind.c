@@ -17,19 +17,11 @@
 #define LARGEST_REGION ((uint64_t)1 << 42)
 
 bool rewind_add_region(rewind_state *r, rewind_region region) {
-    if (!array_has_room(&r->regions, sizeof *r->regions, &r->regions_capacity, r->n_regions)) {
-        return false;
-    }
-    r->regions[r->n_regions++] = region;
-    return true;
+    return array_add(&r->regions, sizeof region, &r->regions_capacity, &r->n_regions, &region);
 }
 
 bool rewind_add_block(rewind_state *r, rewind_block block) {
-    if (!array_has_room(&r->blocks, sizeof *r->blocks, &r->blocks_capacity, r->n_blocks)) {
-        return false;
-    }
-    r->blocks[r->n_blocks++] = block;
-    return true;
+    return array_add(&r->blocks, sizeof block, &r->blocks_capacity, &r->n_blocks, &block);
 }
 
 void rewind_drop(rewind_state *r) {
@@ -49,12 +41,6 @@ typedef struct cells {
     size_t *next;     /* a cell without an owner at or behind it, found by going on from here */
 } cells;
 
-static int by_value(const void *a, const void *b) {
-    uint64_t x = *(const uint64_t *)a;
-    uint64_t y = *(const uint64_t *)b;
-    return (x > y) - (x < y);
-}
-
 static void drop_cells(cells *c) {
     free(c->bounds);
     free(c->owners);
@@ -73,7 +59,7 @@ static bool make_cells(cells *c, const rewind_state *r) {
         c->bounds[2 * i] = r->regions[i].address;
         c->bounds[2 * i + 1] = r->regions[i].address + r->regions[i].size;
     }
-    qsort(c->bounds, n, sizeof *c->bounds, by_value);
+    qsort(c->bounds, n, sizeof *c->bounds, array_by_number);
     for (size_t i = 0; i < n; i++) {
         if (c->n_bounds == 0 || c->bounds[i] != c->bounds[c->n_bounds - 1]) {
             c->bounds[c->n_bounds++] = c->bounds[i];
@@ -101,7 +87,8 @@ static size_t find_free_cell(cells *c, size_t at) {
 }
 
 static size_t cell_at(const cells *c, uint64_t address) {
-    const uint64_t *found = bsearch(&address, c->bounds, c->n_bounds, sizeof *c->bounds, by_value);
+    const uint64_t *found =
+        bsearch(&address, c->bounds, c->n_bounds, sizeof *c->bounds, array_by_number);
     return (size_t)(found - c->bounds);
 }
 
@@ -202,12 +189,6 @@ static void put_segments(walk *w, const cells *c) {
 
 /* ---- The whole ----------------------------------------------------------------------------- */
 
-static int by_address(const void *a, const void *b) {
-    uint64_t x = ((const rewind_block *)a)->address;
-    uint64_t y = ((const rewind_block *)b)->address;
-    return (x > y) - (x < y);
-}
-
 static bool are_possible(const rewind_state *r) {
     for (size_t i = 0; i < r->n_regions; i++) {
         const rewind_region *region = &r->regions[i];
@@ -230,7 +211,7 @@ bool rewind_find(rewind_state *r, recorded_layout *out) {
     }
     if (!w.has_failed) {
         if (r->n_blocks > 0) {
-            qsort(r->blocks, r->n_blocks, sizeof *r->blocks, by_address);
+            qsort(r->blocks, r->n_blocks, sizeof *r->blocks, array_by_number);
         }
         put_segments(&w, &c);
     }

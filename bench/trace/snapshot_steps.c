@@ -9,15 +9,15 @@ static bool begins_with(const pickle_value *value, const char *text) {
            memcmp(value->as.text, text, length) == 0;
 }
 
-/* Early versions of PyTorch name no device. */
-static bool is_of_gpu(const snapshot_steps *s, const pickle_value *mark) {
+bool snapshot_mark_is_of(const pickle_value *mark, uint64_t gpu) {
     uint64_t device;
-    return !pickle_get_unsigned(pickle_find(mark, "device"), &device) || device == s->gpu;
+    return !pickle_get_unsigned(pickle_find(mark, "device"), &device) || device == gpu;
 }
 
 static bool is_step_end(const snapshot_steps *s, const pickle_value *mark) {
     return pickle_is_string(pickle_find(mark, "stage"), "END") &&
-           begins_with(pickle_find(mark, "name"), "Optimizer.step#") && is_of_gpu(s, mark);
+           begins_with(pickle_find(mark, "name"), SNAPSHOT_STEP_PREFIX) &&
+           snapshot_mark_is_of(mark, s->gpu);
 }
 
 /* Moves past the annotations up to a time. */

@@ -108,10 +108,6 @@ static bool is_used_by(const trace_builder *b, const build_block *block, size_t 
     return false;
 }
 
-static bool has_room_for_use(trace_builder *b) {
-    return array_has_room(&b->uses, sizeof *b->uses, &b->uses_capacity, b->n_uses);
-}
-
 /* The block's own stream and streams it is known to be used by are not noted again. */
 static const char *note_use(trace_builder *b, build_block *block, size_t stream) {
     if (stream == block->stream || is_used_by(b, block, stream)) {
@@ -120,10 +116,10 @@ static const char *note_use(trace_builder *b, build_block *block, size_t stream)
     if (b->n_uses == UINT32_MAX - 1) {
         return "more than 4294967294 uses";
     }
-    if (!has_room_for_use(b)) {
+    const build_use use = {.next = block->uses, .stream = (uint16_t)stream};
+    if (!array_add(&b->uses, sizeof use, &b->uses_capacity, &b->n_uses, &use)) {
         return no_memory;
     }
-    b->uses[b->n_uses++] = (build_use){.next = block->uses, .stream = (uint16_t)stream};
     block->uses = (uint32_t)b->n_uses;
     return NULL;
 }
@@ -154,10 +150,6 @@ const char *trace_build_free(trace_builder *b, uint32_t block) {
     return add_event(b, TRACE_FREE, block);
 }
 
-static bool has_room_for_refusal(trace_builder *b) {
-    return array_has_room(&b->refusals, sizeof *b->refusals, &b->refusals_capacity, b->n_refusals);
-}
-
 /* A block that is freed at once: so every contender has to serve it. */
 static const char *add_refused(trace_builder *b, uint64_t size, uint64_t stream, uint32_t *block) {
     const char *reason = trace_build_alloc(b, size, stream, block);
@@ -171,14 +163,13 @@ static const char *add_refused(trace_builder *b, uint64_t size, uint64_t stream,
 
 const char *trace_build_refusal(trace_builder *b, const trace_refusal *of, uint64_t stream,
                                 uint32_t *block) {
-    if (!has_room_for_refusal(b)) {
+    trace_refusal refusal = *of;
+    refusal.n_blocks = b->n_blocks;
+    refusal.is_replayed = of->size <= TRACE_MAX_SIZE;
+    if (!array_add(&b->refusals, sizeof refusal, &b->refusals_capacity, &b->n_refusals, &refusal)) {
         return no_memory;
     }
-    trace_refusal *refusal = &b->refusals[b->n_refusals++];
-    *refusal = *of;
-    refusal->n_blocks = b->n_blocks;
-    refusal->is_replayed = of->size <= TRACE_MAX_SIZE;
-    return refusal->is_replayed ? add_refused(b, of->size, stream, block) : NULL;
+    return refusal.is_replayed ? add_refused(b, of->size, stream, block) : NULL;
 }
 
 const char *trace_build_free_in_use(trace_builder *b, uint32_t block) {

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "bench/trace/trace_finish.h"
 
+#include "bench/base/array.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -36,17 +38,11 @@ typedef struct finisher {
     size_t next_refusal, next_change;
 } finisher;
 
-static int by_number(const void *a, const void *b) {
-    uint64_t x = ((const trace_stream *)a)->number;
-    uint64_t y = ((const trace_stream *)b)->number;
-    return (x > y) - (x < y);
-}
-
 static void rank_streams(finisher *f) {
     trace *to = f->to;
     to->n_streams = f->from->n_streams;
     memcpy(to->streams, f->from->streams, sizeof to->streams);
-    qsort(to->streams, to->n_streams, sizeof to->streams[0], by_number);
+    qsort(to->streams, to->n_streams, sizeof to->streams[0], array_by_number);
     for (size_t old = 0; old < to->n_streams; old++) {
         size_t rank = 0;
         while (to->streams[rank].number != f->from->streams[old].number) {
@@ -66,6 +62,13 @@ static void write_event(finisher *f, trace_event event) {
     f->from->events[f->n_written++] = event;
     f->to->n_ops +=
         event.kind == TRACE_ALLOC || event.kind == TRACE_FREE || event.kind == TRACE_FREE_GATED;
+}
+
+static void write_block(finisher *f, trace_kind kind, const build_block *block, uint16_t stream) {
+    write_event(f, (trace_event){.kind = (uint16_t)kind,
+                                 .size = block->size,
+                                 .slot = block->slot,
+                                 .stream = f->rank[stream]});
 }
 
 /* What the recording says of its own allocator before block number n is allocated at an event. */
@@ -93,34 +96,13 @@ static const char *finish_alloc(finisher *f, uint32_t number) {
         f->to->peak_event = f->n_written;
     }
     block->slot = f->n_free_slots > 0 ? f->free_slots[--f->n_free_slots] : f->to->n_slots++;
-    write_event(f, (trace_event){.kind = TRACE_ALLOC,
-                                 .size = block->size,
-                                 .slot = block->slot,
-                                 .stream = f->rank[block->stream]});
+    write_block(f, TRACE_ALLOC, block, block->stream);
     return NULL;
-}
-
-static const char *finish_use(finisher *f, const trace_event *event) {
-    const build_block *block = &f->from->blocks[event->slot];
-    write_event(f, (trace_event){.kind = TRACE_USE,
-                                 .size = block->size,
-                                 .slot = block->slot,
-                                 .stream = f->rank[event->stream]});
-    return NULL;
-}
-
-static void finish_stream_end(finisher *f, const trace_event *event) {
-    write_event(f, (trace_event){.kind = TRACE_STREAM_END,
-                                 .size = event->size,
-                                 .stream = f->rank[event->stream]});
 }
 
 static const char *finish_plain_free(finisher *f, build_block *block) {
     f->live -= block->size;
-    write_event(f, (trace_event){.kind = TRACE_FREE,
-                                 .size = block->size,
-                                 .slot = block->slot,
-                                 .stream = f->rank[block->stream]});
+    write_block(f, TRACE_FREE, block, block->stream);
     f->free_slots[f->n_free_slots++] = block->slot;
     return NULL;
 }
@@ -245,13 +227,16 @@ static const char *finish_event(finisher *f, const trace_event *event) {
     case TRACE_ALLOC:
         return finish_alloc(f, event->slot);
     case TRACE_USE:
-        return finish_use(f, event);
+        write_block(f, TRACE_USE, &blocks[event->slot], event->stream);
+        return NULL;
     case TRACE_FREE:
         return finish_free(f, &blocks[event->slot]);
     case TRACE_OPEN:
         return finish_complete(f, &blocks[event->slot]);
     case TRACE_STREAM_END:
-        finish_stream_end(f, event);
+        write_event(f, (trace_event){.kind = TRACE_STREAM_END,
+                                     .size = event->size,
+                                     .stream = f->rank[event->stream]});
         return NULL;
     case TRACE_STEP:
         f->to->step_ends[f->to->n_step_ends++] = f->n_written;

@@ -58,19 +58,15 @@ static uint64_t key_of(const trace_holder *h) {
            flags << 1 | 1;
 }
 
-static bool has_room(holders_walk *w) {
-    return array_has_room(&w->to->all, sizeof *w->to->all, &w->capacity, w->to->n);
-}
-
 static bool assign(holders_walk *w, size_t block) {
     trace_holder holder = describe(w, block);
     uint64_t key = key_of(&holder);
     uintptr_t known = hash_map_find(&w->by_key, key);
     if (known == 0) {
-        if (!has_room(w) || !hash_map_put(&w->by_key, key, w->to->n + 1)) {
+        if (!hash_map_put(&w->by_key, key, w->to->n + 1) ||
+            !array_add(&w->to->all, sizeof holder, &w->capacity, &w->to->n, &holder)) {
             return false;
         }
-        w->to->all[w->to->n++] = holder;
         known = w->to->n;
     }
     w->of_block[block] = (uint32_t)(known - 1);

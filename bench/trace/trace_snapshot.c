@@ -148,15 +148,10 @@ static bool start_held(snapshot_reader *r) {
 /* ---- First walk: blocks older than the history --------------------------------------------- */
 
 static bool add_block_before(snapshot_reader *r, block_before block) {
-    if (block.size == 0) {
-        return true;
-    }
-    if (!array_has_room(&r->from_before, sizeof *r->from_before, &r->from_before_capacity,
-                        r->n_from_before)) {
-        return out_of_host_memory(r);
-    }
-    r->from_before[r->n_from_before++] = block;
-    return true;
+    return block.size == 0 ||
+           array_add(&r->from_before, sizeof block, &r->from_before_capacity, &r->n_from_before,
+                     &block) ||
+           out_of_host_memory(r);
 }
 
 /* Whether this is the first time that the address is named. */

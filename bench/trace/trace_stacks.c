@@ -6,15 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* FNV-1a. */
-static uint64_t hash_text(const char *text, size_t length) {
-    uint64_t hash = UINT64_C(0xcbf29ce484222325);
-    for (size_t i = 0; i < length; i++) {
-        hash = (hash ^ (unsigned char)text[i]) * UINT64_C(0x100000001b3);
-    }
-    return hash;
-}
-
 static bool is_text(const trace_stacks *s, uintptr_t number, const char *text, size_t length) {
     const char *known = s->texts[number - 1];
     return strlen(known) == length && memcmp(known, text, length) == 0;
@@ -23,7 +14,7 @@ static bool is_text(const trace_stacks *s, uintptr_t number, const char *text, s
 /* Sets *hash to where the text is, or would be. Returns its number, or 0. */
 static uintptr_t find(const trace_stacks *s, const char *text, size_t length, uint64_t *hash) {
     uintptr_t number;
-    *hash = hash_text(text, length);
+    *hash = hash_map_key_of(text, length);
     while ((number = hash_map_find(&s->numbers, *hash)) != 0 && !is_text(s, number, text, length)) {
         ++*hash;
     }

@@ -87,11 +87,7 @@ typedef struct valley {
 } valley;
 
 static bool add_end(trace_steps *s, size_t end) {
-    if (!array_has_room(&s->ends, sizeof *s->ends, &s->capacity, s->n)) {
-        return false;
-    }
-    s->ends[s->n++] = end;
-    return true;
+    return array_add(&s->ends, sizeof end, &s->capacity, &s->n, &end);
 }
 
 static bool find_borders(const trace_builder *b, trace_steps *s, const lives *l) {

@@ -1,9 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "bench/trace/trace_variant.h"
 
+#include "bench/base/array.h"
 #include "bench/base/random.h"
 #include "bench/trace/trace_finish.h"
 #include "bench/trace/trace_read.h"
+
+#include "vmm/base/align.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -79,14 +82,8 @@ static bool group_sizes(const trace_varier *v, size_groups *g) {
     return true;
 }
 
-static int by_size(const void *size, const void *group) {
-    uint64_t x = *(const uint64_t *)size;
-    uint64_t y = ((const size_group *)group)->size;
-    return (x > y) - (x < y);
-}
-
 static const size_group *find_group(const size_groups *g, uint64_t size) {
-    return bsearch(&size, g->all, g->n, sizeof *g->all, by_size);
+    return bsearch(&size, g->all, g->n, sizeof *g->all, array_by_number);
 }
 
 static bool is_rare(const size_groups *g, const size_group *group) {
@@ -369,19 +366,15 @@ const char *trace_vary(const trace_varier *v, uint64_t seed, trace_builder *out)
 
 /* ---- A chain of them ----------------------------------------------------------------------- */
 
-static uint64_t larger(uint64_t a, uint64_t b) {
-    return a > b ? a : b;
-}
-
 /* What a replay prepares once has to do for all passes; what it reports is of all. */
 static void raise_bounds(trace *to, const trace *from) {
-    to->n_slots = (uint32_t)larger(to->n_slots, from->n_slots);
-    to->live_peak_bytes = larger(to->live_peak_bytes, from->live_peak_bytes);
+    to->n_slots = (uint32_t)dti_max(to->n_slots, from->n_slots);
+    to->live_peak_bytes = dti_max(to->live_peak_bytes, from->live_peak_bytes);
     for (size_t i = 0; i < to->n_streams; i++) {
         trace_stream *stream = &to->streams[i];
         const trace_stream *other = &from->streams[i];
-        stream->n_gates = larger(stream->n_gates, other->n_gates);
-        stream->max_closed_gates = larger(stream->max_closed_gates, other->max_closed_gates);
+        stream->n_gates = dti_max(stream->n_gates, other->n_gates);
+        stream->max_closed_gates = dti_max(stream->max_closed_gates, other->max_closed_gates);
     }
 }
 

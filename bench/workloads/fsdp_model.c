@@ -64,11 +64,7 @@ typedef struct fsdp_builder {
 
 static void add(fsdp_builder *b, fsdp_op op) {
     fsdp_program *p = b->to;
-    if (!array_has_room(&p->ops, sizeof *p->ops, &p->capacity, p->n_ops)) {
-        b->failed = true;
-        return;
-    }
-    p->ops[p->n_ops++] = op;
+    b->failed = !array_add(&p->ops, sizeof op, &p->capacity, &p->n_ops, &op) || b->failed;
 }
 
 static uint32_t alloc_block(fsdp_builder *b, uint64_t bytes, uint16_t stream) {

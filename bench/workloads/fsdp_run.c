@@ -173,9 +173,9 @@ static ductile_status free_block(run *r, uint32_t block) {
 }
 
 static ductile_status end_step(run *r) {
-    ductile_status status = fsdp_work_sync(r->work);
+    ductile_status status = r->work->ops->sync(r->work);
     if (r->steady_since_ns == 0) {
-        r->steady_since_ns = fsdp_work_now_ns(r->work);
+        r->steady_since_ns = r->work->ops->now_ns(r->work);
     }
     return status;
 }
@@ -232,12 +232,12 @@ static ductile_status perform_all(run *r) {
     for (size_t i = 0; status == DUCTILE_OK && i < p->n_ops; i++) {
         const fsdp_op *op = &p->ops[i];
         bool is_work = op->kind == FSDP_GATHER || op->kind == FSDP_WORK;
-        uint64_t begin = fsdp_work_now_ns(r->work);
+        uint64_t begin = r->work->ops->now_ns(r->work);
         status = perform(r, op);
         if (status == DUCTILE_OK) {
             status = fsdp_work_host(r->work, is_work ? HOST_WORK_NS : HOST_CALL_NS);
         }
-        note_gap(r, op, fsdp_work_now_ns(r->work) - begin);
+        note_gap(r, op, r->work->ops->now_ns(r->work) - begin);
         if (is_sampled(op)) {
             take_sample(r, i);
         }
@@ -308,10 +308,10 @@ static void clean_up(run *r) {
 }
 
 static ductile_status measure(run *r) {
-    uint64_t start = fsdp_work_now_ns(r->work);
+    uint64_t start = r->work->ops->now_ns(r->work);
     ductile_status status = perform_all(r);
-    ductile_status synced = fsdp_work_sync(r->work);
-    uint64_t end = fsdp_work_now_ns(r->work);
+    ductile_status synced = r->work->ops->sync(r->work);
+    uint64_t end = r->work->ops->now_ns(r->work);
     r->result->elapsed_ns = end - start;
     r->result->gap_mean_ns = r->n_gaps > 0 ? r->gap_ns / r->n_gaps : 0;
     r->result->steady_ns = r->steady_since_ns > 0 ? end - r->steady_since_ns : 0;

@@ -26,11 +26,3 @@ ductile_status fsdp_work_busy(fsdp_work *w, size_t stream, uint64_t ns, ductile_
 ductile_status fsdp_work_host(fsdp_work *w, uint64_t ns) {
     return w->ops->host(w, vary(w, ns));
 }
-
-ductile_status fsdp_work_sync(fsdp_work *w) {
-    return w->ops->sync(w);
-}
-
-uint64_t fsdp_work_now_ns(const fsdp_work *w) {
-    return w->ops->now_ns(w);
-}

@@ -24,8 +24,8 @@ typedef struct fsdp_work_ops {
     ductile_status (*busy)(fsdp_work *w, size_t stream, uint64_t ns, ductile_addr address,
                            uint64_t size);
     ductile_status (*host)(fsdp_work *w, uint64_t ns);
-    ductile_status (*sync)(fsdp_work *w);
-    uint64_t (*now_ns)(const fsdp_work *w);
+    ductile_status (*sync)(fsdp_work *w);   /* waits for all issued work */
+    uint64_t (*now_ns)(const fsdp_work *w); /* since an arbitrary moment */
     void (*close)(fsdp_work *w);
 } fsdp_work_ops;
 
@@ -55,11 +55,5 @@ ductile_status fsdp_work_busy(fsdp_work *w, size_t stream, uint64_t ns, ductile_
 /* Advances the simulated clock by `ns` of host time and by what driver calls have cost since the
  * last call. Call it after each call of the allocator. CUDA: does nothing. */
 ductile_status fsdp_work_host(fsdp_work *w, uint64_t ns);
-
-/* Waits for all issued work. */
-ductile_status fsdp_work_sync(fsdp_work *w);
-
-/* Nanoseconds since an arbitrary moment. */
-uint64_t fsdp_work_now_ns(const fsdp_work *w);
 
 #endif

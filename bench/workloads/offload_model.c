@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "bench/workloads/offload_model.h"
 
+#include "bench/base/array.h"
 #include "bench/base/random.h"
 #include "bench/trace/trace.h"
 #include "bench/workloads/event_sink.h"
@@ -40,8 +41,10 @@ static uint64_t inner_of(uint64_t hidden) {
     return (8 * hidden / 3 + 255) / 256 * 256;
 }
 
+static const uint64_t most_of_anything = (uint64_t)1 << 20;
+
 static bool in_bounds(uint64_t n) {
-    return n >= 1 && n <= (uint64_t)1 << 20;
+    return n >= 1 && n <= most_of_anything;
 }
 
 /* An upper bound, roughly: no sum of sizes may come near 64 bits. */
@@ -53,16 +56,13 @@ static bool is_absurd(const offload_options *o) {
     return 4 * ((double)o->layers * layer + ends) > (double)TRACE_MAX_SIZE;
 }
 
-static bool is_interval(vary_interval i) {
-    return in_bounds(i.min) && in_bounds(i.max) && i.min <= i.max;
-}
-
 const char *offload_check(const offload_options *o) {
     if (!in_bounds(o->layers) || !in_bounds(o->hidden) || !in_bounds(o->vocab) ||
         !in_bounds(o->steps) || !in_bounds(o->depth)) {
         return "layers, hidden, vocab, steps and depth go from 1 to 1048576";
     }
-    if (!is_interval(o->batch) || !is_interval(o->sequence)) {
+    if (!vary_interval_is_good(o->batch, most_of_anything) ||
+        !vary_interval_is_good(o->sequence, most_of_anything)) {
         return "batch and seq are MIN:MAX with 1 <= MIN <= MAX <= 1048576";
     }
     if (o->streams < 1 || o->streams >= TRACE_MAX_STREAMS) {
@@ -310,12 +310,6 @@ static void run_step(offload_model *m) {
     sink_end_step(&m->sink);
 }
 
-static int compare(const void *a, const void *b) {
-    uint64_t x = *(const uint64_t *)a;
-    uint64_t y = *(const uint64_t *)b;
-    return (x > y) - (x < y);
-}
-
 /* The last stream's stretch has no end. How many there are changes nothing else. */
 static void draw_cuts(offload_model *m) {
     uint64_t random = ~m->options->seed;
@@ -324,7 +318,7 @@ static void draw_cuts(offload_model *m) {
     for (uint64_t i = 0; i < n_cuts; i++) {
         m->cuts[i] = random_between(&random, 1, n_prefetches);
     }
-    qsort(m->cuts, (size_t)n_cuts, sizeof *m->cuts, compare);
+    qsort(m->cuts, (size_t)n_cuts, sizeof *m->cuts, array_by_number);
 }
 
 static void run(offload_model *m) {

@@ -15,18 +15,14 @@ enum {
     RESULT = 16  /* a stream's memory over that of its result */
 };
 
-static bool is_interval(vary_interval i, uint64_t most) {
-    return i.min >= 1 && i.min <= i.max && i.max <= most;
-}
-
 const char *oneshot_check(const oneshot_options *o) {
     if (o->steps < 1 || o->steps > (uint64_t)1 << 20) {
         return "steps go from 1 to 1048576";
     }
-    if (!is_interval(o->mib, (uint64_t)1 << 20)) {
+    if (!vary_interval_is_good(o->mib, (uint64_t)1 << 20)) {
         return "mib is MIN:MAX with 1 <= MIN <= MAX <= 1048576";
     }
-    if (!is_interval(o->blocks, MOST_BLOCKS)) {
+    if (!vary_interval_is_good(o->blocks, MOST_BLOCKS)) {
         return "blocks is MIN:MAX with 1 <= MIN <= MAX <= 64";
     }
     if (o->numbers < 1 || o->numbers >= TRACE_MAX_STREAMS) {

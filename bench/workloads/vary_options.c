@@ -11,10 +11,6 @@ static bool in_bounds(uint64_t n) {
     return n >= 1 && n <= most_of_anything;
 }
 
-static bool interval_is_good(vary_interval i) {
-    return in_bounds(i.min) && in_bounds(i.max) && i.min <= i.max;
-}
-
 /* An upper bound, roughly: no sum of sizes may come near 64 bits. */
 static bool is_absurd(const vary_options *o) {
     double tokens = (double)o->batch.max * (double)o->sequence.max;
@@ -29,7 +25,8 @@ const char *vary_check(const vary_options *o) {
         !in_bounds(o->vocab) || !in_bounds(o->steps)) {
         return "layers, hidden, heads, vocab and steps go from 1 to 1048576";
     }
-    if (!interval_is_good(o->batch) || !interval_is_good(o->sequence)) {
+    if (!vary_interval_is_good(o->batch, most_of_anything) ||
+        !vary_interval_is_good(o->sequence, most_of_anything)) {
         return "batch and seq are MIN:MAX with 1 <= MIN <= MAX <= 1048576";
     }
     if (o->side_streams >= TRACE_MAX_STREAMS) {

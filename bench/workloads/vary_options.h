@@ -13,6 +13,11 @@ typedef struct vary_interval {
     uint64_t max;
 } vary_interval;
 
+/* 1 <= min <= max <= most. */
+static inline bool vary_interval_is_good(vary_interval i, uint64_t most) {
+    return i.min >= 1 && i.min <= i.max && i.max <= most;
+}
+
 /* Positive, but for side_streams; vary_check has the bounds. */
 typedef struct vary_options {
     uint64_t layers;

@@ -8,6 +8,7 @@
 
 #include "vmm/base/align.h"
 
+#include <math.h>
 #include <stdio.h>
 
 const unsigned sweep_spreads[SWEEP_SPREADS] = {0, 25, 50, 75, 100};
@@ -44,18 +45,21 @@ static void note_fault(sweep_sample *sample, const replay_result *result) {
     }
 }
 
-static sweep_run run_of(const replay_spec *spec, const replay_result *result) {
+/* Of a run that completed, into the figures that are those of runs like it. */
+static void note_run(sweep_sample *sample, const replay_spec *spec, const replay_result *result,
+                     sweep_figure held, sweep_figure host, sweep_figure driver,
+                     sweep_figure waits) {
     const contender_stats *all = &result->all.stats;
     bool is_virtual = spec->device->is_virtual;
     double steps = (double)(spec->trace->n_steps * spec->n_passes);
     double driver_ns = (double)(is_virtual ? all->driver_time_ns : all->driver_host_ns);
-    return (sweep_run){
-        .outcome = result->outcome,
-        .held_peak_bytes = result->total.reserved_peak_bytes,
-        .host_ns_per_step = (replay_wall_ns(&result->all, is_virtual) - driver_ns) / steps,
-        .driver_ns_per_step = driver_ns / steps,
-        .host_waits = all->stream_syncs,
-    };
+    note_fault(sample, result);
+    if (result->outcome == RUN_COMPLETED) {
+        sample->figures[held] = (double)result->total.reserved_peak_bytes;
+        sample->figures[host] = (replay_wall_ns(&result->all, is_virtual) - driver_ns) / steps;
+        sample->figures[driver] = driver_ns / steps;
+        sample->figures[waits] = (double)all->stream_syncs;
+    }
 }
 
 static void run_tight(const sweep_plan *plan, const replay_spec *uncapped,
@@ -63,31 +67,36 @@ static void run_tight(const sweep_plan *plan, const replay_spec *uncapped,
     replay_spec spec = *uncapped;
     replay_result capped;
     spec.device = plan->judge;
-    sample->min_capacity_bytes = mincap_find(&spec, result);
-    if (sample->min_capacity_bytes == 0) {
-        sample->tight.outcome = RUN_OUT_OF_MEMORY;
+    uint64_t least = mincap_find(&spec, result);
+    if (least == 0) {
         return;
     }
-    uint64_t least = sample->min_capacity_bytes;
+    sample->figures[SWEEP_MIN_CAPACITY] = (double)least;
     spec.device = uncapped->device;
     spec.capacity_bytes =
         dti_round_up(least + least / 100 * SWEEP_ABOVE_PERCENT, spec.device->caps.granule_bytes);
     replay_run(&spec, &capped);
-    sample->tight = run_of(&spec, &capped);
-    note_fault(sample, &capped);
+    note_run(sample, &spec, &capped, SWEEP_TIGHT_HELD_PEAK, SWEEP_TIGHT_HOST_NS,
+             SWEEP_TIGHT_DRIVER_NS, SWEEP_TIGHT_HOST_WAITS);
 }
 
 static void measure_contender(const sweep_plan *plan, const replay_spec *spec,
                               sweep_sample *sample) {
     replay_result result;
+    double *figures = sample->figures;
     replay_run(spec, &result);
-    *sample = (sweep_sample){.live_peak_bytes = spec->trace->live_peak_bytes,
-                             .uncapped = run_of(spec, &result),
-                             .tight = {.outcome = RUN_ABSENT}};
-    note_fault(sample, &result);
+    *sample = (sweep_sample){.outcome = result.outcome};
+    for (size_t i = 0; i < SWEEP_FIGURES; i++) {
+        figures[i] = NAN;
+    }
+    figures[SWEEP_LIVE_PEAK] = (double)spec->trace->live_peak_bytes;
+    note_run(sample, spec, &result, SWEEP_HELD_PEAK, SWEEP_HOST_NS, SWEEP_DRIVER_NS,
+             SWEEP_HOST_WAITS);
     if (result.outcome == RUN_COMPLETED) {
         run_tight(plan, spec, &result, sample);
     }
+    figures[SWEEP_HELD_OVER_USED] = figures[SWEEP_HELD_PEAK] / figures[SWEEP_LIVE_PEAK];
+    figures[SWEEP_MIN_CAPACITY_OVER_USED] = figures[SWEEP_MIN_CAPACITY] / figures[SWEEP_LIVE_PEAK];
 }
 
 /* ---- One trace ----------------------------------------------------------------------------- */

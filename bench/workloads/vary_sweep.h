@@ -35,22 +35,28 @@ typedef struct sweep_plan {
 /* The loop of one setting at one spread, with the plan's first seed. */
 vary_options sweep_model(const sweep_plan *plan, unsigned setting, unsigned spread);
 
-/* One run of it. */
-typedef struct sweep_run {
-    run_outcome outcome;
-    uint64_t held_peak_bytes;
-    double host_ns_per_step;   /* without the driver's part             */
-    double driver_ns_per_step; /* modelled on the virtual GPU           */
-    uint64_t host_waits;       /* of the whole run                      */
-} sweep_run;
+/* What is told of one contender on one trace, in the order of the report. */
+typedef enum sweep_figure {
+    SWEEP_LIVE_PEAK, /* bytes, as all that is held */
+    SWEEP_HELD_PEAK,
+    SWEEP_HELD_OVER_USED,
+    SWEEP_HOST_NS,    /* a step, without the driver's part */
+    SWEEP_DRIVER_NS,  /* a step; modelled on the virtual GPU */
+    SWEEP_HOST_WAITS, /* of the whole run */
+    SWEEP_MIN_CAPACITY,
+    SWEEP_MIN_CAPACITY_OVER_USED,
+    SWEEP_TIGHT_HELD_PEAK, /* from here on SWEEP_ABOVE_PERCENT above that */
+    SWEEP_TIGHT_HOST_NS,
+    SWEEP_TIGHT_DRIVER_NS,
+    SWEEP_TIGHT_HOST_WAITS,
+    SWEEP_FIGURES
+} sweep_figure;
 
-/* One contender on one trace. Of a run that did not complete only the outcome counts. */
+/* One contender on one trace. */
 typedef struct sweep_sample {
-    uint64_t live_peak_bytes;
-    uint64_t min_capacity_bytes; /* 0: none was found */
-    sweep_run uncapped;
-    sweep_run tight;   /* SWEEP_ABOVE_PERCENT above that; not run unless the first completed */
-    char message[256]; /* the last fault of either; empty: there was none */
+    run_outcome outcome;           /* without a cap */
+    double figures[SWEEP_FIGURES]; /* NAN: the run did not complete, or was not made */
+    char message[256];             /* the last fault of either run; empty: there was none */
 } sweep_sample;
 
 /* One seed: fills a sample for each of n contenders. NULL, or why there is no trace. */

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "pool/base/callback_list.h"
 
+#include "vmm/base/array.h"
+
 #include <stdlib.h>
 
 /* The callbacks that this thread is inside, of any allocator. */
@@ -55,11 +57,7 @@ static void free_if_left_locked(dpool_callbacks *all, dpool_callback *c) {
     if (!c->is_removed || c->n_inside > 0) {
         return;
     }
-    dpool_callback **link = &all->first;
-    while (*link != c) {
-        link = &(*link)->next;
-    }
-    *link = c->next;
+    DTI_UNLINK(all->first, c, next);
     free(c);
 }
 

@@ -2,19 +2,18 @@
 #include "pool/base/guards.h"
 
 ductile_status dpool_may_read(const ductile_allocator *a) {
-    if (a == NULL) {
-        return DUCTILE_ERR_INVALID_ARGUMENT;
-    }
-    return dvmm_usable(a->driver) == DUCTILE_ERR_FORKED ? DUCTILE_ERR_FORKED : DUCTILE_OK;
+    ductile_status status = dpool_may_let_go(a);
+    return status == DUCTILE_ERR_EXITING ? DUCTILE_OK : status;
+}
+
+ductile_status dpool_may_change(const ductile_allocator *a) {
+    return a != NULL ? dvmm_usable(a->driver) : DUCTILE_ERR_INVALID_ARGUMENT;
 }
 
 ductile_status dpool_may_let_go(const ductile_allocator *a) {
-    if (a == NULL) {
-        return DUCTILE_ERR_INVALID_ARGUMENT;
-    }
-    ductile_status status = dvmm_usable(a->driver);
-    bool is_end = status == DUCTILE_ERR_EXITING || status == DUCTILE_ERR_FORKED;
-    return is_end ? status : DUCTILE_OK;
+    ductile_status status = dpool_may_change(a);
+    bool is_lost = a != NULL && status != DUCTILE_ERR_EXITING && status != DUCTILE_ERR_FORKED;
+    return is_lost ? DUCTILE_OK : status;
 }
 
 ductile_status dpool_may_fill(const ductile_allocator *a, const void *out, size_t known_size) {

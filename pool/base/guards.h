@@ -9,6 +9,10 @@
  * child, where a lock that another thread held stays locked for ever. */
 ductile_status dpool_may_read(const ductile_allocator *a);
 
+/* Whether a call may change it, and call the driver. ERR_INVALID_ARGUMENT when it is NULL;
+ * ERR_DEVICE_LOST, ERR_EXITING, ERR_FORKED. */
+ductile_status dpool_may_change(const ductile_allocator *a);
+
 /* Whether a call may give back what the caller has: also after the GPU was lost. The errors of
  * dpool_may_read; ERR_EXITING. */
 ductile_status dpool_may_let_go(const ductile_allocator *a);

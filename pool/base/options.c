@@ -352,10 +352,7 @@ ductile_status ductile_options_parse(ductile_options *o, const char *text, char 
     ductile_options changed = *o;
     while (*text != '\0') {
         const char *end = text + strcspn(text, ",");
-        ductile_status status = parse_pair(&changed, text, end, message, size);
-        if (status != DUCTILE_OK) {
-            return status;
-        }
+        DTI_TRY(parse_pair(&changed, text, end, message, size));
         text = *end == ',' ? end + 1 : end;
     }
     *o = changed;

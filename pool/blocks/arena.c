@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "pool/blocks/arena.h"
 
+#include "vmm/base/array.h"
+
 #include <stdlib.h>
 
 static dpool_arena **bucket_of(ductile_allocator *a, ductile_stream stream, uint64_t thread) {
@@ -95,11 +97,7 @@ void dpool_arena_part_locked(ductile_allocator *a, dpool_arena *arena) {
     if (arena->is_gone) {
         return;
     }
-    dpool_arena **link = bucket_of(a, arena->stream, arena->thread);
-    while (*link != arena) {
-        link = &(*link)->next_in_bucket;
-    }
-    *link = arena->next_in_bucket;
+    DTI_UNLINK(*bucket_of(a, arena->stream, arena->thread), arena, next_in_bucket);
     a->recent = a->recent == arena ? NULL : a->recent;
     arena->is_gone = true;
 }
@@ -108,11 +106,7 @@ void dpool_arena_part_locked(ductile_allocator *a, dpool_arena *arena) {
 static dpool_private_pool *unlink_arena_locked(ductile_allocator *a, dpool_arena *arena) {
     DTI_ASSERT_HELD(&a->index_lock);
     dpool_arena_part_locked(a, arena);
-    dpool_arena **link = &a->arenas;
-    while (*link != arena) {
-        link = &(*link)->next;
-    }
-    *link = arena->next;
+    DTI_UNLINK(a->arenas, arena, next);
     a->counts.arenas--;
     a->counts.table_host_bytes -= sizeof *arena;
     return dpool_leave_pool_locked(a, arena->pool);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "pool/blocks/private_pool.h"
 
+#include "vmm/base/array.h"
 #include "vmm/capture_gate.h"
 
 #include <stdlib.h>
@@ -56,11 +57,7 @@ dpool_private_pool *dpool_unlink_unused_pool_locked(ductile_allocator *a,
     if (!dpool_is_released(pool) || pool->n_arenas > 0 || pool->n_users > 0) {
         return NULL;
     }
-    dpool_private_pool **link = &a->pools;
-    while (*link != pool) {
-        link = &(*link)->next;
-    }
-    *link = pool->next;
+    DTI_UNLINK(a->pools, pool, next);
     a->counts.table_host_bytes -= sizeof *pool;
     return pool;
 }

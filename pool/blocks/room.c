@@ -76,9 +76,6 @@ ductile_status dpool_reserve_room(ductile_allocator *a, uint64_t n_nodes) {
         if (nodes && map) {
             return DUCTILE_OK;
         }
-        ductile_status status = nodes ? grow_map(a) : add_nodes(a);
-        if (status != DUCTILE_OK) {
-            return status;
-        }
+        DTI_TRY(nodes ? grow_map(a) : add_nodes(a));
     }
 }

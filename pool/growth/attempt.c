@@ -174,10 +174,8 @@ static ductile_status make_plan(const attempt *t) {
     const dpool_request *r = t->r;
     uint64_t n_nodes = dpool_plan_nodes(a, r->size);
     for (;;) {
-        ductile_status status = dpool_reserve_room(a, n_nodes);
-        if (status != DUCTILE_OK) {
-            return status;
-        }
+        DTI_TRY(dpool_reserve_room(a, n_nodes));
+        ductile_status status = DUCTILE_OK;
         if (moves_own(t)) {
             dpool_prove_own(a, r->arena);
         }
@@ -224,10 +222,8 @@ static ductile_status make_dedicated(ductile_allocator *a, dpool_request *r) {
         return DUCTILE_ERR_OUT_OF_MEMORY;
     }
     r->missing = r->size; /* if the device refuses */
-    ductile_status status = add_range(a, r);
-    return status == DUCTILE_OK ? dpool_dedicated_fill(a, r->arena->regions, most_held(a, r),
-                                                       r->requested, &r->block)
-                                : status;
+    DTI_TRY(add_range(a, r));
+    return dpool_dedicated_fill(a, r->arena->regions, most_held(a, r), r->requested, &r->block);
 }
 
 /* ---- One attempt --------------------------------------------------------------------------- */
@@ -240,10 +236,7 @@ static void hold_arena(ductile_allocator *a, dpool_arena *arena, int change) {
 }
 
 static ductile_status prepare(ductile_allocator *a, dpool_request *r, dpool_plan **p) {
-    ductile_status status = dpool_arena_get(a, r->pool, r->stream, &r->arena);
-    if (status != DUCTILE_OK) {
-        return status;
-    }
+    DTI_TRY(dpool_arena_get(a, r->pool, r->stream, &r->arena));
     hold_arena(a, r->arena, 1);
     *p = dpool_plan_take(a, r->size);
     return *p != NULL ? dpool_reserve_room(a, 2) : DUCTILE_ERR_OUT_OF_HOST_MEMORY;

@@ -22,10 +22,6 @@ enum {
     ROOM = 64                /* two nodes are needed; hits of other threads take some too */
 };
 
-static ductile_status first_error(ductile_status before, ductile_status now) {
-    return before == DUCTILE_OK ? now : before;
-}
-
 static uint64_t held(const ductile_allocator *a) {
     return a->store.totals.held_bytes - a->store.totals.lost_bytes;
 }
@@ -162,7 +158,7 @@ static uint64_t unmap_next(ductile_allocator *a, const search *s, uint64_t most,
     if (s->arena == NULL) { /* nor will any request use the addresses */
         dpool_regions_release_empty(a, arena);
     }
-    *first = first_error(*first, status);
+    *first = dti_first_error(*first, status);
     return n;
 }
 
@@ -331,11 +327,11 @@ static ductile_status give_back_candidate(ductile_allocator *a, dpool_arena *are
     while (now > 0 && surplus(a, g) > 0) {
         ductile_status status = dpool_reserve_room(a, ROOM);
         if (status != DUCTILE_OK) {
-            return first_error(first, status);
+            return dti_first_error(first, status);
         }
         uint64_t most = dti_round_up(surplus(a, g), a->granule) / a->granule;
         now = unmap_next(a, &one, dti_min(most, GRANULES_PER_HOLD), &first);
-        first = now > 0 ? first_error(first, release_surplus(a, g)) : first;
+        first = now > 0 ? dti_first_error(first, release_surplus(a, g)) : first;
     }
     return first;
 }
@@ -344,7 +340,7 @@ static ductile_status give_back_arena(ductile_allocator *a, dpool_arena *arena, 
     candidates c = {NULL, 0, 0};
     ductile_status first = find_candidates(a, arena, &c);
     for (size_t i = 0; i < c.n; i++) {
-        first = first_error(first, give_back_candidate(a, arena, g, &c.all[i]));
+        first = dti_first_error(first, give_back_candidate(a, arena, g, &c.all[i]));
     }
     free(c.all);
     return first;
@@ -354,7 +350,7 @@ static ductile_status give_back_proven(ductile_allocator *a, const goal *g) {
     ductile_status first = release_surplus(a, g);
     for (dpool_arena *arena = a->arenas; arena != NULL && surplus(a, g) > 0; arena = arena->next) {
         if (dpool_is_in(&g->of, arena)) {
-            first = first_error(first, give_back_arena(a, arena, g));
+            first = dti_first_error(first, give_back_arena(a, arena, g));
         }
     }
     return first;
@@ -367,8 +363,8 @@ static ductile_status give_back_now(ductile_allocator *a, const goal *g, bool *e
     dvmm_capture_mode mode = dpool_grow_lock(a);
     ductile_status status = dpool_imports_poll(a);
     dpool_poll_all(a, UINT32_MAX);
-    status = first_error(status, dpool_unmap_unused(a, DPOOL_UNUSED_CLOSED, UINT64_MAX));
-    status = first_error(status, give_back_proven(a, g));
+    status = dti_first_error(status, dpool_unmap_unused(a, DPOOL_UNUSED_CLOSED, UINT64_MAX));
+    status = dti_first_error(status, give_back_proven(a, g));
     dpool_drop_empty(a, true);
     *enough = surplus(a, g) == 0;
     dpool_grow_unlock(a, mode);
@@ -394,7 +390,7 @@ static ductile_status give_back_waiting(ductile_allocator *a, const goal *g) {
 
 /* A query or a wait on a lost device tells only that nothing is known. */
 static ductile_status or_what_is_wrong(const ductile_allocator *a, ductile_status status) {
-    return first_error(status, dvmm_usable(a->driver));
+    return dti_first_error(status, dvmm_usable(a->driver));
 }
 
 ductile_status dpool_trim(ductile_allocator *a, uint64_t keep) {

@@ -17,8 +17,15 @@
  *     (void)ductile_destroy(a);
  *
  * No CUDA toolkit is needed to compile or link: Ductile opens libcuda.so.1 at run time.
- * One allocator serves one device. Any thread may use it.
+ * One allocator serves one device.
  * The contents of new memory are undefined unless the option `zero` is on.
+ *
+ * For all functions of these headers, unless they say otherwise:
+ *  - any thread may call them at any time, unless two calls share a struct of the caller's;
+ *  - after an error nothing has changed, outputs included;
+ *  - they make no driver call but those that `Cost:` names;
+ *  - of a struct that begins with struct_size the caller sets that; a smaller struct, of an older
+ *    header, gets the fields that fit.
  */
 #ifndef DUCTILE_H
 #define DUCTILE_H
@@ -89,7 +96,6 @@ typedef enum ductile_status {
  * The name of a status, such as "DUCTILE_ERR_OUT_OF_MEMORY".
  *
  * Returns:   a static string; "DUCTILE_ERR_UNKNOWN" for any other value. Never NULL.
- * Threads:   safe.
  */
 DUCTILE_API const char *ductile_status_name(ductile_status status);
 
@@ -97,7 +103,6 @@ DUCTILE_API const char *ductile_status_name(ductile_status status);
  * One sentence that explains a status.
  *
  * Returns:   a static string. Never NULL.
- * Threads:   safe.
  */
 DUCTILE_API const char *ductile_status_string(ductile_status status);
 
@@ -105,7 +110,6 @@ DUCTILE_API const char *ductile_status_string(ductile_status status);
  * The version of the library, "MAJOR.MINOR.PATCH".
  *
  * Returns:   a static string. Never NULL.
- * Threads:   safe.
  */
 DUCTILE_API const char *ductile_version(void);
 
@@ -266,7 +270,6 @@ typedef struct ductile_options {
  * Fills in the size and every default.
  *
  * Arguments: options: not NULL.
- * Threads:   safe if different objects.
  */
 DUCTILE_API void ductile_options_init(ductile_options *options);
 
@@ -279,8 +282,6 @@ DUCTILE_API void ductile_options_init(ductile_options *options);
  *            to ignore.
  * Returns:   DUCTILE_OK; ERR_INVALID_ARGUMENT (the key is unknown or gone, the value is malformed,
  *            or an argument is NULL).
- * On error:  the options are unchanged.
- * Threads:   safe if different objects.
  */
 DUCTILE_API DUCTILE_CHECKED ductile_status ductile_options_set(ductile_options *options,
                                                                const char *key, const char *value,
@@ -295,7 +296,6 @@ DUCTILE_API DUCTILE_CHECKED ductile_status ductile_options_set(ductile_options *
  * Returns:   DUCTILE_OK; ERR_INVALID_ARGUMENT (an unknown key, a malformed value or pair, or an
  *            argument is NULL).
  * On error:  the options are unchanged: all pairs are applied, or none.
- * Threads:   safe if different objects.
  */
 DUCTILE_API DUCTILE_CHECKED ductile_status ductile_options_parse(ductile_options *options,
                                                                  const char *text, char *message,
@@ -307,7 +307,6 @@ DUCTILE_API DUCTILE_CHECKED ductile_status ductile_options_parse(ductile_options
  * Arguments: buffer, size: where to write. The text is always terminated when size > 0; NULL and 0
  *            ask for the length.
  * Returns:   the length of the whole line, without the terminator.
- * Threads:   safe if different objects.
  */
 DUCTILE_API size_t ductile_options_format(const ductile_options *options, char *buffer,
                                           size_t size);
@@ -325,7 +324,6 @@ DUCTILE_API size_t ductile_options_format(const ductile_options *options, char *
  *            ERR_UNSUPPORTED, ERR_FORKED.
  * On error:  *out is NULL and nothing is retained. The log callback gets the reason.
  * Ownership: release with ductile_destroy.
- * Threads:   safe.
  * Cost:      initialises CUDA on first use (up to a second); 5 driver calls for the probe.
  */
 DUCTILE_API DUCTILE_CHECKED ductile_status ductile_create(ductile_allocator **out,
@@ -356,8 +354,6 @@ DUCTILE_API ductile_status ductile_destroy(ductile_allocator *allocator);
  *
  * Arguments: allocator: not NULL. out: not NULL, with struct_size set (ductile_options_init does
  *            it). In a forked child all other fields become 0.
- * Threads:   safe.
- * Cost:      no driver call.
  */
 DUCTILE_API void ductile_get_options(ductile_allocator *allocator, ductile_options *out);
 
@@ -379,7 +375,6 @@ DUCTILE_API void ductile_get_options(ductile_allocator *allocator, ductile_optio
  *            ERR_DRIVER, ERR_DEVICE_LOST, ERR_EXITING, ERR_FORKED.
  * On error:  *out is 0; no block has changed.
  * Ownership: release with ductile_free or ductile_free_ex.
- * Threads:   safe.
  * Streams:   the memory is usable on `stream` at once. To use it on another stream, order that
  *            stream after this one, and call ductile_record_stream before the free.
  * Cost:      usually no driver call when a free block fits. Now and then such a call also records a
@@ -399,8 +394,6 @@ DUCTILE_API DUCTILE_CHECKED ductile_status ductile_alloc(ductile_allocator *allo
  * Arguments: address: as returned by ductile_alloc; 0 does nothing.
  * Returns:   DUCTILE_OK; ERR_INVALID_ARGUMENT (allocator is NULL), ERR_FOREIGN_POINTER,
  *            ERR_INTERIOR_POINTER, ERR_NOT_LIVE, ERR_DEVICE_LOST, ERR_EXITING, ERR_FORKED.
- * On error:  nothing has changed.
- * Threads:   safe, from any thread.
  * Cost:      one event record for each recorded stream, otherwise no driver call. It never waits
  *            for the GPU, except with the option `caching` off.
  */
@@ -417,7 +410,6 @@ DUCTILE_API ductile_status ductile_free(ductile_allocator *allocator, ductile_ad
  * Returns:   DUCTILE_OK; ERR_OUT_OF_HOST_MEMORY; the errors of ductile_free; ERR_INVALID_ARGUMENT
  *            also when streams is NULL though n_streams is not 0.
  * On error:  the block stays live, and some of the streams may be recorded on it. *is_pending is 0.
- * Threads:   safe, from any thread.
  * Cost:      as ductile_free.
  */
 DUCTILE_API ductile_status ductile_free_ex(ductile_allocator *allocator, ductile_addr address,
@@ -433,12 +425,9 @@ DUCTILE_API ductile_status ductile_free_ex(ductile_allocator *allocator, ductile
  * Arguments: address: the start of a live block; 0 does nothing. stream: the block's own stream
  *            does nothing.
  * Returns:   DUCTILE_OK; the errors of ductile_free; ERR_OUT_OF_HOST_MEMORY.
- * On error:  nothing has changed.
- * Threads:   safe.
  * Streams:   the stream must exist until the block is freed, or until ductile_stream_done is called
  *            for it. It may be of another GPU that has access, or of another context of this GPU:
  *            if such a stream uses a block and is joined only after the free, it must be recorded.
- * Cost:      no driver call.
  */
 DUCTILE_API DUCTILE_CHECKED ductile_status ductile_record_stream(ductile_allocator *allocator,
                                                                  ductile_addr address,
@@ -483,7 +472,6 @@ DUCTILE_API ductile_status ductile_stream_done(ductile_allocator *allocator, duc
  *            NULL, there is no such pool), ERR_BUSY (called from a map callback), ERR_DRIVER,
  *            ERR_DEVICE_LOST, ERR_EXITING, ERR_FORKED.
  * On error:  *released counts what went before the error.
- * Threads:   safe.
  * Streams:   where no context marker may be recorded (ductile_captures), the streams whose memory
  *            goes back are passed to the driver, unless ductile_stream_done was called for them.
  * Cost:      if memory is not proven done, waits for all work issued so far; while a capture is
@@ -575,14 +563,10 @@ typedef struct ductile_stats {
  * are counted only for the whole allocator are 0: peaks, calls, handles; reserved_bytes is the
  * memory mapped behind its blocks, and `arenas` counts its streams.
  *
- * Arguments: pool: NULL: all. {0,0}: the memory outside private pools. out: not NULL; the caller
- *            sets struct_size. A smaller struct gets the fields that fit.
+ * Arguments: pool: NULL: all. {0,0}: the memory outside private pools. out: not NULL.
  * Returns:   DUCTILE_OK; ERR_INVALID_ARGUMENT (also: there is no such pool), ERR_FORKED.
- * On error:  *out is unchanged.
- * Threads:   safe.
- * Cost:      no driver call; linear in the number of streams, independent of the number of blocks,
- *            but for those of a paused pool in which memory stayed mapped. Of one pool linear in
- *            its blocks.
+ * Cost:      linear in the number of streams, independent of the number of blocks, but for those of
+ *            a paused pool in which memory stayed mapped. Of one pool linear in its blocks.
  */
 DUCTILE_API DUCTILE_CHECKED ductile_status ductile_get_stats(ductile_allocator *allocator,
                                                              const ductile_pool_id *pool,
@@ -593,7 +577,7 @@ DUCTILE_API DUCTILE_CHECKED ductile_status ductile_get_stats(ductile_allocator *
  *
  * Arguments: allocator: NULL does nothing. In a forked child the call does nothing.
  * Threads:   safe; calls of other threads that are under way may count or not.
- * Cost:      no driver call; later two readings of the clock for each driver call.
+ * Cost:      later two readings of the clock for each driver call.
  */
 DUCTILE_API void ductile_time_driver_calls(ductile_allocator *allocator);
 
@@ -601,8 +585,6 @@ DUCTILE_API void ductile_time_driver_calls(ductile_allocator *allocator);
  * Sets every *_peak_* statistic to its current value.
  *
  * Arguments: allocator: NULL does nothing. In a forked child the call does nothing.
- * Threads:   safe.
- * Cost:      no driver call.
  */
 DUCTILE_API void ductile_reset_peaks(ductile_allocator *allocator);
 
@@ -642,14 +624,13 @@ typedef struct ductile_block_info {
 /**
  * Describes the live block that starts at `address`.
  *
- * Arguments: address: the start of a live or paused block, or of an import. out: not NULL; the
- *            caller sets struct_size. A smaller struct gets the fields that fit.
+ * Arguments: address: the start of a live or paused block, or of an import. out: not NULL.
  * Returns:   DUCTILE_OK; ERR_FOREIGN_POINTER, ERR_INTERIOR_POINTER, ERR_NOT_LIVE;
  *            ERR_INVALID_ARGUMENT, ERR_FORKED.
  * On error:  for the pointer errors all fields but struct_size are 0; otherwise *out is unchanged.
  * Threads:   safe; the answer holds until the block or a neighbour changes.
- * Cost:      no driver call; constant time for a live block, otherwise linear in the blocks of the
- *            range that holds the address.
+ * Cost:      constant time for a live block, otherwise linear in the blocks of the range that holds
+ *            the address.
  */
 DUCTILE_API DUCTILE_CHECKED ductile_status ductile_query_block(ductile_allocator *allocator,
                                                                ductile_addr address,
@@ -679,7 +660,7 @@ typedef int (*ductile_walk_fn)(void *user, const ductile_block_info *block);
  * Returns:   DUCTILE_OK, also when the callback ended the walk; ERR_INVALID_ARGUMENT (also: there
  *            is no such pool), ERR_FORKED.
  * Threads:   safe; calls of other threads wait while it runs.
- * Cost:      no driver call; linear in the number of blocks.
+ * Cost:      linear in the number of blocks.
  */
 DUCTILE_API DUCTILE_CHECKED ductile_status ductile_walk(ductile_allocator *allocator,
                                                         const ductile_pool_id *pool,
@@ -702,7 +683,7 @@ typedef int (*ductile_write_fn)(void *user, const char *text, size_t length);
  *            ERR_OUT_OF_HOST_MEMORY, ERR_FORKED; ERR_UNSUPPORTED (the library was built with
  *            DUCTILE_WITH_SNAPSHOT=OFF).
  * Threads:   safe. The callback runs without any lock held.
- * Cost:      no driver call; linear in the number of blocks.
+ * Cost:      linear in the number of blocks.
  */
 DUCTILE_API DUCTILE_CHECKED ductile_status ductile_snapshot_json(ductile_allocator *allocator,
                                                                  ductile_write_fn write,

@@ -87,9 +87,8 @@ DUCTILE_API DUCTILE_CHECKED ductile_status ductile_export_tag(ductile_allocator 
  *
  * Arguments: id: from ductile_export_tag.
  * Returns:   DUCTILE_OK; ERR_INVALID_ARGUMENT (no such export), ERR_EXITING, ERR_FORKED.
- * On error:  nothing has changed.
  * Threads:   safe; waits while another thread maps memory.
- * Cost:      no driver call; linear in the granules of the export.
+ * Cost:      linear in the granules of the export.
  */
 DUCTILE_API ductile_status ductile_unexport_tag(ductile_allocator *allocator, uint64_t id);
 
@@ -150,7 +149,6 @@ DUCTILE_API DUCTILE_CHECKED ductile_status ductile_import_tag(ductile_allocator 
  * On error:  as ductile_import_close, and the struct stays: call again. Once the import has gone,
  *            though unmapping it failed, its address is 0, and the next call frees the struct.
  *            After ERR_DEVICE_LOST it is freed.
- * Threads:   safe.
  * Cost:      as ductile_import_close.
  */
 DUCTILE_API ductile_status ductile_import_release(ductile_allocator *allocator,
@@ -173,8 +171,7 @@ typedef struct ductile_held_tag ductile_held_tag;
  *            ERR_INVALID_ARGUMENT, ERR_OUT_OF_HOST_MEMORY.
  * On error:  *out is NULL, and every descriptor received is closed.
  * Ownership: drop it with ductile_drop_held_tag.
- * Threads:   safe.
- * Cost:      no driver call; a descriptor for each handle (with `shareable:fabric` none).
+ * Cost:      a descriptor for each handle (with `shareable:fabric` none).
  */
 DUCTILE_API DUCTILE_CHECKED ductile_status ductile_hold_tag(int socket, uint64_t layout,
                                                             ductile_held_tag **out);
@@ -188,7 +185,6 @@ DUCTILE_API DUCTILE_CHECKED ductile_status ductile_hold_tag(int socket, uint64_t
  *            ERR_NO_DESCRIPTORS, ERR_INVALID_ARGUMENT, ERR_OUT_OF_HOST_MEMORY.
  * On error:  the tag is held as before. Close the socket.
  * Threads:   safe; several threads may pass one tag at the same time.
- * Cost:      no driver call.
  */
 DUCTILE_API DUCTILE_CHECKED ductile_status ductile_pass_held_tag(const ductile_held_tag *held,
                                                                  int socket);
@@ -207,10 +203,8 @@ typedef struct ductile_held_info {
 /**
  * Tells what is held.
  *
- * Arguments: held, out: not NULL; the caller sets struct_size. A smaller struct gets the fields
- *            that fit.
+ * Arguments: held, out: not NULL.
  * Returns:   DUCTILE_OK; ERR_INVALID_ARGUMENT.
- * Threads:   safe.
  */
 DUCTILE_API DUCTILE_CHECKED ductile_status ductile_held_describe(const ductile_held_tag *held,
                                                                  ductile_held_info *out);
@@ -219,7 +213,6 @@ DUCTILE_API DUCTILE_CHECKED ductile_status ductile_held_describe(const ductile_h
  * Closes the descriptors. The driver frees the memory when no process maps it any more.
  *
  * Arguments: held: NULL does nothing. No other call may be using it.
- * Threads:   safe.
  */
 DUCTILE_API void ductile_drop_held_tag(ductile_held_tag *held);
 

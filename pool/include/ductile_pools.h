@@ -66,9 +66,7 @@ DUCTILE_API void ductile_capture_end(void);
  * captures are unannounced; this call tells it otherwise.
  *
  * Returns:   DUCTILE_OK; ERR_INVALID_ARGUMENT, ERR_FORKED.
- * On error:  nothing has changed.
  * Threads:   safe. A record that is under way in another thread may still end after the call.
- * Cost:      no driver call.
  */
 DUCTILE_API DUCTILE_CHECKED ductile_status ductile_set_captures(ductile_allocator *allocator,
                                                                 ductile_captures captures);
@@ -90,10 +88,7 @@ typedef int (*ductile_pool_filter)(void *user, ductile_stream stream);
  * Arguments: id: not {0,0}, which is the default pool.
  * Returns:   DUCTILE_OK; ERR_INVALID_ARGUMENT, ERR_OUT_OF_HOST_MEMORY, ERR_DEVICE_LOST,
  *            ERR_EXITING, ERR_FORKED.
- * On error:  nothing has changed.
  * Ownership: give the reference back with ductile_pool_release.
- * Threads:   safe.
- * Cost:      no driver call.
  */
 DUCTILE_API DUCTILE_CHECKED ductile_status ductile_pool_retain(ductile_allocator *allocator,
                                                                ductile_pool_id id);
@@ -131,7 +126,6 @@ DUCTILE_API DUCTILE_CHECKED ductile_status ductile_pool_begin(ductile_allocator 
  * Arguments: id: not {0,0}.
  * Returns:   DUCTILE_OK; ERR_INVALID_ARGUMENT (the pool is not open), ERR_DEVICE_LOST, ERR_EXITING,
  *            ERR_FORKED.
- * On error:  nothing has changed.
  * Threads:   safe, from any thread, but not from inside the filter. Waits for threads inside the
  *            filter.
  * Streams:   some blocks may have been freed while a stream recorded on them was being captured. If
@@ -150,9 +144,6 @@ DUCTILE_API DUCTILE_CHECKED ductile_status ductile_pool_end(ductile_allocator *a
  * Arguments: id: not {0,0}.
  * Returns:   DUCTILE_OK; ERR_INVALID_ARGUMENT (no reference is held), ERR_DEVICE_LOST, ERR_EXITING,
  *            ERR_FORKED.
- * On error:  nothing has changed.
- * Threads:   safe.
- * Cost:      no driver call.
  */
 DUCTILE_API DUCTILE_CHECKED ductile_status ductile_pool_release(ductile_allocator *allocator,
                                                                 ductile_pool_id id);
@@ -164,9 +155,6 @@ DUCTILE_API DUCTILE_CHECKED ductile_status ductile_pool_release(ductile_allocato
  * Returns:   DUCTILE_OK; ERR_INVALID_ARGUMENT (no reference is held, or no such kind); ERR_BUSY
  *            (the pool is open, or already holds memory and cannot become PLAIN); ERR_DEVICE_LOST,
  *            ERR_EXITING, ERR_FORKED.
- * On error:  nothing has changed.
- * Threads:   safe.
- * Cost:      no driver call.
  */
 DUCTILE_API DUCTILE_CHECKED ductile_status ductile_pool_set_kind(ductile_allocator *allocator,
                                                                  ductile_pool_id id,
@@ -194,13 +182,7 @@ typedef struct ductile_pool_info {
     char tag[DUCTILE_TAG_BYTES]; /* "": none                                                */
 } ductile_pool_info;
 
-/**
- * Receives one pool of a walk. Calls of other threads wait meanwhile, so the callback must not call
- * into an allocator, nor wait for something that such a thread may hold (an interpreter's lock).
- *
- * Arguments: pool: valid during the call only.
- * Returns:   0 to go on; anything else ends the walk.
- */
+/** Receives one pool of a walk, valid during the call only, under the rules of ductile_walk_fn. */
 typedef int (*ductile_pool_walk_fn)(void *user, const ductile_pool_info *pool);
 
 /**
@@ -209,7 +191,7 @@ typedef int (*ductile_pool_walk_fn)(void *user, const ductile_pool_info *pool);
  * Arguments: visit: not NULL. user: passed to it.
  * Returns:   DUCTILE_OK, also when the callback ended the walk; ERR_INVALID_ARGUMENT, ERR_FORKED.
  * Threads:   safe; calls of other threads wait while it runs.
- * Cost:      no driver call; linear in the number of pools.
+ * Cost:      linear in the number of pools.
  */
 DUCTILE_API DUCTILE_CHECKED ductile_status ductile_walk_pools(ductile_allocator *allocator,
                                                               ductile_pool_walk_fn visit,
@@ -225,9 +207,8 @@ DUCTILE_API DUCTILE_CHECKED ductile_status ductile_walk_pools(ductile_allocator 
  *            at least 1. found: receives how many pools there are, which may be more than were
  *            written; NULL to ignore.
  * Returns:   DUCTILE_OK; ERR_INVALID_ARGUMENT (also: there is no such pool), ERR_FORKED.
- * On error:  nothing has changed.
  * Threads:   safe; calls of other threads wait while it runs.
- * Cost:      no driver call; linear in the number of pools.
+ * Cost:      linear in the number of pools.
  */
 DUCTILE_API DUCTILE_CHECKED ductile_status ductile_list_pools(ductile_allocator *allocator,
                                                               const ductile_pool_id *pool,
@@ -246,10 +227,8 @@ DUCTILE_API DUCTILE_CHECKED ductile_status ductile_list_pools(ductile_allocator 
  *            (the address lies in no range of the pool); ERR_BUSY (not all of it is free memory);
  *            ERR_ASLEEP (the pool sleeps); ERR_OUT_OF_HOST_MEMORY, ERR_DEVICE_LOST, ERR_EXITING,
  *            ERR_FORKED.
- * On error:  nothing has changed.
  * Ownership: release with ductile_free or ductile_free_ex.
- * Threads:   safe.
- * Cost:      no driver call; linear in the blocks of the range.
+ * Cost:      linear in the blocks of the range.
  */
 DUCTILE_API DUCTILE_CHECKED ductile_status ductile_pool_alloc_at(ductile_allocator *allocator,
                                                                  ductile_pool_id id,

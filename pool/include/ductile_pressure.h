@@ -34,11 +34,7 @@ typedef struct ductile_limits {
  * there is no soft limit it equals the hard one. ductile_get_options has the limits as they were
  * set.
  *
- * Arguments: out: not NULL; the caller sets struct_size. A smaller struct gets the fields that fit.
  * Returns:   DUCTILE_OK; ERR_INVALID_ARGUMENT, ERR_FORKED.
- * On error:  *out is unchanged.
- * Threads:   safe.
- * Cost:      no driver call.
  */
 DUCTILE_API DUCTILE_CHECKED ductile_status ductile_get_limits(ductile_allocator *allocator,
                                                               ductile_limits *out);
@@ -60,9 +56,7 @@ DUCTILE_API DUCTILE_CHECKED ductile_status ductile_get_limits(ductile_allocator 
  *            limit: of the hard cap), 0: none, or DUCTILE_LIMIT_KEEP.
  * Returns:   DUCTILE_OK; ERR_INVALID_ARGUMENT (an argument is NULL, struct_size is not set, or a
  *            share is not in (0,1]), ERR_DEVICE_LOST, ERR_EXITING, ERR_FORKED.
- * On error:  nothing has changed.
  * Threads:   safe; waits for a thread that is mapping memory.
- * Cost:      no driver call.
  */
 DUCTILE_API DUCTILE_CHECKED ductile_status ductile_set_limits(ductile_allocator *allocator,
                                                               const ductile_limits *limits);
@@ -77,7 +71,6 @@ DUCTILE_API DUCTILE_CHECKED ductile_status ductile_set_limits(ductile_allocator 
  * Arguments: margin_bytes: 0: none, as in a new allocator.
  * Returns:   DUCTILE_OK; ERR_INVALID_ARGUMENT (allocator is NULL), ERR_DEVICE_LOST, ERR_EXITING,
  *            ERR_FORKED.
- * On error:  nothing has changed.
  * Threads:   safe; waits for a thread that is mapping memory.
  * Cost:      no driver call. While there is a margin, one more for each handle that is created.
  */
@@ -114,7 +107,6 @@ typedef uint64_t (*ductile_oom_fn)(void *user, ductile_allocator *allocator, uin
  * On error:  *id is 0.
  * Ownership: unregister with ductile_remove_oom_callback; ductile_destroy drops what is left.
  * Threads:   safe, also from inside a callback.
- * Cost:      no driver call.
  */
 DUCTILE_API DUCTILE_CHECKED ductile_status ductile_add_oom_callback(ductile_allocator *allocator,
                                                                     ductile_oom_fn callback,
@@ -127,11 +119,9 @@ DUCTILE_API DUCTILE_CHECKED ductile_status ductile_add_oom_callback(ductile_allo
  *
  * Arguments: id: from ductile_add_oom_callback.
  * Returns:   DUCTILE_OK; ERR_INVALID_ARGUMENT (no such id), ERR_FORKED.
- * On error:  nothing has changed.
  * Threads:   safe. It waits for other threads that are inside the callback, so hold no lock that
  *            the callback takes. From inside the callback it does not wait for its own thread. Two
  *            callbacks that remove each other at the same time wait for ever.
- * Cost:      no driver call.
  */
 DUCTILE_API ductile_status ductile_remove_oom_callback(ductile_allocator *allocator, uint64_t id);
 
@@ -160,8 +150,7 @@ typedef struct ductile_eviction {
  * Arguments: size: bytes, not 0. stream: of the request. addresses: n_candidates live blocks, in
  *            any order, each once. costs: what each costs, in a unit of the caller's, not more than
  *            UINT64_MAX together. chosen: gets n_blocks of the addresses, ascending; room for
- *            n_candidates. All three may be NULL when n_candidates is 0. out: not NULL; the caller
- *            sets struct_size. A smaller struct gets the fields that fit.
+ *            n_candidates. All three may be NULL when n_candidates is 0. out: not NULL.
  * Returns:   DUCTILE_OK; ERR_OUT_OF_MEMORY: freeing all of them makes too little room;
  *            ERR_FOREIGN_POINTER, ERR_INTERIOR_POINTER, ERR_NOT_LIVE; ERR_INVALID_ARGUMENT,
  *            ERR_OUT_OF_HOST_MEMORY, ERR_FORKED.
@@ -172,8 +161,8 @@ typedef struct ductile_eviction {
  * Threads:   safe; the answer holds until blocks beside the hole change. Calls of other threads
  *            wait while it runs.
  * Streams:   orders nothing.
- * Cost:      no driver call; linear in the blocks of the stream, and n log n in the candidates, for
- *            which it takes host memory meanwhile.
+ * Cost:      linear in the blocks of the stream, and n log n in the candidates, for which it takes
+ *            host memory meanwhile.
  */
 DUCTILE_API DUCTILE_CHECKED ductile_status
 ductile_plan_eviction(ductile_allocator *allocator, size_t size, ductile_stream stream,
@@ -248,10 +237,8 @@ typedef struct ductile_oom_report {
 /**
  * Reads the report on this thread's latest request that this allocator refused for lack of memory.
  *
- * Arguments: out: not NULL; the caller sets struct_size. A smaller struct gets the fields that fit.
  * Returns:   DUCTILE_OK, also when there was none (out->number is 0); ERR_INVALID_ARGUMENT,
  *            ERR_FORKED.
- * On error:  *out is unchanged.
  * Threads:   safe; every thread has its own report. A thread keeps one report only, of the
  *            allocator that refused last.
  * Cost:      a copy. Taking the report costs a refused request one cuMemGetInfo and a look at up to
@@ -274,8 +261,6 @@ typedef enum ductile_report_format {
  *            buffer, size: where to write. The text is always terminated when size > 0; NULL and 0
  *            ask for the length.
  * Returns:   the length of the whole text, without the terminator.
- * Threads:   safe if different objects.
- * Cost:      no driver call.
  */
 DUCTILE_API size_t ductile_oom_report_format(const ductile_oom_report *report,
                                              ductile_report_format format, char *buffer,

@@ -37,13 +37,12 @@ extern "C" {
  * Returns:   DUCTILE_OK; ERR_FOREIGN_POINTER, ERR_INTERIOR_POINTER, ERR_NOT_LIVE; ERR_ASLEEP (the
  *            block is paused); ERR_INVALID_ARGUMENT, ERR_OUT_OF_HOST_MEMORY, ERR_DEVICE_LOST,
  *            ERR_EXITING, ERR_FORKED.
- * On error:  nothing has changed.
  * Ownership: a pin belongs to the address. Give it back with ductile_unpin(address), before or
  *            after the free. Suppose the block is freed and a larger block that starts there is
  *            pinned: then all memory pinned through that address stays pinned until the address has
  *            no pins left. ductile_destroy ends all pins.
  * Threads:   safe; waits while another thread maps memory.
- * Cost:      no driver call; linear in the granules of the block.
+ * Cost:      linear in the granules of the block.
  */
 DUCTILE_API DUCTILE_CHECKED ductile_status ductile_pin(ductile_allocator *allocator,
                                                        ductile_addr address);
@@ -55,9 +54,8 @@ DUCTILE_API DUCTILE_CHECKED ductile_status ductile_pin(ductile_allocator *alloca
  * Arguments: address: as given to ductile_pin.
  * Returns:   DUCTILE_OK; ERR_INVALID_ARGUMENT (allocator is NULL, or the live block has no pin);
  *            ERR_FOREIGN_POINTER, ERR_INTERIOR_POINTER, ERR_NOT_LIVE; ERR_EXITING, ERR_FORKED.
- * On error:  nothing has changed.
  * Threads:   safe; waits while another thread maps memory.
- * Cost:      no driver call; linear in the granules that the address pinned.
+ * Cost:      linear in the granules that the address pinned.
  */
 DUCTILE_API ductile_status ductile_unpin(ductile_allocator *allocator, ductile_addr address);
 
@@ -140,11 +138,7 @@ DUCTILE_API DUCTILE_CHECKED ductile_status ductile_add_map_callback(ductile_allo
  * Arguments: id: from ductile_add_map_callback.
  * Returns:   DUCTILE_OK; ERR_INVALID_ARGUMENT (no such id), ERR_FORKED; ERR_UNSUPPORTED
  *            (the library was built with DUCTILE_WITH_CALLBACKS=OFF).
- * On error:  nothing has changed.
- * Threads:   safe. It waits for other threads that are inside the callback, so hold no lock that
- *            the callback takes. From inside the callback it does not wait for its own thread. Two
- *            callbacks that remove each other at the same time wait for ever.
- * Cost:      no driver call.
+ * Threads:   as ductile_remove_oom_callback.
  */
 DUCTILE_API ductile_status ductile_remove_map_callback(ductile_allocator *allocator, uint64_t id);
 
@@ -283,7 +277,6 @@ DUCTILE_API DUCTILE_CHECKED ductile_status ductile_import(ductile_allocator *all
  *            being captured, or the call would have to wait for the device during a capture);
  *            ERR_INVALID_ARGUMENT, ERR_DRIVER, ERR_DEVICE_LOST, ERR_EXITING, ERR_FORKED.
  * On error:  the import stays, except that after a failed unmap the process loses its addresses.
- * Threads:   safe.
  * Cost:      one event record; an unmap for each handle. Waits for the device only if
  *            ductile_stream_done could not mark the progress of the import's stream.
  */

@@ -45,9 +45,6 @@ extern "C" {
  * Returns:   DUCTILE_OK; ERR_INVALID_ARGUMENT (no such pool or policy, the tag is too long);
  *            ERR_ASLEEP (the pool sleeps: its tag is how it is woken); ERR_BUSY (it is being paused
  *            or resumed); ERR_DEVICE_LOST, ERR_EXITING, ERR_FORKED.
- * On error:  nothing has changed.
- * Threads:   safe.
- * Cost:      no driver call.
  */
 DUCTILE_API DUCTILE_CHECKED ductile_status ductile_pool_set_tag(ductile_allocator *allocator,
                                                                 ductile_pool_id id, const char *tag,
@@ -94,7 +91,7 @@ typedef struct ductile_sleep_request {
                    that keeps as many bytes again copies them to the same place */
 } ductile_sleep_request;
 
-/** What a call did, or what stopped it. A smaller struct gets the fields that fit. */
+/** What a call did, or what stopped it. */
 typedef struct ductile_sleep_report {
     size_t struct_size;     /* set by the caller                                               */
     uint64_t pools;         /* paused or resumed by this call; on error 0                      */
@@ -116,7 +113,7 @@ typedef struct ductile_sleep_report {
  * and keeps every address reserved. The live blocks become paused. All pools of the set are paused,
  * or none. Graphs keep their addresses; launch them again once their pools are resumed.
  *
- * Arguments: request: not NULL. report: NULL to ignore; the caller sets struct_size.
+ * Arguments: request: not NULL. report: NULL to ignore.
  * Returns:   DUCTILE_OK (an empty set included); ERR_INVALID_ARGUMENT (a tag that no pool carries,
  *            no such pool, no such policy, the bypass is in the set, an empty request);
  *            ERR_ASLEEP (a pool of the set sleeps already); ERR_BUSY (a pool of the set is being
@@ -145,7 +142,7 @@ DUCTILE_API DUCTILE_CHECKED ductile_status ductile_pause_set(ductile_allocator *
  * Puts physical memory behind a set of paused pools again, at the same addresses, with the contents
  * that the pause promised. All pools of the set are resumed, or none.
  *
- * Arguments: request: not NULL. report: NULL to ignore; the caller sets struct_size.
+ * Arguments: request: not NULL. report: NULL to ignore.
  * Returns:   DUCTILE_OK (an empty set included); ERR_INVALID_ARGUMENT (as ductile_pause_set);
  *            ERR_AWAKE (a pool of the set does not sleep); ERR_BUSY (a pool of the set is being
  *            paused or resumed, or the call comes from a map callback); ERR_OUT_OF_MEMORY
@@ -195,10 +192,8 @@ typedef struct ductile_refusal {
  * Names the sleeping pool that the calling thread's latest refused request belongs to. Requests are
  * ductile_alloc, ductile_alloc_dedicated and ductile_pool_alloc_at.
  *
- * Arguments: out: not NULL; the caller sets struct_size. A smaller struct gets the fields that fit.
  * Returns:   DUCTILE_OK; ERR_NOT_LIVE (no request of this thread to this allocator was refused so);
  *            ERR_INVALID_ARGUMENT, ERR_FORKED.
- * On error:  *out is unchanged.
  * Threads:   safe; each thread has its own.
  * Cost:      no driver call, no lock.
  */
@@ -220,8 +215,8 @@ DUCTILE_API DUCTILE_CHECKED ductile_status ductile_sleep_refusal(ductile_allocat
  * Ownership: the memory is the allocator's. It is valid until the block is freed, or a resume of
  *            its pool without `retain` begins; for a block that is awake, or a pause begins.
  * Threads:   safe. The caller orders its accesses before those calls.
- * Cost:      no driver call; logarithmic in the blocks of the pool, and where the address is inside
- *            of the block, linear in those of its segment.
+ * Cost:      logarithmic in the blocks of the pool, and where the address is inside of the block,
+ *            linear in those of its segment.
  */
 DUCTILE_API DUCTILE_CHECKED ductile_status ductile_kept_contents(ductile_allocator *allocator,
                                                                  ductile_addr address, void **host,

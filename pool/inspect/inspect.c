@@ -171,12 +171,9 @@ static ductile_status fill_all(ductile_allocator *a, ductile_stats *s) {
 
 ductile_status ductile_get_stats(ductile_allocator *a, const ductile_pool_id *id,
                                  ductile_stats *out) {
-    ductile_status status = dpool_may_fill(a, out, sizeof *out);
-    if (status != DUCTILE_OK) {
-        return status;
-    }
+    DTI_TRY(dpool_may_fill(a, out, sizeof *out));
     ductile_stats s = {.struct_size = out->struct_size};
-    status = id != NULL ? fill_pool(a, *id, &s) : fill_all(a, &s);
+    ductile_status status = id != NULL ? fill_pool(a, *id, &s) : fill_all(a, &s);
     if (status == DUCTILE_OK) {
         memcpy(out, &s, s.struct_size);
     }
@@ -249,10 +246,7 @@ static void describe_locked(const ductile_allocator *a, const dpool_block *b,
 
 ductile_status ductile_query_block(ductile_allocator *a, ductile_addr address,
                                    ductile_block_info *out) {
-    ductile_status may = dpool_may_fill(a, out, sizeof *out);
-    if (may != DUCTILE_OK) {
-        return may;
-    }
+    DTI_TRY(dpool_may_fill(a, out, sizeof *out));
     ductile_block_info info = {.struct_size = out->struct_size};
     ductile_status status = DUCTILE_OK;
     dti_lock_acquire(&a->index_lock);
@@ -297,10 +291,8 @@ static void walk_locked(ductile_allocator *a, const dpool_private_pool *of, duct
 
 ductile_status ductile_walk(ductile_allocator *a, const ductile_pool_id *id, ductile_walk_fn visit,
                             void *user) {
-    ductile_status status = visit != NULL ? dpool_may_read(a) : DUCTILE_ERR_INVALID_ARGUMENT;
-    if (status != DUCTILE_OK) {
-        return status;
-    }
+    DTI_TRY(visit != NULL ? dpool_may_read(a) : DUCTILE_ERR_INVALID_ARGUMENT);
+    ductile_status status = DUCTILE_OK;
     dti_lock_acquire(&a->index_lock);
     const dpool_private_pool *of = id != NULL ? dpool_find_pool_locked(a, *id) : NULL;
     if (id == NULL || of != NULL) {

@@ -88,10 +88,7 @@ static void print_fault(const dti_fault *fault, char *report, size_t size) {
 ductile_status ductile_check(ductile_allocator *a, char *report, size_t report_size) {
     dti_fault fault = {0};
     print_fault(&fault, report, report_size);
-    ductile_status may = dpool_may_read(a);
-    if (may != DUCTILE_OK) {
-        return may;
-    }
+    DTI_TRY(dpool_may_read(a));
     dti_lock_acquire(&a->grow_lock);
     dti_lock_acquire(&a->index_lock);
     if (a->n_announcing == 0) { /* otherwise a plan is under way */

@@ -115,13 +115,10 @@ ductile_status ductile_kept_contents(ductile_allocator *a, ductile_addr address,
         return DUCTILE_ERR_INVALID_ARGUMENT;
     }
     *host = NULL;
-    ductile_status status = dpool_may_read(a);
-    if (status != DUCTILE_OK) {
-        return status;
-    }
+    DTI_TRY(dpool_may_read(a));
     const dpool_block *b = NULL;
     dti_lock_acquire(&a->index_lock);
-    status = find_block_locked(a, address, &b);
+    ductile_status status = find_block_locked(a, address, &b);
     if (status == DUCTILE_OK) {
         status = find_kept_locked(a, b, address, host, bytes);
     }

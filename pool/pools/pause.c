@@ -110,10 +110,7 @@ static bool pause_blocks_if_quiet(ductile_allocator *a, dpool_private_pool *pool
 
 static ductile_status wait_and_pause_blocks(ductile_allocator *a, dpool_private_pool *pool) {
     for (int i = 0; i < MOST_ROUNDS; i++) {
-        ductile_status status = dpool_quiesce_pool(a, pool, &pool->idle);
-        if (status != DUCTILE_OK) {
-            return status;
-        }
+        DTI_TRY(dpool_quiesce_pool(a, pool, &pool->idle));
         poll_all(a);
         if (pause_blocks_if_quiet(a, pool)) {
             return DUCTILE_OK;

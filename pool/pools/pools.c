@@ -8,6 +8,7 @@
 #include "pool/streams/quiesce.h"
 #include "pool/streams/stream_use.h"
 
+#include "vmm/base/array.h"
 #include "vmm/base/thread.h"
 #include "vmm/capture_gate.h"
 #include "vmm/capture_mode.h"
@@ -19,17 +20,11 @@ static bool is_default(ductile_pool_id id) {
 }
 
 static ductile_status check_call(ductile_allocator *a, ductile_pool_id id) {
-    if (a == NULL || is_default(id)) {
-        return DUCTILE_ERR_INVALID_ARGUMENT;
-    }
-    return dvmm_usable(a->driver);
+    return is_default(id) ? DUCTILE_ERR_INVALID_ARGUMENT : dpool_may_change(a);
 }
 
 ductile_status ductile_pool_retain(ductile_allocator *a, ductile_pool_id id) {
-    ductile_status status = check_call(a, id);
-    if (status != DUCTILE_OK) {
-        return status;
-    }
+    DTI_TRY(check_call(a, id));
     dpool_private_pool *spare = calloc(1, sizeof *spare);
     if (spare == NULL) {
         return DUCTILE_ERR_OUT_OF_HOST_MEMORY;
@@ -58,10 +53,8 @@ dpool_private_pool *dpool_drop_reference_locked(ductile_allocator *a, dpool_priv
 }
 
 ductile_status ductile_pool_release(ductile_allocator *a, ductile_pool_id id) {
-    ductile_status status = check_call(a, id);
-    if (status != DUCTILE_OK) {
-        return status;
-    }
+    DTI_TRY(check_call(a, id));
+    ductile_status status = DUCTILE_OK;
     dpool_private_pool *gone = NULL;
     dti_lock_acquire(&a->index_lock);
     dpool_private_pool *pool = dpool_find_pool_locked(a, id);
@@ -188,10 +181,7 @@ static void prove_released(ductile_allocator *a) {
 
 ductile_status ductile_pool_begin(ductile_allocator *a, ductile_pool_id id,
                                   ductile_pool_filter filter, void *user) {
-    ductile_status status = check_call(a, id);
-    if (status != DUCTILE_OK) {
-        return status;
-    }
+    DTI_TRY(check_call(a, id));
     dpool_private_pool *spare = calloc(1, sizeof *spare);
     dpool_route *route = calloc(1, sizeof *route);
     if (spare == NULL || route == NULL) {
@@ -224,11 +214,7 @@ static dpool_route *route_to_end_locked(const ductile_allocator *a, ductile_pool
 
 static dpool_private_pool *unlink_route_locked(ductile_allocator *a, dpool_route *route) {
     DTI_ASSERT_HELD(&a->index_lock);
-    dpool_route **link = &a->routes;
-    while (*link != route) {
-        link = &(*link)->next;
-    }
-    *link = route->next;
+    DTI_UNLINK(a->routes, route, next);
     route->pool->n_routes--;
     record_release_locked(a, route->pool);
     record_routes_locked(a);
@@ -255,10 +241,7 @@ static void close_route(ductile_allocator *a, dpool_route *route) {
 }
 
 ductile_status ductile_pool_end(ductile_allocator *a, ductile_pool_id id) {
-    ductile_status status = check_call(a, id);
-    if (status != DUCTILE_OK) {
-        return status;
-    }
+    DTI_TRY(check_call(a, id));
     dti_lock_acquire(&a->index_lock);
     dpool_route *route = route_to_end_locked(a, id);
     if (route != NULL) {

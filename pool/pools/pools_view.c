@@ -89,13 +89,10 @@ static ductile_status list_one(ductile_allocator *a, ductile_pool_id id, listing
 
 ductile_status ductile_list_pools(ductile_allocator *a, const ductile_pool_id *id,
                                   ductile_pool_info *out, size_t room, size_t *found) {
-    ductile_status status =
-        room > 0 ? dpool_may_fill(a, out, sizeof *out) : DUCTILE_ERR_INVALID_ARGUMENT;
-    if (status != DUCTILE_OK) {
-        return status;
-    }
+    DTI_TRY(room > 0 ? dpool_may_fill(a, out, sizeof *out) : DUCTILE_ERR_INVALID_ARGUMENT);
     listing l = {.out = (unsigned char *)out, .stride = out->struct_size, .room = room};
-    status = id != NULL ? list_one(a, *id, &l) : ductile_walk_pools(a, list_pool, &l);
+    ductile_status status =
+        id != NULL ? list_one(a, *id, &l) : ductile_walk_pools(a, list_pool, &l);
     if (status == DUCTILE_OK && found != NULL) {
         *found = l.found;
     }
@@ -137,10 +134,7 @@ static ductile_status put_locked(ductile_allocator *a, ductile_pool_id id, ducti
         return DUCTILE_ERR_ASLEEP;
     }
     uint64_t rounded = dpool_round(size);
-    ductile_status status = find_free_locked(a, pool, address, rounded, &b);
-    if (status != DUCTILE_OK) {
-        return status;
-    }
+    DTI_TRY(find_free_locked(a, pool, address, rounded, &b));
     if (a->nodes.n_spare < 2 || !dpool_map_has_room(&a->map)) {
         return DUCTILE_ERR_NOT_READY;
     }
@@ -172,11 +166,8 @@ ductile_status ductile_pool_alloc_at(ductile_allocator *a, ductile_pool_id id, d
         !dti_is_aligned(address, DUCTILE_ALIGNMENT)) {
         return DUCTILE_ERR_INVALID_ARGUMENT;
     }
-    ductile_status status = dvmm_usable(a->driver);
-    if (status != DUCTILE_OK) {
-        return status;
-    }
-    status = try_to_put(a, id, address, size);
+    DTI_TRY(dvmm_usable(a->driver));
+    ductile_status status = try_to_put(a, id, address, size);
     while (status == DUCTILE_ERR_NOT_READY) { /* other threads may take the room first */
         status = make_room(a);
         status = status == DUCTILE_OK ? try_to_put(a, id, address, size) : status;

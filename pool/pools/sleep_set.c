@@ -432,24 +432,17 @@ ductile_status ductile_resume(ductile_allocator *a, ductile_pool_id id) {
 
 /* The locks of the arena order before those of the call that the callback runs in. */
 static ductile_status may_change_host_memory(ductile_allocator *a) {
-    if (a == NULL) {
-        return DUCTILE_ERR_INVALID_ARGUMENT;
-    }
-    ductile_status status = dvmm_usable(a->driver);
-    bool is_inside = dpool_is_inside_callback(DPOOL_CALLBACK_MAP);
-    return status == DUCTILE_OK && is_inside ? DUCTILE_ERR_BUSY : status;
+    DTI_TRY(dpool_may_change(a));
+    return dpool_is_inside_callback(DPOOL_CALLBACK_MAP) ? DUCTILE_ERR_BUSY : DUCTILE_OK;
 }
 
 ductile_status ductile_sleep_reserve(ductile_allocator *a, uint64_t bytes, uint64_t *held) {
     if (held != NULL) {
         *held = 0;
     }
-    ductile_status status = may_change_host_memory(a);
-    if (status != DUCTILE_OK) {
-        return status;
-    }
+    DTI_TRY(may_change_host_memory(a));
     dvmm_capture_mode mode = dvmm_capture_relax(a->driver);
-    status = dvmm_host_arena_reserve(&a->host_arena, bytes);
+    ductile_status status = dvmm_host_arena_reserve(&a->host_arena, bytes);
     dvmm_capture_restore(a->driver, mode);
     if (held != NULL) {
         *held = dvmm_host_arena_bytes(&a->host_arena);
@@ -462,12 +455,9 @@ ductile_status ductile_sleep_release(ductile_allocator *a, uint64_t keep_bytes,
     uint64_t ignored = 0;
     released = released != NULL ? released : &ignored;
     *released = 0;
-    ductile_status status = may_change_host_memory(a);
-    if (status != DUCTILE_OK) {
-        return status;
-    }
+    DTI_TRY(may_change_host_memory(a));
     dvmm_capture_mode mode = dvmm_capture_relax(a->driver);
-    status = dvmm_host_arena_release(&a->host_arena, keep_bytes, released);
+    ductile_status status = dvmm_host_arena_release(&a->host_arena, keep_bytes, released);
     dvmm_capture_restore(a->driver, mode);
     return status;
 }

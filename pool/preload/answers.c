@@ -31,9 +31,7 @@ static dpre_device *enter_current_if_open(void) {
 }
 
 cu_result cuMemGetInfo_v2(size_t *free_bytes, size_t *total_bytes) {
-    const dpre_driver *real = dpre_real();
-    cu_result code =
-        real != NULL ? real->cuMemGetInfo_v2(free_bytes, total_bytes) : CU_NOT_INITIALIZED;
+    cu_result code = REAL(cuMemGetInfo_v2, free_bytes, total_bytes);
     dpre_device *d = code == CU_SUCCESS && free_bytes != NULL ? enter_current_if_open() : NULL;
     if (d != NULL) {
         *free_bytes = still_to_be_had(dpre_allocator(d), *free_bytes);
@@ -77,8 +75,7 @@ cu_result cuMemGetAddressRange_v2(ductile_addr *base, size_t *size, ductile_addr
     ductile_block_info block;
     dpre_device *d = find_allocation(addr, &block);
     if (d == NULL) {
-        return dpre_real() != NULL ? dpre_real()->cuMemGetAddressRange_v2(base, size, addr)
-                                   : CU_NOT_INITIALIZED;
+        return REAL(cuMemGetAddressRange_v2, base, size, addr);
     }
     dpre_leave(d);
     if (base != NULL) {
@@ -121,8 +118,7 @@ cu_result cuPointerGetAttribute(void *data, int attribute, ductile_addr addr) {
     dpre_device *d =
         data != NULL && is_answered_here(attribute) ? find_allocation(addr, &block) : NULL;
     if (d == NULL) {
-        return dpre_real() != NULL ? dpre_real()->cuPointerGetAttribute(data, attribute, addr)
-                                   : CU_NOT_INITIALIZED;
+        return REAL(cuPointerGetAttribute, data, attribute, addr);
     }
     answer(attribute, d, &block, data);
     dpre_leave(d);
@@ -141,9 +137,7 @@ static bool asks_here(unsigned int n, const int *attributes) {
 /* The driver answers all, then ours are put right. */
 cu_result cuPointerGetAttributes(unsigned int n, int *attributes, void **data, ductile_addr addr) {
     ductile_block_info block;
-    const dpre_driver *real = dpre_real();
-    cu_result code =
-        real != NULL ? real->cuPointerGetAttributes(n, attributes, data, addr) : CU_NOT_INITIALIZED;
+    cu_result code = REAL(cuPointerGetAttributes, n, attributes, data, addr);
     dpre_device *d =
         code == CU_SUCCESS && asks_here(n, attributes) ? find_allocation(addr, &block) : NULL;
     for (unsigned int i = 0; d != NULL && i < n; i++) {
@@ -161,8 +155,7 @@ cu_result cuIpcGetMemHandle(void *handle, ductile_addr addr) {
     ductile_block_info block;
     dpre_device *d = dpre_enter_owner(addr, &block);
     if (d == NULL) {
-        return dpre_real() != NULL ? dpre_real()->cuIpcGetMemHandle(handle, addr)
-                                   : CU_NOT_INITIALIZED;
+        return REAL(cuIpcGetMemHandle, handle, addr);
     }
     dpre_leave(d);
     dpre_note("memory of Ductile has no CUDA IPC handle: with DUCTILE_PRELOAD=async, cudaMalloc "

@@ -5,7 +5,6 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdatomic.h>
-#include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -163,21 +162,14 @@ static counts_row *row_of(counts_file *file, const void *caller) {
     return claim_row(file, &object);
 }
 
-void dpre_count_served(const void *caller, size_t size) {
+void dpre_count(const void *caller, size_t size, bool is_served) {
     counts_file *file = counts();
     if (file != NULL) {
         counts_row *row = row_of(file, caller);
-        atomic_fetch_add_explicit(&row->served_calls, 1, memory_order_relaxed);
-        atomic_fetch_add_explicit(&row->served_bytes, size, memory_order_relaxed);
-    }
-}
-
-void dpre_count_native(const void *caller, size_t size) {
-    counts_file *file = counts();
-    if (file != NULL) {
-        counts_row *row = row_of(file, caller);
-        atomic_fetch_add_explicit(&row->native_calls, 1, memory_order_relaxed);
-        atomic_fetch_add_explicit(&row->native_bytes, size, memory_order_relaxed);
+        atomic_fetch_add_explicit(is_served ? &row->served_calls : &row->native_calls, 1,
+                                  memory_order_relaxed);
+        atomic_fetch_add_explicit(is_served ? &row->served_bytes : &row->native_bytes, size,
+                                  memory_order_relaxed);
     }
 }
 

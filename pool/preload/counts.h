@@ -8,14 +8,14 @@
 #ifndef DUCTILE_PRELOAD_COUNTS_H
 #define DUCTILE_PRELOAD_COUNTS_H
 
+#include <stdbool.h>
 #include <stddef.h>
 
 /* The caller of the interposed function. */
 #define CALLER __builtin_return_address(0)
 
 /* A request of `size` bytes that Ductile has served, or the driver. */
-void dpre_count_served(const void *caller, size_t size);
-void dpre_count_native(const void *caller, size_t size);
+void dpre_count(const void *caller, size_t size, bool is_served);
 
 /* One sentence on what was refused, or why a device is not served; the latest is kept. */
 void dpre_note(const char *sentence);

@@ -112,16 +112,10 @@ static cu_result replaced(cu_result code, const char *name, void **out) {
 }
 
 cu_result cuGetProcAddress(const char *name, void **out, int version, uint64_t flags) {
-    const dpre_driver *real = dpre_real();
-    return real != NULL && real->cuGetProcAddress != NULL
-               ? replaced(real->cuGetProcAddress(name, out, version, flags), name, out)
-               : CU_NOT_INITIALIZED;
+    return replaced(REAL(cuGetProcAddress, name, out, version, flags), name, out);
 }
 
 cu_result cuGetProcAddress_v2(const char *name, void **out, int version, uint64_t flags,
                               int *answer) {
-    const dpre_driver *real = dpre_real();
-    return real != NULL && real->cuGetProcAddress_v2 != NULL
-               ? replaced(real->cuGetProcAddress_v2(name, out, version, flags, answer), name, out)
-               : CU_NOT_INITIALIZED;
+    return replaced(REAL(cuGetProcAddress_v2, name, out, version, flags, answer), name, out);
 }

@@ -28,15 +28,10 @@ static cu_result code_of(ductile_status status) {
 
 static cu_result count_native(cu_result code, const void *caller, size_t size) {
     if (code == CU_SUCCESS) {
-        dpre_count_native(caller, size);
+        dpre_count(caller, size, false);
     }
     return code;
 }
-
-/* Calls the driver's own function, where there is one. */
-#define REAL(function, ...)                                                                        \
-    (dpre_real() != NULL && dpre_real()->function != NULL ? dpre_real()->function(__VA_ARGS__)     \
-                                                          : CU_NOT_INITIALIZED)
 
 /* Is there more now that Ductile has given back what it holds free? cuMemGetInfo tells of it as
  * free, and to the driver it is not. */
@@ -49,6 +44,10 @@ static bool made_room(cu_result code, int device) {
     ((code) = REAL(function, __VA_ARGS__),                                                         \
      (code) = made_room(code, device) ? REAL(function, __VA_ARGS__) : (code),                      \
      count_native(code, CALLER, size))
+
+/* Ours, unless the driver shall answer. */
+#define PASSED(code, size, function, ...)                                                          \
+    ((code) != PASS ? (code) : NATIVE(code, DPRE_EVERY_DEVICE, size, function, __VA_ARGS__))
 
 /* ---- Memory of no stream ------------------------------------------------------------------- */
 
@@ -73,14 +72,14 @@ static cu_result serve_plain(ductile_addr *out, size_t size, const void *caller)
     dpre_leave(d);
     if (code == CU_SUCCESS) {
         *out = found;
-        dpre_count_served(caller, size);
+        dpre_count(caller, size, true);
     }
     return code;
 }
 
 cu_result cuMemAlloc_v2(ductile_addr *out, size_t size) {
     cu_result code = serve_plain(out, size, CALLER);
-    return code != PASS ? code : NATIVE(code, DPRE_EVERY_DEVICE, size, cuMemAlloc_v2, out, size);
+    return PASSED(code, size, cuMemAlloc_v2, out, size);
 }
 
 static bool is_element(unsigned int bytes) {
@@ -102,9 +101,7 @@ static cu_result serve_pitched(ductile_addr *out, size_t *pitch, size_t width, s
 cu_result cuMemAllocPitch_v2(ductile_addr *out, size_t *pitch, size_t width, size_t height,
                              unsigned int element) {
     cu_result code = is_element(element) ? serve_pitched(out, pitch, width, height, CALLER) : PASS;
-    return code != PASS ? code
-                        : NATIVE(code, DPRE_EVERY_DEVICE, width * height, cuMemAllocPitch_v2, out,
-                                 pitch, width, height, element);
+    return PASSED(code, width * height, cuMemAllocPitch_v2, out, pitch, width, height, element);
 }
 
 /* Programs rely on the wait: by the time the call returns no kernel uses the memory, on any stream.
@@ -160,45 +157,37 @@ static cu_result serve_ordered(ductile_addr *out, size_t size, cu_mem_pool pool,
     dpre_leave(d);
     if (code == CU_SUCCESS) {
         *out = found;
-        dpre_count_served(caller, size);
+        dpre_count(caller, size, true);
     }
     return code;
 }
 
-/* What NULL names in a program compiled for default streams of each thread. */
+/* What NULL names in a program compiled for default streams of each thread, and in any other. */
 static ductile_stream per_thread(ductile_stream stream) {
     return stream == NULL ? CU_PER_THREAD_STREAM : stream;
 }
 
-cu_result cuMemAllocAsync(ductile_addr *out, size_t size, ductile_stream stream) {
-    cu_result code = serve_ordered(out, size, NULL, stream, CALLER);
-    return code != PASS ? code
-                        : NATIVE(code, DPRE_EVERY_DEVICE, size, cuMemAllocAsync, out, size, stream);
+static ductile_stream legacy(ductile_stream stream) {
+    return stream;
 }
 
-cu_result cuMemAllocAsync_ptsz(ductile_addr *out, size_t size, ductile_stream stream) {
-    cu_result code = serve_ordered(out, size, NULL, per_thread(stream), CALLER);
-    return code != PASS
-               ? code
-               : NATIVE(code, DPRE_EVERY_DEVICE, size, cuMemAllocAsync_ptsz, out, size, stream);
-}
+#define DEFINE_ALLOC(function, of)                                                                 \
+    cu_result function(ductile_addr *out, size_t size, ductile_stream stream) {                    \
+        cu_result code = serve_ordered(out, size, NULL, of(stream), CALLER);                       \
+        return PASSED(code, size, function, out, size, stream);                                    \
+    }
 
-cu_result cuMemAllocFromPoolAsync(ductile_addr *out, size_t size, cu_mem_pool pool,
-                                  ductile_stream stream) {
-    cu_result code = pool != NULL ? serve_ordered(out, size, pool, stream, CALLER) : PASS;
-    return code != PASS ? code
-                        : NATIVE(code, DPRE_EVERY_DEVICE, size, cuMemAllocFromPoolAsync, out, size,
-                                 pool, stream);
-}
+DEFINE_ALLOC(cuMemAllocAsync, legacy)
+DEFINE_ALLOC(cuMemAllocAsync_ptsz, per_thread)
 
-cu_result cuMemAllocFromPoolAsync_ptsz(ductile_addr *out, size_t size, cu_mem_pool pool,
-                                       ductile_stream stream) {
-    cu_result code =
-        pool != NULL ? serve_ordered(out, size, pool, per_thread(stream), CALLER) : PASS;
-    return code != PASS ? code
-                        : NATIVE(code, DPRE_EVERY_DEVICE, size, cuMemAllocFromPoolAsync_ptsz, out,
-                                 size, pool, stream);
-}
+#define DEFINE_ALLOC_FROM(function, of)                                                            \
+    cu_result function(ductile_addr *out, size_t size, cu_mem_pool pool, ductile_stream stream) {  \
+        cu_result code = pool != NULL ? serve_ordered(out, size, pool, of(stream), CALLER) : PASS; \
+        return PASSED(code, size, function, out, size, pool, stream);                              \
+    }
+
+DEFINE_ALLOC_FROM(cuMemAllocFromPoolAsync, legacy)
+DEFINE_ALLOC_FROM(cuMemAllocFromPoolAsync_ptsz, per_thread)
 
 /* A default stream is the current context's. Ductile takes its handle for its own GPU's, so where
  * that is another one the free waits, also for what is on that stream. */
@@ -233,15 +222,14 @@ static cu_result free_ordered(ductile_addr addr, ductile_stream stream) {
     return code;
 }
 
-cu_result cuMemFreeAsync(ductile_addr addr, ductile_stream stream) {
-    cu_result code = free_ordered(addr, stream);
-    return code != PASS ? code : REAL(cuMemFreeAsync, addr, stream);
-}
+#define DEFINE_FREE(function, of)                                                                  \
+    cu_result function(ductile_addr addr, ductile_stream stream) {                                 \
+        cu_result code = free_ordered(addr, of(stream));                                           \
+        return code != PASS ? code : REAL(function, addr, stream);                                 \
+    }
 
-cu_result cuMemFreeAsync_ptsz(ductile_addr addr, ductile_stream stream) {
-    cu_result code = free_ordered(addr, per_thread(stream));
-    return code != PASS ? code : REAL(cuMemFreeAsync_ptsz, addr, stream);
-}
+DEFINE_FREE(cuMemFreeAsync, legacy)
+DEFINE_FREE(cuMemFreeAsync_ptsz, per_thread)
 
 /* ---- Counted only -------------------------------------------------------------------------- */
 

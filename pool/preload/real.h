@@ -16,6 +16,11 @@ typedef struct dpre_driver {
 /* The driver, or NULL where libcuda.so.1 is not loaded; it is never loaded here. */
 const dpre_driver *dpre_real(void);
 
+/* Calls the driver's own function, where there is one. */
+#define REAL(function, ...)                                                                        \
+    (dpre_real() != NULL && dpre_real()->function != NULL ? dpre_real()->function(__VA_ARGS__)     \
+                                                          : CU_NOT_INITIALIZED)
+
 /* What stands in for a function that the driver's search or dlsym found under a name: `found`
  * itself where that is no function of the table, NULL where it is ours and the driver has none. */
 void *dpre_replace(const char *symbol, void *found);

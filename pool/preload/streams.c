@@ -4,10 +4,6 @@
 #include "pool/preload/device.h"
 #include "pool/preload/real.h"
 
-#define REAL(function, ...)                                                                        \
-    (dpre_real() != NULL && dpre_real()->function != NULL ? dpre_real()->function(__VA_ARGS__)     \
-                                                          : CU_NOT_INITIALIZED)
-
 /* ---- Captures ------------------------------------------------------------------------------ */
 
 static bool is_capturing(ductile_stream stream) {
@@ -52,16 +48,14 @@ static cu_result ended(cu_result code, bool was_capturing, ductile_stream stream
     return code;
 }
 
-cu_result cuStreamEndCapture(ductile_stream stream, void **graph) {
-    bool was_capturing = is_capturing(stream);
-    return ended(REAL(cuStreamEndCapture, stream, graph), was_capturing, stream);
-}
+#define DEFINE_END(function, named)                                                                \
+    cu_result function(ductile_stream stream, void **graph) {                                      \
+        bool was_capturing = is_capturing(named);                                                  \
+        return ended(REAL(function, stream, graph), was_capturing, named);                         \
+    }
 
-cu_result cuStreamEndCapture_ptsz(ductile_stream stream, void **graph) {
-    ductile_stream named = stream == NULL ? CU_PER_THREAD_STREAM : stream;
-    bool was_capturing = is_capturing(named);
-    return ended(REAL(cuStreamEndCapture_ptsz, stream, graph), was_capturing, named);
-}
+DEFINE_END(cuStreamEndCapture, stream)
+DEFINE_END(cuStreamEndCapture_ptsz, (stream == NULL ? CU_PER_THREAD_STREAM : stream))
 
 /* ---- The end of a stream -------------------------------------------------------------------- */
 
@@ -99,15 +93,14 @@ static cu_result destroyed(cu_result code, ending e) {
     return code;
 }
 
-cu_result cuStreamDestroy(ductile_stream stream) {
-    ending e = begin_destroying(stream);
-    return destroyed(REAL(cuStreamDestroy, stream), e);
-}
+#define DEFINE_DESTROY(function)                                                                   \
+    cu_result function(ductile_stream stream) {                                                    \
+        ending e = begin_destroying(stream);                                                       \
+        return destroyed(REAL(function, stream), e);                                               \
+    }
 
-cu_result cuStreamDestroy_v2(ductile_stream stream) {
-    ending e = begin_destroying(stream);
-    return destroyed(REAL(cuStreamDestroy_v2, stream), e);
-}
+DEFINE_DESTROY(cuStreamDestroy)
+DEFINE_DESTROY(cuStreamDestroy_v2)
 
 /* ---- Other GPUs ----------------------------------------------------------------------------- */
 
@@ -180,12 +173,11 @@ static cu_result reset(cu_result code, cu_device device) {
     return code;
 }
 
-cu_result cuDevicePrimaryCtxReset(cu_device device) {
-    close_device(device);
-    return reset(REAL(cuDevicePrimaryCtxReset, device), device);
-}
+#define DEFINE_RESET(function)                                                                     \
+    cu_result function(cu_device device) {                                                         \
+        close_device(device);                                                                      \
+        return reset(REAL(function, device), device);                                              \
+    }
 
-cu_result cuDevicePrimaryCtxReset_v2(cu_device device) {
-    close_device(device);
-    return reset(REAL(cuDevicePrimaryCtxReset_v2, device), device);
-}
+DEFINE_RESET(cuDevicePrimaryCtxReset)
+DEFINE_RESET(cuDevicePrimaryCtxReset_v2)

@@ -52,10 +52,7 @@ ductile_status ductile_set_limits(ductile_allocator *a, const ductile_limits *li
     if (!is_wanted_limit(l.limit_bytes) || !is_wanted_limit(l.soft_limit_bytes)) {
         return DUCTILE_ERR_INVALID_ARGUMENT;
     }
-    ductile_status status = dvmm_usable(a->driver);
-    if (status != DUCTILE_OK) {
-        return status;
-    }
+    DTI_TRY(dvmm_usable(a->driver));
     dti_lock_acquire(&a->grow_lock);
     dti_lock_acquire(&a->index_lock);
     change(&a->options.limit_bytes, l.limit_bytes);
@@ -67,7 +64,7 @@ ductile_status ductile_set_limits(ductile_allocator *a, const ductile_limits *li
 }
 
 ductile_status ductile_set_margin(ductile_allocator *a, uint64_t margin_bytes) {
-    ductile_status status = a != NULL ? dvmm_usable(a->driver) : DUCTILE_ERR_INVALID_ARGUMENT;
+    ductile_status status = dpool_may_change(a);
     if (status == DUCTILE_OK) {
         dti_lock_acquire(&a->grow_lock);
         dti_lock_acquire(&a->index_lock);
@@ -82,10 +79,7 @@ ductile_status ductile_set_margin(ductile_allocator *a, uint64_t margin_bytes) {
 /* ---- Reading them -------------------------------------------------------------------------- */
 
 ductile_status ductile_get_limits(ductile_allocator *a, ductile_limits *out) {
-    ductile_status may = dpool_may_fill(a, out, sizeof *out);
-    if (may != DUCTILE_OK) {
-        return may;
-    }
+    DTI_TRY(dpool_may_fill(a, out, sizeof *out));
     size_t size = out->struct_size;
     dti_lock_acquire(&a->index_lock);
     uint64_t limit = dti_min(a->counts.limit, a->device_bytes);

@@ -41,17 +41,11 @@ ductile_status ductile_add_oom_callback(ductile_allocator *a, ductile_oom_fn cal
         return DUCTILE_ERR_INVALID_ARGUMENT;
     }
     *id = 0;
-    ductile_status may = callback != NULL ? dpool_may_read(a) : DUCTILE_ERR_INVALID_ARGUMENT;
-    if (may != DUCTILE_OK) {
-        return may;
-    }
+    DTI_TRY(callback != NULL ? dpool_may_read(a) : DUCTILE_ERR_INVALID_ARGUMENT);
     return dpool_callbacks_add(&a->oom_callbacks, (dpool_callback_fn)callback, user, priority, id);
 }
 
 ductile_status ductile_remove_oom_callback(ductile_allocator *a, uint64_t id) {
-    ductile_status may = dpool_may_read(a);
-    if (may != DUCTILE_OK) {
-        return may;
-    }
+    DTI_TRY(dpool_may_read(a));
     return dpool_callbacks_remove(&a->oom_callbacks, id);
 }

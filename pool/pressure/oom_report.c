@@ -223,10 +223,7 @@ void dpool_report_take(ductile_allocator *a, const dpool_request *r, bool captur
 }
 
 ductile_status ductile_get_oom_report(ductile_allocator *a, ductile_oom_report *out) {
-    ductile_status may = dpool_may_fill(a, out, sizeof *out);
-    if (may != DUCTILE_OK) {
-        return may;
-    }
+    DTI_TRY(dpool_may_fill(a, out, sizeof *out));
     size_t size = out->struct_size;
     memset(out, 0, size);
     if (last.instance_id == a->instance_id) {

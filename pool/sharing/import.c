@@ -169,8 +169,7 @@ ductile_status dpool_imports_poll(ductile_allocator *a) {
         dpool_import *import = a->imports.items[i];
         if (may_go(a, import)) {
             unregister(a, i);
-            ductile_status status = unmap(a, import);
-            first = first == DUCTILE_OK ? status : first;
+            first = dti_first_error(first, unmap(a, import));
         }
     }
     return first;
@@ -184,8 +183,7 @@ ductile_status dpool_import_close(ductile_allocator *a, ductile_addr addr, bool 
     }
     status = dpool_import_leave(a, addr);
     if (status != DUCTILE_OK) { /* the call that finds the device lost may only say "capturing" */
-        ductile_status usable = dvmm_usable(a->driver);
-        return usable != DUCTILE_OK ? usable : status;
+        return dti_first_error(dvmm_usable(a->driver), status);
     }
     *has_left = true;
     dvmm_capture_mode mode = dpool_grow_lock(a);
@@ -233,8 +231,7 @@ ductile_status dpool_imports_end(ductile_allocator *a, ductile_stream stream, bo
     ductile_status first = DUCTILE_OK;
     dpool_import *import;
     while ((import = next_of_stream(a, stream, is_named)) != NULL) {
-        ductile_status status = dvmm_marker_record(&a->markers, stream, &import->marker);
-        first = first == DUCTILE_OK ? status : first;
+        first = dti_first_error(first, dvmm_marker_record(&a->markers, stream, &import->marker));
         end_marking(a, import);
     }
     return first;
@@ -298,12 +295,10 @@ ductile_status dpool_imports_fini(ductile_allocator *a, bool may_unmap, dseg_idl
     ductile_status first = DUCTILE_OK;
     while (a->imports.count > 0) {
         dpool_import *import = a->imports.items[--a->imports.count];
-        ductile_status status = DUCTILE_OK;
         if (may_unmap) {
-            status = dseg_foreign_close(&a->store, &import->in, idle);
+            first = dti_first_error(first, dseg_foreign_close(&a->store, &import->in, idle));
         }
         free_import(a, import);
-        first = first == DUCTILE_OK ? status : first;
     }
     free(a->imports.items);
     return first;

@@ -26,11 +26,7 @@ static ductile_status can_access(ductile_allocator *a, int device) {
 static ductile_status set_segments(ductile_allocator *a, uint32_t n, int device, bool may_access,
                                    uint32_t *n_done) {
     for (*n_done = 0; *n_done < n; (*n_done)++) {
-        ductile_status status =
-            dseg_set_devices(a->segments.items[*n_done], &device, 1, may_access);
-        if (status != DUCTILE_OK) {
-            return status;
-        }
+        DTI_TRY(dseg_set_devices(a->segments.items[*n_done], &device, 1, may_access));
     }
     return DUCTILE_OK;
 }
@@ -83,15 +79,12 @@ static ductile_status change(ductile_allocator *a, int device,
     if (a == NULL || device < 0) {
         return DUCTILE_ERR_INVALID_ARGUMENT;
     }
-    ductile_status status = dvmm_usable(a->driver);
-    if (status != DUCTILE_OK) {
-        return status;
-    }
+    DTI_TRY(dvmm_usable(a->driver));
     if (device == dvmm_get_caps(a->driver)->ordinal) {
         return DUCTILE_ERR_INVALID_ARGUMENT;
     }
     dvmm_capture_mode mode = dpool_grow_lock(a);
-    status = what(a, device);
+    ductile_status status = what(a, device);
     dpool_grow_unlock(a, mode);
     return status;
 }

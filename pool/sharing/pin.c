@@ -18,17 +18,9 @@
 
 /* The first record at or above addr. */
 static uint32_t lower_bound(const dpool_pins *pins, ductile_addr addr) {
-    uint32_t low = 0;
-    uint32_t high = pins->count;
-    while (low < high) {
-        uint32_t middle = low + (high - low) / 2;
-        if (pins->items[middle].addr < addr) {
-            low = middle + 1;
-        } else {
-            high = middle;
-        }
-    }
-    return low;
+    uint32_t at = 0;
+    DTI_FIRST(at, pins->count, pins->items[at].addr >= addr);
+    return at;
 }
 
 static dpool_pin *find_record(const dpool_pins *pins, ductile_addr addr) {
@@ -38,16 +30,12 @@ static dpool_pin *find_record(const dpool_pins *pins, ductile_addr addr) {
 
 static dpool_pin *insert_record(dpool_pins *pins, ductile_addr addr) {
     uint32_t i = lower_bound(pins, addr);
-    memmove(&pins->items[i + 1], &pins->items[i], (pins->count - i) * sizeof *pins->items);
-    pins->items[i] = (dpool_pin){.addr = addr};
-    pins->count++;
+    dti_insert(pins->items, sizeof *pins->items, &pins->count, i, &(dpool_pin){.addr = addr});
     return &pins->items[i];
 }
 
 static void remove_record(dpool_pins *pins, dpool_pin *pin) {
-    uint32_t i = (uint32_t)(pin - pins->items);
-    pins->count--;
-    memmove(pin, pin + 1, (pins->count - i) * sizeof *pin);
+    dti_remove(pins->items, sizeof *pin, &pins->count, (uint32_t)(pin - pins->items));
 }
 
 void dpool_pins_fini(ductile_allocator *a) {
@@ -199,27 +187,18 @@ uint32_t dpool_pin_flags_locked(const ductile_allocator *a, const dpool_block *b
 /* ---- The public calls ---------------------------------------------------------------------- */
 
 ductile_status ductile_pin(ductile_allocator *a, ductile_addr address) {
-    if (a == NULL) {
-        return DUCTILE_ERR_INVALID_ARGUMENT;
-    }
-    ductile_status status = dvmm_usable(a->driver);
-    if (status != DUCTILE_OK) {
-        return status;
-    }
+    DTI_TRY(dpool_may_change(a));
     dpool_pinned ignored;
     dti_lock_acquire(&a->grow_lock);
-    status = dpool_pin_add(a, address, DPOOL_PIN_PLACE, &ignored);
+    ductile_status status = dpool_pin_add(a, address, DPOOL_PIN_PLACE, &ignored);
     dti_lock_release(&a->grow_lock);
     return status;
 }
 
 ductile_status dpool_pin_end(ductile_allocator *a, ductile_addr address, dpool_pin_kind kind) {
-    ductile_status status = dpool_may_let_go(a);
-    if (status != DUCTILE_OK) {
-        return status;
-    }
+    DTI_TRY(dpool_may_let_go(a));
     dti_lock_acquire(&a->grow_lock);
-    status = dpool_pin_drop(a, address, kind);
+    ductile_status status = dpool_pin_drop(a, address, kind);
     dti_lock_release(&a->grow_lock);
     return status;
 }

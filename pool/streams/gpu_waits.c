@@ -132,10 +132,7 @@ static void drop_spans(ductile_allocator *a, dpool_use *gone) {
 static ductile_status wait_for_all(ductile_allocator *a, dpool_block *b) {
     due d;
     while (collect(a, b, &d)) {
-        ductile_status status = wait_for_each(a, b->region->arena, &d);
-        if (status != DUCTILE_OK) {
-            return status;
-        }
+        DTI_TRY(wait_for_each(a, b->region->arena, &d));
         drop_spans(a, take_waited(a, b, d.upto));
     }
     return DUCTILE_OK;

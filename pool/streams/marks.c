@@ -143,11 +143,8 @@ static ductile_status mark_stream(ductile_allocator *a, dpool_arena *arena, bool
     arena->joined_age = !is_last ? ++a->age : arena->joined_age;
     dpool_mark mark = {NULL, arena->joined_age};
     dti_lock_release(&a->index_lock);
-    ductile_status status =
-        may ? dvmm_marker_record(&a->markers, arena->stream, &mark.marker) : DUCTILE_ERR_CAPTURING;
-    if (status != DUCTILE_OK) {
-        return status;
-    }
+    DTI_TRY(may ? dvmm_marker_record(&a->markers, arena->stream, &mark.marker)
+                : DUCTILE_ERR_CAPTURING);
     dti_lock_acquire(&a->index_lock);
     if (is_last) {
         dpool_drop_own_mark_locked(a, arena);
@@ -314,8 +311,8 @@ static ductile_status wait_and_accept(ductile_allocator *a, const dpool_mark *ma
 
 ductile_status dpool_wait_for_context_mark(ductile_allocator *a) {
     dpool_mark mark = {NULL, 0};
-    ductile_status status = mark_context(a, &mark);
-    return status == DUCTILE_OK ? wait_and_accept(a, &mark) : status;
+    DTI_TRY(mark_context(a, &mark));
+    return wait_and_accept(a, &mark);
 }
 
 bool dpool_wait_for_newest_mark(ductile_allocator *a) {

@@ -15,8 +15,8 @@
 
 /* Something could not be waited for: why? */
 static ductile_status what_is_wrong(const ductile_allocator *a) {
-    ductile_status status = dvmm_usable(a->driver);
-    return status == DUCTILE_OK ? DUCTILE_ERR_DRIVER : status;
+    DTI_TRY(dvmm_usable(a->driver));
+    return DUCTILE_ERR_DRIVER;
 }
 
 /* For the marker, if there is one and all went well `before`. */

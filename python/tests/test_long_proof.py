@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import re
@@ -15,14 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from torch_scripts import SCRIPTS, needs
 
-SCRIPTS = Path(__file__).parent / "torch_gpu"
 SANITIZE = Path(__file__).parents[2] / "tests" / "sanitize"
-
-
-@pytest.fixture(autouse=True)
-def _scripts_can_be_imported(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(SCRIPTS))
 
 
 # ---- A training in pieces ------------------------------------------------------------------------
@@ -40,8 +34,7 @@ def train(state: Path, *words: str) -> list[dict[str, Any]]:
 
 @pytest.mark.slow
 def test_a_training_in_pieces_ends_as_one_in_one_piece(tmp_path: Path) -> None:
-    if importlib.util.find_spec("torch") is None:
-        pytest.skip("torch is not installed")
+    needs("torch")
     import torch
 
     whole = train(tmp_path / "whole", "--steps", "24")
@@ -142,7 +135,9 @@ def test_every_program_is_run_under_both_tools(tmp_path: Path) -> None:
     status, said = sanitize(tool, "--programs", str(tmp_path), "--trainings")
     assert status == 0, said
     programs = {path.stem for path in (SANITIZE.parent / "gpu").glob("*.c")}
-    wanted = programs - {"sanitizer_blocks", "two_gpus", "conformance", "checkpoint"} | set(plain_models_names())
+    wanted = programs - {"sanitizer_blocks", "two_gpus", "conformance", "checkpoint"} | set(
+        plain_models_names()
+    )
     runs = [line.split()[:2] for line in said.splitlines() if " clean " in line]
     assert sorted(runs) == sorted(
         [tool, name] for tool in ("initcheck", "memcheck") for name in wanted

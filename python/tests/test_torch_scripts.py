@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import argparse
-import importlib.util
+import importlib
 import json
 import os
 import subprocess
@@ -15,8 +15,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from torch_scripts import SCRIPTS, needs, run
 
-SCRIPTS = Path(__file__).parent / "torch_gpu"
 FAKE_TESTS = """\
 import os, time, unittest
 OWN = os.environ.get("DUCTILE_TORCH")
@@ -39,26 +39,6 @@ class TestCuda(unittest.TestCase):
 if __name__ == "__main__":
     unittest.main()
 """
-
-
-@pytest.fixture(autouse=True)
-def _scripts_can_be_imported(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(SCRIPTS))
-
-
-def run(script: str, *arguments: str, **environment: str) -> tuple[int, list[dict[str, Any]]]:
-    """A script's status and the rows it printed."""
-    done = subprocess.run(
-        [sys.executable, str(SCRIPTS / script), *arguments, "--json"],
-        env={**os.environ, **environment}, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    return done.returncode, [json.loads(line) for line in done.stdout.splitlines()]
-
-
-def needs(*packages: str) -> None:
-    for package in packages:
-        if importlib.util.find_spec(package) is None:
-            pytest.skip(f"{package} is not installed")
 
 
 def test_a_process_that_takes_too_long_is_killed_with_what_it_started() -> None:
@@ -174,8 +154,7 @@ def test_a_known_difference_is_one_only_with_the_failure_that_is_known(
     def judge(pattern: str, end: float) -> str:
         known = {"TestCuda.test_lost": ("reason", pattern)}
         monkeypatch.setattr(pytorch_tests, "DIFFERENCES", known)
-        pair = ("native", "ductile")
-        return pytorch_tests.judge(tests, "TestCuda.test_lost", pair, given, end)["verdict"]
+        return pytorch_tests.judge(tests, "TestCuda.test_lost", given, end)["verdict"]
 
     assert judge("is not false", end) == "differs"
     assert judge("something else", end) == "LOST"
@@ -332,184 +311,6 @@ def test_the_cost_of_recording_is_told_within_its_limit(
     assert time.monotonic() - begin < 30
 
 
-# ---- llama.py ----------------------------------------------------------------------------------
-
-
-class Answered:
-    """What a group of two ranks is after so many turns, each of one step."""
-
-    def __init__(self, way: str, backend: str = "native", **changed: Any) -> None:
-        self.way, self.error, self.ranks = way, changed.pop("error", ""), [0, 1]
-        turn = {"backend": backend, "used": 900, "active": 950, "held": 1000}
-        turn.update(retries=0, pressure_waits=0, pressure_returns=0)
-        turn.update(losses=[(10.0).hex()], times=[1.0])
-        turn.update(changed)
-        self.answers = [[turn, {**turn, "held": turn["held"] - 10}] for _ in range(3)]
-
-
-def missed_beside_native(case: str, way: str, **changed: Any) -> list[str]:
-    import llama
-
-    groups = [Answered("native"), Answered("expandable", used=850), Answered(way, **changed)]
-    found: list[str] = llama.rows_of(llama.CASES[case], groups)[-1]["missed"]
-    return found
-
-
-@pytest.mark.parametrize(
-    ("case", "changed", "missed"),
-    [
-        ("fsdp2", {}, []),
-        ("fsdp2", {"backend": "native"}, ["is not on Ductile"]),
-        ("fsdp2", {"losses": [(10.2).hex()]}, ["the last loss is further than 1 % from native's"]),
-        ("fsdp2", {"losses": [(10.01).hex()]}, []),
-        ("exact-fsdp2", {"losses": [(10.01).hex()]}, ["losses differ from native's"]),
-        ("fsdp2", {"used": 840}, ["uses less of what it holds than expandable segments"]),
-        ("exact-fsdp2", {"used": 840}, []),
-        ("fsdp2", {"times": [1.1]}, ["a step takes longer than the first way's"]),
-        ("exact-fsdp2", {"times": [1.1]}, []),
-        ("fsdp2", {"retries": 3}, ["6 retries"]),
-        ("fsdp2", {"error": "hung"}, ["failed"]),
-    ],
-)
-def test_a_way_to_train_is_held_to_losses_memory_and_time(
-    case: str, changed: dict[str, Any], missed: list[str]
-) -> None:
-    assert missed_beside_native(case, "ductile", **{"backend": "ductile", **changed}) == missed
-
-
-@pytest.mark.parametrize(
-    ("case", "options", "share", "missed"),
-    [
-        ("fsdp2", "+sizes:tight", 920, []),
-        ("fsdp2", "+sizes:tight", 919, ["uses less than 0.92 of what it holds"]),
-        ("fsdp2", "+sizes:tight+reuse:wait", 970, []),
-        ("fsdp2", "+sizes:tight+reuse:wait", 969,
-         ["uses less than 0.97 of what it holds"]),
-        ("ddp", "+sizes:tight", 910, []),
-    ],
-)  # fmt: skip
-def test_sharded_training_with_tight_sizes_is_held_to_more(
-    case: str, options: str, share: int, missed: list[str]
-) -> None:
-    found = missed_beside_native(
-        case, f"ductile{options}", backend="ductile", used=share, held=1000
-    )
-    assert found == missed
-
-
-def test_pytorchs_own_ways_to_train_are_only_held_to_end() -> None:
-    import llama
-
-    groups = [Answered("native"), Answered("expandable", used=1, retries=9, times=[9.0])]
-    assert [row["missed"] for row in llama.rows_of(llama.CASES["fsdp2"], groups)] == [[], []]
-
-
-def test_a_training_that_failed_keeps_what_it_has_answered() -> None:
-    import llama
-
-    (row,) = llama.rows_of(llama.CASES["fsdp2"], [Answered("ductile", "ductile", error="hung")])
-    assert (row["steps"], row["held_mib"], row["error"]) == (3, round(1000 / 2**20, 1), "hung")
-    assert "hung" in llama.text_of({**row, "case_seconds": 1})
-    group = Answered("ductile", error="did not begin")
-    group.answers.clear()
-    (row,) = llama.rows_of(llama.CASES["fsdp2"], [group])
-    assert llama.text_of(row).endswith("FAILED: did not begin")
-
-
-def test_without_what_is_in_use_there_is_no_cap(monkeypatch: pytest.MonkeyPatch) -> None:
-    import llama
-    import turns
-
-    def silent(name: str, _command: list[str], where: dict[str, str]) -> turns.Worker:
-        return worker(name, ["-c", "import time; time.sleep(600)"], where)
-
-    worker = turns.Worker
-    monkeypatch.setattr(turns, "Worker", silent)
-    given = llama.parse(["--cases", "capped", "--ranks", "1", "--cpu-check"])
-    rows = llama.Match(llama.CASES["capped"], given).play(time.monotonic())
-    assert [row["way"] for row in rows] == ["ductile", "capped ductile", "capped expandable"]
-    assert "did not answer in time" in rows[0]["error"]
-    assert all("not begun" in llama.text_of(row) for row in rows[1:])
-
-
-def test_the_memory_reported_is_of_the_rank_that_wastes_most() -> None:
-    import llama
-
-    (row,) = llama.rows_of(llama.CASES["fsdp2"], [Answered("ductile", used=2**29, held=2**30)])
-    assert (row["used_mib"], row["held_mib"], row["efficiency"]) == (512.0, 1024.0, 0.5)
-
-
-def test_a_way_to_train_names_an_allocator_and_its_options() -> None:
-    import llama
-
-    found = llama.environment("ductile+reuse:wait+zero:on", hook=True)
-    assert found["DUCTILE_CONF"] == "reuse:wait,zero:on"
-    assert found["TORCH_NCCL_USE_TENSOR_REGISTER_ALLOCATOR_HOOK"] == "1"
-    capped = llama.environment("capped expandable", hook=False)
-    assert capped["PYTORCH_CUDA_ALLOC_CONF"] == "expandable_segments:True"
-    assert capped["TORCH_NCCL_USE_TENSOR_REGISTER_ALLOCATOR_HOOK"] == "0"
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["--cases", "fsdp2,fsdp3"], "no case is called fsdp3"),
-        (["--ways", "native,plastic"], "no way is called plastic"),
-    ],
-)
-def test_what_cannot_be_trained_is_refused_by_name(words: list[str], said: str) -> None:
-    import llama
-
-    with pytest.raises(SystemExit, match=said):
-        llama.parse(words)
-
-
-def test_every_way_sees_the_same_steps_and_shorter_cases_their_beginning() -> None:
-    import llama
-
-    given = llama.parse(["--rounds", "3", "--hook-rounds", "1", "--steps", "2", "--long", "9"])
-    steps = {name: llama.shapes_of(case, given) for name, case in llama.CASES.items()}
-    assert len(steps["pairs"]) == 6
-    assert steps["fsdp2"] == steps["pairs"] * 2  # the second time each shape is known
-    assert steps["fsdp2-hook"] == steps["pairs"][:2] * 2
-    assert steps["long"][:6] == steps["pairs"]
-    assert len(steps["long"]) == 9
-
-
-def test_cases_for_which_no_time_is_left_are_not_begun() -> None:
-    import llama
-
-    given = llama.parse(["--limit", "0"])
-    assert list(llama.play_all(list(llama.CASES.values()), given)) == []
-
-
-@pytest.mark.slow
-def test_a_llama_trains_in_turns_and_agrees() -> None:
-    needs("torch", "transformers")
-    words = ("--rounds", "1", "--steps", "1", "--long", "2", "--exact", "2", "--cpu-check")
-    cases = ["fsdp2", "moe", "capped", "pairs", "long", "exact-ddp"]
-    status, rows = run("llama.py", "--ways", "native,ductile", "--cases", ",".join(cases), *words)
-    assert [row["case"] for row in rows] == sorted((row["case"] for row in rows), key=cases.index)
-    assert len(rows) == 2 + 2 + 3 + 2 + 1 + 2
-    assert all("error" not in row and row["active_mib"] >= row["used_mib"] for row in rows), rows
-    assert {row["steps"] for row in rows if row["case"] == "pairs"} == {1}  # it is not timed
-    assert {row["steps"] for row in rows if row["case"] != "pairs"} == {2}
-    exact = {row["digest"] for row in rows if row["case"] == "exact-ddp"}
-    assert len(exact) == 1
-    assert status == 0
-
-
-@pytest.mark.slow
-def test_a_training_that_cannot_begin_says_why() -> None:
-    needs("torch", "transformers")
-    status, (row,) = run(
-        "llama.py", "--cpu-check", "--cases", "moe", "--ways", "native", "--ranks", "3"
-    )
-    assert status == 1
-    assert row["missed"] == ["failed"]
-    assert "4 experts are for 2, 4 or 8 ranks" in row["error"]
-
-
 # ---- steps.py ----------------------------------------------------------------------------------
 
 
@@ -530,11 +331,11 @@ def test_a_load_is_a_cap_and_more_than_all_is_so_much_above_what_is_used() -> No
 
 
 def test_percentiles_lie_between_steps() -> None:
-    import steps
+    import turns
 
-    assert steps.percentile([3.0, 1.0, 2.0], 50) == 2.0
-    assert steps.percentile([1.0, 2.0], 99) == pytest.approx(1.99)
-    assert steps.percentile([7.0], 99) == 7.0
+    assert turns.percentile([3.0, 1.0, 2.0], 50) == 2.0
+    assert turns.percentile([1.0, 2.0], 99) == pytest.approx(1.99)
+    assert turns.percentile([7.0], 99) == 7.0
 
 
 def test_first_steps_are_apart_from_the_others() -> None:
@@ -581,10 +382,8 @@ def test_times_stand_with_the_least_and_the_most_of_their_turns() -> None:
     import steps
 
     rows = [first_run("native", [10.0] * 5 + [ms] * 4) for ms in (3.0, 5.0, 4.0)]
-    assert "4.0 (3.0-5.0)" in steps.text_of(rows)
+    assert "mean 4.0 (3.0-5.0)" in steps.text_of(rows)
     assert "(" not in steps.text_of(rows[:1])
-    near = first_run("native", [1.0] * 9, part="near", percent=98, cap=2**30)
-    assert "one turn of each" in steps.text_of([near])
 
 
 def test_a_refusal_near_the_limit_is_ductiles_miss_and_no_other_allocators() -> None:
@@ -595,9 +394,9 @@ def test_a_refusal_near_the_limit_is_ductiles_miss_and_no_other_allocators() -> 
     assert steps.judge([other]) == []
     assert steps.judge([own]) == ["moe, near 100.5 %: 3 steps were refused"]
     own.update(pressure_waits=2, pressure_returns=1)
-    lines = steps.text_of([other, own]).splitlines()
-    assert any(line.startswith("| moe | 100.5 | 1,024.0 | expandable |") for line in lines)
-    assert any("| ductile |" in line and line.endswith("| 0 | 2, 1 | 3 |") for line in lines)
+    said = steps.describe(own)
+    assert said.startswith("moe      ductile    near 100.5 %")
+    assert "0 retries, 2 pressure_waits, 1 pressure_returns, 3 refusals" in said
     assert steps.judge([first_run("ductile", [1.0], backend="native")]) == [
         "moe, first: is not on Ductile"
     ]
@@ -609,7 +408,7 @@ def test_what_failed_is_shown_and_the_rest_kept() -> None:
     bad = {"part": "first", "model": "moe", "allocator": "native", "repeat": 0, "error": "hung"}
     said = steps.text_of([bad, first_run("expandable", [1.0] * 8)])
     assert "FAILED: moe, native, first: hung" in said
-    assert "| moe | expandable | 1 |" in said
+    assert "moe      expandable 1 turns" in said
 
 
 def test_when_the_time_is_up_no_run_begins() -> None:
@@ -620,14 +419,6 @@ def test_when_the_time_is_up_no_run_begins() -> None:
     assert list(steps.play_first(runner, range(1))) == []
     assert list(steps.play_near(runner, {"moe": 1000})) == []
     runner.close()
-
-
-@pytest.mark.parametrize("words", [["--models", "bert"], ["--parts", "last"]])
-def test_what_has_no_steps_is_refused_by_name(words: list[str]) -> None:
-    import steps
-
-    with pytest.raises(SystemExit, match=words[1]):
-        steps.parse(words)
 
 
 @pytest.mark.slow
@@ -668,7 +459,7 @@ def completed(program: str, tmp_path: Path) -> dict[str, bool]:
     trace.write_text(capped_programs.trace(program))
     done = subprocess.run(
         [bench, "replay", "--json", "--device", "virtual", "--contender", "ductile,expandable",
-         "--capacity", f"{capped_programs.CAPS[program]}M", trace],
+         "--capacity", f"{capped_programs.PROGRAMS[program].cap}M", trace],
         capture_output=True, text=True, check=True,
     )  # fmt: skip
     rows = [json.loads(line) for line in done.stdout.splitlines()]
@@ -692,8 +483,8 @@ def test_a_program_that_makes_no_difference_completes_under_both(
 def test_every_cap_has_room_for_what_its_program_uses() -> None:
     import capped_programs
 
-    for program, cap in capped_programs.CAPS.items():
-        assert cap == 0 or cap << 20 >= capped_programs.live_peak(program), program
+    for name, program in capped_programs.PROGRAMS.items():
+        assert program.cap == 0 or program.cap << 20 >= capped_programs.live_peak(name), name
 
 
 def test_speed_is_a_ratio_to_natives_turns_and_the_first_one_warms_up() -> None:
@@ -712,7 +503,7 @@ def test_speed_is_a_ratio_to_natives_turns_and_the_first_one_warms_up() -> None:
     assert settings.speed_row("ductile", [{"error": "ended"}], native) == {"error": "ended"}
 
 
-def test_what_dies_and_what_lives_stand_side_by_side() -> None:
+def test_ductile_may_refuse_no_program_that_fits() -> None:
     import settings
 
     def row(way: str, refused: bool) -> dict[str, Any]:
@@ -720,9 +511,8 @@ def test_what_dies_and_what_lives_stand_side_by_side() -> None:
                 "refused": refused, "retries": 3, "backend": "cpu"}  # fmt: skip
 
     rows = [row("native", True), row("expandable", True), row("ductile", False)]
-    assert "| shapes | 1.00 | 2.00 | refused | refused | ends; 3 retries |" in (
-        settings.table_caps(rows)
-    )
+    assert settings.describe(rows[0]).endswith("refused, needs 1.00 of 2.00 GiB")
+    assert settings.describe(rows[2]).endswith("ends; 3 retries, needs 1.00 of 2.00 GiB")
     assert settings.judge(rows) == []
     assert settings.judge([row("ductile", True)]) == ["shapes, dies: Ductile refuses"]
 
@@ -739,13 +529,6 @@ def test_near_its_limit_ductile_is_held_to_what_expandable_segments_refuse() -> 
     assert settings.judge(rows(0, 1)) == [
         "lora, near: Ductile refuses more than expandable segments"
     ]
-
-
-def test_settings_of_programs_that_are_not_there_are_refused_by_name() -> None:
-    import settings
-
-    with pytest.raises(SystemExit, match="there is no chess"):
-        settings.parse(["--programs", "training,chess"])
 
 
 @pytest.mark.slow
@@ -775,23 +558,47 @@ def test_a_program_says_what_it_has_done(name: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("model", ["gpt2", "lora", "resnet"])
-def test_trainings_take_turns_and_agree(model: str) -> None:
-    needs("torch", "transformers", "accelerate", "peft", "torchvision")
-    status, rows = run(
-        "compare.py", "--cpu-check", "--model", model, "--rounds", "2", "--steps", "2"
-    )
+def test_trainings_take_turns_and_agree() -> None:
+    needs("torch")
+    words = ["--rounds", "2", "--steps", "2", "--seconds", "500"]
+    status, rows = run("compare.py", "--cpu-check", *words)
     assert status in (0, 1), rows  # time is no criterion here
-    assert [row["allocator"] for row in rows] == ["native", "expandable", "ductile"]
+    assert [(row["model"], row["allocator"]) for row in rows] == [
+        (model, allocator)
+        for model in ("gpt2", "resnet", "lora")
+        for allocator in ("native", "expandable", "ductile")
+    ]
     assert all(row["losses_equal_to_native"] and row["steps"] == 6 for row in rows)
 
 
-def test_a_training_that_lacks_a_package_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.slow
+def test_the_largest_batch_is_found_and_forecast() -> None:
+    """On the CPU more than five samples are refused, and as many as were forecast."""
     needs("torch")
-    import models
+    status, rows = run("largest_batch.py", "--cpu-check", "--steps", "2", "--seconds", "200")
+    assert (status, [(row["largest"], row["exact"]) for row in rows]) == (0, [(5, True)] * 3)
+    status, rows = run("forecast.py", "--cpu-check", "--model", "gpt2", "--seconds", "200")
+    assert (status, [row["forecast"] - row["trains"] for row in rows]) == (0, [1] * 3)
 
-    monkeypatch.setitem(models.PACKAGES, "gpt2", ("no_such_package",))
-    with pytest.raises(SystemExit, match="pip install no_such_package"):
-        models.check(["gpt2"])
-    with pytest.raises(SystemExit, match="no training is called bert"):
-        models.check(["bert"])
+
+@pytest.mark.parametrize(
+    ("script", "words", "said"),
+    [
+        ("steps", "--models bert", "--models: there is no bert"),
+        ("steps", "--parts last", "--parts: there is no last"),
+        ("settings", "--programs training,chess", "--programs: there is no chess"),
+        ("llama", "--cases fsdp2,fsdp3", "--cases: there is no fsdp3"),
+        ("llama", "--ways native,plastic", "--ways: there is no plastic"),
+        ("compare", "--model gpt2,bert", "--model: there is no bert"),
+        ("largest_batch", "--model bert", "--model: there is no bert"),
+        ("forecast", "--model bert", "--model: there is no bert"),
+    ],
+)
+def test_what_is_not_there_is_refused_by_name(
+    monkeypatch: pytest.MonkeyPatch, script: str, words: str, said: str
+) -> None:
+    if script in ("largest_batch", "forecast"):
+        needs("torch")
+    monkeypatch.setattr(sys, "argv", [script, *words.split()])
+    with pytest.raises(SystemExit, match=f"{said}: there are "):
+        importlib.import_module(script).main()

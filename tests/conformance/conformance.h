@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Conformance: what a device answers, call by call. One table of rows, each a small experiment on
- * the raw driver table of either backend, each giving one line:
+ * Conformance: what a device answers, call by call. One table of rows (rows.txt), each a small
+ * experiment on the raw driver table of either backend, each giving one line:
  *
  *     name | code[,code...] | state
  *
@@ -19,16 +19,16 @@
 typedef struct lab lab;
 
 enum {
-    ROW_ALONE = 1 /* may lose the context or the process: needs a process of its own */
+    ROW_ALONE = 1, /* may lose the context or the process: needs a process of its own */
+    NO_CAPTURE = -1
 };
 
 typedef struct conformance_row {
     const char *name;
-    const char *what; /* what is done, in words */
-    void (*run)(lab *l, const struct conformance_row *row);
+    const char *what;       /* what is done, in words          */
+    const char *operations; /* the same, in those of rows.txt  */
     unsigned flags;
-    int subject; /* for rows that share a function: which call, */
-    int mode;    /* and in which capture mode                     */
+    int mode; /* of the capture in which they are done; NO_CAPTURE: in none */
 } conformance_row;
 
 /* The rows in the order in which they run; NULL after the last. */
@@ -63,7 +63,7 @@ size_t conformance_run(const conformance_device *device, const char *only, confo
 
 typedef struct golden_lines golden_lines;
 
-/* Lines that begin with '#' and empty ones are skipped. NULL when the file cannot be read. */
+/* NULL when the file cannot be read. */
 golden_lines *golden_read(const char *path);
 void golden_free(golden_lines *golden);
 

@@ -7,36 +7,70 @@
 #include <stdlib.h>
 #include <string.h>
 
-void lab_init(lab *l, dvmm_driver *driver) {
-    memset(l, 0, sizeof(*l));
-    l->ops = dvmm_raw_ops(driver, &l->ctx);
-    l->granule = dvmm_get_caps(driver)->granule_bytes;
-    l->total = dvmm_get_caps(driver)->total_bytes;
-    l->has_async_pool = dvmm_get_caps(driver)->has_async_pool;
-    l->is_virtual = dvmm_get_caps(driver)->is_virtual;
-    l->ordinal = dvmm_get_caps(driver)->ordinal;
+static void name_values(lab *l, const dvmm_caps *caps) {
+    const struct {
+        const char *name;
+        uint64_t value;
+    } known[] = {{"g", l->granule},
+                 {"half", l->granule / 2},
+                 {"total", caps->total_bytes},
+                 {"all", caps->total_bytes / l->granule * l->granule},
+                 {"has_pool", caps->has_async_pool},
+                 {"bytes", (uint64_t)(uintptr_t)l->bytes},
+                 {"legacy", 0}, /* streams */
+                 {"own", 2},    /* of this thread */
+                 {"absent", 60},
+                 {"none", DVMM_ACCESS_NONE},
+                 {"read", DVMM_ACCESS_READ},
+                 {"rw", DVMM_ACCESS_RW},
+                 {"global", DVMM_CAPTURE_GLOBAL},
+                 {"local", DVMM_CAPTURE_THREAD_LOCAL},
+                 {"relaxed", DVMM_CAPTURE_RELAXED}};
+    for (size_t i = 0; i < COUNT_OF(known); i++) {
+        (void)names_set(&l->names, known[i].name, known[i].value);
+    }
 }
 
-/* Codes do not matter here: a row may have broken what it made, and has said so. Streams go first,
- * so that nothing runs on memory that is being unmapped. */
+void lab_init(lab *l, dvmm_driver *driver) {
+    const dvmm_caps *caps = dvmm_get_caps(driver);
+    memset(l, 0, sizeof(*l));
+    l->ops = dvmm_raw_ops(driver, &l->ctx);
+    l->granule = caps->granule_bytes;
+    l->is_virtual = caps->is_virtual;
+    l->ordinal = caps->ordinal;
+    name_values(l, caps);
+}
+
+/* ---- What is undone ------------------------------------------------------------------------ */
+
+void remember(lab *l, thing_kind kind, uint64_t it, uint64_t beside) {
+    things_add(&l->made, kind, it, beside);
+    if (kind == A_RANGE) { /* whatever is mapped there then */
+        things_add(&l->made, A_MAPPING, it, beside);
+    }
+}
+
+void forget(lab *l, thing_kind kind, uint64_t it) {
+    for (size_t i = 0; i < l->made.n && kind == A_STREAM; i++) {
+        thing *t = &l->made.all[i];
+        bool is_of_stream = t->kind == ORDERED_MEMORY && t->beside == it;
+        t->beside = is_of_stream ? 0 : t->beside; /* to be freed on the legacy stream */
+    }
+    things_take_out(&l->made, kind, it);
+    if (kind == A_RANGE) {
+        things_take_out(&l->made, A_MAPPING, it);
+    }
+}
+
+/* Codes do not matter here: a row may have broken what it made, and has said so. No row makes too
+ * many things; one that does is a mistake in the row. */
 void lab_clean(lab *l) {
-    for (size_t i = 0; i < l->n_streams; i++) {
-        (void)l->ops->stream_sync(l->ctx, l->streams[i]);
-        (void)l->ops->stream_destroy(l->ctx, l->streams[i]);
+    thing ignored;
+    if (l->made.has_overflowed) {
+        abort();
     }
-    for (size_t i = 0; i < l->n_events; i++) {
-        (void)l->ops->event_destroy(l->ctx, l->events[i]);
-    }
-    for (size_t i = 0; i < l->n_ranges; i++) {
-        (void)l->ops->unmap(l->ctx, l->ranges[i].addr, l->ranges[i].size);
-        (void)l->ops->address_free(l->ctx, l->ranges[i].addr, l->ranges[i].size);
-    }
-    for (size_t i = 0; i < l->n_handles; i++) {
-        (void)l->ops->phys_release(l->ctx, l->handles[i]);
-    }
-    for (size_t i = 0; i < l->n_host; i++) {
-        (void)l->ops->host_free(l->ctx, l->host[i]);
-    }
+    lab_leave_elsewhere(l);
+    (void)things_undo(&l->made, l->ops, l->ctx, &ignored);
 }
 
 /* ---- What the row says --------------------------------------------------------------------- */
@@ -59,9 +93,8 @@ __attribute__((format(printf, 2, 3))) static void append_code(lab *l, const char
     va_end(args);
 }
 
-int say(lab *l, int code) {
+void say(lab *l, int code) {
     append_code(l, "%d", code);
-    return code;
 }
 
 void note(lab *l, const char *format, ...) {
@@ -71,159 +104,19 @@ void note(lab *l, const char *format, ...) {
     va_end(args);
 }
 
-void note_access(lab *l, const char *name, ductile_addr addr) {
-    dvmm_access access = DVMM_ACCESS_NONE;
-    int code = l->ops->get_access(l->ctx, addr, &access);
-    if (code == DVMM_SUCCESS) {
-        note(l, "%s=%d", name, (int)access);
-    } else {
-        note(l, "%s=!%d", name, code);
-    }
-}
-
 void need(lab *l, const char *call, int code) {
     if (code != DVMM_SUCCESS) {
         note(l, "setup %s=%d", call, code);
     }
 }
 
-const char *capture_word(dvmm_capture_status status) {
-    static const char *const words[] = {"none", "active", "broken"};
-    return (unsigned)status < COUNT_OF(words) ? words[status] : "unknown";
-}
-
-/* ---- Preparing ----------------------------------------------------------------------------- */
-
-/* No row makes so many things; one that does is a mistake in the row. */
-#define REMEMBER(list, count, value)                                                               \
-    do {                                                                                           \
-        if ((count) == LAB_MOST) {                                                                 \
-            abort();                                                                               \
-        }                                                                                          \
-        (list)[(count)++] = (value);                                                               \
-    } while (0)
-
-#define FORGET(list, count, value)                                                                 \
-    do {                                                                                           \
-        for (size_t forget_i = 0; forget_i < (count); forget_i++) {                                \
-            if ((list)[forget_i] == (value)) {                                                     \
-                (list)[forget_i] = (list)[--(count)];                                              \
-                break;                                                                             \
-            }                                                                                      \
-        }                                                                                          \
-    } while (0)
-
-ductile_addr reserve(lab *l, uint64_t n_granules) {
-    lab_range range = {.size = n_granules * l->granule};
-    int code = l->ops->address_reserve(l->ctx, range.size, 0, 0, &range.addr);
-    need(l, "reserve", code);
-    if (code == DVMM_SUCCESS) {
-        REMEMBER(l->ranges, l->n_ranges, range);
-    }
-    return range.addr;
-}
-
-dvmm_phys create(lab *l, uint64_t n_granules) {
-    const dvmm_phys_props plain = {0};
-    dvmm_phys phys = 0;
-    int code = l->ops->phys_create(l->ctx, n_granules * l->granule, &plain, &phys);
-    need(l, "create", code);
-    if (code == DVMM_SUCCESS) {
-        REMEMBER(l->handles, l->n_handles, phys);
-    }
-    return phys;
-}
-
-void map(lab *l, ductile_addr addr, uint64_t n_granules, dvmm_phys phys) {
-    need(l, "map", l->ops->map(l->ctx, addr, n_granules * l->granule, 0, phys));
-}
-
-void open_access(lab *l, ductile_addr addr, uint64_t n_granules) {
-    need(l, "set_access",
-         l->ops->set_access(l->ctx, addr, n_granules * l->granule, DVMM_ACCESS_RW));
-}
-
-ductile_addr mapped(lab *l, uint64_t n_granules, dvmm_phys *phys) {
-    ductile_addr addr = reserve(l, n_granules);
-    dvmm_phys made = create(l, n_granules);
-    map(l, addr, n_granules, made);
-    open_access(l, addr, n_granules);
-    if (phys != NULL) {
-        *phys = made;
-    }
-    return addr;
-}
-
-ductile_addr mapped_row(lab *l, uint64_t n_handles, uint64_t extra) {
-    ductile_addr addr = reserve(l, n_handles + extra);
-    for (uint64_t i = 0; i < n_handles; i++) {
-        map(l, addr + i * l->granule, 1, create(l, 1));
-    }
-    open_access(l, addr, n_handles);
-    return addr;
-}
-
-void keep_stream(lab *l, ductile_stream stream) {
-    REMEMBER(l->streams, l->n_streams, stream);
-}
-
-ductile_stream new_stream(lab *l) {
-    ductile_stream stream = NULL;
-    int code = l->ops->stream_create(l->ctx, &stream);
-    need(l, "stream_create", code);
-    if (code == DVMM_SUCCESS) {
-        keep_stream(l, stream);
-    }
-    return stream;
-}
-
-dvmm_event new_event(lab *l) {
-    dvmm_event event = NULL;
-    int code = l->ops->event_create(l->ctx, &event);
-    need(l, "event_create", code);
-    if (code == DVMM_SUCCESS) {
-        REMEMBER(l->events, l->n_events, event);
-    }
-    return event;
-}
-
-uint64_t *new_host_word(lab *l) {
-    void *memory = NULL;
-    int code = l->ops->host_alloc(l->ctx, sizeof(uint64_t), &memory);
-    need(l, "host_alloc", code);
-    if (code != DVMM_SUCCESS) {
-        static uint64_t nowhere;
-        return &nowhere;
-    }
-    REMEMBER(l->host, l->n_host, memory);
-    uint64_t *word = memory;
-    *word = 0;
-    return word;
-}
-
-void forget_handle(lab *l, dvmm_phys phys) {
-    FORGET(l->handles, l->n_handles, phys);
-}
-
-void forget_range(lab *l, ductile_addr addr) {
-    for (size_t i = 0; i < l->n_ranges; i++) {
-        if (l->ranges[i].addr == addr) {
-            l->ranges[i] = l->ranges[--l->n_ranges];
-            return;
-        }
-    }
-}
-
-void forget_stream(lab *l, ductile_stream stream) {
-    FORGET(l->streams, l->n_streams, stream);
-}
-
-void forget_event(lab *l, dvmm_event event) {
-    FORGET(l->events, l->n_events, event);
-}
-
-void forget_host(lab *l, void *memory) {
-    FORGET(l->host, l->n_host, memory);
+const char *capture_word(lab *l, ductile_stream stream) {
+    static const char *const known[] = {"none", "active", "broken"};
+    dvmm_capture_status status = DVMM_CAPTURE_NONE;
+    int code = CALL(l, capture_status, stream, &status);
+    return code != DVMM_SUCCESS                 ? dvmm_code_name(code)
+           : (unsigned)status < COUNT_OF(known) ? known[status]
+                                                : "unknown";
 }
 
 /* ---- Another thread ------------------------------------------------------------------------ */

@@ -1,26 +1,36 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Runs rows in child processes, because a row may lose its context, die or never end. The parent
- * never touches the driver, so it can fork as often as it likes. Children send one line a row
- * through a pipe; what the parent misses at the end tells which row went wrong.
+ * never touches the driver, so it can fork as often as it likes. Children leave one line a row in
+ * memory that both see; what the parent misses at the end tells which row went wrong.
  */
 #include "tests/conformance/conformance_lab.h"
 #include "vmm/cuda/open.h"
 #include "vmm/driver/open_virtual.h"
 
 #include <fnmatch.h>
-#include <poll.h>
 #include <signal.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 enum {
     LINE_BYTES = 2 * LAB_TEXT + 128,
+    MOST_LINES = 400,
     SECONDS_PER_ROW = 60, /* a first context takes seconds; no row needs one */
     EXIT_CANNOT_OPEN = 3, /* the device; the line says why                   */
-    EXIT_DEVICE_LOST = 4  /* after the last line sent                        */
+    EXIT_DEVICE_LOST = 4, /* after the last line                             */
+    IN_CHILD = -2         /* in place of a status                            */
 };
+
+typedef struct written {
+    size_t n;
+    char lines[MOST_LINES][LINE_BYTES];
+} written;
+
+static written *shared; /* with the child */
 
 /* ---- The child ----------------------------------------------------------------------------- */
 
@@ -34,12 +44,14 @@ static ductile_status open_device(const conformance_device *device, dvmm_driver 
     return status;
 }
 
-static void run_row(dvmm_driver *driver, const conformance_row *row, FILE *out) {
+static void run_row(dvmm_driver *driver, const conformance_row *row) {
     static lab l;
+    (void)alarm(SECONDS_PER_ROW);
     lab_init(&l, driver);
-    row->run(&l, row);
-    (void)fprintf(out, "%s | %s | %s\n", row->name, l.codes, l.state);
-    (void)fflush(out);
+    lab_run_row(&l, row);
+    (void)snprintf(shared->lines[shared->n], LINE_BYTES, "%s | %s | %s", row->name, l.codes,
+                   l.state);
+    shared->n++;
     lab_clean(&l);
 }
 
@@ -49,14 +61,14 @@ static bool device_is_lost(dvmm_driver *driver) {
     return ops->context_sync(ctx) != DVMM_SUCCESS;
 }
 
-static int run_rows(const conformance_device *device, size_t begin, size_t end, FILE *out) {
+static int run_rows(const conformance_device *device, size_t begin, size_t end) {
     char reason[256] = "";
     dvmm_driver *driver = NULL;
     if (open_device(device, &driver, reason, sizeof(reason)) != DUCTILE_OK) {
         return EXIT_CANNOT_OPEN;
     }
     for (size_t i = begin; i < end; i++) {
-        run_row(driver, conformance_row_at(i), out);
+        run_row(driver, conformance_row_at(i));
         if (device_is_lost(driver)) {
             return EXIT_DEVICE_LOST;
         }
@@ -65,96 +77,29 @@ static int run_rows(const conformance_device *device, size_t begin, size_t end, 
     return 0;
 }
 
-/* ---- The parent's side of a child ---------------------------------------------------------- */
-
-typedef struct child {
-    pid_t pid;
-    int pipe;
-    char text[LINE_BYTES]; /* read and not yet used */
-    size_t length;
-} child;
-
-/* Takes the first line out of the text. */
-static bool take_line(child *c, char *line) {
-    char *end = memchr(c->text, '\n', c->length);
-    if (end == NULL) {
-        return false;
-    }
-    size_t n = (size_t)(end - c->text);
-    memcpy(line, c->text, n);
-    line[n] = '\0';
-    c->length -= n + 1;
-    memmove(c->text, end + 1, c->length);
-    return true;
-}
-
-typedef enum reading { READ_LINE, READ_END, READ_TIMEOUT } reading;
-
-static reading read_line(child *c, char *line) {
-    while (!take_line(c, line)) {
-        struct pollfd ready = {.fd = c->pipe, .events = POLLIN};
-        if (poll(&ready, 1, SECONDS_PER_ROW * 1000) <= 0) {
-            return READ_TIMEOUT;
-        }
-        ssize_t n =
-            c->length < LINE_BYTES ? read(c->pipe, c->text + c->length, LINE_BYTES - c->length) : 0;
-        if (n <= 0) {
-            return READ_END;
-        }
-        c->length += (size_t)n;
-    }
-    return READ_LINE;
-}
-
-/* Forks; in the child does the work and never returns. */
-static bool start_child(child *c, int (*work)(FILE *out, const void *argument),
-                        const void *argument) {
-    int ends[2];
-    memset(c, 0, sizeof(*c));
-    if (pipe(ends) != 0) {
-        return false;
-    }
-    (void)fflush(NULL);
-    c->pid = fork();
-    if (c->pid == 0) {
-        (void)close(ends[0]);
-        FILE *out = fdopen(ends[1], "w");
-        int code = out != NULL ? work(out, argument) : 1;
-        if (out != NULL) {
-            (void)fflush(out);
-        }
-        _exit(code);
-    }
-    (void)close(ends[1]);
-    c->pipe = ends[0];
-    return c->pid > 0;
-}
-
-static int end_child(child *c, bool kill_it) {
-    int status = 0;
-    if (kill_it) {
-        (void)kill(c->pid, SIGKILL);
-    }
-    (void)waitpid(c->pid, &status, 0);
-    (void)close(c->pipe);
-    return status;
-}
-
 /* ---- Rows ---------------------------------------------------------------------------------- */
 
-typedef struct batch {
-    const conformance_device *device;
-    size_t begin;
-    size_t end;
-} batch;
-
-static int run_batch_in_child(FILE *out, const void *argument) {
-    const batch *b = argument;
-    return run_rows(b->device, b->begin, b->end, out);
+/* In the child; the parent goes on with its status. */
+static int begin_child(void) {
+    if (shared == NULL) {
+        shared =
+            mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+        if (shared == MAP_FAILED) {
+            abort();
+        }
+    }
+    shared->n = 0;
+    (void)fflush(NULL);
+    pid_t child = fork();
+    int status = -1;
+    if (child > 0) {
+        (void)waitpid(child, &status, 0);
+    }
+    return child == 0 ? IN_CHILD : status;
 }
 
-static void say_what_happened(const conformance_row *row, bool hung, int status, char *line) {
-    if (hung) {
+static void say_what_happened(const conformance_row *row, int status, char *line) {
+    if (WIFSIGNALED(status) && WTERMSIG(status) == SIGALRM) {
         (void)snprintf(line, LINE_BYTES, "%s | hung |", row->name);
     } else if (WIFSIGNALED(status)) {
         (void)snprintf(line, LINE_BYTES, "%s | died %d |", row->name, WTERMSIG(status));
@@ -164,22 +109,21 @@ static void say_what_happened(const conformance_row *row, bool hung, int status,
 }
 
 /* Returns the index after the last row that has given its line. */
-static size_t run_batch(const batch *b, conformance_line_fn give, void *user) {
+static size_t run_batch(const conformance_device *device, size_t begin, size_t end,
+                        conformance_line_fn give, void *user) {
     char line[LINE_BYTES];
-    child c;
-    if (!start_child(&c, run_batch_in_child, b)) {
-        return b->end;
+    int status = begin_child();
+    if (status == IN_CHILD) {
+        _exit(run_rows(device, begin, end));
     }
-    size_t next = b->begin;
-    reading r = READ_LINE;
-    while (next < b->end && (r = read_line(&c, line)) == READ_LINE) {
-        give(user, conformance_row_at(next++), line);
+    size_t next = begin;
+    for (size_t i = 0; i < shared->n; i++) {
+        give(user, conformance_row_at(next++), shared->lines[i]);
     }
-    int status = end_child(&c, r == READ_TIMEOUT);
     bool lost_before = WIFEXITED(status) && WEXITSTATUS(status) == EXIT_DEVICE_LOST;
-    if (next < b->end && !lost_before) {
+    if (next < end && !lost_before) {
         const conformance_row *row = conformance_row_at(next++);
-        say_what_happened(row, r == READ_TIMEOUT, status, line);
+        say_what_happened(row, status, line);
         give(user, row, line);
     }
     return next;
@@ -200,8 +144,7 @@ static size_t end_of_batch(size_t begin) {
 static size_t run_all(const conformance_device *device, conformance_line_fn line, void *user) {
     size_t i = 0;
     while (conformance_row_at(i) != NULL) {
-        batch b = {device, i, end_of_batch(i)};
-        i = run_batch(&b, line, user);
+        i = run_batch(device, i, end_of_batch(i), line, user);
     }
     return i;
 }
@@ -214,8 +157,7 @@ size_t conformance_run(const conformance_device *device, const char *only, confo
     size_t n_run = 0;
     for (size_t i = 0; conformance_row_at(i) != NULL; i++) {
         if (fnmatch(only, conformance_row_at(i)->name, 0) == 0) {
-            batch b = {device, i, i + 1};
-            (void)run_batch(&b, line, user);
+            (void)run_batch(device, i, i + 1, line, user);
             n_run++;
         }
     }
@@ -224,33 +166,27 @@ size_t conformance_run(const conformance_device *device, const char *only, confo
 
 /* ---- Is there a device? -------------------------------------------------------------------- */
 
-static int open_in_child(FILE *out, const void *argument) {
-    const conformance_device *device = argument;
-    char reason[512] = "";
+static int open_in_child(const conformance_device *device) {
+    char *reason = shared->lines[0];
     dvmm_driver *driver = NULL;
-    ductile_status status = open_device(device, &driver, reason, sizeof(reason));
+    (void)alarm(SECONDS_PER_ROW);
+    ductile_status status = open_device(device, &driver, reason, LINE_BYTES);
     if (status == DUCTILE_OK) {
         const dvmm_caps *caps = dvmm_get_caps(driver);
-        (void)snprintf(reason, sizeof(reason), "%s, driver %s", caps->name, caps->driver_version);
+        (void)snprintf(reason, LINE_BYTES, "%s, driver %s", caps->name, caps->driver_version);
         dvmm_close(driver);
     }
-    (void)fprintf(out, "%s\n", reason);
     return (int)status;
 }
 
 ductile_status conformance_find(const conformance_device *device, char *reason, size_t size) {
-    char line[LINE_BYTES] = "the child that opens the device could not be started";
-    child c;
-    if (!start_child(&c, open_in_child, device)) {
-        (void)snprintf(reason, size, "%s", line);
-        return DUCTILE_ERR_DRIVER;
+    int status = begin_child();
+    if (status == IN_CHILD) {
+        _exit(open_in_child(device));
     }
-    reading r = read_line(&c, line);
-    if (r != READ_LINE) {
-        (void)snprintf(line, sizeof(line), "opening the device %s",
-                       r == READ_TIMEOUT ? "never ends" : "ends the process");
-    }
-    (void)snprintf(reason, size, "%s", line);
-    int status = end_child(&c, r == READ_TIMEOUT);
-    return WIFEXITED(status) ? (ductile_status)WEXITSTATUS(status) : DUCTILE_ERR_DRIVER;
+    bool has_ended = WIFEXITED(status);
+    (void)snprintf(reason, size, "%s",
+                   has_ended ? shared->lines[0]
+                             : "opening the device ends the process, or never ends");
+    return has_ended ? (ductile_status)WEXITSTATUS(status) : DUCTILE_ERR_DRIVER;
 }

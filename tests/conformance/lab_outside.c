@@ -1,7 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Calls beside the seam. Declarations of the driver's interface are our own, compared with cuda.h
- * where the compiler finds one. */
-#include "tests/conformance/lab_outside.h"
+/*
+ * What rows need and the seam has no call for: host functions, graphs that are launched, blocking
+ * streams, other contexts of the device. On hardware these are calls of the driver library itself,
+ * on the virtual GPU its own equal, where it has one. Declarations of the driver's interface are
+ * our own, compared with cuda.h where the compiler finds one.
+ */
+#include "tests/conformance/conformance_words.h"
 
 #include <ductile_virtual.h>
 
@@ -144,19 +148,22 @@ static void wait_for_word(void *user) {
     }
 }
 
-void hold_by_host_function(lab *l, ductile_stream stream, uint64_t *word) {
+/* "host_function s w": later work of the stream waits for a host function, which ends once the word
+ * is 1. The virtual GPU has no host functions: there the stream waits for the word. */
+DOES(host_function) {
     if (!is_outside(l)) {
-        need(l, "wait_value", CALL(l, stream_wait_value, stream, word, 1));
+        need(l, "wait_value", CALL(l, stream_wait_value, P(1), P(2), 1));
         return;
     }
     enter_primary(l);
-    need(l, "launch_host", OUT(launch_host, stream, wait_for_word, word));
+    need(l, "launch_host", OUT(launch_host, P(1), wait_for_word, P(2)));
     leave_primary(l);
 }
 
 /* ---- Streams ------------------------------------------------------------------------------- */
 
-ductile_stream new_blocking_stream(lab *l) {
+/* A stream that the legacy default stream waits for, and that waits for it. */
+DOES(blocking) {
     ductile_stream stream = NULL;
     if (is_outside(l)) {
         enter_primary(l);
@@ -165,10 +172,10 @@ ductile_stream new_blocking_stream(lab *l) {
     } else if (ductile_virtual_stream_create_blocking(virtual_gpu(l), &stream) != DUCTILE_OK) {
         note(l, "setup stream_create");
     }
+    *out = (uint64_t)(uintptr_t)stream;
     if (stream != NULL) {
-        keep_stream(l, stream);
+        remember(l, A_STREAM, *out, 0);
     }
-    return stream;
 }
 
 /* ---- Graphs -------------------------------------------------------------------------------- */
@@ -184,32 +191,34 @@ static void *graph_of_driver(lab *l, ductile_stream stream) {
     return made;
 }
 
-void *end_capture_as_graph(lab *l, ductile_stream stream) {
+/* "x = graph s": the capture of the stream ends in a graph that can be launched. */
+DOES(graph) {
     ductile_virtual_graph *graph = NULL;
     if (is_outside(l)) {
-        return graph_of_driver(l, stream);
+        *out = (uint64_t)(uintptr_t)graph_of_driver(l, P(1));
+        return;
     }
-    if (ductile_virtual_capture_end(virtual_gpu(l), stream, &graph) != DUCTILE_OK) {
+    if (ductile_virtual_capture_end(virtual_gpu(l), P(1), &graph) != DUCTILE_OK) {
         note(l, "setup capture_end");
     }
-    return graph;
+    *out = (uint64_t)(uintptr_t)graph;
 }
 
-void launch_graph(lab *l, void *graph, ductile_stream stream) {
+DOES(launch) {
     if (is_outside(l)) {
         enter_primary(l);
-        need(l, "graph_launch", OUT(graph_launch, graph, stream));
+        need(l, "graph_launch", OUT(graph_launch, P(1), P(2)));
         leave_primary(l);
-    } else if (ductile_virtual_graph_launch(graph, stream) != DUCTILE_OK) {
+    } else if (ductile_virtual_graph_launch(P(1), P(2)) != DUCTILE_OK) {
         note(l, "setup graph_launch");
     }
 }
 
-void destroy_graph(lab *l, void *graph) {
+DOES(drop_graph) {
     if (is_outside(l)) {
-        need(l, "exec_destroy", OUT(exec_destroy, graph));
+        need(l, "exec_destroy", OUT(exec_destroy, P(1)));
     } else {
-        ductile_virtual_graph_destroy(graph);
+        ductile_virtual_graph_destroy(P(1));
     }
 }
 
@@ -249,19 +258,21 @@ static void open_green(lab *l, elsewhere *e) {
     e->context = made;
 }
 
-elsewhere open_elsewhere(lab *l, bool is_green) {
-    elsewhere e = {NULL, NULL, NULL};
+/* "x = open_elsewhere green", or own: the context's stream. */
+DOES(open_elsewhere) {
+    l->elsewhere = (elsewhere){NULL, NULL, NULL};
     if (!is_outside(l)) {
         note(l, "setup: there is one context");
-    } else if (is_green) {
-        open_green(l, &e);
+    } else if (has_word(w, "green")) {
+        open_green(l, &l->elsewhere);
     } else {
-        open_own(l, &e);
+        open_own(l, &l->elsewhere);
     }
-    return e;
+    *out = (uint64_t)(uintptr_t)l->elsewhere.stream;
 }
 
-void close_elsewhere(lab *l, const elsewhere *e) {
+void lab_leave_elsewhere(lab *l) {
+    const elsewhere *e = &l->elsewhere;
     if (e->stream == NULL) {
         return;
     }
@@ -275,15 +286,17 @@ void close_elsewhere(lab *l, const elsewhere *e) {
     }
 }
 
-void hold_elsewhere(lab *l, const elsewhere *e, uint64_t *word) {
+DOES(hold_elsewhere) {
+    const elsewhere *e = &l->elsewhere;
     if (e->stream != NULL) {
         enter(l, e->context);
-        need(l, "launch_host", OUT(launch_host, e->stream, wait_for_word, word));
+        need(l, "launch_host", OUT(launch_host, e->stream, wait_for_word, P(1)));
         leave(l);
     }
 }
 
-void begin_capture_elsewhere(lab *l, const elsewhere *e) {
+DOES(begin_elsewhere) {
+    const elsewhere *e = &l->elsewhere;
     if (e->stream != NULL) {
         enter(l, e->context);
         need(l, "capture_begin", OUT(capture_begin, e->stream, DVMM_CAPTURE_GLOBAL));
@@ -291,7 +304,8 @@ void begin_capture_elsewhere(lab *l, const elsewhere *e) {
     }
 }
 
-int end_capture_elsewhere(lab *l, const elsewhere *e) {
+SAYS(end_elsewhere) {
+    const elsewhere *e = &l->elsewhere;
     dvmm_graph graph = NULL;
     if (e->stream == NULL) {
         return DVMM_NOT_FOUND;
@@ -305,18 +319,23 @@ int end_capture_elsewhere(lab *l, const elsewhere *e) {
     return code;
 }
 
-const char *context_word(lab *l, const elsewhere *e) {
-    static char unknown[16];
+/* Which context its stream says that it is of: "primary", "own", or "!CODE". */
+DOES(name_context) {
+    const elsewhere *e = &l->elsewhere;
     context of_stream = NULL;
     if (e->stream == NULL) {
-        return "none";
+        note(l, "context=none");
+        return;
     }
     int code = OUT(stream_context, e->stream, &of_stream);
     context primary = primary_of(l);
     need(l, "release", OUT(context_release, l->ordinal));
-    (void)snprintf(unknown, sizeof(unknown), "!%d", code);
     if (code != DVMM_SUCCESS) {
-        return unknown;
+        note(l, "context=!%d", code);
+        return;
     }
-    return of_stream == primary ? "primary" : of_stream == e->context ? "own" : "another";
+    note(l, "context=%s",
+         of_stream == primary      ? "primary"
+         : of_stream == e->context ? "own"
+                                   : "another");
 }

@@ -11,20 +11,15 @@
  * Prints one figure a line. Ends with 1 when anything is wrong; 77 without a device, or with a
  * driver that has no checkpoint (570 has it).
  */
-#include "tests/support/command.h"
-#include "tests/support/complain.h"
-#include "tests/support/painter.h"
+#include "tests/support/cpu_time.h"
+#include "tests/support/in_child.h"
 #include "tests/support/program_device.h"
 #include "vmm/base/align.h"
-#include "vmm/cuda/open.h"
 
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/wait.h>
-#include <time.h>
-#include <unistd.h>
 
 enum { N_BLOCKS = 20 };
 
@@ -41,8 +36,7 @@ typedef struct request {
 
 typedef struct child {
     const request *request;
-    dvmm_driver *driver;
-    painter painter;
+    program_device on;
     ductile_allocator *a;
     ductile_stream stream;
     canvas live[N_BLOCKS];
@@ -53,7 +47,7 @@ static const char *make_block(child *c, canvas *out, uint64_t id) {
     uint64_t size = dti_round_up(c->request->mib * DTI_MIB / (2 * N_BLOCKS) + id * 4096, 4);
     *out = (canvas){.size = size, .id = id};
     NEED_OK(ductile_alloc(c->a, size, c->stream, &out->address));
-    return paint(&c->painter, out, c->stream);
+    return paint(&c->on.painter, out, c->stream);
 }
 
 static const char *make_blocks(child *c) {
@@ -74,13 +68,10 @@ static const char *make_blocks(child *c) {
 }
 
 static const char *open_child(child *c) {
-    char reason[512];
-    if (dvmm_open_cuda(c->request->device, &c->driver, reason, sizeof reason) != DUCTILE_OK) {
-        command_skip(reason);
-    }
-    TRY(painter_open(&c->painter, c->driver, c->request->device));
-    NEED_OK(dvmm_stream_create(c->driver, &c->stream));
-    TRY(program_allocator(NULL, c->request->device, 0, &c->a));
+    c->on.device = c->request->device;
+    TRY(program_open(&c->on, NULL, 1));
+    c->stream = c->on.streams[0];
+    TRY(program_allocator(&c->on, 0, &c->a));
     return make_blocks(c);
 }
 
@@ -102,30 +93,24 @@ static const char *wait_for_parent(const child *c) {
 
 static const char *wake(child *c) {
     const ductile_sleep_request all = {.struct_size = sizeof all, .all = 1};
-    uint64_t mismatches = 0;
     NEED_OK(ductile_resume_set(c->a, &all, NULL));
     for (size_t i = 0; i < N_BLOCKS; i++) {
-        TRY(look(&c->painter, &c->live[i], c->stream));
-        TRY(look(&c->painter, &c->kept[i], c->stream));
+        TRY(look(&c->on.painter, &c->live[i], c->stream));
+        TRY(look(&c->on.painter, &c->kept[i], c->stream));
     }
-    TRY(painter_mismatches(&c->painter, &mismatches));
-    NEED(mismatches == 0, "%llu words differ after the restore", (unsigned long long)mismatches);
-    return NULL;
+    return program_is_unspoilt(&c->on.painter);
 }
 
 /* The allocator goes on as if nothing had happened. */
 static const char *go_on(child *c) {
-    char report[256] = "";
     canvas large = {.size = 900 * DTI_MIB, .id = 999};
     uint64_t released = 0;
-    uint64_t mismatches = 0;
-    NEED(ductile_check(c->a, report, sizeof report) == DUCTILE_OK, "%s", report);
-    NEED_OK(ductile_alloc(c->a, large.size, c->stream, &large.address));
-    TRY(paint(&c->painter, &large, c->stream));
-    TRY(look(&c->painter, &large, c->stream));
-    TRY(painter_mismatches(&c->painter, &mismatches));
-    NEED(mismatches == 0, "new memory does not hold what was written");
-    NEED_OK(ductile_free(c->a, large.address));
+    TRY(program_is_sound(c->a));
+    TRY(program_take(&c->on, c->a, &large, c->stream));
+    NEED(large.address != 0, "no new memory");
+    TRY(look(&c->on.painter, &large, c->stream));
+    TRY(program_is_unspoilt(&c->on.painter));
+    TRY(program_give(&c->on, c->a, &large));
     for (size_t i = 0; i < N_BLOCKS; i++) {
         NEED_OK(ductile_free(c->a, c->live[i].address));
         NEED_OK(ductile_free(c->a, c->kept[i].address));
@@ -141,7 +126,7 @@ static const char *run_child(const request *r) {
     child c = {.request = r};
     TRY(open_child(&c));
     TRY(fall_asleep(&c));
-    NEED_OK(dvmm_context_sync(c.driver));
+    NEED_OK(dvmm_context_sync(c.on.driver));
     TRY(wait_for_parent(&c));
     TRY(wake(&c));
     return go_on(&c);
@@ -214,18 +199,12 @@ static const char *start_child(const request *r, const char *what, kin *out) {
     return NULL;
 }
 
-static uint64_t now_ms(void) {
-    struct timespec t;
-    (void)clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
-}
-
 static const char *timed(process_fn call, int pid, const char *what, const char *name) {
     char line[96];
-    uint64_t start = now_ms();
+    uint64_t start = wall_ns();
     int code = call(pid, NULL);
     (void)snprintf(line, sizeof line, "%s asleep: %s, ms", what, name);
-    command_figure(line, now_ms() - start);
+    command_figure(line, (wall_ns() - start) / 1000000);
     NEED(code == 0, "%s of a process with %s asleep: the driver says %d", name, what, code);
     return NULL;
 }
@@ -238,14 +217,13 @@ static const char *checkpoint_child(const checkpoint_calls *calls, const kin *k,
 }
 
 static const char *end_child(const kin *k) {
-    int status = 0;
     (void)close(k->to);
     (void)close(k->from);
-    NEED(waitpid(k->pid, &status, 0) == k->pid && WIFEXITED(status), "the child did not end");
-    if (WEXITSTATUS(status) == COMMAND_SKIPPED) {
+    int status = exit_status_of(k->pid);
+    if (status == COMMAND_SKIPPED) {
         command_skip("the child has no device");
     }
-    NEED(WEXITSTATUS(status) == 0, "the child ended with %d", WEXITSTATUS(status));
+    NEED(status == 0, "the child ended with %d", status);
     return NULL;
 }
 

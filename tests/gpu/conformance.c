@@ -9,11 +9,9 @@
  * being named as deliberate ends the program with 1. No device: one line, and 77.
  */
 #include "tests/conformance/conformance.h"
+#include "tests/support/command.h"
 
-#include <stdlib.h>
 #include <string.h>
-
-enum { EXIT_NO_DEVICE = 77 };
 
 typedef struct request {
     conformance_device device;
@@ -26,45 +24,6 @@ typedef struct counts {
     golden_lines *golden; /* NULL: print everything */
     size_t same, deliberate, different, missing;
 } counts;
-
-/* ---- The command line ---------------------------------------------------------------------- */
-
-static bool take_value(int argc, char **argv, int *i, const char **out) {
-    bool is_there = *i + 1 < argc && strncmp(argv[*i + 1], "--", 2) != 0;
-    if (is_there) {
-        *out = argv[++*i];
-    }
-    return is_there;
-}
-
-static bool parse_option(request *r, int argc, char **argv, int *i) {
-    const char *value = NULL;
-    if (strcmp(argv[*i], "--virtual") == 0) {
-        r->device.is_virtual = true;
-    } else if (strcmp(argv[*i], "--list") == 0) {
-        r->list = true;
-    } else if (strcmp(argv[*i], "--compare") == 0) {
-        r->compare = take_value(argc, argv, i, &value) ? value : golden_default_path();
-    } else if (strcmp(argv[*i], "--row") == 0) {
-        return take_value(argc, argv, i, &r->only);
-    } else if (strcmp(argv[*i], "--device") == 0 && take_value(argc, argv, i, &value)) {
-        r->device.ordinal = atoi(value);
-    } else {
-        return false;
-    }
-    return true;
-}
-
-static bool parse(request *r, int argc, char **argv) {
-    for (int i = 1; i < argc; i++) {
-        if (!parse_option(r, argc, argv, &i)) {
-            (void)fprintf(stderr, "conformance: %s: unknown option, or its value is missing\n",
-                          argv[i]);
-            return false;
-        }
-    }
-    return true;
-}
 
 /* ---- Lines --------------------------------------------------------------------------------- */
 
@@ -120,20 +79,25 @@ int main(int argc, char **argv) {
     request r = {.compare = NULL};
     counts t = {.golden = NULL};
     char reason[512];
-    if (!parse(&r, argc, argv)) {
-        return 2;
-    }
+    const command_option options[] = {
+        {"--virtual", .flag = &r.device.is_virtual},
+        {"--device", .device = &r.device.ordinal},
+        {"--row", .text = &r.only, .placeholder = "PATTERN"},
+        {"--compare", .text = &r.compare, .placeholder = "[FILE]",
+         .otherwise = golden_default_path()},
+        {"--list", .flag = &r.list},
+    };
+    command_read("conformance", options, sizeof options / sizeof *options, argc, argv);
     if (r.list) {
         return list_rows();
     }
     if (conformance_find(&r.device, reason, sizeof(reason)) != DUCTILE_OK) {
-        (void)fprintf(stderr, "conformance: skipped: %s\n", reason);
-        return EXIT_NO_DEVICE;
+        command_skip(reason);
     }
     (void)printf("# %s\n", reason);
     if (r.compare != NULL && (t.golden = golden_read(r.compare)) == NULL) {
         (void)fprintf(stderr, "conformance: %s cannot be read\n", r.compare);
-        return 2;
+        return COMMAND_MISUSED;
     }
     int code = run(&r, &t);
     golden_free(t.golden);

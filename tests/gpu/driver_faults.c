@@ -17,11 +17,9 @@
  * Prints one figure a line. Ends with 1 when anything is wrong, and says which call and way; 77
  * without a device; 3 when it hangs.
  */
-#include "tests/support/command.h"
-#include "tests/support/complain.h"
 #include "tests/support/faulty_driver.h"
+#include "tests/support/fixture_virtual.h"
 #include "tests/support/limits.h"
-#include "tests/support/painter.h"
 #include "tests/support/program_device.h"
 #include "vmm/base/align.h"
 #include "vmm/cuda/open.h"
@@ -40,8 +38,6 @@ enum { N_STREAMS = 3, MOST_BLOCKS = 64, N_WAYS = 12, LIMIT_GRANULES = 40 };
 #define NOISE_BYTES (32 * DTI_MIB) /* what the driver may take for itself meanwhile */
 
 typedef struct request {
-    bool is_virtual;
-    int device;
     const char *options;
     uint64_t from, to, step, ways;
 } request;
@@ -53,11 +49,8 @@ typedef struct block {
 } block;
 
 typedef struct program {
-    const request *request;
-    ductile_virtual_gpu *gpu; /* NULL on CUDA */
-    dvmm_driver *driver;      /* of this program: no call of it fails */
-    painter painter;
-    ductile_stream streams[N_STREAMS];
+    request request;
+    program_device on; /* no call of its driver fails */
     uint64_t granule;
     ductile_allocator *allocator;
     block blocks[MOST_BLOCKS];
@@ -120,13 +113,13 @@ static const char *admit(program *p, ductile_addr address, uint64_t size, uint32
     NEED(p->n_blocks < MOST_BLOCKS, "the program has too many blocks");
     block *b = &p->blocks[p->n_blocks++];
     *b = (block){.canvas = {address, size, p->next_id++}, .stream = stream};
-    return paint(&p->painter, &b->canvas, p->streams[stream]);
+    return paint(&p->on.painter, &b->canvas, p->on.streams[stream]);
 }
 
 static const char *take_some(program *p, size_t n, uint64_t size, uint32_t stream) {
     for (size_t i = 0; i < n; i++) {
         ductile_addr address = 0;
-        CLEAN(ductile_alloc(p->allocator, size, p->streams[stream], &address));
+        CLEAN(ductile_alloc(p->allocator, size, p->on.streams[stream], &address));
         if (address != 0) {
             TRY(admit(p, address, size, stream));
         }
@@ -136,7 +129,7 @@ static const char *take_some(program *p, size_t n, uint64_t size, uint32_t strea
 
 static const char *take_dedicated(program *p, uint64_t size, uint32_t stream) {
     ductile_addr address = 0;
-    CLEAN(ductile_alloc_dedicated(p->allocator, size, p->streams[stream], &address));
+    CLEAN(ductile_alloc_dedicated(p->allocator, size, p->on.streams[stream], &address));
     return address != 0 ? admit(p, address, size, stream) : NULL;
 }
 
@@ -169,7 +162,7 @@ static const char *give_all(program *p) {
 
 static const char *sync_all(const program *p) {
     for (size_t i = 0; i < N_STREAMS; i++) {
-        NEED_OK(dvmm_stream_sync(p->driver, p->streams[i]));
+        NEED_OK(dvmm_stream_sync(p->on.driver, p->on.streams[i]));
     }
     return NULL;
 }
@@ -177,13 +170,13 @@ static const char *sync_all(const program *p) {
 /* Looks at the block on another stream, in order, and records that, or joins where it cannot. */
 static const char *use_elsewhere(program *p, size_t i, uint32_t other) {
     const block *b = &p->blocks[i];
-    NEED_OK(dvmm_stream_sync(p->driver, p->streams[b->stream]));
-    TRY(look(&p->painter, &b->canvas, p->streams[other]));
+    NEED_OK(dvmm_stream_sync(p->on.driver, p->on.streams[b->stream]));
+    TRY(look(&p->on.painter, &b->canvas, p->on.streams[other]));
     ductile_status status =
-        ductile_record_stream(p->allocator, b->canvas.address, p->streams[other]);
+        ductile_record_stream(p->allocator, b->canvas.address, p->on.streams[other]);
     TRY(clean("ductile_record_stream", status));
     if (status != DUCTILE_OK) {
-        NEED_OK(dvmm_stream_sync(p->driver, p->streams[other]));
+        NEED_OK(dvmm_stream_sync(p->on.driver, p->on.streams[other]));
     }
     return NULL;
 }
@@ -192,14 +185,10 @@ static const char *look_at_all(program *p) {
     TRY(sync_all(p));
     for (size_t i = 0; i < p->n_blocks; i++) {
         if (!p->blocks[i].is_paused) {
-            TRY(look(&p->painter, &p->blocks[i].canvas, p->streams[p->blocks[i].stream]));
+            TRY(look(&p->on.painter, &p->blocks[i].canvas, p->on.streams[p->blocks[i].stream]));
         }
     }
-    uint64_t mismatches = 0;
-    TRY(painter_mismatches(&p->painter, &mismatches));
-    NEED(mismatches == 0, "%llu places of live blocks were overwritten",
-         (unsigned long long)mismatches);
-    return NULL;
+    return program_is_unspoilt(&p->on.painter);
 }
 
 /* ---- The scenario --------------------------------------------------------------------------- */
@@ -240,7 +229,7 @@ static const char *limits_and_trims(program *p) {
     TRY(give_alternate(p));
     ductile_addr none = 0;
     ductile_status status =
-        ductile_alloc(p->allocator, 2 * LIMIT_GRANULES * p->granule, p->streams[0], &none);
+        ductile_alloc(p->allocator, 2 * LIMIT_GRANULES * p->granule, p->on.streams[0], &none);
     NEED(status != DUCTILE_OK, "more than the limit was handed out");
     CLEAN(ductile_trim(p->allocator, NULL, 0, NULL));
     return NULL;
@@ -278,19 +267,19 @@ static const char *note_paused(program *p) {
 
 /* The graph is not kept. A fault may break its capture. */
 static const char *capture(program *p) {
-    ductile_stream stream = p->streams[1];
+    ductile_stream stream = p->on.streams[1];
     ductile_status status = ductile_pool_begin(p->allocator, GRAPH, NULL, NULL);
     TRY(clean("ductile_pool_begin", status));
     if (status != DUCTILE_OK) {
         return NULL;
     }
-    NEED_OK(dvmm_capture_begin(p->driver, stream, DVMM_CAPTURE_GLOBAL));
+    NEED_OK(dvmm_capture_begin(p->on.driver, stream, DVMM_CAPTURE_GLOBAL));
     ductile_addr a = 0;
     ductile_addr b = 0;
     ductile_status first = ductile_alloc(p->allocator, 3 * p->granule, stream, &a);
     ductile_status freed = a != 0 ? ductile_free(p->allocator, a) : DUCTILE_OK;
     ductile_status second = ductile_alloc(p->allocator, 9000, stream, &b);
-    TRY(clean("the end of a capture", dvmm_capture_end(p->driver, stream)));
+    TRY(clean("the end of a capture", dvmm_capture_end(p->on.driver, stream)));
     TRY(clean("ductile_alloc", first));
     TRY(clean("ductile_free", freed));
     TRY(clean("ductile_alloc", second));
@@ -322,7 +311,7 @@ static const char *end_of_a_stream(program *p) {
             TRY(give(p, i));
         }
     }
-    CLEAN(ductile_stream_done(p->allocator, p->streams[2]));
+    CLEAN(ductile_stream_done(p->allocator, p->on.streams[2]));
     TRY(take_some(p, 2, 3 * p->granule, 1));
     CLEAN(ductile_trim(p->allocator, NULL, 0, NULL));
     return NULL;
@@ -343,10 +332,8 @@ static const char *play(program *p) {
 /* ---- After the fault ------------------------------------------------------------------------ */
 
 static const char *statistics_agree(program *p) {
-    char report[256] = "";
-    ductile_stats s = {.struct_size = sizeof s};
-    NEED(ductile_check(p->allocator, report, sizeof report) == DUCTILE_OK, "check: %s", report);
-    NEED_OK(ductile_get_stats(p->allocator, NULL, &s));
+    TRY(program_is_sound(p->allocator));
+    ductile_stats s = fixture_stats(p->allocator);
     NEED(s.reserved_bytes == s.allocated_bytes + s.free_bytes + s.pending_bytes + s.cached_bytes +
                                  s.quarantined_bytes,
          "the statistics do not add up");
@@ -375,20 +362,18 @@ static const char *mend(program *p) {
  */
 static bool is_there_room(const program *p, const ductile_stats *s) {
     uint64_t free_bytes = 0;
-    uint64_t total = 0;
-    bool is_known = dvmm_mem_info(p->driver, &free_bytes, &total) == DUCTILE_OK;
+    bool is_known = program_free_bytes(p->on.driver, &free_bytes) == NULL;
     return is_known && free_bytes >= 2 * p->granule &&
            s->reserved_bytes + 2 * p->granule <= LIMIT_GRANULES * p->granule;
 }
 
 static const char *serves_again(program *p) {
     ductile_addr address = 0;
-    ductile_stats s = {.struct_size = sizeof s};
     NEED_OK(ductile_trim(p->allocator, NULL, 0, NULL));
-    NEED_OK(ductile_get_stats(p->allocator, NULL, &s));
+    ductile_stats s = fixture_stats(p->allocator);
     p->quarantined_runs += s.quarantined_bytes > 0;
     bool has_room = is_there_room(p, &s);
-    ductile_status status = ductile_alloc(p->allocator, 2 * p->granule, p->streams[0], &address);
+    ductile_status status = ductile_alloc(p->allocator, 2 * p->granule, p->on.streams[0], &address);
     NEED(status == DUCTILE_OK || !has_room, "a request after the fault: %s",
          ductile_status_name(status));
     return address != 0 ? admit(p, address, 2 * p->granule, 0) : NULL;
@@ -406,22 +391,22 @@ static const char *ends_empty(program *p) {
 /* Each failed call may leave one thing of a kind, which the allocator cannot know of or must not
  * touch; and where a handle is left mapped, its range stays. */
 static const char *what_is_left(program *p, uint64_t n_failures) {
-    for (int kind = 0; kind < FAULTY_N_KINDS; kind++) {
-        size_t n = faulty_count(&faulty, (faulty_kind)kind);
+    for (int kind = NO_THING + 1; kind < N_THING_KINDS; kind++) {
+        size_t n = things_count(&faulty.left, (thing_kind)kind);
         p->left += n;
         NEED(n <= n_failures, "%zu of the kind %s are left after %llu failed calls", n,
-             faulty_kind_name((faulty_kind)kind), (unsigned long long)n_failures);
+             thing_name((thing_kind)kind), (unsigned long long)n_failures);
     }
-    NEED(!faulty.has_overflowed, "the list of what exists is too short");
-    return faulty_clean_up(&faulty, p->driver);
+    NEED(!faulty.left.has_overflowed, "the list of what exists is too short");
+    return faulty_clean_up(&faulty, p->on.driver);
 }
 
 static const char *device_has_its_memory(program *p) {
     uint64_t free_bytes = 0;
-    uint64_t total = 0;
-    NEED_OK(dvmm_mem_info(p->driver, &free_bytes, &total));
+    TRY(program_free_bytes(p->on.driver, &free_bytes));
     p->least_free = dti_min(p->least_free, free_bytes);
-    NEED(p->free_before == 0 || free_bytes + (p->gpu != NULL ? 0 : NOISE_BYTES) >= p->free_before,
+    NEED(p->free_before == 0 ||
+             free_bytes + (p->on.gpu != NULL ? 0 : NOISE_BYTES) >= p->free_before,
          "%llu bytes of the device did not come back",
          (unsigned long long)(p->free_before - free_bytes));
     return NULL;
@@ -429,34 +414,11 @@ static const char *device_has_its_memory(program *p) {
 
 /* ---- One run -------------------------------------------------------------------------------- */
 
-static const char *make_streams(program *p) {
-    for (size_t i = 0; i < N_STREAMS; i++) {
-        NEED_OK(dvmm_stream_create(p->driver, &p->streams[i]));
-    }
-    return NULL;
-}
-
-static const char *end_streams(program *p) {
-    for (size_t i = 0; i < N_STREAMS; i++) {
-        NEED_OK(dvmm_stream_destroy(p->driver, p->streams[i]));
-    }
-    return NULL;
-}
-
 /* With the limit, and the options of the command line. */
 static ductile_status make_allocator(program *p) {
-    ductile_options o;
-    ductile_options_init(&o);
-    o.driver = p->gpu != NULL ? DUCTILE_DRIVER_VIRTUAL : DUCTILE_DRIVER_CUDA;
-    o.virtual_gpu = p->gpu;
-    o.device = p->request->device;
-    o.limit_bytes = LIMIT_GRANULES * p->granule;
-    char message[256] = "";
-    if (ductile_options_parse(&o, p->request->options, message, sizeof message) != DUCTILE_OK) {
-        command_refuse(message);
-    }
     wraps_next = true;
-    ductile_status status = ductile_create(&p->allocator, &o);
+    ductile_status status =
+        program_create(&p->on, LIMIT_GRANULES * p->granule, p->request.options, &p->allocator);
     wraps_next = false;
     return status;
 }
@@ -483,7 +445,7 @@ static const char *run_once(program *p, const faulty_plan *plan, uint64_t *n_cal
     p->runs++;
     memset(&faulty, 0, sizeof faulty);
     faulty.plan = *plan;
-    TRY(make_streams(p));
+    TRY(program_add_streams(&p->on, N_STREAMS));
     ductile_status made = make_allocator(p);
     TRY(clean("ductile_create", made));
     p->refused_creates += made != DUCTILE_OK;
@@ -493,7 +455,7 @@ static const char *run_once(program *p, const faulty_plan *plan, uint64_t *n_cal
     }
     *n_calls = faulty.n_calls;
     TRY(what_is_left(p, faulty.n_failures));
-    TRY(end_streams(p));
+    TRY(program_end_streams(&p->on));
     return device_has_its_memory(p);
 }
 
@@ -518,14 +480,13 @@ static const char *fail_one(program *p, uint64_t nth, uint64_t way) {
 }
 
 static const char *sweep(program *p) {
-    const request *r = p->request;
+    const request *r = &p->request;
     const faulty_plan none = {.nth = 0};
     uint64_t n_calls = 0;
     TRY(run_once(p, &none, &n_calls)); /* the driver warms up */
     TRY(run_once(p, &none, &n_calls));
     NEED(p->left == 0, "something is left without a fault");
-    uint64_t total = 0;
-    NEED_OK(dvmm_mem_info(p->driver, &p->free_before, &total));
+    TRY(program_free_bytes(p->on.driver, &p->free_before));
     command_figure("calls of the program", n_calls);
     uint64_t last = dti_min(r->to, n_calls);
     for (uint64_t nth = r->from; nth <= last; nth += r->step) {
@@ -546,33 +507,25 @@ static void report(const program *p) {
 }
 
 static const char *run(program *p) {
-    p->granule = dvmm_get_caps(p->driver)->granule_bytes;
+    ductile_virtual_options options =
+        program_options(256 * DTI_MIB, DUCTILE_SCHEDULE_LAGGING, 5, 0);
+    TRY(program_open(&p->on, &options, 0));
+    p->granule = dvmm_get_caps(p->on.driver)->granule_bytes;
     p->least_free = UINT64_MAX;
-    TRY(painter_open(&p->painter, p->driver, p->request->device));
     const char *why = sweep(p);
     report(p);
     TRY(why);
-    painter_close(&p->painter);
-    dvmm_close(p->driver);
-    return program_close_virtual(p->gpu);
+    return program_close(&p->on);
 }
 
 /* ---- The command line ----------------------------------------------------------------------- */
 
-static const char *open_device(program *p) {
-    ductile_virtual_options options;
-    ductile_virtual_options_init(&options);
-    options.capacity_bytes = 256 * DTI_MIB;
-    options.schedule = DUCTILE_SCHEDULE_LAGGING;
-    options.lag = 5;
-    return program_open(p->request->is_virtual ? &options : NULL, p->request->device, &p->gpu,
-                        &p->driver);
-}
-
-static void read_request(request *r, int argc, char **argv) {
+int main(int argc, char **argv) {
+    static program p;
+    request *r = &p.request;
+    *r = (request){.options = "", .from = 1, .to = UINT64_MAX, .step = 1, .ways = N_WAYS};
     const command_option options[] = {
-        {"--virtual", .flag = &r->is_virtual},
-        {"--device", .device = &r->device},
+        PROGRAM_OPTIONS(&p.on),
         {"--options", .text = &r->options, .placeholder = "KEY:VALUE,..."},
         {"--from", .number = &r->from},
         {"--to", .number = &r->to},
@@ -583,14 +536,6 @@ static void read_request(request *r, int argc, char **argv) {
     if (r->from == 0 || r->step == 0 || r->ways == 0 || r->ways > N_WAYS) {
         command_refuse("--from, --step and --ways count from 1, and there are 12 ways");
     }
-}
-
-int main(int argc, char **argv) {
-    static program p;
-    request r = {.options = "", .from = 1, .to = UINT64_MAX, .step = 1, .ways = N_WAYS};
-    read_request(&r, argc, argv);
-    p.request = &r;
     command_end_after(3600);
-    const char *why = open_device(&p);
-    return command_end(why == NULL ? run(&p) : why);
+    return command_end(run(&p));
 }

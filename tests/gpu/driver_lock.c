@@ -17,18 +17,14 @@
  * Prints a line for each case and turn as it goes, and then the table. Ends with 0 whatever the
  * figures are; 77 without a device; 1 when a call fails.
  */
-#include "tests/support/command.h"
-#include "tests/support/complain.h"
+#include "tests/support/cpu_time.h"
 #include "tests/support/program_device.h"
-#include "vmm/cuda/open.h"
-#include "vmm/driver/open_virtual.h"
 
 #include <pthread.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #define MIB ((uint64_t)1 << 20)
 
@@ -47,12 +43,6 @@ enum {
     GREEDY_HANDLES = 8,
     GIVEN_HANDLES = 512 /* idle ones, which the helper is to give back */
 };
-
-static uint64_t now_ns(void) {
-    struct timespec t;
-    (void)clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
 
 /* ---- A lock of our own --------------------------------------------------------------------- */
 
@@ -82,7 +72,7 @@ static void fair_acquire(void) {
     if (atomic_load(&fair.serving) == ticket) {
         return;
     }
-    for (uint64_t begin = now_ns(); now_ns() - begin < LOOK_NS;) {
+    for (uint64_t begin = wall_ns(); wall_ns() - begin < LOOK_NS;) {
         if (atomic_load(&fair.serving) == ticket) {
             return;
         }
@@ -97,18 +87,19 @@ static void fair_release(void) {
     (void)pthread_mutex_unlock(&fair.mutex);
 }
 
-static void lock_call(lock_kind kind) {
-    if (kind == LOCK_PLAIN) {
+/* Round a call, or round a request: which of the two, the kind says. */
+static void lock_round(lock_kind kind, bool is_request) {
+    if (kind == LOCK_PLAIN && !is_request) {
         (void)pthread_mutex_lock(&plain);
-    } else if (kind == LOCK_FAIR) {
+    } else if (kind == (is_request ? LOCK_FAIR_LONG : LOCK_FAIR)) {
         fair_acquire();
     }
 }
 
-static void unlock_call(lock_kind kind) {
-    if (kind == LOCK_PLAIN) {
+static void unlock_round(lock_kind kind, bool is_request) {
+    if (kind == LOCK_PLAIN && !is_request) {
         (void)pthread_mutex_unlock(&plain);
-    } else if (kind == LOCK_FAIR) {
+    } else if (kind == (is_request ? LOCK_FAIR_LONG : LOCK_FAIR)) {
         fair_release();
     }
 }
@@ -116,9 +107,9 @@ static void unlock_call(lock_kind kind) {
 /* Returns from the caller when the call fails. */
 #define LOCKED(kind, call)                                                                         \
     do {                                                                                           \
-        lock_call(kind);                                                                           \
+        lock_round(kind, false);                                                                   \
         ductile_status locked_status = (call);                                                     \
-        unlock_call(kind);                                                                         \
+        unlock_round(kind, false);                                                                 \
         NEED(locked_status == DUCTILE_OK, "%s: %s", #call, ductile_status_name(locked_status));    \
     } while (0)
 
@@ -262,8 +253,8 @@ struct lane {
     _Atomic unsigned n_requests; /* done */
     lane *other;
     pthread_barrier_t *begin; /* of two that map; NULL: there is no other */
-    uint64_t request_ns[MOST_REQUESTS];
-    uint64_t *launch_ns; /* grows */
+    double request_ns[MOST_REQUESTS];
+    double *launch_ns; /* grows */
     size_t n_launches, room;
     uint64_t create_ns, calls_ns;
     double other_done;
@@ -276,9 +267,9 @@ static const char *launch(lane *l) {
         l->launch_ns = realloc(l->launch_ns, l->room * sizeof *l->launch_ns);
         NEED(l->launch_ns != NULL, "no host memory");
     }
-    uint64_t begin = now_ns();
+    uint64_t begin = wall_ns();
     NEED_OK(dvmm_fill(l->driver, l->target, 1, 4096, l->stream));
-    l->launch_ns[l->n_launches++] = now_ns() - begin;
+    l->launch_ns[l->n_launches++] = (double)(wall_ns() - begin);
     return NULL;
 }
 
@@ -298,9 +289,9 @@ static const char *map_request(lane *l) {
     lock_kind lock = l->what->lock;
     for (unsigned i = 0; i < REQUEST_HANDLES; i++) {
         dvmm_phys *phys = &l->handles[l->n_handles];
-        uint64_t begin = now_ns();
+        uint64_t begin = wall_ns();
         TRY(obtain(l, phys));
-        l->create_ns += now_ns() - begin;
+        l->create_ns += wall_ns() - begin;
         ductile_addr at = l->range + l->n_handles++ * HANDLE_MIB * MIB;
         LOCKED(lock, dvmm_map(l->driver, at, HANDLE_MIB * MIB, *phys));
     }
@@ -311,31 +302,27 @@ static const char *map_request(lane *l) {
 
 /* With what it says to the helper, and the lock. */
 static const char *serve_request(lane *l) {
-    uint64_t begin = now_ns();
+    uint64_t begin = wall_ns();
     if (l->helper != NULL) {
         (void)atomic_fetch_add(&l->helper->inside, 1);
     }
-    if (l->what->lock == LOCK_FAIR_LONG) {
-        fair_acquire();
-    }
+    lock_round(l->what->lock, true);
     const char *why = map_request(l);
-    if (l->what->lock == LOCK_FAIR_LONG) {
-        fair_release();
-    }
+    unlock_round(l->what->lock, true);
     if (l->helper != NULL) {
         (void)atomic_fetch_sub(&l->helper->inside, 1);
     }
-    uint64_t ns = now_ns() - begin;
+    uint64_t ns = wall_ns() - begin;
     l->calls_ns += ns;
-    l->request_ns[atomic_fetch_add(&l->n_requests, 1)] = ns;
+    l->request_ns[atomic_fetch_add(&l->n_requests, 1)] = (double)ns;
     return why;
 }
 
 static const char *work_on_host(lane *l) {
-    uint64_t begin = now_ns();
-    while (now_ns() - begin < l->what->gap_us * 1000ull) {
+    uint64_t begin = wall_ns();
+    while (wall_ns() - begin < l->what->gap_us * 1000ull) {
         TRY(launch(l));
-        for (uint64_t at = now_ns(); now_ns() - at < LAUNCH_EVERY_NS;) {
+        for (uint64_t at = wall_ns(); wall_ns() - at < LAUNCH_EVERY_NS;) {
         }
     }
     return NULL;
@@ -404,13 +391,9 @@ static const char *make_and_drop(greedy *g) {
 static void *be_greedy(void *user) {
     greedy *g = user;
     while (g->why == NULL && !atomic_load(&g->ends)) {
-        if (g->what->lock == LOCK_FAIR_LONG) {
-            fair_acquire();
-        }
+        lock_round(g->what->lock, true);
         g->why = make_and_drop(g);
-        if (g->what->lock == LOCK_FAIR_LONG) {
-            fair_release();
-        }
+        unlock_round(g->what->lock, true);
         g->rounds++;
     }
     return NULL;
@@ -419,8 +402,8 @@ static void *be_greedy(void *user) {
 /* ---- A case, once -------------------------------------------------------------------------- */
 
 typedef struct bench {
-    ductile_virtual_gpu *gpu;
-    dvmm_driver *drivers[2];
+    program_device on[2]; /* two allocators of one process open it twice, and share its context */
+    uint64_t turns, bursts, seconds;
     lane lanes[2];
     helper helper;
     unsigned n_turns;
@@ -428,17 +411,14 @@ typedef struct bench {
 } bench;
 
 static void reset_lane(lane *l, const lock_case *what, unsigned n_bursts) {
-    l->what = what;
-    l->helper = NULL;
-    l->other = NULL;
-    l->begin = NULL;
-    l->n_bursts = n_bursts;
-    l->n_stocked = 0;
-    atomic_store(&l->n_requests, 0);
-    l->n_launches = 0;
-    l->create_ns = l->calls_ns = 0;
-    l->other_done = 0;
-    l->why = NULL;
+    *l = (lane){.what = what,
+                .driver = l->driver,
+                .stream = l->stream,
+                .range = l->range,
+                .target = l->target,
+                .launch_ns = l->launch_ns,
+                .room = l->room,
+                .n_bursts = n_bursts};
 }
 
 static const char *start(pthread_t *thread, void *(*body)(void *), void *user) {
@@ -449,7 +429,7 @@ static const char *start(pthread_t *thread, void *(*body)(void *), void *user) {
 static const char *prepare_helper(bench *b, const lock_case *what) {
     helper *h = &b->helper;
     h->what = what;
-    h->driver = b->drivers[0];
+    h->driver = b->on[0].driver;
     h->n = 0;
     h->why = NULL;
     atomic_store(&h->ends, false);
@@ -499,11 +479,11 @@ static const char *run_two(bench *b) {
 
 static const char *run_beside_greedy(bench *b, const lock_case *what) {
     pthread_t thread;
-    greedy g = {.what = what, .driver = b->drivers[1]};
+    greedy g = {.what = what, .driver = b->on[1].driver};
     TRY(start(&thread, be_greedy, &g));
-    uint64_t begin = now_ns();
+    uint64_t begin = wall_ns();
     (void)run_lane(&b->lanes[0]);
-    uint64_t ns = now_ns() - begin;
+    uint64_t ns = wall_ns() - begin;
     atomic_store(&g.ends, true);
     (void)pthread_join(thread, NULL);
     b->lanes[0].other_done = (double)g.rounds * 1e6 / (double)ns;
@@ -513,20 +493,20 @@ static const char *run_beside_greedy(bench *b, const lock_case *what) {
 
 /* ---- Figures ------------------------------------------------------------------------------- */
 
-static int by_value(const void *a, const void *b) {
-    uint64_t x = *(const uint64_t *)a;
-    uint64_t y = *(const uint64_t *)b;
+static int by_size(const void *a, const void *b) {
+    double x = *(const double *)a;
+    double y = *(const double *)b;
     return (x > y) - (x < y);
 }
 
-static double at_us(const uint64_t *sorted, size_t n, double share) {
-    return n == 0 ? 0 : (double)sorted[(size_t)((double)(n - 1) * share)] / 1e3;
+static double at_us(const double *sorted, size_t n, double share) {
+    return n == 0 ? 0 : sorted[(size_t)((double)(n - 1) * share)] / 1e3;
 }
 
 static figures figures_of(lane *l) {
     size_t n = atomic_load(&l->n_requests);
-    qsort(l->request_ns, n, sizeof *l->request_ns, by_value);
-    qsort(l->launch_ns, l->n_launches, sizeof *l->launch_ns, by_value);
+    qsort(l->request_ns, n, sizeof *l->request_ns, by_size);
+    qsort(l->launch_ns, l->n_launches, sizeof *l->launch_ns, by_size);
     return (figures){
         .calls_ms = (double)l->calls_ns / 1e6,
         .create_ms = (double)l->create_ns / 1e6,
@@ -560,12 +540,6 @@ static const char *run_case(bench *b, size_t index, unsigned turn, unsigned n_bu
 }
 
 /* ---- The table ----------------------------------------------------------------------------- */
-
-static int by_size(const void *a, const void *b) {
-    double x = *(const double *)a;
-    double y = *(const double *)b;
-    return (x > y) - (x < y);
-}
 
 /* The figure at that offset: its median, least and most. */
 static void print_cell(const figures *turns, unsigned n, size_t offset) {
@@ -614,19 +588,6 @@ static void print_table(const bench *b) {
 
 /* ---- The program --------------------------------------------------------------------------- */
 
-typedef struct request {
-    bool is_virtual;
-    int device;
-    uint64_t turns, bursts, seconds;
-} request;
-
-/* Two allocators of one process open the device twice, and share its context. */
-static const char *open_second(bench *b, const request *r) {
-    NEED_OK(b->gpu != NULL ? dvmm_open_virtual(b->gpu, &b->drivers[1], NULL, 0)
-                           : dvmm_open_cuda(r->device, &b->drivers[1], NULL, 0));
-    return NULL;
-}
-
 static const char *open_lane(lane *l, dvmm_driver *driver) {
     l->driver = driver;
     NEED_OK(dvmm_stream_create(driver, &l->stream));
@@ -634,61 +595,55 @@ static const char *open_lane(lane *l, dvmm_driver *driver) {
     return program_map(driver, HANDLE_MIB * MIB, &l->target);
 }
 
-static const char *open_bench(bench *b, const request *r) {
-    ductile_virtual_options options;
-    ductile_virtual_options_init(&options);
-    TRY(program_open(r->is_virtual ? &options : NULL, r->device, &b->gpu, &b->drivers[0]));
-    TRY(open_second(b, r));
+static const char *open_bench(bench *b) {
+    for (int i = 0; i < 2; i++) {
+        TRY(program_open_driver(&b->on[i], NULL));
+        b->on[1] = i == 0 ? b->on[0] : b->on[1];
+        TRY(open_lane(&b->lanes[i], b->on[i].driver));
+    }
     (void)pthread_mutex_init(&b->helper.mutex, NULL);
-    TRY(open_lane(&b->lanes[0], b->drivers[0]));
-    TRY(open_lane(&b->lanes[1], b->drivers[1]));
-    const dvmm_caps *caps = dvmm_get_caps(b->drivers[0]);
-    (void)printf("# %s, driver %s\n", caps->name, caps->driver_version);
+    program_print_head(&b->on[0], "%s", "");
     return NULL;
 }
 
-static const char *take_turns(bench *b, const request *r) {
-    uint64_t begin = now_ns();
+static const char *take_turns(bench *b) {
+    uint64_t begin = wall_ns();
     uint64_t longest = 0;
-    while (b->n_turns < r->turns && now_ns() - begin + longest < r->seconds * 1000000000u) {
-        uint64_t turn_begin = now_ns();
+    while (b->n_turns < b->turns && wall_ns() - begin + longest < b->seconds * 1000000000u) {
+        uint64_t turn_begin = wall_ns();
         for (size_t i = 0; i < N_CASES; i++) {
             size_t index = (i + (size_t)b->n_turns * 7) % N_CASES;
-            TRY(run_case(b, index, b->n_turns, (unsigned)r->bursts));
+            TRY(run_case(b, index, b->n_turns, (unsigned)b->bursts));
         }
-        uint64_t took = now_ns() - turn_begin;
+        uint64_t took = wall_ns() - turn_begin;
         longest = took > longest ? took : longest;
         b->n_turns++;
     }
     return NULL;
 }
 
-static void read_request(request *r, int argc, char **argv) {
-    const command_option options[] = {
-        {"--virtual", .flag = &r->is_virtual}, {"--device", .device = &r->device},
-        {"--turns", .number = &r->turns},      {"--bursts", .number = &r->bursts},
-        {"--seconds", .number = &r->seconds},
-    };
-    command_read("driver_lock", options, sizeof options / sizeof *options, argc, argv);
-    if (r->turns == 0 || r->turns > MOST_TURNS || r->bursts == 0 || r->bursts > MOST_BURSTS) {
-        command_refuse("it takes 1 to 16 turns of 1 to 64 bursts");
-    }
-    if (r->seconds == 0) {
-        command_refuse("it takes at least a second");
-    }
-}
-
-static const char *run(bench *b, const request *r) {
-    TRY(open_bench(b, r));
-    TRY(take_turns(b, r));
+static const char *run(bench *b) {
+    TRY(open_bench(b));
+    TRY(take_turns(b));
     print_table(b);
     return NULL;
 }
 
 int main(int argc, char **argv) {
-    static bench b;
-    request r = {.turns = 5, .bursts = 32, .seconds = 75};
-    read_request(&r, argc, argv);
-    command_end_after(r.seconds * 2 + 60);
-    return command_end(run(&b, &r));
+    static bench b = {.turns = 5, .bursts = 32, .seconds = 75};
+    const command_option options[] = {
+        PROGRAM_OPTIONS(&b.on[0]),
+        {"--turns", .number = &b.turns},
+        {"--bursts", .number = &b.bursts},
+        {"--seconds", .number = &b.seconds},
+    };
+    command_read("driver_lock", options, sizeof options / sizeof *options, argc, argv);
+    if (b.turns == 0 || b.turns > MOST_TURNS || b.bursts == 0 || b.bursts > MOST_BURSTS) {
+        command_refuse("it takes 1 to 16 turns of 1 to 64 bursts");
+    }
+    if (b.seconds == 0) {
+        command_refuse("it takes at least a second");
+    }
+    command_end_after(b.seconds * 2 + 60);
+    return command_end(run(&b));
 }

@@ -9,9 +9,6 @@
  * Prints one figure a line. Ends with 1 when a child did not end as it meant to; 77 without a
  * device; 3 when it ran out of time.
  */
-#include "tests/support/command.h"
-#include "tests/support/complain.h"
-#include "tests/support/gpu_kernels.h"
 #include "tests/support/program_device.h"
 
 #include <pthread.h>
@@ -38,8 +35,7 @@ typedef enum ending { BY_EXIT, BY_RETURN, BY_QUICK_EXIT, BY__EXIT, N_ENDINGS } e
 static const char *const ending_names[N_ENDINGS] = {"exit", "return", "quick_exit", "_exit"};
 
 typedef struct request {
-    bool is_virtual;
-    int device;
+    program_device on;
     uint64_t rounds;
     uint64_t jobs;
     uint64_t seconds;
@@ -49,40 +45,25 @@ typedef struct request {
 /* ---- The child ------------------------------------------------------------------------------- */
 
 typedef struct child {
-    const request *request;
-    ductile_virtual_gpu *virtual_gpu; /* NULL on CUDA */
-    dvmm_driver *driver;
-    gpu_kernels *gpu; /* NULL on the virtual GPU */
+    program_device on;
     ductile_allocator *allocators[N_ALLOCATORS];
-    ductile_stream streams[N_STREAMS];
     _Atomic uint64_t taken;
 } child;
 
-static const char *open_device(child *c) {
-    ductile_virtual_options options;
-    ductile_virtual_options_init(&options);
-    TRY(program_open(c->request->is_virtual ? &options : NULL, c->request->device, &c->virtual_gpu,
-                     &c->driver));
-    return c->request->is_virtual ? NULL : gpu_open(c->request->device, &c->gpu);
-}
-
 static const char *open_all(child *c) {
-    TRY(open_device(c));
+    TRY(program_open(&c->on, NULL, N_STREAMS));
     for (int i = 0; i < N_ALLOCATORS; i++) {
-        TRY(program_allocator(c->virtual_gpu, c->request->device, 0, &c->allocators[i]));
-    }
-    for (int i = 0; i < N_STREAMS; i++) {
-        NEED_OK(dvmm_stream_create(c->driver, &c->streams[i]));
+        TRY(program_allocator(&c->on, 0, &c->allocators[i]));
     }
     return NULL;
 }
 
 /* Work that may still be under way when the process ends. */
 static void start_work(const child *c, ductile_addr at, uint64_t bytes, ductile_stream stream) {
-    if (c->gpu != NULL) {
+    if (c->on.painter.gpu != NULL) {
         const gpu_launch fill = {
             .kernel = GPU_FILL_WORDS, .stream = stream, .arguments = {at, bytes / 4, 1}};
-        (void)gpu_start(c->gpu, &fill);
+        (void)gpu_start(c->on.painter.gpu, &fill);
     }
 }
 
@@ -92,7 +73,7 @@ static void *hammer(void *user) {
     child *c = user;
     for (uint64_t i = 0;; i++) {
         ductile_allocator *a = c->allocators[i % N_ALLOCATORS];
-        ductile_stream stream = c->streams[i % N_STREAMS];
+        ductile_stream stream = c->on.streams[i % N_STREAMS];
         uint64_t bytes = (uint64_t)512 << i % 16;
         ductile_addr at = 0;
         if (ductile_alloc(a, bytes, stream, &at) == DUCTILE_OK) {
@@ -128,7 +109,7 @@ static ending ending_of(const char *name) {
 
 static int live_and_end(const request *r) {
     static child c;
-    c.request = r;
+    c.on = r->on;
     const char *why = open_all(&c);
     why = why == NULL ? start_threads(&c) : why;
     ending how = ending_of(r->child);
@@ -149,17 +130,18 @@ static int live_and_end(const request *r) {
 
 /* ---- The parent ------------------------------------------------------------------------------ */
 
-static const char *begin_child(const request *r, ending how, pid_t *out) {
+static const char *begin_child(const request *r, ending how) {
     extern char **environ;
+    pid_t ignored = 0;
     char device[16];
-    (void)snprintf(device, sizeof device, "%d", r->device);
+    (void)snprintf(device, sizeof device, "%d", r->on.device);
     char *arguments[] = {"exits",
                          "--child",
                          (char *)ending_names[how],
-                         r->is_virtual ? "--virtual" : "--device",
-                         r->is_virtual ? NULL : device,
+                         r->on.is_virtual ? "--virtual" : "--device",
+                         r->on.is_virtual ? NULL : device,
                          NULL};
-    NEED(posix_spawn(out, "/proc/self/exe", NULL, NULL, arguments, environ) == 0,
+    NEED(posix_spawn(&ignored, "/proc/self/exe", NULL, NULL, arguments, environ) == 0,
          "no child could be started");
     return NULL;
 }
@@ -179,13 +161,12 @@ static const char *run_children(const request *r) {
     uint64_t counts[N_ENDINGS] = {0};
     uint64_t n_running = 0;
     for (uint64_t round = 0; round < r->rounds; round++) {
-        pid_t ignored;
         ending how = (ending)(round % N_ENDINGS);
         if (n_running == r->jobs) {
             TRY(end_child());
             n_running--;
         }
-        TRY(begin_child(r, how, &ignored));
+        TRY(begin_child(r, how));
         n_running++;
         counts[how]++;
     }
@@ -201,8 +182,7 @@ static const char *run_children(const request *r) {
 int main(int argc, char **argv) {
     request r = {.rounds = 100, .jobs = 4, .seconds = 600};
     const command_option options[] = {
-        {"--virtual", .flag = &r.is_virtual},
-        {"--device", .device = &r.device},
+        PROGRAM_OPTIONS(&r.on),
         {"--rounds", .number = &r.rounds},
         {"--jobs", .number = &r.jobs},
         {"--seconds", .number = &r.seconds},
@@ -217,9 +197,5 @@ int main(int argc, char **argv) {
         return live_and_end(&r);
     }
     command_end_after(r.seconds);
-    const char *why = run_children(&r);
-    if (why == NULL) {
-        (void)printf("passed\n");
-    }
-    return command_end(why);
+    return program_end(run_children(&r));
 }

@@ -18,10 +18,7 @@
  * Prints one figure a line. Ends with 1 when anything is wrong, also when the other threads moved
  * no memory, because then nothing was tested; 77 without a device; 3 when it ran out of time.
  */
-#include "tests/support/command.h"
-#include "tests/support/complain.h"
-#include "tests/support/graphs.h"
-#include "tests/support/painter.h"
+#include "tests/support/fixture_virtual.h"
 #include "tests/support/program_device.h"
 #include "tests/support/rng.h"
 
@@ -39,49 +36,7 @@ enum {
     SECONDS_IN_ALL = 540
 };
 
-/* ---- The end of a play ----------------------------------------------------------------------- */
-
-/* Threads that play together end together: the first complaint of any of them is kept, and ends the
- * play for all. */
-typedef struct ending {
-    _Atomic bool is_over;
-    pthread_mutex_t lock;
-    char why[4096]; /* under `lock`; the first complaint */
-} ending;
-
-#define ENDING_INITIALIZER                                                                         \
-    { .lock = PTHREAD_MUTEX_INITIALIZER }
-
-static void ending_now(ending *e) {
-    atomic_store(&e->is_over, true);
-}
-
-static void ending_because(ending *e, const char *why) {
-    if (why == NULL) {
-        return;
-    }
-    (void)pthread_mutex_lock(&e->lock);
-    if (e->why[0] == '\0') {
-        (void)snprintf(e->why, sizeof e->why, "%s", why);
-    }
-    (void)pthread_mutex_unlock(&e->lock);
-    ending_now(e);
-}
-
-static bool ending_is_over(const ending *e) {
-    return atomic_load(&e->is_over);
-}
-
-static const char *ending_why(ending *e) {
-    (void)pthread_mutex_lock(&e->lock);
-    const char *why = e->why[0] != '\0' ? e->why : NULL;
-    (void)pthread_mutex_unlock(&e->lock);
-    return why;
-}
-
 typedef struct request {
-    bool is_virtual;
-    int device;
     uint64_t launches;
     uint64_t captures; /* in each mode */
     uint64_t n_threads;
@@ -90,15 +45,14 @@ typedef struct request {
 } request;
 
 typedef struct stage {
-    const request *request;
-    graphs graphs;
+    request request;
+    program_device on; /* its painter is of the thread with the graphs */
     ductile_allocator *allocator;
     uint64_t unit; /* size of the graphs' blocks */
     uint64_t limit;
-    painter painter;          /* of the thread with the graphs */
     ductile_stream stream;    /* captured */
     ductile_stream other;     /* launched on, too */
-    ending ending;            /* of the other threads */
+    _Atomic bool is_over;     /* for all threads; the first that fails ends it */
     _Atomic uint64_t n_open;  /* other threads that have opened all they need */
     _Atomic uint64_t n_steps; /* of the other threads */
 } stage;
@@ -107,76 +61,49 @@ typedef struct stage {
 
 typedef struct neighbour {
     stage *s;
+    program_device on; /* the stage's, with a painter and two streams of its own */
     rng rng;
-    painter painter;
-    ductile_stream streams[2];
-    canvas blocks[MOST_BLOCKS];
-    uint32_t on[MOST_BLOCKS]; /* which stream */
-    size_t n_blocks;
-    uint64_t live_bytes;
+    gallery live;
     uint64_t next_id;
     bool is_relaxed; /* in capture mode */
+    char why[512];   /* it has failed */
 } neighbour;
-
-static void announce(const stage *s, const canvas *c, bool begins) {
-    if (s->graphs.virtual_gpu == NULL) {
-        return;
-    }
-    if (begins) {
-        ductile_virtual_block_begin(s->graphs.virtual_gpu, c->address, c->size);
-    } else {
-        ductile_virtual_block_end(s->graphs.virtual_gpu, c->address);
-    }
-}
 
 static const char *take_one(neighbour *n) {
     stage *s = n->s;
     uint64_t most = s->limit / 64;
-    canvas c = {.size = rng_between(&n->rng, 256, most) / 4 * 4, .id = n->next_id++};
+    painted b = {.canvas = {.size = rng_between(&n->rng, 256, most) / 4 * 4, .id = n->next_id++}};
     if (rng_percent(&n->rng, 50)) {
-        c.size = rng_between(&n->rng, 128, 65536) * 4;
+        b.canvas.size = rng_between(&n->rng, 128, 65536) * 4;
     }
-    uint32_t on = (uint32_t)rng_below(&n->rng, 2);
-    ductile_status status = ductile_alloc(s->allocator, c.size, n->streams[on], &c.address);
-    if (status == DUCTILE_ERR_OUT_OF_MEMORY) {
-        return NULL;
+    b.stream = (uint32_t)rng_below(&n->rng, 2);
+    TRY(program_take(&n->on, s->allocator, &b.canvas, n->on.streams[b.stream]));
+    if (b.canvas.address != 0) {
+        gallery_add(&n->live, b);
     }
-    NEED_OK(status);
-    announce(s, &c, true);
-    TRY(paint(&n->painter, &c, n->streams[on]));
-    n->on[n->n_blocks] = on;
-    n->blocks[n->n_blocks++] = c;
-    n->live_bytes += c.size;
     return NULL;
 }
 
 /* A reader on the virtual GPU waits for its stream, which a capture survives beside a relaxed
  * thread only. */
 static const char *give_one(neighbour *n) {
-    size_t i = (size_t)rng_below(&n->rng, n->n_blocks);
-    canvas c = n->blocks[i];
-    ductile_stream stream = n->streams[n->on[i]];
-    TRY(look(&n->painter, &c, stream));
-    TRY(scribble(&n->painter, &c, stream));
-    announce(n->s, &c, false);
-    NEED_OK(ductile_free(n->s->allocator, c.address));
-    n->n_blocks--;
-    n->blocks[i] = n->blocks[n->n_blocks];
-    n->on[i] = n->on[n->n_blocks];
-    n->live_bytes -= c.size;
-    return NULL;
+    painted b = gallery_remove(&n->live, (size_t)rng_below(&n->rng, n->live.n));
+    ductile_stream stream = n->on.streams[b.stream];
+    TRY(look(&n->on.painter, &b.canvas, stream));
+    TRY(scribble(&n->on.painter, &b.canvas, stream));
+    return program_give(&n->on, n->s->allocator, &b.canvas);
 }
 
 /* Live memory rises to a third of the limit for all threads together, and dips. */
 static const char *breathe(neighbour *n) {
-    uint64_t share = n->s->limit / 2 / n->s->request->n_threads;
-    while (n->live_bytes < share && n->n_blocks < MOST_BLOCKS && !ending_is_over(&n->s->ending)) {
+    uint64_t share = n->s->limit / 2 / n->s->request.n_threads;
+    while (n->live.live_bytes < share && n->live.n < MOST_BLOCKS && !atomic_load(&n->s->is_over)) {
         TRY(take_one(n));
-        if (n->n_blocks > 4 && rng_percent(&n->rng, 30)) {
+        if (n->live.n > 4 && rng_percent(&n->rng, 30)) {
             TRY(give_one(n));
         }
     }
-    while (n->live_bytes > share / 5 && n->n_blocks > 2) {
+    while (n->live.live_bytes > share / 5 && n->live.n > 2) {
         TRY(give_one(n));
     }
     atomic_fetch_add(&n->s->n_steps, 1);
@@ -184,15 +111,12 @@ static const char *breathe(neighbour *n) {
 }
 
 static const char *trim_or_check(neighbour *n) {
-    char report[256] = "";
     switch (rng_below(&n->rng, 6)) {
     case 0:
         NEED_OK(ductile_trim(n->s->allocator, NULL, rng_below(&n->rng, n->s->limit), NULL));
         return NULL;
     case 1:
-        NEED(ductile_check(n->s->allocator, report, sizeof(report)) == DUCTILE_OK, "check: %s",
-             report);
-        return NULL;
+        return program_is_sound(n->s->allocator);
     default:
         return NULL;
     }
@@ -203,24 +127,21 @@ static const char *trim_or_check(neighbour *n) {
 static const char *open_neighbour(neighbour *n) {
     dvmm_capture_mode mode = DVMM_CAPTURE_RELAXED;
     if (n->is_relaxed) {
-        NEED_OK(dvmm_capture_exchange_mode(n->s->graphs.driver, &mode));
+        NEED_OK(dvmm_capture_exchange_mode(n->s->on.driver, &mode));
     }
-    TRY(painter_open(&n->painter, n->s->graphs.driver, n->s->request->device));
-    for (int i = 0; i < 2; i++) {
-        NEED_OK(dvmm_stream_create(n->s->graphs.driver, &n->streams[i]));
-    }
+    TRY(program_furnish(&n->on, 2));
     TRY(take_one(n));
-    return n->n_blocks > 0 ? give_one(n) : NULL;
+    return n->live.n > 0 ? give_one(n) : NULL;
 }
 
 static const char *be_neighbour(neighbour *n) {
     TRY(open_neighbour(n));
     atomic_fetch_add(&n->s->n_open, 1);
-    while (!ending_is_over(&n->s->ending)) {
+    while (!atomic_load(&n->s->is_over)) {
         TRY(breathe(n));
         TRY(trim_or_check(n));
     }
-    while (n->n_blocks > 0) {
+    while (n->live.n > 0) {
         TRY(give_one(n));
     }
     return NULL;
@@ -228,13 +149,14 @@ static const char *be_neighbour(neighbour *n) {
 
 /* Not with a wait for the whole device, which captures would not survive. */
 static const char *judge_neighbour(neighbour *n) {
-    uint64_t mismatches = n->painter.mismatches;
-    for (int i = 0; i < 2; i++) {
-        NEED_OK(dvmm_stream_sync(n->s->graphs.driver, n->streams[i]));
+    const painter *p = &n->on.painter;
+    uint64_t mismatches = p->mismatches;
+    for (size_t i = 0; i < n->on.n_streams; i++) {
+        NEED_OK(dvmm_stream_sync(n->on.driver, n->on.streams[i]));
     }
-    if (n->painter.gpu != NULL) {
-        NEED_OK(dvmm_read_back(n->s->graphs.driver, &mismatches, n->painter.counter,
-                               sizeof(mismatches), n->streams[0]));
+    if (p->gpu != NULL) {
+        NEED_OK(dvmm_read_back(n->on.driver, &mismatches, p->counter, sizeof(mismatches),
+                               n->on.streams[0]));
     }
     NEED(mismatches == 0, "%llu words or windows of another thread's blocks differ",
          (unsigned long long)mismatches);
@@ -244,7 +166,11 @@ static const char *judge_neighbour(neighbour *n) {
 static void *live_beside(void *user) {
     neighbour *n = user;
     const char *why = be_neighbour(n);
-    ending_because(&n->s->ending, why == NULL ? judge_neighbour(n) : why);
+    why = why == NULL ? judge_neighbour(n) : why;
+    if (why != NULL) {
+        (void)snprintf(n->why, sizeof n->why, "%s", why);
+        atomic_store(&n->s->is_over, true);
+    }
     return NULL;
 }
 
@@ -266,32 +192,32 @@ static const char *capture_half(stage *s, canvas *out, uint64_t id) {
     NEED_OK(ductile_alloc(s->allocator, passing.size, s->stream, &passing.address));
     NEED_OK(ductile_alloc(s->allocator, s->unit, s->stream, &out->address));
     out->size = s->unit;
-    TRY(paint(&s->painter, &passing, s->stream));
-    NEED_OK(dvmm_copy(s->graphs.driver, out->address, passing.address + 2 * s->unit, s->unit,
-                      s->stream));
-    if (s->painter.gpu != NULL) { /* elsewhere it waits, which a capture does not survive */
-        TRY(look(&s->painter, &passing, s->stream));
+    TRY(paint(&s->on.painter, &passing, s->stream));
+    NEED_OK(
+        dvmm_copy(s->on.driver, out->address, passing.address + 2 * s->unit, s->unit, s->stream));
+    if (s->on.painter.gpu != NULL) { /* elsewhere it waits, which a capture does not survive */
+        TRY(look(&s->on.painter, &passing, s->stream));
     }
     NEED_OK(ductile_free(s->allocator, passing.address));
     return NULL;
 }
 
 static const char *capture(stage *s, ductile_pool_id pool, dvmm_capture_mode mode, uint64_t id,
-                           graph *out, result *r) {
+                           void **out, result *r) {
     NEED_OK(ductile_pool_begin(s->allocator, pool, is_captured, s));
-    TRY(graph_begin(&s->graphs, s->stream, mode));
+    NEED_OK(dvmm_capture_begin(s->on.driver, s->stream, mode));
     TRY(capture_half(s, &r->halves[0], id));
     TRY(capture_half(s, &r->halves[1], id + 1));
     dvmm_capture_status status = DVMM_CAPTURE_BROKEN;
-    NEED_OK(dvmm_capture_status_of(s->graphs.driver, s->stream, &status));
+    NEED_OK(dvmm_capture_status_of(s->on.driver, s->stream, &status));
     NEED(status == DVMM_CAPTURE_ACTIVE, "the capture was invalidated in mode %d", (int)mode);
-    TRY(graph_end(&s->graphs, s->stream, out));
+    TRY(program_graph(&s->on, s->stream, out));
     NEED_OK(ductile_pool_end(s->allocator, pool));
     return NULL;
 }
 
-static const char *end_graph(stage *s, ductile_pool_id pool, graph *g, const result *r) {
-    TRY(graph_destroy(&s->graphs, g));
+static const char *end_graph(stage *s, ductile_pool_id pool, void *g, const result *r) {
+    TRY(program_drop_graph(&s->on, g));
     NEED_OK(ductile_free(s->allocator, r->halves[0].address));
     NEED_OK(ductile_free(s->allocator, r->halves[1].address));
     NEED_OK(ductile_pool_release(s->allocator, pool));
@@ -301,7 +227,7 @@ static const char *end_graph(stage *s, ductile_pool_id pool, graph *g, const res
 /* The bits that a launch left, both halves one behind the other. */
 static const char *read_result(stage *s, const result *r, uint8_t *bits, ductile_stream stream) {
     for (int i = 0; i < 2; i++) {
-        NEED_OK(dvmm_read_back(s->graphs.driver, bits + (uint64_t)i * s->unit, r->halves[i].address,
+        NEED_OK(dvmm_read_back(s->on.driver, bits + (uint64_t)i * s->unit, r->halves[i].address,
                                s->unit, stream));
     }
     return NULL;
@@ -310,45 +236,50 @@ static const char *read_result(stage *s, const result *r, uint8_t *bits, ductile
 /* Nothing of the launch before is left to be read. */
 static const char *wipe(stage *s, const result *r, ductile_stream stream) {
     for (int i = 0; i < 2; i++) {
-        NEED_OK(dvmm_fill(s->graphs.driver, r->halves[i].address, 0x5A, s->unit, stream));
+        NEED_OK(dvmm_fill(s->on.driver, r->halves[i].address, 0x5A, s->unit, stream));
     }
     return NULL;
 }
 
-static const char *launch_and_read(stage *s, const graph *g, const result *r, uint8_t *bits,
+static const char *launch_and_read(stage *s, void *g, const result *r, uint8_t *bits,
                                    ductile_stream stream) {
     TRY(wipe(s, r, stream));
-    TRY(graph_launch(&s->graphs, g, stream));
+    TRY(program_launch(&s->on, g, stream));
     return read_result(s, r, bits, stream);
+}
+
+/* Which one, is said once all have ended. */
+static const char *all_go_on(const stage *s) {
+    NEED(!atomic_load(&s->is_over), "another thread has failed");
+    return NULL;
 }
 
 /* ---- Launches ------------------------------------------------------------------------------ */
 
-static const char *launch_often(stage *s, const graph *g, const result *r, uint8_t *first,
-                                uint8_t *bits) {
+static const char *launch_often(stage *s, void *g, const result *r, uint8_t *first, uint8_t *bits) {
     TRY(launch_and_read(s, g, r, first, s->stream));
     NEED(memcmp(first, first + s->unit, s->unit) != 0, "both halves left the same bits");
-    for (uint64_t i = 1; i < s->request->launches; i++) {
+    for (uint64_t i = 1; i < s->request.launches; i++) {
         TRY(launch_and_read(s, g, r, bits, i % 3 == 2 ? s->other : s->stream));
         NEED(memcmp(first, bits, 2 * s->unit) == 0, "launch %llu left other bits than the first",
              (unsigned long long)i + 1);
-        TRY(ending_why(&s->ending));
+        TRY(all_go_on(s));
     }
     return NULL;
 }
 
 static const char *test_launches(stage *s) {
     const ductile_pool_id pool = {1, 0};
-    graph g = {NULL};
+    void *g = NULL;
     result r;
     uint8_t *bits = malloc(4 * s->unit);
     NEED(bits != NULL, "no host memory");
     TRY(capture(s, pool, DVMM_CAPTURE_GLOBAL, 1000, &g, &r));
-    const char *why = launch_often(s, &g, &r, bits, bits + 2 * s->unit);
+    const char *why = launch_often(s, g, &r, bits, bits + 2 * s->unit);
     free(bits);
     TRY(why);
-    TRY(end_graph(s, pool, &g, &r));
-    command_figure("launches_alike", s->request->launches);
+    TRY(end_graph(s, pool, g, &r));
+    command_figure("launches_alike", s->request.launches);
     return NULL;
 }
 
@@ -358,20 +289,20 @@ static const char *test_captures(stage *s, dvmm_capture_mode mode, const char *n
     uint8_t *bits = malloc(2 * s->unit);
     NEED(bits != NULL, "no host memory");
     const char *why = NULL;
-    for (uint64_t i = 0; i < s->request->captures && why == NULL; i++) {
+    for (uint64_t i = 0; i < s->request.captures && why == NULL; i++) {
         ductile_pool_id pool = {100 + i, 0};
-        graph g = {NULL};
+        void *g = NULL;
         result r;
         why = capture(s, pool, mode, i * 2, &g, &r);
         if (why == NULL && i % 16 == 0) {
-            why = launch_and_read(s, &g, &r, bits, s->stream);
+            why = launch_and_read(s, g, &r, bits, s->stream);
         }
-        why = why == NULL ? end_graph(s, pool, &g, &r) : why;
-        why = why == NULL ? ending_why(&s->ending) : why;
+        why = why == NULL ? end_graph(s, pool, g, &r) : why;
+        why = why == NULL ? all_go_on(s) : why;
     }
     free(bits);
     TRY(why);
-    command_figure(name, s->request->captures);
+    command_figure(name, s->request.captures);
     return NULL;
 }
 
@@ -393,39 +324,38 @@ static const char *with_neighbours(stage *s) {
     static neighbour neighbours[MOST_THREADS];
     pthread_t threads[MOST_THREADS];
     uint64_t n = 0;
-    for (; n < s->request->n_threads; n++) {
-        neighbours[n] = (neighbour){.s = s, .rng = rng_seeded(s->request->seed + n)};
+    for (; n < s->request.n_threads; n++) {
+        neighbours[n].s = s;
+        neighbours[n].on =
+            (program_device){.device = s->on.device, .gpu = s->on.gpu, .driver = s->on.driver};
+        neighbours[n].rng = rng_seeded(s->request.seed + n);
         neighbours[n].next_id = (n + 1) << 20;
-        neighbours[n].is_relaxed = s->painter.gpu == NULL || n % 2 == 1;
+        neighbours[n].is_relaxed = s->on.gpu != NULL || n % 2 == 1;
         if (pthread_create(&threads[n], NULL, live_beside, &neighbours[n]) != 0) {
             break;
         }
     }
-    while (atomic_load(&s->n_open) < n && !ending_is_over(&s->ending)) {
+    while (atomic_load(&s->n_open) < n && !atomic_load(&s->is_over)) {
         pass_time(); /* who opens a device loads kernels, which captures do not survive */
     }
-    const char *why = n < s->request->n_threads ? "a thread cannot be made" : test_all(s);
-    ending_now(&s->ending);
+    const char *why = n < s->request.n_threads ? "a thread cannot be made" : test_all(s);
+    atomic_store(&s->is_over, true);
     for (uint64_t i = 0; i < n; i++) {
         (void)pthread_join(threads[i], NULL);
-        painter_close(&neighbours[i].painter);
+    }
+    for (uint64_t i = 0; i < n; i++) {
+        NEED(neighbours[i].why[0] == '\0', "%s", neighbours[i].why);
     }
     TRY(why);
-    TRY(ending_why(&s->ending));
     for (uint64_t i = 0; i < n; i++) {
-        NEED_OK(dvmm_stream_destroy(s->graphs.driver, neighbours[i].streams[0]));
-        NEED_OK(dvmm_stream_destroy(s->graphs.driver, neighbours[i].streams[1]));
+        TRY(program_clear(&neighbours[i].on));
     }
     return NULL;
 }
 
 static const char *judge(stage *s) {
-    uint64_t mismatches = 0;
-    TRY(painter_mismatches(&s->painter, &mismatches));
-    NEED(mismatches == 0, "%llu words of the graphs' memory differ",
-         (unsigned long long)mismatches);
-    ductile_stats stats = {.struct_size = sizeof(stats)};
-    NEED_OK(ductile_get_stats(s->allocator, NULL, &stats));
+    TRY(program_is_unspoilt(&s->on.painter));
+    ductile_stats stats = fixture_stats(s->allocator);
     command_figure("neighbours_breaths", atomic_load(&s->n_steps));
     command_figure("recycled_handles", stats.recycled_handles);
     command_figure("compacted_handles", stats.compacted_handles);
@@ -435,62 +365,42 @@ static const char *judge(stage *s) {
     NEED(stats.quarantined_bytes == 0, "memory was lost");
     NEED(stats.recycled_handles > 0 && stats.compacted_handles > 0 && stats.releases > 0,
          "no handle was recycled, compacted or given back: nothing was tested");
-    char report[256] = "";
-    NEED(ductile_check(s->allocator, report, sizeof(report)) == DUCTILE_OK, "check: %s", report);
-    return NULL;
-}
-
-static const char *open_device(stage *s) {
-    ductile_virtual_options options;
-    ductile_virtual_options_init(&options);
-    options.capacity_bytes = (uint64_t)1 << 30;
-    options.schedule = DUCTILE_SCHEDULE_LAGGING;
-    options.lag = 12;
-    options.seed = s->request->seed;
-    return program_open(s->request->is_virtual ? &options : NULL, s->request->device,
-                        &s->graphs.virtual_gpu, &s->graphs.driver);
+    return program_is_sound(s->allocator);
 }
 
 static const char *open_all(stage *s) {
-    bool is_virtual = s->graphs.virtual_gpu != NULL;
-    const dvmm_caps *caps = dvmm_get_caps(s->graphs.driver);
-    TRY(painter_open(&s->painter, s->graphs.driver, s->request->device));
-    s->graphs.gpu = s->painter.gpu;
-    NEED_OK(dvmm_stream_create(s->graphs.driver, &s->stream));
-    NEED_OK(dvmm_stream_create(s->graphs.driver, &s->other));
-    s->unit = is_virtual ? (uint64_t)1 << 20 : (uint64_t)4 << 20;
-    uint64_t usual = is_virtual ? (uint64_t)256 << 20 : (uint64_t)4 << 30;
-    s->limit = s->request->limit != 0 ? s->request->limit : usual;
-    TRY(program_allocator(s->graphs.virtual_gpu, s->request->device, s->limit, &s->allocator));
-    (void)printf("# %s, driver %s, seed %llu, %llu threads, limit %llu\n", caps->name,
-                 caps->driver_version, (unsigned long long)s->request->seed,
-                 (unsigned long long)s->request->n_threads, (unsigned long long)s->limit);
-    return NULL;
-}
-
-static const char *close_all(stage *s) {
-    NEED_OK(ductile_destroy(s->allocator));
-    painter_close(&s->painter);
-    NEED_OK(dvmm_stream_destroy(s->graphs.driver, s->stream));
-    NEED_OK(dvmm_stream_destroy(s->graphs.driver, s->other));
-    dvmm_close(s->graphs.driver);
-    return program_close_virtual(s->graphs.virtual_gpu);
+    ductile_virtual_options options =
+        program_options((uint64_t)1 << 30, DUCTILE_SCHEDULE_LAGGING, 12, s->request.seed);
+    TRY(program_open(&s->on, &options, 2));
+    s->stream = s->on.streams[0];
+    s->other = s->on.streams[1];
+    s->unit = s->on.is_virtual ? (uint64_t)1 << 20 : (uint64_t)4 << 20;
+    uint64_t usual = s->on.is_virtual ? (uint64_t)256 << 20 : (uint64_t)4 << 30;
+    s->limit = s->request.limit != 0 ? s->request.limit : usual;
+    program_print_head(&s->on, ", seed %llu, %llu threads, limit %llu",
+                       (unsigned long long)s->request.seed,
+                       (unsigned long long)s->request.n_threads, (unsigned long long)s->limit);
+    return program_allocator(&s->on, s->limit, &s->allocator);
 }
 
 static const char *run(stage *s) {
     TRY(open_all(s));
     TRY(with_neighbours(s));
     TRY(judge(s));
-    return close_all(s);
+    NEED_OK(ductile_destroy(s->allocator));
+    return program_close(&s->on);
 }
 
 /* ---- The program --------------------------------------------------------------------------- */
 
-static void read_request(request *r, int argc, char **argv) {
+static void read_request(stage *s, int argc, char **argv) {
+    request *r = &s->request;
     const command_option options[] = {
-        {"--virtual", .flag = &r->is_virtual},  {"--device", .device = &r->device},
-        {"--launches", .number = &r->launches}, {"--captures", .number = &r->captures},
-        {"--threads", .number = &r->n_threads}, {"--limit", .number = &r->limit},
+        PROGRAM_OPTIONS(&s->on),
+        {"--launches", .number = &r->launches},
+        {"--captures", .number = &r->captures},
+        {"--threads", .number = &r->n_threads},
+        {"--limit", .number = &r->limit},
         {"--seed", .number = &r->seed},
     };
     command_read("graph_memory", options, sizeof options / sizeof *options, argc, argv);
@@ -500,15 +410,9 @@ static void read_request(request *r, int argc, char **argv) {
 }
 
 int main(int argc, char **argv) {
-    static stage s = {.ending = ENDING_INITIALIZER};
-    request r = {.launches = 1000, .captures = 1000, .n_threads = 3, .seed = 30};
-    s.request = &r;
-    read_request(&r, argc, argv);
+    static stage s;
+    s.request = (request){.launches = 1000, .captures = 1000, .n_threads = 3, .seed = 30};
+    read_request(&s, argc, argv);
     command_end_after(SECONDS_IN_ALL);
-    const char *why = open_device(&s);
-    why = why == NULL ? run(&s) : why;
-    if (why == NULL) {
-        (void)printf("passed\n");
-    }
-    return command_end(why);
+    return program_end(run(&s));
 }

@@ -13,10 +13,7 @@
  * Ends with 1 when anything is wrong, also when no call was served, or none refused, because then
  * nothing was tested; 77 without a device; 3 when it ran out of time.
  */
-#include "tests/support/command.h"
-#include "tests/support/complain.h"
-#include "tests/support/graphs.h"
-#include "tests/support/painter.h"
+#include "tests/support/fixture_virtual.h"
 #include "tests/support/program_device.h"
 
 #include <stdio.h>
@@ -37,22 +34,13 @@ enum { SCRATCH_BYTES = 1 << 20, SECONDS_IN_ALL = 240 };
 static const ductile_pool_id paused_pool = {1, 0};
 static const ductile_pool_id open_pool = {2, 0};
 
-typedef struct request {
-    bool is_virtual;
-    int device;
-    uint64_t limit; /* 0: 8 GiB; 512 MiB on the virtual GPU */
-    uint64_t ms;    /* the user is at work for longer than that */
-    bool has_no_control;
-} request;
-
 typedef struct play {
-    const request *request;
-    graphs graphs;
-    painter painter;
-    ductile_stream streams[N_STREAMS];
+    program_device on;
     dvmm_event event;
     ductile_addr scratch; /* a graph's */
-    uint64_t limit;
+    uint64_t limit;       /* 0: 8 GiB; 512 MiB on the virtual GPU */
+    uint64_t ms;          /* the user is at work for longer than that */
+    bool has_no_control;
 
     /* of one case */
     ductile_allocator *allocator;
@@ -61,57 +49,30 @@ typedef struct play {
     canvas again;    /* the owner's, after the join */
     bool is_ended;   /* the owner */
     bool has_broken; /* memory was taken under the user's work */
-    graph graph;
+    void *graph;
 
     uint64_t served, refused, wrong, mismatches;
 } play;
 
 /* ---- Blocks and work ------------------------------------------------------------------------ */
 
-static dvmm_driver *driver_of(const play *p) {
-    return p->graphs.driver;
-}
-
-static void begin_block(const play *p, const canvas *c) {
-    if (p->graphs.virtual_gpu != NULL) {
-        ductile_virtual_block_begin(p->graphs.virtual_gpu, c->address, c->size);
-    }
-}
-
-static void end_block(const play *p, const canvas *c) {
-    if (p->graphs.virtual_gpu != NULL) {
-        ductile_virtual_block_end(p->graphs.virtual_gpu, c->address);
-    }
-}
-
 /* Painted by its stream; refused: its address is 0. */
 static const char *take(play *p, unsigned stream, canvas *c) {
-    ductile_status status = ductile_alloc(p->allocator, c->size, p->streams[stream], &c->address);
-    if (status == DUCTILE_ERR_OUT_OF_MEMORY) {
-        return NULL;
-    }
-    NEED_OK(status);
-    begin_block(p, c);
-    return paint(&p->painter, c, p->streams[stream]);
+    return program_take(&p->on, p->allocator, c, p->on.streams[stream]);
 }
 
 static const char *give(play *p, canvas *c) {
-    if (c->address != 0) {
-        end_block(p, c);
-        NEED_OK(ductile_free(p->allocator, c->address));
-    }
-    c->address = 0;
-    return NULL;
+    return c->address != 0 ? program_give(&p->on, p->allocator, c) : NULL;
 }
 
 static const char *order(play *p, unsigned first, unsigned second) {
-    NEED_OK(dvmm_event_record(driver_of(p), p->event, p->streams[first]));
-    NEED_OK(dvmm_stream_wait_event(driver_of(p), p->streams[second], p->event));
+    NEED_OK(dvmm_event_record(p->on.driver, p->event, p->on.streams[first]));
+    NEED_OK(dvmm_stream_wait_event(p->on.driver, p->on.streams[second], p->event));
     return NULL;
 }
 
 static const char *user_is_at_work(const play *p, bool *is_so) {
-    ductile_status status = dvmm_stream_query(driver_of(p), p->streams[USER]);
+    ductile_status status = dvmm_stream_query(p->on.driver, p->on.streams[USER]);
     *is_so = status == DUCTILE_ERR_NOT_READY;
     NEED(*is_so || status == DUCTILE_OK, "the user's work failed: %s", ductile_status_name(status));
     return NULL;
@@ -120,8 +81,8 @@ static const char *user_is_at_work(const play *p, bool *is_so) {
 /* Where its last word counts, it comes late: the whole block is written after the time is over. */
 static const char *use_long(play *p, const canvas *c) {
     TRY(order(p, OWNER, USER));
-    TRY(dawdle(&p->painter, p->streams[USER], p->request->ms * 1000000));
-    return paint(&p->painter, c, p->streams[USER]);
+    TRY(dawdle(&p->on.painter, p->on.streams[USER], p->ms * 1000000));
+    return paint(&p->on.painter, c, p->on.streams[USER]);
 }
 
 /* ---- The calls ------------------------------------------------------------------------------ */
@@ -136,17 +97,16 @@ static const char *ask(play *p, bool *is_served) {
 
 /* What goes back first was the used block's. */
 static const char *trim_and_ask(play *p, bool *is_served) {
-    ductile_stats stats = {.struct_size = sizeof stats};
     bool is_at_work = false;
     NEED_OK(ductile_trim(p->allocator, NULL, 0, NULL));
-    NEED_OK(ductile_get_stats(p->allocator, NULL, &stats));
+    uint64_t reserved = fixture_stats(p->allocator).reserved_bytes;
     TRY(user_is_at_work(p, &is_at_work));
-    p->has_broken = p->has_broken || (is_at_work && stats.reserved_bytes < p->used.size);
+    p->has_broken = p->has_broken || (is_at_work && reserved < p->used.size);
     return ask(p, is_served);
 }
 
 static const char *end_owner(play *p) {
-    NEED_OK(ductile_stream_done(p->allocator, p->streams[OWNER]));
+    NEED_OK(ductile_stream_done(p->allocator, p->on.streams[OWNER]));
     p->is_ended = true;
     return NULL;
 }
@@ -158,20 +118,20 @@ static const char *resume(play *p, bool *is_served) {
         return NULL;
     }
     NEED_OK(status);
-    begin_block(p, &p->wanted);
-    return paint(&p->painter, &p->wanted, p->streams[TAKER]);
+    program_announce(&p->on, &p->wanted, true);
+    return paint(&p->on.painter, &p->wanted, p->on.streams[TAKER]);
 }
 
 /* Its contents stay: the user's, also when it had not written yet. */
 static const char *pause_pool(play *p, bool *is_served) {
-    end_block(p, &p->used);
+    program_announce(&p->on, &p->used, false);
     ductile_status status = ductile_pause(p->allocator, paused_pool, DUCTILE_CONTENTS_KEEP);
     *is_served = status == DUCTILE_OK;
     NEED(*is_served || status == DUCTILE_ERR_CAPTURING, "pause: %s", ductile_status_name(status));
     if (*is_served) {
         NEED_OK(ductile_resume(p->allocator, paused_pool));
     }
-    begin_block(p, &p->used);
+    program_announce(&p->on, &p->used, true);
     return NULL;
 }
 
@@ -199,7 +159,7 @@ static const char *take_in_pool(play *p, unsigned stream, canvas *c) {
 static const char *take_used_beside_paused(play *p) {
     p->wanted = (canvas){.size = p->limit / 2, .id = BY_TAKER};
     TRY(take_in_pool(p, TAKER, &p->wanted));
-    end_block(p, &p->wanted);
+    program_announce(&p->on, &p->wanted, false);
     NEED_OK(ductile_pause(p->allocator, paused_pool, DUCTILE_CONTENTS_DROP));
     return take_used(p);
 }
@@ -231,7 +191,7 @@ static const action actions[] = {
 
 static int is_captured(void *user, ductile_stream stream) {
     const play *p = user;
-    return stream == p->streams[CAPTURED];
+    return stream == p->on.streams[CAPTURED];
 }
 
 static const char *open_nothing(play *p) {
@@ -261,14 +221,14 @@ static const char *close_pool(play *p) {
 static const char *open_capture(play *p) {
     const canvas written = {.address = p->scratch, .size = SCRATCH_BYTES, .id = BY_GRAPH};
     ductile_capture_begin();
-    TRY(graph_begin(&p->graphs, p->streams[CAPTURED], DVMM_CAPTURE_GLOBAL));
-    return paint(&p->painter, &written, p->streams[CAPTURED]);
+    NEED_OK(dvmm_capture_begin(p->on.driver, p->on.streams[CAPTURED], DVMM_CAPTURE_GLOBAL));
+    return paint(&p->on.painter, &written, p->on.streams[CAPTURED]);
 }
 
 static const char *close_capture(play *p) {
-    TRY(graph_end(&p->graphs, p->streams[CAPTURED], &p->graph));
+    TRY(program_graph(&p->on, p->on.streams[CAPTURED], &p->graph));
     ductile_capture_end();
-    return graph_destroy(&p->graphs, &p->graph);
+    return program_drop_graph(&p->on, p->graph);
 }
 
 typedef struct company {
@@ -285,20 +245,6 @@ static const company companies[] = {
 };
 
 /* ---- One case ------------------------------------------------------------------------------- */
-
-static const char *make_allocator(play *p, const char *conf) {
-    char message[256] = "";
-    ductile_options options;
-    ductile_options_init(&options);
-    options.driver = p->request->is_virtual ? DUCTILE_DRIVER_VIRTUAL : DUCTILE_DRIVER_CUDA;
-    options.virtual_gpu = p->graphs.virtual_gpu;
-    options.device = p->request->device;
-    options.limit_bytes = p->limit;
-    NEED(ductile_options_parse(&options, conf, message, sizeof message) == DUCTILE_OK, "%s",
-         message);
-    NEED_OK(ductile_create(&p->allocator, &options));
-    return NULL;
-}
 
 /* Freed while the user is at work; the size stays known. */
 static const char *owe(play *p, const action *a) {
@@ -322,8 +268,8 @@ static const char *act_under_work(play *p, const action *a, bool *is_served, boo
 }
 
 static const char *renew_owner(play *p) {
-    NEED_OK(dvmm_stream_destroy(driver_of(p), p->streams[OWNER]));
-    NEED_OK(dvmm_stream_create(driver_of(p), &p->streams[OWNER]));
+    NEED_OK(dvmm_stream_destroy(p->on.driver, p->on.streams[OWNER]));
+    NEED_OK(dvmm_stream_create(p->on.driver, &p->on.streams[OWNER]));
     return NULL;
 }
 
@@ -338,25 +284,24 @@ static const char *pay_and_go_on(play *p) {
 
 static const char *look_at_all(play *p, const action *a) {
     uint64_t before = p->mismatches;
-    TRY(look(&p->painter, &p->again, p->streams[OWNER]));
+    TRY(look(&p->on.painter, &p->again, p->on.streams[OWNER]));
     if (a->is_live_used) {
-        TRY(look(&p->painter, &p->used, p->streams[OWNER]));
+        TRY(look(&p->on.painter, &p->used, p->on.streams[OWNER]));
     } else {
-        TRY(look(&p->painter, &p->wanted, p->streams[TAKER]));
+        TRY(look(&p->on.painter, &p->wanted, p->on.streams[TAKER]));
     }
-    TRY(painter_mismatches(&p->painter, &p->mismatches));
+    TRY(painter_mismatches(&p->on.painter, &p->mismatches));
     p->has_broken = p->has_broken || p->mismatches != before;
     return NULL;
 }
 
 static const char *end_case(play *p, const action *a) {
-    char report[256] = "";
     TRY(give(p, &p->again));
     TRY(a->is_live_used ? give(p, &p->used) : give(p, &p->wanted));
     if (a->is_of_pool) {
         NEED_OK(ductile_pool_release(p->allocator, paused_pool));
     }
-    NEED(ductile_check(p->allocator, report, sizeof report) == DUCTILE_OK, "%s", report);
+    TRY(program_is_sound(p->allocator));
     NEED_OK(ductile_destroy(p->allocator));
     return NULL;
 }
@@ -365,7 +310,7 @@ static const char *play_case(play *p, const char *conf, const company *beside, c
     bool is_served = false;
     bool is_at_work = false;
     p->is_ended = p->has_broken = false;
-    TRY(make_allocator(p, conf));
+    NEED_OK(program_create(&p->on, p->limit, conf, &p->allocator));
     TRY(a->prepare(p));
     TRY(beside->open(p));
     TRY(act_under_work(p, a, &is_served, &is_at_work));
@@ -411,57 +356,38 @@ static const char *judge(const play *p) {
 
 /* ---- Opening and closing -------------------------------------------------------------------- */
 
-/* Work ends only when a thread waits for it. */
-static const char *open_device(play *p) {
-    ductile_virtual_options options;
-    ductile_virtual_options_init(&options);
-    options.capacity_bytes = (uint64_t)1 << 30;
-    options.schedule = DUCTILE_SCHEDULE_LAZY;
-    options.detect = 2; /* every work with a block is ordered here */
-    return program_open(p->request->is_virtual ? &options : NULL, p->request->device,
-                        &p->graphs.virtual_gpu, &p->graphs.driver);
-}
-
 /* All kernels are loaded before a capture begins. */
 static const char *try_kernels(play *p) {
     const canvas c = {.address = p->scratch, .size = SCRATCH_BYTES, .id = BY_GRAPH};
-    TRY(dawdle(&p->painter, p->streams[USER], 1));
-    TRY(paint(&p->painter, &c, p->streams[USER]));
-    TRY(look(&p->painter, &c, p->streams[USER]));
-    return painter_mismatches(&p->painter, &p->mismatches);
+    TRY(dawdle(&p->on.painter, p->on.streams[USER], 1));
+    TRY(paint(&p->on.painter, &c, p->on.streams[USER]));
+    TRY(look(&p->on.painter, &c, p->on.streams[USER]));
+    return painter_mismatches(&p->on.painter, &p->mismatches);
 }
 
-/* The thread queries streams and makes memory beside a capture, which its mode has to allow. */
+/* Work ends only when a thread waits for it. The thread queries streams and makes memory beside a
+ * capture, which its mode has to allow. */
 static const char *open_all(play *p) {
     dvmm_capture_mode mode = DVMM_CAPTURE_RELAXED;
-    TRY(open_device(p));
-    NEED_OK(dvmm_capture_exchange_mode(driver_of(p), &mode));
-    TRY(painter_open(&p->painter, driver_of(p), p->request->device));
-    p->graphs.gpu = p->painter.gpu;
-    for (unsigned i = 0; i < N_STREAMS; i++) {
-        NEED_OK(dvmm_stream_create(driver_of(p), &p->streams[i]));
-    }
-    NEED_OK(dvmm_event_create(driver_of(p), &p->event));
-    NEED_OK(dvmm_mem_alloc(driver_of(p), SCRATCH_BYTES, &p->scratch));
+    ductile_virtual_options options =
+        program_options((uint64_t)1 << 30, DUCTILE_SCHEDULE_LAZY, 0, 0);
+    options.detect = 2; /* every work with a block is ordered here */
+    TRY(program_open(&p->on, &options, N_STREAMS));
+    NEED_OK(dvmm_capture_exchange_mode(p->on.driver, &mode));
+    NEED_OK(dvmm_event_create(p->on.driver, &p->event));
+    NEED_OK(dvmm_mem_alloc(p->on.driver, SCRATCH_BYTES, &p->scratch));
     return try_kernels(p);
 }
 
 static const char *close_all(play *p) {
-    painter_close(&p->painter);
-    NEED_OK(dvmm_mem_free(driver_of(p), p->scratch));
-    NEED_OK(dvmm_event_destroy(driver_of(p), p->event));
-    for (unsigned i = 0; i < N_STREAMS; i++) {
-        NEED_OK(dvmm_stream_destroy(driver_of(p), p->streams[i]));
-    }
-    dvmm_close(driver_of(p));
-    return program_close_virtual(p->graphs.virtual_gpu);
+    NEED_OK(dvmm_mem_free(p->on.driver, p->scratch));
+    NEED_OK(dvmm_event_destroy(p->on.driver, p->event));
+    return program_close(&p->on);
 }
 
 static const char *run(play *p) {
     TRY(open_all(p));
-    const dvmm_caps *caps = dvmm_get_caps(driver_of(p));
-    (void)printf("# %s, driver %s, limit %llu\n", caps->name, caps->driver_version,
-                 (unsigned long long)p->limit);
+    program_print_head(&p->on, ", limit %llu", (unsigned long long)p->limit);
     TRY(play_all(p));
     TRY(judge(p));
     return close_all(p);
@@ -474,9 +400,9 @@ static play the_play;
 /* On the virtual GPU it is a violation. */
 static const char *is_broken_now(const play *p, bool *is_so) {
     ductile_virtual_state state = {.struct_size = sizeof state};
-    *is_so = dvmm_context_sync(driver_of(p)) != DUCTILE_OK;
-    if (p->graphs.virtual_gpu != NULL) {
-        NEED_OK(ductile_virtual_get_state(p->graphs.virtual_gpu, &state));
+    *is_so = dvmm_context_sync(p->on.driver) != DUCTILE_OK;
+    if (p->on.gpu != NULL) {
+        NEED_OK(ductile_virtual_get_state(p->on.gpu, &state));
         *is_so = state.violations > 0;
     }
     return NULL;
@@ -486,42 +412,36 @@ static const char *take_by_hand(bool *is_seen) {
     play *p = &the_play;
     canvas c = {.size = p->limit / 16, .id = BY_USER};
     TRY(open_all(p));
-    TRY(program_map(driver_of(p), c.size, &c.address));
+    TRY(program_map(p->on.driver, c.size, &c.address));
     TRY(is_broken_now(p, is_seen));
     NEED(!*is_seen, "the control was broken before it began");
     TRY(use_long(p, &c));
-    NEED_OK(dvmm_unmap(driver_of(p), c.address, c.size));
+    NEED_OK(dvmm_unmap(p->on.driver, c.address, c.size));
     return is_broken_now(p, is_seen);
 }
 
-/* ---- The program ---------------------------------------------------------------------------- */
+/* ---- The program --------------------------------------------------------------------------- */
 
-static void read_request(request *r, int argc, char **argv) {
+static void read_request(play *p, int argc, char **argv) {
     const command_option options[] = {
-        {"--virtual", .flag = &r->is_virtual},
-        {"--device", .device = &r->device},
-        {"--limit", .number = &r->limit},
-        {"--ms", .number = &r->ms},
-        {"--no-control", .flag = &r->has_no_control},
+        PROGRAM_OPTIONS(&p->on),
+        {"--limit", .number = &p->limit},
+        {"--ms", .number = &p->ms},
+        {"--no-control", .flag = &p->has_no_control},
     };
     command_read("join_later", options, sizeof options / sizeof *options, argc, argv);
-    uint64_t usual = r->is_virtual ? (uint64_t)512 << 20 : (uint64_t)8 << 30;
-    r->limit = r->limit != 0 ? r->limit : usual;
-    if (r->limit < (uint64_t)256 << 20 || r->ms == 0) {
+    uint64_t usual = p->on.is_virtual ? (uint64_t)512 << 20 : (uint64_t)8 << 30;
+    p->limit = p->limit != 0 ? p->limit : usual;
+    if (p->limit < (uint64_t)256 << 20 || p->ms == 0) {
         command_refuse("the limit is at least 256 MiB, and the work takes some time");
     }
+    p->limit = p->limit / ((uint64_t)256 << 20) * ((uint64_t)256 << 20);
 }
 
 int main(int argc, char **argv) {
-    request r = {.ms = 100};
-    read_request(&r, argc, argv);
-    the_play.request = &r;
-    the_play.limit = r.limit / ((uint64_t)256 << 20) * ((uint64_t)256 << 20);
+    the_play.ms = 100;
+    read_request(&the_play, argc, argv);
     command_end_after(SECONDS_IN_ALL);
-    const char *why = r.has_no_control ? NULL : program_control(take_by_hand);
-    why = why == NULL ? run(&the_play) : why;
-    if (why == NULL) {
-        (void)printf("passed\n");
-    }
-    return command_end(why);
+    const char *why = the_play.has_no_control ? NULL : program_control(take_by_hand);
+    return program_end(why == NULL ? run(&the_play) : why);
 }

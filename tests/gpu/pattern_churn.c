@@ -20,23 +20,17 @@
  * figure a line. Ends with 1 when anything is wrong, also when no handle was recycled or compacted,
  * because then nothing was tested; 77 without a device; 3 when it ran out of time.
  */
-#include "tests/support/command.h"
-#include "tests/support/complain.h"
 #include "tests/support/cpu_time.h"
+#include "tests/support/fixture_virtual.h"
 #include "tests/support/flat.h"
-#include "tests/support/graphs.h"
 #include "tests/support/lung.h"
-#include "tests/support/painter.h"
 #include "tests/support/pieces.h"
 #include "tests/support/program_device.h"
 #include "tests/support/rng.h"
 
 #include <stdio.h>
-#include <time.h>
 
 enum {
-    MOST_STREAMS = 16,
-    MOST_BLOCKS = 8192,
     STEPS_PER_CYCLE = 1500,
     CHECK_EVERY_CYCLES = 4,
     TRIM_EVERY_CYCLES = 9,
@@ -49,10 +43,8 @@ enum {
 #define MOST_BYTES ((uint64_t)8 << 30) /* of a block */
 
 typedef struct request {
-    bool is_virtual;
     bool is_soak;
     bool has_no_control;
-    int device;
     uint64_t seconds;
     uint64_t cycles;
     uint64_t operations; /* at least */
@@ -62,28 +54,17 @@ typedef struct request {
     const char *state; /* NULL: a whole run */
 } request;
 
-typedef struct block {
-    canvas canvas;
-    uint32_t stream;
-} block;
-
 typedef struct churn {
-    const request *request;
-    ductile_virtual_gpu *virtual_gpu; /* NULL on CUDA */
-    dvmm_driver *driver;
-    painter painter;
-    graphs graphs;
+    request request;
+    program_device p;
     lung *lung; /* of a soak */
     ductile_allocator *allocator;
-    ductile_stream streams[MOST_STREAMS];
-    dvmm_event events[MOST_STREAMS]; /* one for each stream, recorded where its work is shared */
+    dvmm_event events[PROGRAM_MOST_STREAMS]; /* recorded where the work of their stream is shared */
     uint64_t limit;
     rng rng;
     pieces behind;
 
-    block blocks[MOST_BLOCKS]; /* live, in no order */
-    size_t n_blocks;
-    uint64_t live_bytes;
+    gallery live;
     uint64_t next_id;
 
     uint64_t allocs, frees, refusals, shared, cycles, checks;
@@ -118,76 +99,62 @@ static uint64_t size_of_cycle(churn *c) {
 /* Refused for lack of memory is no error: *got says. */
 static const char *ask(churn *c, ductile_stream stream, canvas *it, bool *got) {
     it->id = c->next_id++;
-    ductile_status status = ductile_alloc(c->allocator, it->size, stream, &it->address);
-    *got = status == DUCTILE_OK;
-    c->refusals += status == DUCTILE_ERR_OUT_OF_MEMORY;
-    NEED(*got || status == DUCTILE_ERR_OUT_OF_MEMORY, "alloc: %s", ductile_status_string(status));
+    TRY(program_ask(c->allocator, it, stream));
+    *got = it->address != 0;
+    c->refusals += !*got;
     return NULL;
 }
 
 /* A block on any stream. */
 static const char *allocate(churn *c, uint64_t size, bool *got) {
-    block b = {.canvas = {.size = size}};
-    b.stream = (uint32_t)rng_below(&c->rng, c->request->n_streams);
-    ductile_stream stream = c->streams[b.stream];
+    painted b = {.canvas = {.size = size}};
+    b.stream = (uint32_t)rng_below(&c->rng, c->request.n_streams);
+    ductile_stream stream = c->p.streams[b.stream];
     TRY(ask(c, stream, &b.canvas, got));
     if (!*got) {
         return NULL;
     }
-    if (c->virtual_gpu != NULL) {
-        ductile_virtual_block_begin(c->virtual_gpu, b.canvas.address, size);
-    }
+    program_announce(&c->p, &b.canvas, true);
     if (rng_percent(&c->rng, DAWDLE_PERCENT)) {
-        TRY(dawdle(&c->painter, stream, rng_between(&c->rng, 1000, 200000)));
+        TRY(dawdle(&c->p.painter, stream, rng_between(&c->rng, 1000, 200000)));
     }
-    TRY(paint(&c->painter, &b.canvas, stream));
-    c->blocks[c->n_blocks++] = b;
-    c->live_bytes += size;
+    TRY(paint(&c->p.painter, &b.canvas, stream));
+    gallery_add(&c->live, b);
     c->painted_bytes += size;
     c->allocs++;
     return NULL;
 }
 
-static void end_block(churn *c, const block *b) {
-    if (c->virtual_gpu != NULL) {
-        ductile_virtual_block_end(c->virtual_gpu, b->canvas.address);
-    }
-}
-
 /* A second stream, in order after the first, is the last to look and to write. */
-static const char *share(churn *c, const block *b, ductile_stream *user) {
-    uint64_t n = c->request->n_streams;
+static const char *share(churn *c, const painted *b, ductile_stream *user) {
+    uint64_t n = c->request.n_streams;
     uint32_t second = (uint32_t)((b->stream + 1 + rng_below(&c->rng, n - 1)) % n);
-    *user = c->streams[second];
-    NEED_OK(dvmm_event_record(c->driver, c->events[b->stream], c->streams[b->stream]));
-    NEED_OK(dvmm_stream_wait_event(c->driver, *user, c->events[b->stream]));
+    *user = c->p.streams[second];
+    NEED_OK(dvmm_event_record(c->p.driver, c->events[b->stream], c->p.streams[b->stream]));
+    NEED_OK(dvmm_stream_wait_event(c->p.driver, *user, c->events[b->stream]));
     NEED_OK(ductile_record_stream(c->allocator, b->canvas.address, *user));
     c->shared++;
     return NULL;
 }
 
 static const char *release_at(churn *c, size_t index) {
-    block b = c->blocks[index];
-    ductile_stream user = c->streams[b.stream];
-    c->blocks[index] = c->blocks[--c->n_blocks];
-    c->live_bytes -= b.canvas.size;
-    if (c->request->n_streams > 1 && rng_percent(&c->rng, SHARE_PERCENT)) {
+    painted b = gallery_remove(&c->live, index);
+    ductile_stream user = c->p.streams[b.stream];
+    if (c->request.n_streams > 1 && rng_percent(&c->rng, SHARE_PERCENT)) {
         TRY(share(c, &b, &user));
     }
-    TRY(look(&c->painter, &b.canvas, user));
-    TRY(scribble(&c->painter, &b.canvas, user));
-    end_block(c, &b);
-    NEED_OK(ductile_free(c->allocator, b.canvas.address));
+    TRY(look(&c->p.painter, &b.canvas, user));
+    TRY(scribble(&c->p.painter, &b.canvas, user));
     c->frees++;
-    return NULL;
+    return program_give(&c->p, c->allocator, &b.canvas);
 }
 
 static const char *release_any(churn *c) {
-    return release_at(c, rng_below(&c->rng, c->n_blocks));
+    return release_at(c, rng_below(&c->rng, c->live.n));
 }
 
 static const char *release_until(churn *c, uint64_t live_bytes) {
-    while (c->n_blocks > 0 && c->live_bytes > live_bytes) {
+    while (c->live.n > 0 && c->live.live_bytes > live_bytes) {
         TRY(release_any(c));
     }
     return NULL;
@@ -199,19 +166,16 @@ static const char *release_until(churn *c, uint64_t live_bytes) {
 static const char *step(churn *c, uint64_t level) {
     uint64_t size = size_of_cycle(c);
     bool got = false;
-    if (c->n_blocks == MOST_BLOCKS || c->live_bytes + size > level) {
-        return c->n_blocks > 0 ? release_any(c) : NULL;
+    if (c->live.n == GALLERY_MOST || c->live.live_bytes + size > level) {
+        return c->live.n > 0 ? release_any(c) : NULL;
     }
     TRY(allocate(c, size, &got));
-    return got ? NULL : release_until(c, c->live_bytes - c->live_bytes / 8);
+    return got ? NULL : release_until(c, c->live.live_bytes - c->live.live_bytes / 8);
 }
 
 static const char *check_invariants(churn *c) {
-    char report[256] = "";
-    ductile_status status = ductile_check(c->allocator, report, sizeof(report));
-    NEED(status == DUCTILE_OK, "ductile_check: %s %s", ductile_status_name(status), report);
     c->checks++;
-    return NULL;
+    return program_is_sound(c->allocator);
 }
 
 /* Up to most of the limit, some turnover there, and down again: to a dip of a step's end, where
@@ -238,40 +202,40 @@ static const char *run_cycle(churn *c) {
 
 static int is_first_stream(void *user, ductile_stream stream) {
     const churn *c = user;
-    return stream == c->streams[0];
+    return stream == c->p.streams[0];
 }
 
 /* What is painted first leaves its memory to the block that stays. */
 static const char *captured_work(churn *c, canvas *stays, bool *got) {
     canvas passing = {.size = 4 * stays->size};
-    TRY(ask(c, c->streams[0], &passing, got));
+    TRY(ask(c, c->p.streams[0], &passing, got));
     if (!*got) {
         return NULL;
     }
-    TRY(paint(&c->painter, &passing, c->streams[0]));
+    TRY(paint(&c->p.painter, &passing, c->p.streams[0]));
     NEED_OK(ductile_free(c->allocator, passing.address));
-    TRY(ask(c, c->streams[0], stays, got));
-    return *got ? paint(&c->painter, stays, c->streams[0]) : NULL;
+    TRY(ask(c, c->p.streams[0], stays, got));
+    return *got ? paint(&c->p.painter, stays, c->p.streams[0]) : NULL;
 }
 
-static const char *capture(churn *c, ductile_pool_id pool, graph *g, canvas *stays, bool *got) {
+static const char *capture(churn *c, ductile_pool_id pool, void **g, canvas *stays, bool *got) {
     NEED_OK(ductile_pool_begin(c->allocator, pool, is_first_stream, c));
-    TRY(graph_begin(&c->graphs, c->streams[0], DVMM_CAPTURE_GLOBAL));
+    NEED_OK(dvmm_capture_begin(c->p.driver, c->p.streams[0], DVMM_CAPTURE_GLOBAL));
     TRY(captured_work(c, stays, got));
-    TRY(graph_end(&c->graphs, c->streams[0], g));
+    TRY(program_graph(&c->p, c->p.streams[0], g));
     NEED_OK(ductile_pool_end(c->allocator, pool));
     return NULL;
 }
 
 /* Each launch paints it again. */
-static const char *launch(churn *c, const graph *g, const canvas *stays) {
+static const char *launch(churn *c, void *g, const canvas *stays) {
     for (int i = 0; i < LAUNCHES; i++) {
-        TRY(scribble(&c->painter, stays, c->streams[0]));
-        TRY(graph_launch(&c->graphs, g, c->streams[0]));
-        TRY(look(&c->painter, stays, c->streams[0]));
+        TRY(scribble(&c->p.painter, stays, c->p.streams[0]));
+        TRY(program_launch(&c->p, g, c->p.streams[0]));
+        TRY(look(&c->p.painter, stays, c->p.streams[0]));
         c->graphs_launched++;
     }
-    NEED_OK(dvmm_stream_sync(c->driver, c->streams[0]));
+    NEED_OK(dvmm_stream_sync(c->p.driver, c->p.streams[0]));
     NEED_OK(ductile_free(c->allocator, stays->address));
     return NULL;
 }
@@ -279,20 +243,20 @@ static const char *launch(churn *c, const graph *g, const canvas *stays) {
 static const char *live_with_a_graph(churn *c) {
     const ductile_pool_id pool = {1, c->cycles};
     canvas stays = {.size = c->limit / 4096 / 4 * 4};
-    graph g = {NULL};
+    void *g = NULL;
     bool got = false;
     TRY(capture(c, pool, &g, &stays, &got));
     if (got) {
-        TRY(launch(c, &g, &stays));
+        TRY(launch(c, g, &stays));
     }
-    TRY(graph_destroy(&c->graphs, &g));
+    TRY(program_drop_graph(&c->p, g));
     NEED_OK(ductile_pool_release(c->allocator, pool));
     return NULL;
 }
 
 /* What another program took meanwhile does not come back: then the pool stays paused. */
 static const char *pause_and_resume(churn *c, ductile_pool_id pool, const canvas *it) {
-    TRY(paint(&c->painter, it, c->streams[0]));
+    TRY(paint(&c->p.painter, it, c->p.streams[0]));
     NEED_OK(ductile_pause(c->allocator, pool, DUCTILE_CONTENTS_KEEP));
     ductile_status status = ductile_resume(c->allocator, pool);
     c->pauses++;
@@ -301,7 +265,7 @@ static const char *pause_and_resume(churn *c, ductile_pool_id pool, const canvas
         return NULL;
     }
     NEED_OK(status);
-    return look(&c->painter, it, c->streams[0]);
+    return look(&c->p.painter, it, c->p.streams[0]);
 }
 
 static const char *live_with_a_pause(churn *c) {
@@ -309,7 +273,7 @@ static const char *live_with_a_pause(churn *c) {
     canvas it = {.size = c->limit / 1024 / 4 * 4};
     bool got = false;
     NEED_OK(ductile_pool_begin(c->allocator, pool, NULL, NULL));
-    TRY(ask(c, c->streams[0], &it, &got));
+    TRY(ask(c, c->p.streams[0], &it, &got));
     NEED_OK(ductile_pool_end(c->allocator, pool));
     if (got) {
         TRY(pause_and_resume(c, pool, &it));
@@ -321,7 +285,7 @@ static const char *live_with_a_pause(churn *c) {
 
 static const char *live_on(churn *c) {
     TRY(run_cycle(c));
-    if (!c->request->is_soak) {
+    if (!c->request.is_soak) {
         return NULL;
     }
     NEED(!lung_is_broken(c->lung), "the other program has failed");
@@ -331,29 +295,22 @@ static const char *live_on(churn *c) {
 
 /* ---- Twenty parts --------------------------------------------------------------------------- */
 
-static double seconds_now(void) {
-    struct timespec now;
-    (void)clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
-}
-
 static uint64_t operations_of(const churn *c) {
     return c->allocs + c->frees;
 }
 
 static bool is_over(const churn *c, double begin, unsigned part) {
-    const request *r = c->request;
+    const request *r = &c->request;
     double share = (part + 1.0) / FLAT_PARTS;
     return (double)c->cycles >= (double)r->cycles * share ||
            (double)operations_of(c) >= (double)r->operations * share ||
-           seconds_now() - begin >= (double)r->seconds * share;
+           wall_seconds() - begin >= (double)r->seconds * share;
 }
 
 /* Handles count in granules: near the limit of the device they are small, and there are more. */
 static const char *measure(churn *c, double cpu_seconds, uint64_t n, flat_sample *out) {
-    ductile_stats s = {.struct_size = sizeof s};
-    uint64_t granule = dvmm_get_caps(c->driver)->granule_bytes;
-    NEED_OK(ductile_get_stats(c->allocator, NULL, &s));
+    ductile_stats s = fixture_stats(c->allocator);
+    uint64_t granule = dvmm_get_caps(c->p.driver)->granule_bytes;
     *out = flat_measure(&s, cpu_seconds, n, s.mapped_bytes / granule);
     out->handles = s.reserved_bytes / granule;
     flat_print(out, c->behind.operations + operations_of(c));
@@ -371,7 +328,7 @@ static const char *run_part(churn *c, double begin, unsigned part, flat_sample *
 
 static const char *run_parts(churn *c) {
     flat_sample all[FLAT_PARTS];
-    double begin = seconds_now();
+    double begin = wall_seconds();
     for (unsigned part = 0; part < FLAT_PARTS; part++) {
         TRY(run_part(c, begin, part, &all[part]));
     }
@@ -383,10 +340,9 @@ static const char *run_parts(churn *c) {
 /* ---- Reporting ----------------------------------------------------------------------------- */
 
 static const char *judge(churn *c) {
-    ductile_stats stats = {.struct_size = sizeof(stats)};
     uint64_t mismatches = 0;
-    TRY(painter_mismatches(&c->painter, &mismatches));
-    NEED_OK(ductile_get_stats(c->allocator, NULL, &stats));
+    TRY(painter_mismatches(&c->p.painter, &mismatches));
+    ductile_stats stats = fixture_stats(c->allocator);
     command_figure("cycles", c->cycles);
     command_figure("ops", c->allocs + c->frees);
     command_figure("painted_bytes", c->painted_bytes);
@@ -402,13 +358,12 @@ static const char *judge(churn *c) {
     command_figure("graphs_launched", c->graphs_launched);
     command_figure("pauses", c->pauses);
     command_figure("mismatches", mismatches);
-    NEED(mismatches == 0, "%llu words or windows did not keep their pattern",
-         (unsigned long long)mismatches);
+    TRY(program_is_unspoilt(&c->p.painter));
     NEED(stats.reserved_peak_bytes <= c->limit, "the limit was not kept");
     NEED(stats.live_blocks == 0, "%llu blocks are live after all were freed",
          (unsigned long long)stats.live_blocks);
     NEED(stats.quarantined_bytes == 0, "memory was lost");
-    NEED(!c->request->is_soak || (c->graphs_launched > 0 && c->pauses > 0),
+    NEED(!c->request.is_soak || (c->graphs_launched > 0 && c->pauses > 0),
          "no graph was launched, or no pool paused");
     NEED(stats.recycled_handles > 0 && stats.compacted_handles > 0,
          "no handle was recycled, or none compacted: nothing was tested");
@@ -417,28 +372,24 @@ static const char *judge(churn *c) {
 
 /* ---- Allocators that come and go ----------------------------------------------------------- */
 
-static const char *make_allocator(churn *c) {
-    return program_allocator(c->virtual_gpu, c->request->device, c->limit, &c->allocator);
-}
-
 static const char *destroy_allocator(churn *c) {
     ductile_allocator *allocator = c->allocator;
     c->allocator = NULL;
-    while (c->n_blocks > 0) {
-        end_block(c, &c->blocks[--c->n_blocks]);
+    while (c->live.n > 0) {
+        painted b = gallery_remove(&c->live, c->live.n - 1);
+        program_announce(&c->p, &b.canvas, false);
     }
-    c->live_bytes = 0;
     NEED_OK(ductile_destroy(allocator));
     return NULL;
 }
 
 /* Half of the blocks are live when their allocator goes. */
 static const char *live_and_go(churn *c) {
-    TRY(make_allocator(c));
+    TRY(program_allocator(&c->p, c->limit, &c->allocator));
     for (int i = 0; i < 200; i++) {
         bool got = false;
         TRY(allocate(c, size_of_cycle(c), &got));
-        if (i % 2 == 0 && c->n_blocks > 0) {
+        if (i % 2 == 0 && c->live.n > 0) {
             TRY(release_any(c));
         }
     }
@@ -446,10 +397,8 @@ static const char *live_and_go(churn *c) {
 }
 
 static const char *free_bytes_now(churn *c, uint64_t *out) {
-    uint64_t total = 0;
-    NEED_OK(dvmm_context_sync(c->driver));
-    NEED_OK(dvmm_mem_info(c->driver, out, &total));
-    return NULL;
+    NEED_OK(dvmm_context_sync(c->p.driver));
+    return program_free_bytes(c->p.driver, out);
 }
 
 /* What the first allocators leave behind is the driver's own tables; later ones may add nothing. */
@@ -472,38 +421,27 @@ static const char *run_lives(churn *c, uint64_t before) {
 /* ---- Opening and closing ------------------------------------------------------------------- */
 
 static const char *open_device(churn *c) {
-    ductile_virtual_options options;
-    ductile_virtual_options_init(&options);
-    options.capacity_bytes = (uint64_t)8 << 30;
-    options.schedule = DUCTILE_SCHEDULE_LAGGING;
-    options.lag = 40;
-    options.seed = c->request->seed;
+    ductile_virtual_options options =
+        program_options((uint64_t)8 << 30, DUCTILE_SCHEDULE_LAGGING, 40, c->request.seed);
     options.detect = 2; /* every work with a block is ordered here */
-    TRY(program_open(c->request->is_virtual ? &options : NULL, c->request->device, &c->virtual_gpu,
-                     &c->driver));
-    bool has_own_lung = c->request->is_soak && c->request->is_virtual;
-    return has_own_lung ? lung_start(&c->lung, c->virtual_gpu, options.seed + 1) : NULL;
-}
-
-static const char *make_streams(churn *c) {
-    for (uint64_t i = 0; i < c->request->n_streams; i++) {
-        NEED_OK(dvmm_stream_create(c->driver, &c->streams[i]));
-        NEED_OK(dvmm_event_create(c->driver, &c->events[i]));
-    }
-    return NULL;
+    return program_open(&c->p, &options, c->request.n_streams);
 }
 
 static const char *open_all(churn *c) {
-    const dvmm_caps *caps = dvmm_get_caps(c->driver);
-    TRY(painter_open(&c->painter, c->driver, c->request->device));
-    c->graphs = (graphs){c->painter.gpu, c->virtual_gpu, c->driver};
-    TRY(make_streams(c));
-    c->limit = c->request->limit != 0 ? c->request->limit : caps->total_bytes / 5;
-    c->rng = rng_seeded(c->request->seed);
+    TRY(open_device(c));
+    if (c->request.is_soak && c->p.is_virtual) {
+        TRY(lung_start(&c->lung, c->p.gpu, c->request.seed + 1));
+    }
+    for (uint64_t i = 0; i < c->request.n_streams; i++) {
+        NEED_OK(dvmm_event_create(c->p.driver, &c->events[i]));
+    }
+    uint64_t usual = dvmm_get_caps(c->p.driver)->total_bytes / 5;
+    c->limit = c->request.limit != 0 ? c->request.limit : usual;
+    c->rng = rng_seeded(c->request.seed);
     c->next_id = 1;
-    (void)printf("# %s, driver %s, seed %llu, %llu streams, limit %llu\n", caps->name,
-                 caps->driver_version, (unsigned long long)c->request->seed,
-                 (unsigned long long)c->request->n_streams, (unsigned long long)c->limit);
+    program_print_head(&c->p, ", seed %llu, %llu streams, limit %llu",
+                       (unsigned long long)c->request.seed,
+                       (unsigned long long)c->request.n_streams, (unsigned long long)c->limit);
     return NULL;
 }
 
@@ -523,7 +461,7 @@ static const char *run(churn *c) {
     TRY(open_all(c));
     TRY(free_bytes_now(c, &before));
     command_figure("free_before", before);
-    TRY(make_allocator(c));
+    TRY(program_allocator(&c->p, c->limit, &c->allocator));
     TRY(run_in_company(c));
     TRY(judge(c));
     TRY(destroy_allocator(c));
@@ -532,13 +470,10 @@ static const char *run(churn *c) {
 
 /* Only what is left of a good run; after a bad one the device may be lost. */
 static const char *close_all(churn *c) {
-    painter_close(&c->painter);
-    for (uint64_t i = 0; i < c->request->n_streams; i++) {
-        NEED_OK(dvmm_event_destroy(c->driver, c->events[i]));
-        NEED_OK(dvmm_stream_destroy(c->driver, c->streams[i]));
+    for (uint64_t i = 0; i < c->request.n_streams; i++) {
+        NEED_OK(dvmm_event_destroy(c->p.driver, c->events[i]));
     }
-    dvmm_close(c->driver);
-    return program_close_virtual(c->virtual_gpu);
+    return program_close(&c->p);
 }
 
 /* ---- The control --------------------------------------------------------------------------- */
@@ -551,14 +486,13 @@ static const char *unmap_under_kernels(bool *is_seen) {
     churn *c = &the_churn;
     canvas read = {.size = CONTROL_BYTES, .id = 1};
     TRY(open_device(c));
-    TRY(painter_open(&c->painter, c->driver, c->request->device));
-    TRY(program_map(c->driver, read.size, &read.address));
-    TRY(paint(&c->painter, &read, NULL));
+    TRY(program_map(c->p.driver, read.size, &read.address));
+    TRY(paint(&c->p.painter, &read, NULL));
     for (int i = 0; i < CONTROL_KERNELS; i++) {
-        TRY(look(&c->painter, &read, NULL));
+        TRY(look(&c->p.painter, &read, NULL));
     }
-    NEED_OK(dvmm_unmap(c->driver, read.address, read.size));
-    *is_seen = dvmm_context_sync(c->driver) != DUCTILE_OK;
+    NEED_OK(dvmm_unmap(c->p.driver, read.address, read.size));
+    *is_seen = dvmm_context_sync(c->p.driver) != DUCTILE_OK;
     return NULL;
 }
 
@@ -584,15 +518,15 @@ static const char *note_piece(const churn *c, double seconds) {
     now.seed++;
     now.operations += operations_of(c);
     now.seconds += (uint64_t)(seconds + 0.5);
-    return c->request->state != NULL ? pieces_write(c->request->state, &now) : NULL;
+    return c->request.state != NULL ? pieces_write(c->request.state, &now) : NULL;
 }
 
 /* ---- The program --------------------------------------------------------------------------- */
 
-static void read_request(request *r, int argc, char **argv) {
+static void read_request(churn *c, int argc, char **argv) {
+    request *r = &c->request;
     const command_option options[] = {
-        {"--virtual", .flag = &r->is_virtual},
-        {"--device", .device = &r->device},
+        PROGRAM_OPTIONS(&c->p),
         {"--seconds", .number = &r->seconds},
         {"--cycles", .number = &r->cycles},
         {"--streams", .number = &r->n_streams},
@@ -604,32 +538,27 @@ static void read_request(request *r, int argc, char **argv) {
         {"--no-control", .flag = &r->has_no_control},
     };
     command_read("pattern_churn", options, sizeof options / sizeof *options, argc, argv);
-    if (r->n_streams < 1 || r->n_streams > MOST_STREAMS) {
+    if (r->n_streams < 1 || r->n_streams > PROGRAM_MOST_STREAMS) {
         command_refuse("there are 1 to 16 streams");
     }
     if (r->cycles == 0) {
-        r->cycles = r->is_virtual ? 40 : UINT64_MAX;
+        r->cycles = c->p.is_virtual ? 40 : UINT64_MAX;
     }
 }
 
 int main(int argc, char **argv) {
-    request r = {.seconds = 60, .n_streams = 4, .seed = 20, .operations = UINT64_MAX};
-    the_churn.request = &r;
-    read_request(&r, argc, argv);
-    command_end_after(r.seconds * 2 + 120);
-    double begin = seconds_now();
-    const char *why = go_on(&r, &the_churn.behind);
-    why = why == NULL && !r.is_virtual && !r.has_no_control ? program_control(unmap_under_kernels)
-                                                            : why;
-    if (why == NULL && r.is_soak && !r.is_virtual) {
-        why = lung_fork(&the_churn.lung, r.device, r.seed + 1);
+    churn *c = &the_churn;
+    c->request = (request){.seconds = 60, .n_streams = 4, .seed = 20, .operations = UINT64_MAX};
+    read_request(c, argc, argv);
+    command_end_after(c->request.seconds * 2 + 120);
+    double begin = wall_seconds();
+    const char *why = go_on(&c->request, &c->behind);
+    bool has_control = !c->p.is_virtual && !c->request.has_no_control;
+    why = why == NULL && has_control ? program_control(unmap_under_kernels) : why;
+    if (why == NULL && c->request.is_soak && !c->p.is_virtual) {
+        why = lung_fork(&c->lung, c->p.device, c->request.seed + 1);
     }
-    why = why == NULL ? open_device(&the_churn) : why;
-    why = why == NULL ? run(&the_churn) : why;
-    why = why == NULL ? close_all(&the_churn) : why;
-    why = why == NULL ? note_piece(&the_churn, seconds_now() - begin) : why;
-    if (why == NULL) {
-        (void)printf("passed\n");
-    }
-    return command_end(why);
+    why = why == NULL ? run(c) : why;
+    why = why == NULL ? close_all(c) : why;
+    return program_end(why == NULL ? note_piece(c, wall_seconds() - begin) : why);
 }

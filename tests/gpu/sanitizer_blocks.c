@@ -15,10 +15,7 @@
  * Prints the whole report of a run that was not as it should be. Ends with 1 then; 77 without a
  * device, or without a compute-sanitizer that can watch it.
  */
-#include "tests/support/command.h"
-#include "tests/support/complain.h"
-#include "tests/support/gpu_kernels.h"
-#include "vmm/cuda/open.h"
+#include "tests/support/program_device.h"
 
 #include <dlfcn.h>
 #include <stdio.h>
@@ -43,7 +40,7 @@ typedef struct request {
 /* ---- The child: one way to use memory -------------------------------------------------------- */
 
 typedef struct child {
-    dvmm_driver *driver;
+    program_device on;
     gpu_kernels *gpu;
     ductile_allocator *a;
 } child;
@@ -55,10 +52,10 @@ static void print_log(void *user, ductile_log_level level, const char *line) {
 }
 
 static const char *open_child(child *c, const request *r) {
-    static char reason[256];
-    TRY(gpu_open(r->device, &c->gpu));
-    NEED(dvmm_open_cuda(r->device, &c->driver, reason, sizeof reason) == DUCTILE_OK, "%s", reason);
     ductile_options o;
+    c->on.device = r->device;
+    TRY(gpu_open(r->device, &c->gpu));
+    TRY(program_open_driver(&c->on, NULL));
     ductile_options_init(&o);
     o.device = r->device;
     o.log = print_log;
@@ -68,9 +65,8 @@ static const char *open_child(child *c, const request *r) {
 
 static const char *close_child(child *c) {
     NEED_OK(ductile_destroy(c->a));
-    dvmm_close(c->driver);
     gpu_close(c->gpu);
-    return NULL;
+    return program_close(&c->on);
 }
 
 static const char *write_words(const child *c, ductile_addr at, uint64_t n_words) {
@@ -82,7 +78,7 @@ static const char *write_words(const child *c, ductile_addr at, uint64_t n_words
 
 /* After a report the driver may say that the kernel failed, which is what was wanted. */
 static void finish_work(const child *c) {
-    ductile_status status = dvmm_context_sync(c->driver);
+    ductile_status status = dvmm_context_sync(c->on.driver);
     (void)printf("child: all work is done: %s\n", ductile_status_name(status));
 }
 
@@ -172,7 +168,7 @@ static const char *free_early(const child *c) {
 }
 
 static const char *run_child(const request *r) {
-    child c = {NULL, NULL, NULL};
+    child c = {.a = NULL};
     TRY(open_child(&c, r));
     if (strcmp(r->child, "leak") == 0) {
         return leak(&c, r->device);

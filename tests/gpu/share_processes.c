@@ -22,27 +22,22 @@
  * With --virtual each process has a virtual GPU of its own: then only what the two say to each
  * other is tested, and bytes are compared in the process that wrote them.
  */
-#include "tests/support/command.h"
-#include "tests/support/complain.h"
+#include "tests/support/in_child.h"
+#include "tests/support/program_device.h"
 #include "tests/support/two_ends.h"
-#include "vmm/cuda/open.h"
-#include "vmm/driver/driver.h"
-#include "vmm/driver/open_virtual.h"
 #include "vmm/range.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/time.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 enum { SECONDS_PER_WORD = 60, SLACK_BYTES = 64 << 20, MOST_DEATHS = 256 };
 
 typedef struct request {
-    bool is_virtual;
-    int device;
+    program_device on; /* the exporter's; not opened */
     int import_device; /* -1: the same */
     uint64_t rounds;
     uint64_t deaths;
@@ -51,12 +46,10 @@ typedef struct request {
 /* One process: its allocator, and a driver for bytes. */
 typedef struct side {
     const request *r;
-    int device;
-    int socket;               /* to the process it speaks with now */
-    const int *sockets;       /* to those that it outlives          */
-    ductile_virtual_gpu *gpu; /* --virtual */
+    program_device on;
+    int socket;         /* to the process it speaks with now */
+    const int *sockets; /* to those that it outlives          */
     ductile_allocator *a;
-    dvmm_driver *driver;
     char *bytes;
 } side;
 
@@ -64,51 +57,29 @@ enum { MOST_BYTES = 17 << 20 };
 
 /* ---- A process ----------------------------------------------------------------------------- */
 
-static const char *open_driver(side *s) {
-    static char reason[512];
-    ductile_status status = s->r->is_virtual
-                                ? dvmm_open_virtual(s->gpu, &s->driver, NULL, 0)
-                                : dvmm_open_cuda(s->device, &s->driver, reason, sizeof reason);
-    if (status != DUCTILE_OK) {
-        command_skip(reason);
-    }
-    return NULL;
-}
-
 static const char *open_side(side *s) {
-    ductile_options options;
-    ductile_options_init(&options);
-    NEED_OK(ductile_options_parse(&options, "shareable:fd", NULL, 0));
-    options.device = s->device;
-    if (s->r->is_virtual) {
-        NEED_OK(ductile_virtual_create(&s->gpu, NULL));
-        options.driver = DUCTILE_DRIVER_VIRTUAL;
-        options.virtual_gpu = s->gpu;
-    }
-    TRY(open_driver(s));
+    TRY(program_open_driver(&s->on, NULL));
     s->bytes = malloc(MOST_BYTES);
     NEED(s->bytes != NULL, "no host memory");
-    NEED_OK(ductile_create(&s->a, &options));
+    NEED_OK(program_create(&s->on, 0, "shareable:fd", &s->a));
     return NULL;
 }
 
 static const char *close_side(side *s) {
     NEED_OK(ductile_destroy(s->a));
-    dvmm_close(s->driver);
-    ductile_virtual_destroy(s->gpu);
     free(s->bytes);
-    return NULL;
+    return program_close(&s->on);
 }
 
 static const char *write_bytes(side *s, ductile_addr addr, uint8_t value, uint64_t size) {
-    NEED_OK(dvmm_fill(s->driver, addr, value, size, NULL));
-    NEED_OK(dvmm_stream_sync(s->driver, NULL));
+    NEED_OK(dvmm_fill(s->on.driver, addr, value, size, NULL));
+    NEED_OK(dvmm_stream_sync(s->on.driver, NULL));
     return NULL;
 }
 
 static const char *expect_bytes(side *s, ductile_addr addr, uint8_t value, uint64_t size) {
     memset(s->bytes, ~value, size);
-    NEED_OK(dvmm_read_back(s->driver, s->bytes, addr, size, NULL));
+    NEED_OK(dvmm_read_back(s->on.driver, s->bytes, addr, size, NULL));
     if ((uint8_t)s->bytes[0] == value && memcmp(s->bytes, s->bytes + 1, size - 1) == 0) {
         return NULL;
     }
@@ -158,7 +129,7 @@ static const char *export_round(side *s, unsigned round) {
     TRY(write_bytes(s, addr, value, size));
     NEED_OK(ductile_export(s->a, addr, s->socket));
     TRY(hear(s, 'w')); /* the importer has seen our bytes and written its own */
-    TRY(expect_bytes(s, addr, s->r->is_virtual ? value : (uint8_t)~value, size));
+    TRY(expect_bytes(s, addr, s->r->on.is_virtual ? value : (uint8_t)~value, size));
     NEED_OK(ductile_unexport(s->a, addr));
     NEED_OK(ductile_free(s->a, addr));
     NEED_OK(ductile_trim(s->a, NULL, 0, NULL));
@@ -169,13 +140,13 @@ static const char *export_round(side *s, unsigned round) {
 }
 
 static bool is_crossing(const request *r) {
-    return !r->is_virtual && r->import_device >= 0 && r->import_device != r->device;
+    return !r->on.is_virtual && r->import_device >= 0 && r->import_device != r->on.device;
 }
 
 /* Memory that came from another GPU is opened to that one again. */
 static const char *enable_exporter(side *s, unsigned round) {
     if (is_crossing(s->r) && round >= s->r->rounds / 2) {
-        NEED_OK(ductile_enable_peer(s->a, s->r->device));
+        NEED_OK(ductile_enable_peer(s->a, s->r->on.device));
     }
     return NULL;
 }
@@ -186,10 +157,10 @@ static const char *ask_access(side *s, ductile_addr addr, unsigned round) {
     if (!is_crossing(s->r)) {
         return NULL;
     }
-    NEED_OK(dvmm_get_access_for(s->driver, addr, s->device, &own));
+    NEED_OK(dvmm_get_access_for(s->on.driver, addr, s->on.device, &own));
     NEED(own == DVMM_ACCESS_RW, "the importer's GPU has access %d", (int)own);
     if (round >= s->r->rounds / 2) {
-        NEED_OK(dvmm_get_access_for(s->driver, addr, s->r->device, &of_exporter));
+        NEED_OK(dvmm_get_access_for(s->on.driver, addr, s->r->on.device, &of_exporter));
         NEED(of_exporter == DVMM_ACCESS_RW, "the enabled GPU has access %d", (int)of_exporter);
     }
     return NULL;
@@ -203,7 +174,7 @@ static const char *import_round(side *s, unsigned round) {
     NEED_OK(ductile_import(s->a, s->socket, NULL, &addr, &size));
     NEED(size == size_of(round), "%llu bytes arrived", (unsigned long long)size);
     TRY(ask_access(s, addr, round));
-    if (!s->r->is_virtual) {
+    if (!s->r->on.is_virtual) {
         TRY(expect_bytes(s, addr, value, size));
     }
     TRY(write_bytes(s, addr, (uint8_t)~value, size));
@@ -223,7 +194,7 @@ static const char *import_round(side *s, unsigned round) {
 /* A virtual GPU keeps an end of every descriptor it made, until it looks whether that is closed. */
 static size_t descriptors_now(const side *s) {
     ductile_virtual_state state = {.struct_size = sizeof state};
-    if (s->gpu != NULL && ductile_virtual_get_state(s->gpu, &state) != DUCTILE_OK) {
+    if (s->on.gpu != NULL && ductile_virtual_get_state(s->on.gpu, &state) != DUCTILE_OK) {
         return SIZE_MAX;
     }
     return count_descriptors();
@@ -253,11 +224,10 @@ static const char *expect_free(uint64_t now, uint64_t before) {
 static const char *run_rounds(side *s, const char *(*round)(side *s, unsigned n)) {
     uint64_t free_before = 0;
     uint64_t free_after = 0;
-    uint64_t total = 0;
     TRY(round(s, 0));
-    NEED_OK(dvmm_mem_info(s->driver, &free_before, &total));
+    TRY(program_free_bytes(s->on.driver, &free_before));
     TRY(repeat(s, s->r->rounds, round));
-    NEED_OK(dvmm_mem_info(s->driver, &free_after, &total));
+    TRY(program_free_bytes(s->on.driver, &free_after));
     return expect_free(free_after, free_before);
 }
 
@@ -286,7 +256,7 @@ static const char *outlive_exporter(side *s, unsigned i) {
     s->socket = s->sockets[i];
     NEED_OK(ductile_import(s->a, s->socket, NULL, &addr, NULL));
     TRY(hear_the_end(s));
-    if (!s->r->is_virtual) {
+    if (!s->r->on.is_virtual) {
         TRY(expect_bytes(s, addr, 0x3E, DEATH_BYTES));
     }
     TRY(write_bytes(s, addr, 0x3F, DEATH_BYTES));
@@ -337,11 +307,11 @@ static const char *name_of(role who) {
 }
 
 static int device_of(const request *r, role who) {
-    return who == IMPORTER && is_crossing(r) ? r->import_device : r->device;
+    return who == IMPORTER && is_crossing(r) ? r->import_device : r->on.device;
 }
 
 static int play(side *s, role who, part what) {
-    s->device = device_of(s->r, who);
+    s->on.device = device_of(s->r, who);
     const char *why = open_side(s);
     why = why == NULL ? what(s) : why;
     why = why == NULL ? close_side(s) : why;
@@ -391,7 +361,7 @@ static bool open_lines(lines *l, uint64_t n) {
 static pid_t start(const request *r, const lines *l, int which, unsigned i, role who, part what) {
     pid_t pid = fork();
     if (pid == 0) {
-        side s = {.r = r, .socket = l->ends[which][i], .sockets = l->ends[which]};
+        side s = {.r = r, .on = r->on, .socket = l->ends[which][i], .sockets = l->ends[which]};
         close_ends(l, 1 - which);
         exit(play(&s, who, what));
     }
@@ -399,9 +369,8 @@ static pid_t start(const request *r, const lines *l, int which, unsigned i, role
 }
 
 static int wait_for(pid_t pid) {
-    int status = 0;
-    bool ended = pid > 0 && waitpid(pid, &status, 0) == pid && WIFEXITED(status);
-    return ended ? WEXITSTATUS(status) : COMMAND_BROKEN;
+    int status = exit_status_of(pid);
+    return status >= 0 ? status : COMMAND_BROKEN;
 }
 
 static int run_pair(const request *r) {
@@ -451,59 +420,51 @@ static int run_deaths(const request *r, role who_dies, part die, part outlive) {
 
 /* ---- The device beside them ---------------------------------------------------------------- */
 
-static void need_reach(const request *r, dvmm_driver *exporter) {
-    char reason[512];
+/* Shared with the child that looks. */
+typedef struct looked_at {
+    const request *r;
+    uint64_t free_bytes;
+} looked_at;
+
+static looked_at *seen;
+
+static const char *need_reach(const request *r, dvmm_driver *exporter) {
+    program_device importer = {.device = r->import_device};
     bool can = false;
-    dvmm_driver *importer = NULL;
-    if (dvmm_open_cuda(r->import_device, &importer, reason, sizeof reason) != DUCTILE_OK) {
-        command_skip(reason);
-    }
+    TRY(program_open_driver(&importer, NULL));
     if (dvmm_can_access_peer(exporter, r->import_device, &can) != DUCTILE_OK || !can) {
         command_skip("the importer's device cannot reach memory of the exporter's");
     }
-    dvmm_close(importer);
+    return program_close(&importer);
 }
 
-/* In a process of its own: nothing of CUDA may be open where the others are made. */
-static int look_at_devices(const request *r, int out) {
-    char reason[512];
-    uint64_t free_bytes = 0;
-    uint64_t total = 0;
-    dvmm_driver *driver = NULL;
-    if (dvmm_open_cuda(r->device, &driver, reason, sizeof reason) != DUCTILE_OK) {
-        command_skip(reason);
-    }
-    if (is_crossing(r)) {
-        need_reach(r, driver);
-    }
-    bool is_known = dvmm_mem_info(driver, &free_bytes, &total) == DUCTILE_OK;
-    dvmm_close(driver);
-    return is_known && write(out, &free_bytes, sizeof free_bytes) == sizeof free_bytes
-               ? 0
-               : COMMAND_BROKEN;
+static const char *look_at_devices(void) {
+    program_device on = seen->r->on;
+    TRY(program_open_driver(&on, NULL));
+    TRY(is_crossing(seen->r) ? need_reach(seen->r, on.driver) : NULL);
+    TRY(program_free_bytes(on.driver, &seen->free_bytes));
+    return program_close(&on);
 }
 
-/* What the exporter's device has free while none of the others is there. */
+static int look_in_child(void) {
+    return look_at_devices() == NULL ? COMMAND_PASSED : COMMAND_BROKEN;
+}
+
+/* What the exporter's device has free while none of the others is there. In a process of its own:
+ * nothing of CUDA may be open where the others are made. */
 static int ask_free(const request *r, uint64_t *out) {
-    int ends[2];
     *out = 0;
-    if (r->is_virtual) {
+    if (r->on.is_virtual) {
         return 0;
     }
-    if (pipe(ends) != 0) {
+    seen = mmap(NULL, sizeof *seen, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (seen == MAP_FAILED) {
         return COMMAND_BROKEN;
     }
-    pid_t pid = fork();
-    if (pid == 0) {
-        exit(look_at_devices(r, ends[1]));
-    }
-    (void)close(ends[1]);
-    int code = wait_for(pid);
-    if (code == 0 && read(ends[0], out, sizeof *out) != sizeof *out) {
-        code = COMMAND_BROKEN;
-    }
-    (void)close(ends[0]);
-    return code;
+    seen->r = r;
+    int code = in_child(look_in_child);
+    *out = seen->free_bytes;
+    return code >= 0 ? code : COMMAND_BROKEN;
 }
 
 static int compare_free(const request *r, uint64_t before) {
@@ -514,7 +475,7 @@ static int compare_free(const request *r, uint64_t before) {
         (void)fprintf(stderr, "share_processes: after all: %s\n", why);
         return COMMAND_BROKEN;
     }
-    if (!r->is_virtual) {
+    if (!r->on.is_virtual) {
         (void)printf("free on the device | %llu before | %llu after\n", (unsigned long long)before,
                      (unsigned long long)after);
     }
@@ -532,23 +493,18 @@ static int run_all(const request *r) {
 
 /* ---- The command line ---------------------------------------------------------------------- */
 
-static void read_request(request *r, int argc, char **argv) {
-    const command_option options[] = {
-        {"--virtual", .flag = &r->is_virtual},
-        {"--device", .device = &r->device},
-        {"--import-device", .device = &r->import_device},
-        {"--rounds", .number = &r->rounds},
-        {"--deaths", .number = &r->deaths},
-    };
-    command_read("share_processes", options, sizeof options / sizeof *options, argc, argv);
-    if (r->rounds == 0 || r->rounds > UINT32_MAX || r->deaths > MOST_DEATHS) {
-        command_refuse("too few or too many rounds or deaths");
-    }
-}
-
 int main(int argc, char **argv) {
     request r = {.import_device = -1, .rounds = 1000, .deaths = 10};
-    read_request(&r, argc, argv);
+    const command_option options[] = {
+        PROGRAM_OPTIONS(&r.on),
+        {"--import-device", .device = &r.import_device},
+        {"--rounds", .number = &r.rounds},
+        {"--deaths", .number = &r.deaths},
+    };
+    command_read("share_processes", options, sizeof options / sizeof *options, argc, argv);
+    if (r.rounds == 0 || r.rounds > UINT32_MAX || r.deaths > MOST_DEATHS) {
+        command_refuse("too few or too many rounds or deaths");
+    }
     (void)setvbuf(stdout, NULL, _IOLBF, BUFSIZ);
     return run_all(&r);
 }

@@ -14,9 +14,7 @@
  * second. On the virtual GPU, where it runs small, times are those of the host and mean nothing.
  * Ends with 1 when anything is wrong; 77 without a device.
  */
-#include "tests/support/command.h"
-#include "tests/support/complain.h"
-#include "tests/support/painter.h"
+#include "tests/support/cpu_time.h"
 #include "tests/support/program_device.h"
 #include "tests/support/rng.h"
 #include "vmm/base/align.h"
@@ -24,32 +22,24 @@
 
 #include <stdio.h>
 #include <stdlib.h>
-#include <time.h>
 
-enum { MOST_BLOCKS = 4096, LATER_CYCLES = 4 };
+enum { LATER_CYCLES = 4 };
 
 static const ductile_pool_id POOL = {1, 0};
 
 typedef struct program {
-    bool is_virtual;
-    int device;
+    program_device on;
     uint64_t mib, most_mib, grown_blocks, cycles;
-    ductile_virtual_gpu *gpu; /* NULL on CUDA */
-    dvmm_driver *driver;
-    painter painter;
     ductile_allocator *a;
     ductile_stream stream;
-    canvas blocks[MOST_BLOCKS];
-    size_t n_blocks;
+    gallery live;
     uint64_t next_id;
 } program;
 
 static program p = {.mib = 1024, .most_mib = 0, .grown_blocks = 2000, .cycles = 1000};
 
 static uint64_t now_us(void) {
-    struct timespec t;
-    (void)clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * 1000000 + (uint64_t)t.tv_nsec / 1000;
+    return wall_ns() / 1000;
 }
 
 static uint64_t speed(uint64_t bytes, uint64_t us) {
@@ -65,45 +55,40 @@ static void figure(const char *what, uint64_t mib, const char *unit, uint64_t va
 /* ---- Blocks -------------------------------------------------------------------------------- */
 
 static const char *add_block(uint64_t size) {
-    NEED(p.n_blocks < MOST_BLOCKS, "too many blocks");
-    canvas *c = &p.blocks[p.n_blocks];
-    *c = (canvas){.size = size, .id = ++p.next_id};
+    painted b = {.canvas = {.size = size, .id = ++p.next_id}};
+    NEED(p.live.n < GALLERY_MOST, "too many blocks");
     NEED_OK(ductile_pool_begin(p.a, POOL, NULL, NULL));
-    ductile_status status = ductile_alloc(p.a, size, p.stream, &c->address);
+    ductile_status status = ductile_alloc(p.a, size, p.stream, &b.canvas.address);
     NEED_OK(ductile_pool_end(p.a, POOL));
     NEED_OK(ductile_pool_release(p.a, POOL));
     NEED(status == DUCTILE_OK, "a block of %llu bytes: %s", (unsigned long long)size,
          ductile_status_name(status));
-    p.n_blocks++;
-    return paint(&p.painter, c, p.stream);
+    gallery_add(&p.live, b);
+    return paint(&p.on.painter, &b.canvas, p.stream);
 }
 
 static const char *drop_block(size_t i) {
-    NEED_OK(ductile_free(p.a, p.blocks[i].address));
-    p.blocks[i] = p.blocks[--p.n_blocks];
+    NEED_OK(ductile_free(p.a, gallery_remove(&p.live, i).canvas.address));
     return NULL;
 }
 
 static const char *look_at_all(void) {
-    uint64_t mismatches = 0;
-    for (size_t i = 0; i < p.n_blocks; i++) {
-        TRY(look(&p.painter, &p.blocks[i], p.stream));
+    for (size_t i = 0; i < p.live.n; i++) {
+        TRY(look(&p.on.painter, &p.live.all[i].canvas, p.stream));
     }
-    TRY(painter_mismatches(&p.painter, &mismatches));
-    NEED(mismatches == 0, "%llu words differ after a resume", (unsigned long long)mismatches);
-    return NULL;
+    return program_is_unspoilt(&p.on.painter);
 }
 
 static const char *open_pool(void) {
-    TRY(program_allocator(p.gpu, p.device, 0, &p.a));
+    TRY(program_allocator(&p.on, 0, &p.a));
     NEED_OK(ductile_pool_retain(p.a, POOL));
     NEED_OK(ductile_pool_set_kind(p.a, POOL, DUCTILE_POOL_PLAIN));
     return NULL;
 }
 
 static const char *close_pool(void) {
-    while (p.n_blocks > 0) {
-        TRY(drop_block(p.n_blocks - 1));
+    while (p.live.n > 0) {
+        TRY(drop_block(p.live.n - 1));
     }
     NEED_OK(ductile_pool_release(p.a, POOL));
     NEED_OK(ductile_destroy(p.a));
@@ -116,11 +101,11 @@ static const char *copy_once(const dvmm_host_arena *arena, ductile_addr at, uint
                              bool is_out, uint64_t *us) {
     uint64_t start = now_us();
     if (is_out) {
-        NEED_OK(dvmm_download(p.driver, arena->base, at, bytes, p.stream));
+        NEED_OK(dvmm_download(p.on.driver, arena->base, at, bytes, p.stream));
     } else {
-        NEED_OK(dvmm_upload(p.driver, at, arena->base, bytes, p.stream));
+        NEED_OK(dvmm_upload(p.on.driver, at, arena->base, bytes, p.stream));
     }
-    NEED_OK(dvmm_stream_sync(p.driver, p.stream));
+    NEED_OK(dvmm_stream_sync(p.on.driver, p.stream));
     uint64_t took = now_us() - start;
     *us = *us == 0 || took < *us ? took : *us;
     return NULL;
@@ -131,7 +116,7 @@ static const char *measure_link(uint64_t bytes) {
     ductile_addr at = 0;
     uint64_t out = 0;
     uint64_t in = 0;
-    dvmm_host_arena_init(&arena, p.driver);
+    dvmm_host_arena_init(&arena, p.on.driver);
     NEED_OK(dvmm_host_arena_reserve(&arena, bytes));
     TRY(open_pool());
     NEED_OK(ductile_alloc(p.a, bytes, p.stream, &at));
@@ -153,7 +138,7 @@ typedef struct cycle_times {
 } cycle_times;
 
 static const char *cycle(ductile_contents contents, cycle_times *t) {
-    NEED_OK(dvmm_context_sync(p.driver));
+    NEED_OK(dvmm_context_sync(p.on.driver));
     uint64_t start = now_us();
     NEED_OK(ductile_pause(p.a, POOL, contents));
     uint64_t middle = now_us();
@@ -197,7 +182,7 @@ static void report(const char *what, uint64_t bytes, cycle_times t) {
 static const char *fill_pool(uint64_t bytes) {
     uint64_t left = bytes;
     while (left > 0) {
-        uint64_t part = p.n_blocks % 4 == 3 ? DTI_MIB : 64 * DTI_MIB;
+        uint64_t part = p.live.n % 4 == 3 ? DTI_MIB : 64 * DTI_MIB;
         part = dti_min(part, left);
         TRY(add_block(part));
         left -= part;
@@ -251,7 +236,7 @@ static const char *vary(rng *r) {
         TRY(add_block(dti_round_up(512 + rng_below(r, 4 * DTI_MIB), 4)));
     }
     for (int i = 0; i < 2; i++) {
-        TRY(drop_block(rng_below(r, p.n_blocks)));
+        TRY(drop_block(rng_below(r, p.live.n)));
     }
     return NULL;
 }
@@ -263,13 +248,12 @@ typedef struct seen {
 
 static const char *one_of_many(rng *r, uint64_t i, seen *s) {
     uint64_t free_bytes = 0;
-    uint64_t total = 0;
     TRY(vary(r));
-    NEED_OK(dvmm_context_sync(p.driver));
+    NEED_OK(dvmm_context_sync(p.on.driver));
     uint64_t start = now_us();
     NEED_OK(ductile_pause(p.a, POOL, DUCTILE_CONTENTS_KEEP));
     uint64_t took = now_us() - start;
-    NEED_OK(dvmm_mem_info(p.driver, &free_bytes, &total));
+    TRY(program_free_bytes(p.on.driver, &free_bytes));
     s->free_asleep = i == 2 ? free_bytes : s->free_asleep;
     NEED(i < 3 || free_bytes == s->free_asleep,
          "%llu bytes are free after pause %llu, and %llu were after the third",
@@ -280,8 +264,8 @@ static const char *one_of_many(rng *r, uint64_t i, seen *s) {
     s->early_us += i >= 10 && i < p.cycles / 4 ? took : 0;
     s->late_us += i >= p.cycles - p.cycles / 4 ? took : 0;
     TRY(i % 16 == 0 ? look_at_all() : NULL);
-    while (p.n_blocks > 24) {
-        TRY(drop_block(rng_below(r, p.n_blocks)));
+    while (p.live.n > 24) {
+        TRY(drop_block(rng_below(r, p.live.n)));
     }
     return NULL;
 }
@@ -306,29 +290,17 @@ static const char *measure_residue(void) {
 
 /* ---- The whole ----------------------------------------------------------------------------- */
 
-static const char *open_device(void) {
-    ductile_virtual_options options;
-    ductile_virtual_options_init(&options);
-    options.capacity_bytes = 4 * DTI_GIB;
-    TRY(program_open(p.is_virtual ? &options : NULL, p.device, &p.gpu, &p.driver));
-    NEED_OK(dvmm_stream_create(p.driver, &p.stream));
-    return painter_open(&p.painter, p.driver, p.device);
-}
-
-static const char *close_device(void) {
-    painter_close(&p.painter);
-    NEED_OK(dvmm_stream_destroy(p.driver, p.stream));
-    dvmm_close(p.driver);
-    return program_close_virtual(p.gpu);
-}
-
 static const char *measure_size(uint64_t mib) {
     TRY(measure_contents(mib * DTI_MIB, false));
     return measure_contents(mib * DTI_MIB, true);
 }
 
 static const char *run(void) {
-    TRY(open_device());
+    ductile_virtual_options options;
+    ductile_virtual_options_init(&options);
+    options.capacity_bytes = 4 * DTI_GIB;
+    TRY(program_open(&p.on, &options, 1));
+    p.stream = p.on.streams[0];
     TRY(measure_link(dti_min(p.mib * DTI_MIB, 4 * DTI_GIB)));
     TRY(measure_size(p.mib));
     TRY(measure_size(p.mib * 10));
@@ -338,12 +310,11 @@ static const char *run(void) {
     uint64_t grown = dti_max(p.mib * 10 * DTI_MIB / dti_max(p.grown_blocks, 1), 512);
     TRY(measure_grown(p.grown_blocks, dti_round_up(grown, 512)));
     TRY(measure_residue());
-    return close_device();
+    return program_close(&p.on);
 }
 
 int main(int argc, char **argv) {
-    const command_option options[] = {{"--virtual", .flag = &p.is_virtual},
-                                      {"--device", .device = &p.device},
+    const command_option options[] = {PROGRAM_OPTIONS(&p.on),
                                       {"--mib", .number = &p.mib},
                                       {"--most-mib", .number = &p.most_mib},
                                       {"--grown-blocks", .number = &p.grown_blocks},

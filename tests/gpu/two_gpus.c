@@ -17,21 +17,17 @@
  *
  * On the virtual GPU streams of the machine's second device do the other one's work.
  */
-#include "tests/support/command.h"
-#include "tests/support/complain.h"
-#include "tests/support/painter.h"
+#include "tests/support/fixture_virtual.h"
+#include "tests/support/in_child.h"
 #include "tests/support/program_device.h"
 #include "tests/support/rng.h"
 #include "vmm/base/align.h"
-#include "vmm/cuda/open.h"
 
 #include <ductile_share.h>
 
 #include <stdio.h>
 #include <string.h>
-#include <sys/wait.h>
 #include <time.h>
-#include <unistd.h>
 
 enum {
     MOST_BLOCKS = 1024,
@@ -46,76 +42,29 @@ static const ductile_pool_id pool = {7, 0};
  */
 
 typedef struct hands {
-    int device;
-    dvmm_driver *driver;
-    painter painter;
+    program_device on; /* the peer's on the virtual GPU: the owner's, which it does not close */
     ductile_stream stream;
     dvmm_event event; /* recorded where the other one is to go on */
 } hands;
 
 enum { LATE_NS = 200000000 }; /* longer than a pause that does not wait */
 
-static const char *hands_open(hands *h, ductile_virtual_gpu *gpu) {
-    TRY(painter_open(&h->painter, h->driver, h->device));
-    if (gpu != NULL) {
-        NEED_OK(ductile_virtual_stream_create_on(gpu, h->device, &h->stream));
-    } else {
-        NEED_OK(dvmm_stream_create(h->driver, &h->stream));
+static const char *hands_open(hands *h) {
+    program_device *on = &h->on;
+    TRY(program_furnish(on, on->gpu == NULL ? 1 : 0));
+    if (on->gpu != NULL) {
+        NEED_OK(
+            ductile_virtual_stream_create_on(on->gpu, on->device, &on->streams[on->n_streams++]));
     }
-    NEED_OK(dvmm_event_create(h->driver, &h->event));
-    return NULL;
-}
-
-static const char *hands_close(hands *h) {
-    painter_close(&h->painter);
-    NEED_OK(dvmm_event_destroy(h->driver, h->event));
-    NEED_OK(dvmm_stream_destroy(h->driver, h->stream));
+    h->stream = on->streams[0];
+    NEED_OK(dvmm_event_create(on->driver, &h->event));
     return NULL;
 }
 
 /* What `to` does from now on comes after what `from` has done. */
 static const char *let_go_on(const hands *from, const hands *to) {
-    NEED_OK(dvmm_event_record(from->driver, from->event, from->stream));
-    NEED_OK(dvmm_stream_wait_event(to->driver, to->stream, from->event));
-    return NULL;
-}
-
-/* ---- Memory of the peer -------------------------------------------------------------------- */
-
-static const char *map_for_both(const hands *owner, const hands *peer, uint64_t size,
-                                ductile_addr *out) {
-    dvmm_driver *d = owner->driver;
-    const dvmm_phys_props props = {0};
-    const int both[] = {owner->device, peer->device};
-    const uint64_t all = dti_round_up(size, dvmm_get_caps(d)->granule_bytes);
-    dvmm_phys phys = 0;
-    NEED_OK(dvmm_address_reserve(d, all, out));
-    NEED_OK(dvmm_phys_create(d, all, &props, &phys));
-    NEED_OK(dvmm_map(d, *out, all, phys));
-    NEED_OK(dvmm_set_access_for(d, *out, all, DVMM_ACCESS_RW, both, 2));
-    NEED_OK(dvmm_phys_release(d, phys));
-    return NULL;
-}
-
-static const char *far_open(const hands *owner, const hands *peer, uint64_t size,
-                            ductile_addr *out) {
-    if (dvmm_get_caps(owner->driver)->is_virtual) {
-        return map_for_both(owner, peer, size, out);
-    }
-    NEED_OK(dvmm_mem_alloc(peer->driver, size, out));
-    return NULL;
-}
-
-static const char *far_close(const hands *owner, const hands *peer, uint64_t size,
-                             ductile_addr far) {
-    dvmm_driver *d = owner->driver;
-    if (!dvmm_get_caps(d)->is_virtual) {
-        NEED_OK(dvmm_mem_free(peer->driver, far));
-        return NULL;
-    }
-    const uint64_t all = dti_round_up(size, dvmm_get_caps(d)->granule_bytes);
-    NEED_OK(dvmm_unmap(d, far, all));
-    NEED_OK(dvmm_address_free(d, far, all));
+    NEED_OK(dvmm_event_record(from->on.driver, from->event, from->stream));
+    NEED_OK(dvmm_stream_wait_event(to->on.driver, to->stream, from->event));
     return NULL;
 }
 
@@ -133,18 +82,18 @@ static const char *begin_late(late_work *l, ductile_allocator *a, canvas *c) {
     c->size = 10 * DTI_MIB + 512;
     c->id = l->id++;
     NEED_OK(ductile_alloc(a, c->size, l->owner->stream, &c->address));
-    TRY(paint(&l->owner->painter, c, l->owner->stream));
+    TRY(paint(&l->owner->on.painter, c, l->owner->stream));
     TRY(let_go_on(l->owner, l->peer));
-    TRY(dawdle(&l->peer->painter, l->peer->stream, LATE_NS));
+    TRY(dawdle(&l->peer->on.painter, l->peer->stream, LATE_NS));
     c->id = l->id++;
-    TRY(paint(&l->peer->painter, c, l->peer->stream));
-    NEED_OK(dvmm_event_record(l->peer->driver, l->peer->event, l->peer->stream));
+    TRY(paint(&l->peer->on.painter, c, l->peer->stream));
+    NEED_OK(dvmm_event_record(l->peer->on.driver, l->peer->event, l->peer->stream));
     NEED_OK(ductile_record_stream(a, c->address, l->peer->stream));
     return NULL;
 }
 
 static bool is_over(const late_work *l) {
-    return dvmm_event_query(l->peer->driver, l->peer->event) == DUCTILE_OK;
+    return dvmm_event_query(l->peer->on.driver, l->peer->event) == DUCTILE_OK;
 }
 
 /* A pool is paused while the peer has yet to write to a block of it. Afterwards that is done, and
@@ -163,7 +112,7 @@ static const char *late_before_pause(late_work *l, ductile_allocator *a,
     NEED(is_over(l), "a pause did not wait for the peer's stream");
     NEED_OK(ductile_resume(a, id));
     if (contents == DUCTILE_CONTENTS_KEEP) {
-        TRY(look(&l->owner->painter, &c, l->owner->stream));
+        TRY(look(&l->owner->on.painter, &c, l->owner->stream));
     }
     NEED_OK(ductile_free(a, c.address));
     NEED_OK(ductile_pool_release(a, id));
@@ -174,7 +123,7 @@ static const char *late_before_pause(late_work *l, ductile_allocator *a,
 /* The allocator is destroyed meanwhile; with `is_freed` the block was freed before. */
 static const char *late_before_destroy(late_work *l, ductile_allocator *a, bool is_freed) {
     canvas c;
-    NEED_OK(ductile_enable_peer(a, l->peer->device));
+    NEED_OK(ductile_enable_peer(a, l->peer->on.device));
     TRY(begin_late(l, a, &c));
     if (is_freed) {
         NEED_OK(ductile_free(a, c.address));
@@ -187,91 +136,76 @@ static const char *late_before_destroy(late_work *l, ductile_allocator *a, bool 
 
 /* ---- The pair ------------------------------------------------------------------------------ */
 
-typedef struct request {
-    bool is_virtual;
-    int device;
-    int peer;
-    uint64_t seconds;
-    uint64_t seed;
-} request;
-
 typedef struct pair {
-    const request *request;
-    ductile_virtual_gpu *gpu; /* NULL on CUDA */
     hands owner;
     hands peer;
-    ductile_addr far; /* COPY_BYTES of the peer's own memory; virtual: of what it reaches */
+    uint64_t seconds;
+    uint64_t seed;
+    ductile_addr far; /* COPY_BYTES of the peer's own memory; virtual: a block that it reaches */
     ductile_allocator *a;
     rng rng;
     uint64_t granule;
     uint64_t limit;
-    canvas blocks[MOST_BLOCKS]; /* live, in no order */
-    size_t n_blocks;
-    uint64_t live_bytes;
+    gallery live;
     uint64_t next_id;
     uint64_t cycles, ops, granules_asked, enables, pauses, copies;
 } pair;
 
 /* ---- Opening and closing ------------------------------------------------------------------- */
 
-static const char *open_virtual(pair *p) {
-    ductile_virtual_options options;
-    ductile_virtual_options_init(&options);
-    options.capacity_bytes = 1024 * DTI_MIB;
-    options.n_devices = 2;
-    options.schedule = DUCTILE_SCHEDULE_LAGGING;
-    options.lag = 40;
-    options.seed = p->request->seed;
-    options.detect = 1;
-    TRY(program_open(&options, 0, &p->gpu, &p->owner.driver));
-    p->peer.driver = p->owner.driver;
-    return NULL;
-}
-
-static const char *open_cuda(pair *p) {
-    char reason[512];
-    if (dvmm_open_cuda(p->owner.device, &p->owner.driver, reason, sizeof reason) != DUCTILE_OK ||
-        dvmm_open_cuda(p->peer.device, &p->peer.driver, reason, sizeof reason) != DUCTILE_OK) {
-        command_skip(reason);
-    }
+static const char *open_cuda_pair(pair *p) {
     bool can = false;
-    NEED_OK(dvmm_can_access_peer(p->owner.driver, p->peer.device, &can));
+    TRY(program_open_driver(&p->owner.on, NULL));
+    TRY(program_open_driver(&p->peer.on, NULL));
+    NEED_OK(dvmm_can_access_peer(p->owner.on.driver, p->peer.on.device, &can));
     if (!can) {
         command_skip("the second device cannot reach memory of the first");
     }
     return NULL;
 }
 
-static const char *open_all(pair *p, const request *r) {
-    *p = (pair){.request = r, .rng = rng_seeded(r->seed), .next_id = 1};
-    p->owner.device = r->is_virtual ? 0 : r->device;
-    p->peer.device = r->is_virtual ? 1 : r->peer;
-    TRY(r->is_virtual ? open_virtual(p) : open_cuda(p));
-    p->granule = dvmm_get_caps(p->owner.driver)->granule_bytes;
-    p->limit = r->is_virtual ? 512 * DTI_MIB : 2048 * DTI_MIB;
-    TRY(hands_open(&p->owner, p->gpu));
-    TRY(hands_open(&p->peer, p->gpu));
-    TRY(far_open(&p->owner, &p->peer, COPY_BYTES, &p->far));
-    return program_allocator(p->gpu, p->owner.device, p->limit, &p->a);
+static const char *open_virtual_pair(pair *p) {
+    ductile_virtual_options options =
+        program_options(1024 * DTI_MIB, DUCTILE_SCHEDULE_LAGGING, 40, p->seed);
+    options.n_devices = 2;
+    options.detect = 1;
+    p->owner.on.device = 0;
+    TRY(program_open_driver(&p->owner.on, &options));
+    p->peer.on = p->owner.on;
+    p->peer.on.device = 1;
+    return NULL;
+}
+
+static const char *open_all(pair *p) {
+    bool is_virtual = p->owner.on.is_virtual;
+    p->rng = rng_seeded(p->seed);
+    p->next_id = 1;
+    TRY(is_virtual ? open_virtual_pair(p) : open_cuda_pair(p));
+    p->granule = dvmm_get_caps(p->owner.on.driver)->granule_bytes;
+    p->limit = is_virtual ? 512 * DTI_MIB : 2048 * DTI_MIB;
+    TRY(hands_open(&p->owner));
+    TRY(hands_open(&p->peer));
+    TRY(program_allocator(&p->owner.on, p->limit, &p->a));
+    NEED_OK(is_virtual ? ductile_alloc(p->a, COPY_BYTES, p->owner.stream, &p->far)
+                       : dvmm_mem_alloc(p->peer.on.driver, COPY_BYTES, &p->far));
+    return NULL;
 }
 
 static const char *close_all(pair *p) {
+    NEED_OK(p->owner.on.is_virtual ? ductile_free(p->a, p->far)
+                                   : dvmm_mem_free(p->peer.on.driver, p->far));
     NEED_OK(ductile_destroy(p->a));
-    TRY(far_close(&p->owner, &p->peer, COPY_BYTES, p->far));
-    TRY(hands_close(&p->peer));
-    TRY(hands_close(&p->owner));
-    if (p->gpu == NULL) {
-        dvmm_close(p->peer.driver);
-    }
-    dvmm_close(p->owner.driver);
-    return program_close_virtual(p->gpu);
+    NEED_OK(dvmm_event_destroy(p->peer.on.driver, p->peer.event));
+    NEED_OK(dvmm_event_destroy(p->owner.on.driver, p->owner.event));
+    TRY(p->owner.on.gpu != NULL ? program_clear(&p->peer.on) : program_close(&p->peer.on));
+    return program_close(&p->owner.on);
 }
 
 /* ---- Who may reach what -------------------------------------------------------------------- */
 
 static const char *expect_access(pair *p, ductile_addr addr, int device, dvmm_access expected) {
     dvmm_access access = DVMM_ACCESS_NONE;
-    NEED_OK(dvmm_get_access_for(p->owner.driver, addr, device, &access));
+    NEED_OK(dvmm_get_access_for(p->owner.on.driver, addr, device, &access));
     NEED(access == expected, "device %d has access %d to %#llx, not %d", device, (int)access,
          (unsigned long long)addr, (int)expected);
     return NULL;
@@ -280,16 +214,16 @@ static const char *expect_access(pair *p, ductile_addr addr, int device, dvmm_ac
 static const char *ask_block(pair *p, const canvas *c, dvmm_access of_peer) {
     for (ductile_addr at = dti_round_down(c->address, p->granule); at < c->address + c->size;
          at += p->granule) {
-        TRY(expect_access(p, at, p->owner.device, DVMM_ACCESS_RW));
-        TRY(expect_access(p, at, p->peer.device, of_peer));
+        TRY(expect_access(p, at, p->owner.on.device, DVMM_ACCESS_RW));
+        TRY(expect_access(p, at, p->peer.on.device, of_peer));
         p->granules_asked++;
     }
     return NULL;
 }
 
 static const char *ask_all_blocks(pair *p, dvmm_access of_peer) {
-    for (size_t i = 0; i < p->n_blocks; i++) {
-        TRY(ask_block(p, &p->blocks[i], of_peer));
+    for (size_t i = 0; i < p->live.n; i++) {
+        TRY(ask_block(p, &p->live.all[i].canvas, of_peer));
     }
     return NULL;
 }
@@ -301,12 +235,12 @@ typedef const char *(*handiwork)(painter *p, const canvas *c, ductile_stream str
 /* The peer works between two points of the owner's stream: so a free there is behind it. */
 static const char *by_peer(pair *p, handiwork what, const canvas *c) {
     TRY(let_go_on(&p->owner, &p->peer));
-    TRY(what(&p->peer.painter, c, p->peer.stream));
+    TRY(what(&p->peer.on.painter, c, p->peer.stream));
     return let_go_on(&p->peer, &p->owner);
 }
 
 static const char *by_owner(pair *p, handiwork what, const canvas *c) {
-    return what(&p->owner.painter, c, p->owner.stream);
+    return what(&p->owner.on.painter, c, p->owner.stream);
 }
 
 static const char *paint_and_look(pair *p, const canvas *c) {
@@ -319,26 +253,21 @@ static const char *paint_and_look(pair *p, const canvas *c) {
 }
 
 static const char *allocate(pair *p, uint64_t size, bool *got) {
-    canvas c = {.size = dti_round_up(size, 512), .id = p->next_id++};
-    ductile_status status = ductile_alloc(p->a, c.size, p->owner.stream, &c.address);
-    *got = status == DUCTILE_OK;
-    if (status == DUCTILE_ERR_OUT_OF_MEMORY) {
+    painted b = {.canvas = {.size = dti_round_up(size, 512), .id = p->next_id++}};
+    TRY(program_ask(p->a, &b.canvas, p->owner.stream));
+    *got = b.canvas.address != 0;
+    if (!*got) {
         return NULL;
     }
-    NEED_OK(status);
-    p->blocks[p->n_blocks++] = c;
-    p->live_bytes += c.size;
+    gallery_add(&p->live, b);
     p->ops++;
-    TRY(ask_block(p, &c, DVMM_ACCESS_RW));
-    return paint_and_look(p, &c);
+    TRY(ask_block(p, &b.canvas, DVMM_ACCESS_RW));
+    return paint_and_look(p, &b.canvas);
 }
 
 /* The last word, a scribble, is the peer's: it is not to be found in memory that serves again. */
 static const char *release(pair *p) {
-    size_t i = (size_t)rng_below(&p->rng, p->n_blocks);
-    canvas c = p->blocks[i];
-    p->blocks[i] = p->blocks[--p->n_blocks];
-    p->live_bytes -= c.size;
+    canvas c = gallery_remove(&p->live, (size_t)rng_below(&p->rng, p->live.n)).canvas;
     p->ops++;
     TRY(rng_percent(&p->rng, 50) ? by_peer(p, look, &c) : by_owner(p, look, &c));
     TRY(by_peer(p, scribble, &c));
@@ -347,7 +276,7 @@ static const char *release(pair *p) {
 }
 
 static const char *release_until(pair *p, uint64_t live_bytes) {
-    while (p->n_blocks > 0 && p->live_bytes > live_bytes) {
+    while (p->live.n > 0 && p->live.live_bytes > live_bytes) {
         TRY(release(p));
     }
     return NULL;
@@ -361,13 +290,13 @@ static uint64_t random_size(pair *p) {
 static const char *churn_towards(pair *p, uint64_t level, int steps) {
     for (int i = 0; i < steps; i++) {
         bool got = true;
-        if (p->n_blocks < MOST_BLOCKS && p->live_bytes < level) {
+        if (p->live.n < MOST_BLOCKS && p->live.live_bytes < level) {
             TRY(allocate(p, random_size(p), &got));
-        } else if (p->n_blocks > 0) {
+        } else if (p->live.n > 0) {
             TRY(release(p));
         }
         if (!got) {
-            TRY(release_until(p, p->live_bytes - p->live_bytes / 8));
+            TRY(release_until(p, p->live.live_bytes - p->live.live_bytes / 8));
         }
     }
     return NULL;
@@ -376,8 +305,8 @@ static const char *churn_towards(pair *p, uint64_t level, int steps) {
 static const char *expect_no_mismatch(pair *p) {
     uint64_t of_owner = 0;
     uint64_t of_peer = 0;
-    TRY(painter_mismatches(&p->owner.painter, &of_owner));
-    TRY(painter_mismatches(&p->peer.painter, &of_peer));
+    TRY(painter_mismatches(&p->owner.on.painter, &of_owner));
+    TRY(painter_mismatches(&p->peer.on.painter, &of_peer));
     NEED(of_owner == 0 && of_peer == 0,
          "%llu words were not what the peer wrote, %llu not what the owner wrote",
          (unsigned long long)of_owner, (unsigned long long)of_peer);
@@ -388,21 +317,21 @@ static const char *expect_no_mismatch(pair *p) {
 
 /* All that the two have issued is done. */
 static const char *wait_for_both(const pair *p) {
-    NEED_OK(dvmm_stream_sync(p->peer.driver, p->peer.stream));
-    NEED_OK(dvmm_stream_sync(p->owner.driver, p->owner.stream));
+    NEED_OK(dvmm_stream_sync(p->peer.on.driver, p->peer.stream));
+    NEED_OK(dvmm_stream_sync(p->owner.on.driver, p->owner.stream));
     return NULL;
 }
 
 /* Shut out, then in again: what is live, and what was mapped meanwhile. */
 static const char *shut_out_and_let_in(pair *p) {
     TRY(wait_for_both(p));
-    NEED_OK(ductile_disable_peer(p->a, p->peer.device));
+    NEED_OK(ductile_disable_peer(p->a, p->peer.on.device));
     TRY(ask_all_blocks(p, DVMM_ACCESS_NONE));
     canvas unseen = {.size = 24 * DTI_MIB, .id = p->next_id++};
     NEED_OK(ductile_alloc(p->a, unseen.size, p->owner.stream, &unseen.address));
     TRY(by_owner(p, paint, &unseen));
     TRY(ask_block(p, &unseen, DVMM_ACCESS_NONE));
-    NEED_OK(ductile_enable_peer(p->a, p->peer.device));
+    NEED_OK(ductile_enable_peer(p->a, p->peer.on.device));
     TRY(ask_block(p, &unseen, DVMM_ACCESS_RW));
     TRY(by_peer(p, look, &unseen));
     NEED_OK(ductile_free(p->a, unseen.address));
@@ -430,7 +359,7 @@ static const char *pause_and_resume(pair *p) {
 static const char *expect_bytes(const hands *h, ductile_addr addr, uint8_t value) {
     static uint8_t bytes[COPY_BYTES];
     memset(bytes, ~value, sizeof bytes);
-    NEED_OK(dvmm_read_back(h->driver, bytes, addr, sizeof bytes, h->stream));
+    NEED_OK(dvmm_read_back(h->on.driver, bytes, addr, sizeof bytes, h->stream));
     NEED(bytes[0] == value && memcmp(bytes, bytes + 1, sizeof bytes - 1) == 0,
          "a copy arrived otherwise than it was sent");
     return NULL;
@@ -443,12 +372,12 @@ static const char *copy_both_ways(pair *p) {
     const hands *h = &p->peer;
     NEED_OK(ductile_alloc(p->a, COPY_BYTES, p->owner.stream, &near));
     TRY(let_go_on(&p->owner, h));
-    NEED_OK(dvmm_fill(h->driver, p->far, value, COPY_BYTES, h->stream));
-    NEED_OK(dvmm_copy(h->driver, near, p->far, COPY_BYTES, h->stream));
+    NEED_OK(dvmm_fill(h->on.driver, p->far, value, COPY_BYTES, h->stream));
+    NEED_OK(dvmm_copy(h->on.driver, near, p->far, COPY_BYTES, h->stream));
     TRY(let_go_on(h, &p->owner));
     TRY(expect_bytes(&p->owner, near, value));
-    NEED_OK(dvmm_fill(h->driver, near, (uint8_t)~value, COPY_BYTES, h->stream));
-    NEED_OK(dvmm_copy(h->driver, p->far, near, COPY_BYTES, h->stream));
+    NEED_OK(dvmm_fill(h->on.driver, near, (uint8_t)~value, COPY_BYTES, h->stream));
+    NEED_OK(dvmm_copy(h->on.driver, p->far, near, COPY_BYTES, h->stream));
     TRY(expect_bytes(h, p->far, (uint8_t)~value));
     TRY(let_go_on(h, &p->owner));
     TRY(expect_bytes(&p->owner, near, (uint8_t)~value));
@@ -465,9 +394,9 @@ static const char *free_under_the_peer(pair *p) {
     NEED_OK(ductile_alloc(p->a, c.size, p->owner.stream, &c.address));
     TRY(by_owner(p, paint, &c));
     TRY(let_go_on(&p->owner, &p->peer));
-    TRY(dawdle(&p->peer.painter, p->peer.stream, 3000000));
-    TRY(look(&p->peer.painter, &c, p->peer.stream));
-    TRY(scribble(&p->peer.painter, &c, p->peer.stream));
+    TRY(dawdle(&p->peer.on.painter, p->peer.stream, 3000000));
+    TRY(look(&p->peer.on.painter, &c, p->peer.stream));
+    TRY(scribble(&p->peer.on.painter, &c, p->peer.stream));
     NEED_OK(ductile_record_stream(p->a, c.address, p->peer.stream));
     NEED_OK(ductile_free(p->a, c.address));
     for (int i = 0; i < 4; i++) {
@@ -489,10 +418,9 @@ static const char *free_under_the_peer_often(pair *p) {
     }
     TRY(wait_for_both(p));
     TRY(expect_no_mismatch(p));
-    ductile_stats s = {.struct_size = sizeof s};
     NEED_OK(
         ductile_trim(p->a, NULL, UINT64_MAX, NULL)); /* looks at markers, and gives nothing back */
-    NEED_OK(ductile_get_stats(p->a, NULL, &s));
+    ductile_stats s = fixture_stats(p->a);
     NEED(s.pending_blocks == 0, "%llu blocks wait for work that is done",
          (unsigned long long)s.pending_blocks);
     return NULL;
@@ -505,7 +433,7 @@ static const char *let_memory_go_under_the_peer(pair *p) {
     for (unsigned i = 0; i < 6; i++) {
         TRY(late_before_pause(&l, p->a,
                               i % 2 == 0 ? DUCTILE_CONTENTS_KEEP : DUCTILE_CONTENTS_DROP));
-        TRY(program_allocator(p->gpu, p->owner.device, p->limit, &other));
+        TRY(program_allocator(&p->owner.on, p->limit, &other));
         TRY(late_before_destroy(&l, other, i % 2 == 0));
     }
     NEED(l.n_late > 0, "the peer was done each time: nothing was tested");
@@ -534,8 +462,7 @@ static const char *run_cycle(pair *p) {
     }
     p->cycles++;
     TRY(expect_no_mismatch(p));
-    NEED_OK(ductile_check(p->a, NULL, 0));
-    return NULL;
+    return program_is_sound(p->a);
 }
 
 /* What was mapped before the peer was let in, and what comes. The pool is for pauses alone. */
@@ -547,7 +474,7 @@ static const char *begin(pair *p) {
     NEED_OK(ductile_alloc(p->a, first.size, p->owner.stream, &first.address));
     TRY(by_owner(p, paint, &first));
     TRY(ask_block(p, &first, DVMM_ACCESS_NONE));
-    NEED_OK(ductile_enable_peer(p->a, p->peer.device));
+    NEED_OK(ductile_enable_peer(p->a, p->peer.on.device));
     TRY(ask_block(p, &first, DVMM_ACCESS_RW));
     TRY(by_peer(p, look, &first));
     NEED_OK(ductile_free(p->a, first.address));
@@ -557,8 +484,7 @@ static const char *begin(pair *p) {
 }
 
 static const char *judge(const pair *p) {
-    ductile_stats s = {.struct_size = sizeof s};
-    NEED_OK(ductile_get_stats(p->a, NULL, &s));
+    ductile_stats s = fixture_stats(p->a);
     command_figure("cycles", p->cycles);
     command_figure("ops", p->ops);
     command_figure("granules_asked", p->granules_asked);
@@ -574,7 +500,7 @@ static const char *judge(const pair *p) {
 }
 
 static const char *run(pair *p) {
-    time_t end = time(NULL) + (time_t)p->request->seconds;
+    time_t end = time(NULL) + (time_t)p->seconds;
     TRY(begin(p));
     while (p->cycles < LEAST_CYCLES || time(NULL) < end) {
         const char *why = run_cycle(p);
@@ -597,64 +523,51 @@ static const char *run(pair *p) {
 static const char *try_the_door(pair *p) {
     canvas c = {.size = 4 * DTI_MIB, .id = 1};
     NEED_OK(ductile_alloc(p->a, c.size, p->owner.stream, &c.address));
-    NEED_OK(ductile_enable_peer(p->a, p->peer.device));
+    NEED_OK(ductile_enable_peer(p->a, p->peer.on.device));
     TRY(by_peer(p, paint, &c));
     TRY(by_owner(p, look, &c));
     TRY(expect_no_mismatch(p));
-    NEED_OK(ductile_disable_peer(p->a, p->peer.device));
-    const char *refused = paint(&p->peer.painter, &c, p->peer.stream);
+    NEED_OK(ductile_disable_peer(p->a, p->peer.on.device));
+    const char *refused = paint(&p->peer.on.painter, &c, p->peer.stream);
     int code = dvmm_last_code();
-    ductile_status status = dvmm_stream_sync(p->peer.driver, p->peer.stream);
+    ductile_status status = dvmm_stream_sync(p->peer.on.driver, p->peer.stream);
     code = status != DUCTILE_OK ? dvmm_last_code() : code;
     NEED(refused != NULL || status != DUCTILE_OK, "a kernel of the peer reached what is closed");
     (void)printf("shut_out %s (%d)\n", dvmm_code_name(code), code);
     return NULL;
 }
 
-static int try_in_own_process(const request *r) {
-    static pair p;
-    pid_t child = fork();
-    if (child == 0) {
-        const char *why = open_all(&p, r);
-        why = why == NULL ? try_the_door(&p) : why;
-        int code = command_end(why);
-        (void)fflush(stdout);
-        _exit(code);
-    }
-    int status = 0;
-    bool ended = child > 0 && waitpid(child, &status, 0) == child && WIFEXITED(status);
-    return ended ? WEXITSTATUS(status) : COMMAND_BROKEN;
+static pair the_pair; /* large */
+
+static int try_in_own_process(void) {
+    const char *why = open_all(&the_pair);
+    int code = command_end(why == NULL ? try_the_door(&the_pair) : why);
+    (void)fflush(stdout);
+    return code;
 }
 
 /* ---- The program --------------------------------------------------------------------------- */
 
-static void read_request(request *r, int argc, char **argv) {
+int main(int argc, char **argv) {
+    pair *p = &the_pair;
+    *p = (pair){.peer.on.device = 1, .seconds = 15, .seed = 1};
     const command_option options[] = {
-        {"--virtual", .flag = &r->is_virtual}, {"--device", .device = &r->device},
-        {"--peer", .device = &r->peer},        {"--seconds", .number = &r->seconds},
-        {"--seed", .number = &r->seed},
+        PROGRAM_OPTIONS(&p->owner.on),
+        {"--peer", .device = &p->peer.on.device},
+        {"--seconds", .number = &p->seconds},
+        {"--seed", .number = &p->seed},
     };
     command_read("two_gpus", options, sizeof options / sizeof *options, argc, argv);
-    if (r->device == r->peer) {
+    if (p->owner.on.device == p->peer.on.device) {
         command_refuse("the two are the same device");
     }
-}
-
-int main(int argc, char **argv) {
-    static pair p;
-    request r = {.peer = 1, .seconds = 15, .seed = 1};
-    read_request(&r, argc, argv);
     (void)setvbuf(stdout, NULL, _IOLBF, BUFSIZ);
-    command_end_after(r.seconds * 2 + 120);
-    int code = try_in_own_process(&r);
+    command_end_after(p->seconds * 2 + 120);
+    int code = in_child(try_in_own_process);
     if (code != COMMAND_PASSED) {
-        return code;
+        return code < 0 ? COMMAND_BROKEN : code;
     }
-    const char *why = open_all(&p, &r);
-    why = why == NULL ? run(&p) : why;
-    why = why == NULL ? close_all(&p) : why;
-    if (why == NULL) {
-        (void)printf("passed\n");
-    }
-    return command_end(why);
+    const char *why = open_all(p);
+    why = why == NULL ? run(p) : why;
+    return program_end(why == NULL ? close_all(p) : why);
 }

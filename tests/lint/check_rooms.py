@@ -47,6 +47,7 @@ ROOMS = {
     "bench/replay": ["bench/contenders", "bench/trace", "bench/base", "vmm/driver", "vmm/base"],
     "bench/workloads": ["bench/replay", "bench/contenders", "bench/trace", "bench/base", "vmm", "vmm/driver", "vmm/base"],
     "bench/cli": ["bench/workloads", "bench/replay", "bench/contenders", "bench/trace", "bench/base", "vmm/base"],
+    "bench/torch": ["bench/cli", "bench/replay", "bench/contenders", "bench/trace", "bench/base", "vmm/base"],
 }
 
 # The struct that embeds every room's state.

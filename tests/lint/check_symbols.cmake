@@ -36,9 +36,9 @@ forbid(model "(dseg|dpool)_[^ ]*")
 forbid(segments "dpool_[^ ]*")
 
 # Every function of the seam that reaches the driver is dvmm_ and the name of a call.
-file(STRINGS ${ROOT}/vmm/driver/driver.h lines REGEX "^ +X\\([a-z_]+\\)")
-string(REGEX MATCHALL "X\\([a-z_]+\\)" calls "${lines}")
-list(TRANSFORM calls REPLACE "X\\((.*)\\)" "\\1")
+file(STRINGS ${ROOT}/vmm/driver/driver.h lines REGEX "^ +X\\([a-z_]+,")
+string(REGEX MATCHALL "X\\([a-z_]+," calls "${lines}")
+list(TRANSFORM calls REPLACE "X\\((.*)," "\\1")
 list(LENGTH calls n_calls)
 if(n_calls LESS 20)
   message(FATAL_ERROR "the list of driver calls was not found")

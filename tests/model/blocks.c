@@ -230,36 +230,56 @@ const char *do_dedicated(subject *s, const record *r) {
 
 /* ---- Frees --------------------------------------------------------------------------------- */
 
-static ductile_status free_call(subject *s, ductile_addr address, unsigned how) {
-    int pends = 7;
-    if (how % 4 != 1) {
-        return ductile_free(s->f.allocator, address);
-    }
-    ductile_status status = ductile_free_ex(s->f.allocator, address, NULL, 0, &pends);
-    s->wrong = pends == 0 || pends == 1 ? s->wrong : "is_pending was not set";
-    return status;
-}
-
-const char *free_block(subject *s, size_t i, unsigned how) {
-    model_block b = s->m.blocks[i];
+/* The program is done with it. In a callback of the call that frees it, it must not be found. */
+static model_block withdraw(subject *s, size_t i) {
+    model_block b = model_remove(&s->m, i);
     if (!b.is_paused) {
         ductile_virtual_block_end(s->f.gpu, b.address);
     }
-    /* In a callback of the same call the block must not be found again. */
-    (void)model_remove(&s->m, i);
     s->live_bytes -= b.size;
-    ductile_status status = free_call(s, b.address, how);
-    TRY(may_be(s, "free", status, status == DUCTILE_OK));
-    if (status != DUCTILE_OK) {
-        s->live_bytes += b.size;
-        if (!b.is_paused) {
-            ductile_virtual_block_begin(s->f.gpu, b.address, b.size);
-        }
-        return model_add(&s->m, &b);
+    return b;
+}
+
+/* It is gone, or live as before. */
+static const char *after_free(subject *s, const model_block *b, const char *call,
+                              ductile_status status) {
+    TRY(may_be(s, call, status, status == DUCTILE_OK));
+    if (status == DUCTILE_OK) {
+        s->last_freed = b->address;
+        note_if_gone(s, b->pool);
+        return NULL;
     }
-    s->last_freed = b.address;
-    note_if_gone(s, b.pool);
+    s->live_bytes += b->size;
+    if (!b->is_paused) {
+        ductile_virtual_block_begin(s->f.gpu, b->address, b->size);
+    }
+    return model_add(&s->m, b);
+}
+
+const char *free_block(subject *s, size_t i, unsigned how) {
+    model_block b = withdraw(s, i);
+    bool asks = how % 4 == 1;
+    s->is_pending = 7;
+    ductile_status status =
+        asks ? ductile_free_ex(s->f.allocator, b.address, NULL, 0, &s->is_pending)
+             : ductile_free(s->f.allocator, b.address);
+    bool is_said = !asks || s->is_pending == 0 || s->is_pending == 1;
+    s->wrong = is_said ? s->wrong : "is_pending was not set";
+    return after_free(s, &b, "free", status);
+}
+
+static const char *free_on_here(subject *s, void *argument) {
+    const deed *d = argument;
+    s->status = ductile_free_ex(s->f.allocator, d->b->address, &s->slots[d->slot].stream, 1, NULL);
     return NULL;
+}
+
+const char *free_block_on(subject *s, model_block *b, size_t slot) {
+    model_block gone = withdraw(s, (size_t)(b - s->m.blocks));
+    deed d = {&gone, slot};
+    TRY(with_stream(s, slot, free_on_here, &d));
+    s->slots[slot].is_recorded = true;
+    return after_free(s, &gone, "free_on", s->status);
 }
 
 const char *free_blocks_of_pool(subject *s, unsigned pool) {
@@ -335,16 +355,21 @@ const char *use_elsewhere(subject *s, model_block *b, size_t slot) {
     return NULL;
 }
 
-static const char *record_use(subject *s, model_block *b, size_t slot) {
-    ductile_status status =
-        ductile_record_stream(s->f.allocator, b->address, s->slots[slot].stream);
-    TRY(may_be(s, "record_stream", status, status == DUCTILE_OK));
-    if (status == DUCTILE_OK) {
-        b->recorded |= 1u << slot;
-        s->slots[slot].is_recorded = true;
-    } else {
-        NEED_OK(ductile_virtual_stream_sync(s->f.gpu, s->slots[slot].stream));
+static const char *record_here(subject *s, void *argument) {
+    const deed *d = argument;
+    s->status = ductile_record_stream(s->f.allocator, d->b->address, s->slots[d->slot].stream);
+    return NULL;
+}
+
+const char *record_use(subject *s, model_block *b, size_t slot) {
+    deed d = {b, slot};
+    TRY(with_stream(s, slot, record_here, &d));
+    TRY(may_be(s, "record_stream", s->status, s->status == DUCTILE_OK));
+    if (s->status != DUCTILE_OK) {
+        return sync_slot(s, slot);
     }
+    b->recorded |= 1u << slot;
+    s->slots[slot].is_recorded = true;
     return NULL;
 }
 
@@ -371,23 +396,8 @@ const char *do_free_on(subject *s, const record *r) {
     }
     say(s, "use %llx of %zu on %zu, and free it there", b->address, b->stream, slot);
     TRY(use_elsewhere(s, b, slot));
-    model_block gone = *b;
-    ductile_virtual_block_end(s->f.gpu, gone.address);
-    (void)model_remove(&s->m, (size_t)(b - s->m.blocks));
-    s->live_bytes -= gone.size;
-    ductile_status status =
-        ductile_free_ex(s->f.allocator, gone.address, &s->slots[slot].stream, 1, NULL);
-    TRY(may_be(s, "free_on", status, status == DUCTILE_OK));
-    if (status != DUCTILE_OK) {
-        s->live_bytes += gone.size;
-        ductile_virtual_block_begin(s->f.gpu, gone.address, gone.size);
-        NEED_OK(ductile_virtual_stream_sync(s->f.gpu, s->slots[slot].stream));
-        return model_add(&s->m, &gone);
-    }
-    s->slots[slot].is_recorded = true;
-    s->last_freed = gone.address;
-    note_if_gone(s, gone.pool);
-    return NULL;
+    TRY(free_block_on(s, b, slot));
+    return s->status == DUCTILE_OK ? NULL : sync_slot(s, slot);
 }
 
 /* Without a word to the allocator: the block's own stream waits for the use, before the free or

@@ -11,104 +11,12 @@
 
 #define SWEPT_ADDRESSES (512 * GIB) /* many devices are made: their tables are small */
 
-/* ---- Words --------------------------------------------------------------------------------- */
-
-bool has_word(const words *w, const char *word) {
-    for (size_t i = 1; i < w->n; i++) {
-        if (strcmp(w->at[i], word) == 0) {
-            return true;
-        }
-    }
-    return false;
-}
-
-const char *word_at(const words *w, size_t i) {
-    return i < w->n ? w->at[i] : "";
-}
-
-const char *number_at(const words *w, size_t i, uint64_t *out) {
-    NEED(script_number(word_at(w, i), out), "word %zu is no number", i);
-    return NULL;
-}
-
-static const char *split(words *w, const char *operation) {
-    char *rest = NULL;
-    *w = (words){0};
-    NEED(strlen(operation) < sizeof w->text, "an operation that is too long");
-    (void)snprintf(w->text, sizeof w->text, "%s", operation);
-    for (char *word = strtok_r(w->text, " ", &rest); word != NULL;
-         word = strtok_r(NULL, " ", &rest)) {
-        if (strcmp(word, "->") == 0) {
-            w->status = strtok_r(NULL, " ", &rest);
-            NEED(w->status != NULL, "no status behind ->");
-            return NULL;
-        }
-        NEED(w->n < MOST_WORDS, "too many words");
-        w->at[w->n++] = word;
-    }
-    return NULL;
-}
-
-static void take_target(words *w) {
-    if (w->n > 2 && strcmp(w->at[1], "=") == 0) {
-        w->target = w->at[0];
-        w->n -= 2;
-        memmove(w->at, w->at + 2, w->n * sizeof *w->at);
-    }
-}
-
 const char *answers(const player *p, const words *w, ductile_status got) {
     const char *name = ductile_status_name(got);
     const char *expected = w->status != NULL ? w->status : "OK";
     size_t prefix = got == DUCTILE_OK ? strlen("DUCTILE_") : strlen("DUCTILE_ERR_");
     bool is_it = strcmp(name + prefix, expected) == 0 || strcmp(expected, "any") == 0;
     NEED(p->how.is_lenient || is_it, "%s, not %s", name, expected);
-    return NULL;
-}
-
-/* ---- Names and values ---------------------------------------------------------------------- */
-
-size_t find_name(const player *p, const char *name, size_t length) {
-    for (size_t i = p->n_names; i > 0; i--) {
-        const char *known = p->names[i - 1].name;
-        if (strncmp(known, name, length) == 0 && known[length] == '\0') {
-            return i;
-        }
-    }
-    return 0;
-}
-
-/* A name, a number, or a product of two numbers. */
-static const char *term_of(const player *p, const char *text, size_t length, uint64_t *out) {
-    char term[WORD_BYTES];
-    uint64_t by = 1;
-    size_t i = find_name(p, text, length);
-    NEED(length < sizeof term, "a word that is too long");
-    (void)snprintf(term, sizeof term, "%.*s", (int)length, text);
-    if (i > 0) {
-        *out = p->names[i - 1].address;
-        return NULL;
-    }
-    char *second = strchr(term, '*');
-    if (second != NULL) {
-        *second++ = '\0';
-    }
-    bool is_number = script_number(term, out) && (second == NULL || script_number(second, &by));
-    NEED(is_number, "neither a name nor a number: %s", term);
-    *out *= by;
-    return NULL;
-}
-
-const char *value_of(const player *p, const char *text, uint64_t *out) {
-    *out = 0;
-    for (bool is_last = false; !is_last;) {
-        uint64_t term = 0;
-        size_t length = strcspn(text, "+");
-        TRY(term_of(p, text, length, &term));
-        *out += term;
-        is_last = text[length] == '\0';
-        text += length + 1;
-    }
     return NULL;
 }
 
@@ -146,8 +54,7 @@ static player_verb find_verb(const char *word) {
 
 const char *player_do(player *p, const char *operation) {
     words w;
-    TRY(split(&w, operation));
-    take_target(&w);
+    TRY(words_read(&w, operation));
     player_verb verb = find_verb(word_at(&w, 0));
     NEED(verb != NULL, "no operation is called %s", word_at(&w, 0));
     print(p, operation);

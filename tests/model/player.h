@@ -4,11 +4,11 @@
 #define TESTS_MODEL_PLAYER_H
 
 #include "tests/model/subject.h"
-#include "tests/support/script.h"
-
 #include "tests/support/fault_sites.h"
+#include "tests/support/script.h"
+#include "tests/support/words.h"
 
-enum { MOST_WORDS = 24, MOST_NAMES = 6000, MOST_AWAITED = 8, MOST_HELPERS = 4, WORD_BYTES = 32 };
+enum { MOST_AWAITED = 8, MOST_HELPERS = 4 };
 
 /* A driver call that fails. */
 typedef struct play_fault {
@@ -38,20 +38,6 @@ const char *player_run(const scenario *of, const play_setup *how, uint64_t *n_op
 
 /* ---- What the files of the player share ----------------------------------------------------- */
 
-/* One operation: "target = at[0] at[1] ... -> status". */
-typedef struct words {
-    const char *at[MOST_WORDS];
-    size_t n;
-    const char *target; /* NULL: none */
-    const char *status; /* NULL: DUCTILE_OK */
-    char text[256];
-} words;
-
-typedef struct named {
-    char name[WORD_BYTES];
-    ductile_addr address;
-} named;
-
 /* An operation of another thread, between a driver call and what its caller does next. */
 typedef struct awaited {
     char call[WORD_BYTES];
@@ -72,8 +58,7 @@ typedef struct player {
     play_setup how;
     ductile_schedule schedule; /* now */
     uint64_t lag;
-    named names[MOST_NAMES];
-    size_t n_names;
+    names names; /* of blocks */
     ductile_stats noted;
     ductile_virtual_state noted_state;
     uint64_t noted_calls[DVMM_N_CALLS];
@@ -92,15 +77,6 @@ typedef struct player {
 
 typedef const char *(*player_verb)(player *p, const words *w);
 
-/* Does the word stand there? */
-bool has_word(const words *w, const char *word);
-/* The i-th word; "" where there are fewer. */
-const char *word_at(const words *w, size_t i);
-const char *number_at(const words *w, size_t i, uint64_t *out);
-/* A name, a number, or a sum of these. */
-const char *value_of(const player *p, const char *text, uint64_t *out);
-/* One more than the index; 0: no such name. */
-size_t find_name(const player *p, const char *name, size_t length);
 const char *player_do(player *p, const char *operation);
 /* Is it the status that the operation is said to have? */
 const char *answers(const player *p, const words *w, ductile_status got);
@@ -114,6 +90,13 @@ void player_add_verb(const char *word, player_verb verb);
     }                                                                                              \
     static const char *function(player *p __attribute__((unused)),                                 \
                                 const words *w __attribute__((unused)))
+
+/* What the first word means; nothing can be done where no block had that name. */
+#define ADDRESS(variable)                                                                          \
+    uint64_t variable = 0;                                                                         \
+    if (names_value(&p->names, word_at(w, 1), &variable) != NULL) {                                \
+        return p->how.is_lenient ? NULL : complain("no block had that name");                      \
+    }
 
 /* ---- player_faults.c ---- */
 

@@ -79,41 +79,34 @@ VERB(play_dismiss, "dismiss") {
 
 /* ---- Figures ------------------------------------------------------------------------------- */
 
-#define FIELD(name)                                                                                \
-    { #name, offsetof(ductile_oom_report, name) }
+#define FIELD(name) WORDS_FIELD(ductile_oom_report, name)
 
-static const struct {
-    const char *name;
-    size_t offset;
-} fields[] = {FIELD(number),
-              FIELD(requested_bytes),
-              FIELD(rounded_bytes),
-              FIELD(missing_bytes),
-              FIELD(limit_bytes),
-              FIELD(device_bytes),
-              FIELD(others_bytes),
-              FIELD(device_free_bytes),
-              FIELD(held_bytes),
-              FIELD(live_bytes),
-              FIELD(free_bytes),
-              FIELD(pending_bytes),
-              FIELD(cached_bytes),
-              FIELD(quarantined_bytes),
-              FIELD(unproven_bytes),
-              FIELD(pinned_bytes),
-              FIELD(n_holders),
-              FIELD(largest_free_bytes),
-              FIELD(largest_free_here_bytes)};
+static const words_field fields[] = {FIELD(number),
+                                     FIELD(requested_bytes),
+                                     FIELD(rounded_bytes),
+                                     FIELD(missing_bytes),
+                                     FIELD(limit_bytes),
+                                     FIELD(device_bytes),
+                                     FIELD(others_bytes),
+                                     FIELD(device_free_bytes),
+                                     FIELD(held_bytes),
+                                     FIELD(live_bytes),
+                                     FIELD(free_bytes),
+                                     FIELD(pending_bytes),
+                                     FIELD(cached_bytes),
+                                     FIELD(quarantined_bytes),
+                                     FIELD(unproven_bytes),
+                                     FIELD(pinned_bytes),
+                                     FIELD(n_holders),
+                                     FIELD(largest_free_bytes),
+                                     FIELD(largest_free_here_bytes)};
 
 /* "oom:held_bytes", of the report of this thread's latest refusal. */
 static bool of_report(const player *p, const char *name, uint64_t *out) {
     ductile_oom_report r = {.struct_size = sizeof r};
     (void)!ductile_get_oom_report(p->s.f.allocator, &r);
-    for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
-        if (strcmp(fields[i].name, name) == 0) {
-            memcpy(out, (const char *)&r + fields[i].offset, sizeof *out);
-            return true;
-        }
+    if (words_field_of(&r, fields, sizeof fields / sizeof *fields, name, out)) {
+        return true;
     }
     *out = (uint64_t)r.captured;
     return strcmp(name, "captured") == 0;

@@ -41,9 +41,8 @@ VERB(close_it, "close") {
 
 VERB(hold, "hold") {
     POOL(pool);
-    ductile_status status = ductile_pool_retain(p->s.f.allocator, p->s.pools[pool].id);
-    p->s.pools[pool].n_refs += status == DUCTILE_OK;
-    return answers(p, w, status);
+    TRY(hold_pool(&p->s, pool));
+    return answers(p, w, p->s.status);
 }
 
 VERB(release, "release") {
@@ -144,18 +143,25 @@ VERB(limit, "limit") {
     return NULL;
 }
 
-VERB(soft_limit, "soft_limit") {
-    uint64_t bytes = 0;
-    TRY(number_at(w, 1, &bytes));
-    NEED_OK(set_soft_limit(p->s.f.allocator, bytes));
-    return NULL;
-}
+/* One that has a number, and a call with it. */
+#define NUMBER_VERB(function, word, call)                                                          \
+    VERB(function, word) {                                                                         \
+        uint64_t number = 0;                                                                       \
+        TRY(number_at(w, 1, &number));                                                             \
+        return answers(p, w, call);                                                                \
+    }
+
+NUMBER_VERB(soft_limit, "soft_limit", set_soft_limit(p->s.f.allocator, number))
+
+/* "host_memory 40M": room for contents of pools that sleep. */
+NUMBER_VERB(host_memory, "host_memory", ductile_sleep_reserve(p->s.f.allocator, number, NULL))
+
+/* "margin 10M": so much of the device stays free. */
+NUMBER_VERB(margin, "margin", ductile_set_margin(p->s.f.allocator, number))
 
 /* "external 16M": another process holds so much. */
-VERB(external, "external") {
-    TRY(number_at(w, 1, &p->s.external_bytes));
-    return answers(p, w, ductile_virtual_set_external_bytes(p->s.f.gpu, p->s.external_bytes));
-}
+NUMBER_VERB(external, "external",
+            ductile_virtual_set_external_bytes(p->s.f.gpu, p->s.external_bytes = number))
 
 VERB(captures, "captures") {
     p->s.captures = has_word(w, "pools")       ? DUCTILE_CAPTURES_POOLS
@@ -190,13 +196,6 @@ VERB(peer, "peer") {
     return answers(p, w, status);
 }
 
-/* "host_memory 40M": room for contents of pools that sleep. */
-VERB(host_memory, "host_memory") {
-    uint64_t bytes = 0;
-    TRY(number_at(w, 1, &bytes));
-    return answers(p, w, ductile_sleep_reserve(p->s.f.allocator, bytes, NULL));
-}
-
 VERB(reset_peaks, "reset_peaks") {
     ductile_reset_peaks(p->s.f.allocator);
     return NULL;
@@ -205,10 +204,7 @@ VERB(reset_peaks, "reset_peaks") {
 /* ---- Pins ---------------------------------------------------------------------------------- */
 
 VERB(pin, "pin") {
-    uint64_t address = 0;
-    if (value_of(p, word_at(w, 1), &address) != NULL) {
-        return p->how.is_lenient ? NULL : complain("no block has that name");
-    }
+    ADDRESS(address);
     size_t i = model_find(&p->s.m, address);
     if (p->s.n_pins == MOST_PINS) {
         return complain("too many pins");
@@ -222,10 +218,7 @@ VERB(pin, "pin") {
 
 /* "free_pinned a": who pinned it goes on to use it, until the unpin. */
 VERB(free_pinned, "free_pinned") {
-    uint64_t address = 0;
-    if (value_of(p, word_at(w, 1), &address) != NULL) {
-        return p->how.is_lenient ? NULL : complain("no block has that name");
-    }
+    ADDRESS(address);
     size_t i = model_find(&p->s.m, address);
     if (i == p->s.m.n) {
         return p->how.is_lenient ? NULL : complain("nothing to free");
@@ -235,10 +228,7 @@ VERB(free_pinned, "free_pinned") {
 }
 
 VERB(unpin, "unpin") {
-    uint64_t address = 0;
-    if (value_of(p, word_at(w, 1), &address) != NULL) {
-        return p->how.is_lenient ? NULL : complain("no block has that name");
-    }
+    ADDRESS(address);
     if (model_find(&p->s.m, address) == p->s.m.n) {
         ductile_virtual_block_end(p->s.f.gpu, address);
     }

@@ -37,13 +37,6 @@ VERB(play_tag, "tag") {
                                         contents_of(word_at(w, 3))));
 }
 
-/* "margin 10M": so much of the device stays free. */
-VERB(play_margin, "margin") {
-    uint64_t bytes = 0;
-    TRY(number_at(w, 1, &bytes));
-    return answers(p, w, ductile_set_margin(p->s.f.allocator, bytes));
-}
-
 /* ---- The request --------------------------------------------------------------------------- */
 
 typedef struct set_words {
@@ -196,13 +189,14 @@ VERB(play_wake, "wake") {
 /* "asleep": a bit for each pool; "host_arena": bytes for contents; "report:pools" and others: of
  * the latest call. */
 bool figure_of_sleep(const player *p, const char *name, uint64_t *out) {
-    const struct {
-        const char *name;
-        uint64_t value;
-    } known[] = {{"pools", p->report.pools},          {"passed_over", p->report.passed_over},
-                 {"bytes", p->report.bytes},          {"copied", p->report.copied_bytes},
-                 {"stayed", p->report.stayed_bytes},  {"missing", p->report.missing_bytes},
-                 {"stopped_by", p->report.pool.first}};
+    static const words_field fields[] = {
+        WORDS_FIELD(ductile_sleep_report, pools),
+        WORDS_FIELD(ductile_sleep_report, passed_over),
+        WORDS_FIELD(ductile_sleep_report, bytes),
+        {"copied", offsetof(ductile_sleep_report, copied_bytes)},
+        {"stayed", offsetof(ductile_sleep_report, stayed_bytes)},
+        {"missing", offsetof(ductile_sleep_report, missing_bytes)},
+        {"stopped_by", offsetof(ductile_sleep_report, pool.first)}};
     if (strcmp(name, "host_arena") == 0) {
         return ductile_sleep_reserve(p->s.f.allocator, 0, out) == DUCTILE_OK;
     }
@@ -212,11 +206,8 @@ bool figure_of_sleep(const player *p, const char *name, uint64_t *out) {
         }
         return true;
     }
-    for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
-        if (strncmp(name, "report:", 7) == 0 && strcmp(name + 7, known[i].name) == 0) {
-            *out = known[i].value;
-            return true;
-        }
+    if (strncmp(name, "report:", 7) == 0) {
+        return words_field_of(&p->report, fields, sizeof fields / sizeof *fields, name + 7, out);
     }
     return false;
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What a scenario may say of blocks, streams, graphs and work. */
 #include "tests/model/player.h"
+#include "tests/support/command.h"
 
 #include "pool/base/allocator.h"
 
@@ -32,8 +33,8 @@ static const char *slot_at(const words *w, size_t i, size_t *out) {
 
 /* NULL: the name is not known, or no live block is there. */
 static model_block *block_at(player *p, const words *w, size_t i) {
-    size_t name = find_name(p, word_at(w, i), strlen(word_at(w, i)));
-    size_t at = name > 0 ? model_find(&p->s.m, p->names[name - 1].address) : p->s.m.n;
+    const named *name = names_find(&p->names, word_at(w, i));
+    size_t at = name != NULL ? model_find(&p->s.m, name->value) : p->s.m.n;
     return at < p->s.m.n ? &p->s.m.blocks[at] : NULL;
 }
 
@@ -43,19 +44,6 @@ static model_block *block_at(player *p, const words *w, size_t i) {
     if (variable == NULL) {                                                                        \
         return p->how.is_lenient ? NULL : complain("no live block is named %s", word_at(w, i));    \
     }
-
-static const char *name_address(player *p, const char *name, ductile_addr address) {
-    if (name == NULL) {
-        return NULL;
-    }
-    NEED(strlen(name) < WORD_BYTES, "a name that is too long");
-    size_t i = find_name(p, name, strlen(name));
-    NEED(i > 0 || p->n_names < MOST_NAMES, "too many names");
-    named *it = i > 0 ? &p->names[i - 1] : &p->names[p->n_names++];
-    (void)snprintf(it->name, sizeof it->name, "%s", name);
-    it->address = address;
-    return NULL;
-}
 
 /* Work that does not come to an end until a thread waits for it. */
 static void be_late(player *p, const words *w) {
@@ -96,7 +84,7 @@ static const char *admit(player *p, const words *w, const request *q) {
                      .pool = pool_for(s, q->slot),
                      .is_dedicated = q->is_dedicated || s->is_guarded};
     b.pool = b.pool == 0 && s->pools[0].is_paused ? s->bypass : b.pool;
-    TRY(name_address(p, w->target, q->address));
+    TRY(w->target != NULL ? names_set(&p->names, w->target, q->address) : NULL);
     be_late(p, w);
     const char *why = has_word(w, "blank") ? admit_blank(s, &b) : admit_block(s, &b);
     be_usual(p);
@@ -105,7 +93,7 @@ static const char *admit(player *p, const words *w, const request *q) {
 
 static const char *get(player *p, const words *w, bool is_dedicated) {
     request q = {.is_dedicated = is_dedicated, .address = 1};
-    TRY(value_of(p, word_at(w, 1), &q.size));
+    TRY(names_value(&p->names, word_at(w, 1), &q.size));
     TRY(slot_at(w, 2, &q.slot));
     TRY(with_stream(&p->s, q.slot, alloc_here, &q));
     if (q.status != DUCTILE_OK) {
@@ -131,7 +119,7 @@ VERB(dedicated, "dedicated") {
 VERB(try_it, "try") {
     words each = *w;
     request q = {.address = 1};
-    TRY(value_of(p, word_at(w, 1), &q.size));
+    TRY(names_value(&p->names, word_at(w, 1), &q.size));
     TRY(slot_at(w, 2, &q.slot));
     TRY(with_stream(&p->s, q.slot, alloc_here, &q));
     NEED(q.status == DUCTILE_OK || q.status == DUCTILE_ERR_OUT_OF_MEMORY || p->how.is_lenient, "%s",
@@ -148,61 +136,33 @@ VERB(try_it, "try") {
  */
 VERB(give, "free") {
     BLOCK(b, 1);
-    model_block gone = *b;
-    int is_pending = 7;
-    subject *s = &p->s;
-    if (w->n == 2) {
-        TRY(free_block(s, (size_t)(b - s->m.blocks), 0));
-        return answers(p, w, s->status);
-    }
-    ductile_virtual_block_end(s->f.gpu, gone.address);
-    (void)model_remove(&s->m, (size_t)(b - s->m.blocks));
-    s->live_bytes -= gone.size;
-    TRY(answers(p, w, ductile_free_ex(s->f.allocator, gone.address, NULL, 0, &is_pending)));
-    note_if_gone(s, gone.pool);
-    NEED(p->how.is_lenient || is_pending == has_word(w, "pending"), "pending: %d", is_pending);
+    TRY(free_block(&p->s, (size_t)(b - p->s.m.blocks), w->n > 2));
+    TRY(answers(p, w, p->s.status));
+    bool is_as_said = w->n == 2 || p->s.is_pending == has_word(w, "pending");
+    NEED(p->how.is_lenient || is_as_said, "pending: %d", p->s.is_pending);
     return NULL;
 }
 
 /* "bad_free a+512 -> INTERIOR_POINTER": no live block starts there. */
 VERB(bad_free, "bad_free") {
-    uint64_t address = 0;
-    TRY(p->how.is_lenient ? NULL : value_of(p, word_at(w, 1), &address));
+    ADDRESS(address);
     return p->how.is_lenient ? NULL : answers(p, w, ductile_free(p->s.f.allocator, address));
-}
-
-static const char *free_on_here(subject *s, void *argument) {
-    request *q = argument;
-    q->status = ductile_free_ex(s->f.allocator, q->address, &s->slots[q->slot].stream, 1, NULL);
-    return NULL;
 }
 
 VERB(free_on, "free_on") {
     BLOCK(b, 1);
     SLOT(slot, 2);
-    subject *s = &p->s;
-    model_block gone = *b;
-    request q = {.slot = slot, .address = gone.address};
-    ductile_virtual_block_end(s->f.gpu, gone.address);
-    (void)model_remove(&s->m, (size_t)(b - s->m.blocks));
-    s->live_bytes -= gone.size;
-    s->slots[slot].is_recorded = true;
-    TRY(with_stream(s, slot, free_on_here, &q));
-    note_if_gone(s, gone.pool);
-    return answers(p, w, q.status);
+    TRY(free_block_on(&p->s, b, slot));
+    return answers(p, w, p->s.status);
 }
 
 /* "at a 5M 1": pool 1 hands out the address that was a's again. */
 VERB(alloc_at, "at") {
     uint64_t pool = 0;
-    uint64_t address = 0;
     subject *s = &p->s;
-    model_block b = {.stream = GONE};
-    if (value_of(p, word_at(w, 1), &address) != NULL) {
-        return p->how.is_lenient ? NULL : complain("no block had that name");
-    }
-    b.address = address;
-    TRY(value_of(p, word_at(w, 2), &b.requested));
+    ADDRESS(address);
+    model_block b = {.address = address, .stream = GONE};
+    TRY(names_value(&p->names, word_at(w, 2), &b.requested));
     TRY(number_at(w, 3, &pool));
     NEED(pool <= N_PLAIN_POOLS, "there is no such pool");
     b.pool = (unsigned)pool;
@@ -262,13 +222,10 @@ VERB(read_it, "read") {
 
 /* "write_pinned a 8M 1": as the owner of a pin on the memory that was a's, and is freed. */
 VERB(write_pinned, "write_pinned") {
-    uint64_t address = 0;
     uint64_t size = 0;
     SLOT(slot, 3);
-    if (value_of(p, word_at(w, 1), &address) != NULL) {
-        return p->how.is_lenient ? NULL : complain("no block has that name");
-    }
-    TRY(value_of(p, word_at(w, 2), &size));
+    ADDRESS(address);
+    TRY(names_value(&p->names, word_at(w, 2), &size));
     const ductile_virtual_use use = {.address = address, .size = size, .writes = 1};
     be_late(p, w);
     ductile_status status = ductile_virtual_launch(p->s.f.gpu, p->s.slots[slot].stream, &use, 1);
@@ -276,23 +233,11 @@ VERB(write_pinned, "write_pinned") {
     return answers(p, w, status);
 }
 
-static const char *record_here(subject *s, void *argument) {
-    request *q = argument;
-    q->status = ductile_record_stream(s->f.allocator, q->address, s->slots[q->slot].stream);
-    return NULL;
-}
-
 VERB(record_it, "record") {
     BLOCK(b, 1);
     SLOT(slot, 2);
-    request q = {.slot = slot, .address = b->address};
-    TRY(with_stream(&p->s, slot, record_here, &q));
-    b->recorded |= q.status == DUCTILE_OK ? 1u << slot : 0;
-    p->s.slots[slot].is_recorded |= q.status == DUCTILE_OK;
-    if (q.status != DUCTILE_OK && p->how.is_lenient) {
-        return sync_slot(&p->s, slot);
-    }
-    return answers(p, w, q.status);
+    TRY(record_use(&p->s, b, slot));
+    return answers(p, w, p->s.status);
 }
 
 /* "use a 1": stream 1 writes the block, and is recorded. "lend a 1": it is not; 0 joins it later.
@@ -336,15 +281,9 @@ VERB(advance, "advance") {
 
 /* "schedule eager": from here on; what is "late" stays late. */
 VERB(schedule, "schedule") {
-    static const char *const names[] = {"eager", "lagging", "lazy", "random"};
-    for (int i = 0; i < 4; i++) {
-        if (strcmp(word_at(w, 1), names[i]) == 0) {
-            p->schedule = (ductile_schedule)i;
-            be_usual(p);
-            return NULL;
-        }
-    }
-    return complain("no schedule has that name");
+    NEED(schedule_named(word_at(w, 1), &p->schedule), "no schedule has that name");
+    be_usual(p);
+    return NULL;
 }
 
 /* ---- Streams that end ---------------------------------------------------------------------- */

@@ -102,6 +102,15 @@ const char *close_pool(subject *s, unsigned pool) {
     return NULL;
 }
 
+const char *hold_pool(subject *s, unsigned pool) {
+    pool_state *p = name_pool(s, pool);
+    bool is_new = !pool_exists(s, pool);
+    ductile_status status = ductile_pool_retain(s->f.allocator, p->id);
+    TRY(may_be(s, "pool_retain", status, status == DUCTILE_OK));
+    p->n_refs += status == DUCTILE_OK;
+    return status == DUCTILE_OK && is_new ? note_if_back(s, pool) : NULL;
+}
+
 const char *release_pool(subject *s, unsigned pool) {
     pool_state *p = &s->pools[pool];
     ductile_status status = ductile_pool_release(s->f.allocator, p->id);
@@ -143,11 +152,7 @@ const char *do_pool_hold(subject *s, const record *r) {
         return release_pool(s, pool);
     }
     say(s, "pool %u gets a reference", pool);
-    bool is_new = !pool_exists(s, pool);
-    ductile_status status = ductile_pool_retain(s->f.allocator, p->id);
-    TRY(may_be(s, "pool_retain", status, status == DUCTILE_OK));
-    p->n_refs += status == DUCTILE_OK;
-    return status == DUCTILE_OK && is_new ? note_if_back(s, pool) : NULL;
+    return hold_pool(s, pool);
 }
 
 const char *do_pool_kind(subject *s, const record *r) {

@@ -22,7 +22,7 @@ typedef struct arguments {
     uint64_t seed, seeds, operations, seconds, soak;
     const char *input, *save;
     scenarios_setup scenarios;
-    bool list, no_shrink, progress, keep_going;
+    bool list, no_shrink;
 } arguments;
 
 /* ---- Bytes of a seed ----------------------------------------------------------------------- */
@@ -178,35 +178,27 @@ static int run_input(const arguments *a) {
     return o.is_broken ? COMMAND_BROKEN : COMMAND_PASSED;
 }
 
+/* Until one finds something. */
 static int run_seeds(const arguments *a) {
     uint64_t n_operations = 0;
     uint64_t n_seeds = 0;
-    uint64_t n_broken = 0;
+    bool is_broken = false;
     time_t end = time(NULL) + (time_t)a->seconds;
-    for (uint64_t seed = a->seed; n_seeds < a->seeds && (a->seconds == 0 || time(NULL) < end);
-         seed++) {
+    while (!is_broken && n_seeds < a->seeds && (a->seconds == 0 || time(NULL) < end)) {
+        uint64_t seed = a->seed + n_seeds++;
         generator g = generator_of(seed, a->operations);
         outcome o = child_run(run_generator, &g, a->list);
         n_operations += o.n_operations;
-        n_seeds++;
-        if (o.is_broken) {
+        is_broken = o.is_broken;
+        if (is_broken) {
             bytes b = bytes_of(g);
             explain(a, seed, &o, &b);
             free(b.at);
-            n_broken++;
-            if (!a->keep_going) {
-                break;
-            }
-        }
-        if (a->progress && n_seeds % 100 == 0) {
-            (void)printf("seeds %llu operations %llu\n", (unsigned long long)n_seeds,
-                         (unsigned long long)n_operations);
-            (void)fflush(stdout);
         }
     }
     command_figure("seeds", n_seeds);
     command_figure("operations", n_operations);
-    return n_broken > 0 ? COMMAND_BROKEN : COMMAND_PASSED;
+    return is_broken ? COMMAND_BROKEN : COMMAND_PASSED;
 }
 
 int main(int argc, char **argv) {
@@ -228,8 +220,6 @@ int main(int argc, char **argv) {
         {"--sweep", .flag = &a.scenarios.sweeps},
         {"--list", .flag = &a.list},
         {"--no-shrink", .flag = &a.no_shrink},
-        {"--progress", .flag = &a.progress},
-        {"--keep-going", .flag = &a.keep_going},
     };
     command_read("model-run", options, sizeof options / sizeof *options, argc, argv);
     (void)unsetenv("DUCTILE_CONF");

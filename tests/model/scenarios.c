@@ -12,8 +12,6 @@
 #include <string.h>
 #include <sys/mman.h>
 
-static const char *const schedules[] = {"eager", "lagging", "lazy", "random"};
-
 typedef struct one_play {
     const scenario *of;
     play_setup how;
@@ -31,7 +29,7 @@ static const char *play(void *user, bool trace, uint64_t *n_operations) {
 
 static void print_finding(const one_play *it, const outcome *o) {
     const play_fault *f = &it->how.fault;
-    (void)printf("%s, %s", it->of->name, schedules[it->how.schedule]);
+    (void)printf("%s, %s", it->of->name, schedule_names[it->how.schedule]);
     if (f->nth > 0) {
         (void)printf(", call %llu%s%s answers %d%s, effect %d%s", (unsigned long long)f->nth,
                      f->call != NULL ? " of " : "", f->call != NULL ? f->call : "", f->code,
@@ -175,7 +173,7 @@ static void play_all(const scenario *of, const scenarios_setup *setup, counts *t
     for (int i = 0; i < 4; i++) {
         bool is_asked = setup->schedule == NULL
                             ? (of->schedules >> i & 1) != 0 || setup->detects_only
-                            : strcmp(setup->schedule, schedules[i]) == 0;
+                            : strcmp(setup->schedule, schedule_names[i]) == 0;
         one_play it = {of,
                        {.schedule = (ductile_schedule)i,
                         .conf = setup->conf,

@@ -2,9 +2,7 @@
 /* Pins, and blocks passed to a second allocator over a socket. */
 #include "tests/model/subject.h"
 
-#include <pthread.h>
 #include <sys/socket.h>
-#include <sys/time.h>
 
 /* ---- Pins ---------------------------------------------------------------------------------- */
 
@@ -40,36 +38,12 @@ const char *do_pin(subject *s, const record *r) {
 
 /* ---- The other allocator ------------------------------------------------------------------- */
 
-static bool limit_wait(int socket) {
-    const struct timeval limit = {.tv_sec = 60};
-    return setsockopt(socket, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit) == 0 &&
-           setsockopt(socket, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit) == 0;
-}
-
 static const char *make_importer(subject *s) {
-    int ends[2];
-    if (s->importer != NULL) {
+    if (s->ends.importer != NULL) {
         return NULL;
     }
-    if (s->socket_out < 0) {
-        NEED(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) == 0, "no sockets");
-        s->socket_out = ends[0];
-        s->socket_in = ends[1];
-        NEED(limit_wait(ends[0]) && limit_wait(ends[1]), "no time limits");
-    }
-    return fixture_add_allocator(&s->f, &s->setup, &s->importer);
-}
-
-typedef struct sending {
-    subject *s;
-    ductile_addr address;
-    ductile_status status;
-} sending;
-
-static void *send_block(void *argument) {
-    sending *it = argument;
-    it->status = ductile_export(it->s->f.allocator, it->address, it->s->socket_out);
-    return NULL;
+    TRY(s->ends.out < 0 ? two_ends_reconnect(&s->ends, SOCK_STREAM) : NULL);
+    return fixture_add_allocator(&s->f, &s->setup, &s->ends.importer);
 }
 
 static const char *contents_arrive(subject *s, const model_block *b, ductile_addr at) {
@@ -85,21 +59,16 @@ static const char *contents_arrive(subject *s, const model_block *b, ductile_add
 }
 
 static const char *pass_block(subject *s, const model_block *b) {
-    sending it = {.s = s, .address = b->address, .status = DUCTILE_ERR_BUSY};
-    pthread_t thread;
-    ductile_addr at = 0;
-    uint64_t size = 0;
-    NEED(pthread_create(&thread, NULL, send_block, &it) == 0, "no thread");
-    ductile_status imported =
-        ductile_import(s->importer, s->socket_in, s->slots[0].stream, &at, &size);
-    (void)pthread_join(thread, NULL);
-    NEED(it.status == DUCTILE_OK && imported == DUCTILE_OK, "export: %s, import: %s",
-         ductile_status_name(it.status), ductile_status_name(imported));
-    s->imports[s->n_imports++] = at;
+    s->ends.f = s->f;
+    s->ends.f.streams[0] = s->slots[0].stream;
+    passed p = two_ends_pass(&s->ends, b->address);
+    NEED(p.exported == DUCTILE_OK && p.imported == DUCTILE_OK, "export: %s, import: %s",
+         ductile_status_name(p.exported), ductile_status_name(p.imported));
+    s->imports[s->n_imports++] = p.addr;
     s->pins[s->n_pins++] = (pin_state){b->address, b->size, true};
-    NEED(size >= b->size, "%llu bytes arrive of %llu", (unsigned long long)size,
+    NEED(p.size >= b->size, "%llu bytes arrive of %llu", (unsigned long long)p.size,
          (unsigned long long)b->size);
-    return contents_arrive(s, b, at);
+    return contents_arrive(s, b, p.addr);
 }
 
 /* Not beside faults, which would leave half a message in the socket, nor where addresses end. */
@@ -118,7 +87,7 @@ const char *do_share(subject *s, const record *r) {
 static const char *close_import(subject *s, size_t i) {
     ductile_addr at = s->imports[i];
     s->imports[i] = s->imports[--s->n_imports];
-    ductile_status status = ductile_import_close(s->importer, at);
+    ductile_status status = ductile_import_close(s->ends.importer, at);
     return may_be(s, "import_close", status, status == DUCTILE_OK);
 }
 
@@ -137,9 +106,9 @@ const char *end_sharing(subject *s) {
     while (s->n_imports > 0) {
         TRY(close_import(s, 0));
     }
-    if (s->importer != NULL) {
-        NEED(ductile_destroy(s->importer) == DUCTILE_OK || s->is_faulty, "the importer's end");
-        s->importer = NULL;
+    if (s->ends.importer != NULL) {
+        NEED(ductile_destroy(s->ends.importer) == DUCTILE_OK || s->is_faulty, "the importer's end");
+        s->ends.importer = NULL;
     }
     return NULL;
 }

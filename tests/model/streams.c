@@ -61,14 +61,14 @@ const char *leave_blocks(subject *s, size_t slot, bool they_stay) {
 static bool may_end_untold(const subject *s, size_t slot) {
     return s->slots[slot].kind == ORDINARY_STREAM && s->has_context_events &&
            s->captures != DUCTILE_CAPTURES_UNANNOUNCED && !is_capturing(s) && s->n_routes == 0 &&
-           s->importer == NULL && !s->is_faulty && !s->has_peer;
+           s->ends.importer == NULL && !s->is_faulty && !s->has_peer;
 }
 
 const char *tell(subject *s, size_t slot) {
     ductile_status status = ductile_stream_done(s->f.allocator, s->slots[slot].stream);
     TRY(may_be(s, "stream_done", status, status == DUCTILE_OK));
-    if (s->importer != NULL) {
-        status = ductile_stream_done(s->importer, s->slots[slot].stream);
+    if (s->ends.importer != NULL) {
+        status = ductile_stream_done(s->ends.importer, s->slots[slot].stream);
         TRY(may_be(s, "stream_done of the importer", status, status == DUCTILE_OK));
     }
     return NULL;

@@ -256,7 +256,7 @@ bool is_simple(const subject *s) {
     for (unsigned i = 1; i <= N_POOLS; i++) {
         any_pool |= pool_exists(s, i);
     }
-    return !any_pool && !is_capturing(s) && s->n_pins == 0 && s->importer == NULL &&
+    return !any_pool && !is_capturing(s) && s->n_pins == 0 && s->ends.importer == NULL &&
            !s->is_faulty && !s->is_guarded && s->is_tight && !s->has_rounding &&
            !s->is_short_of_addresses;
 }
@@ -343,7 +343,7 @@ static const char *make_allocator(subject *s) {
 
 void subject_init(subject *s) {
     memset(s, 0, sizeof *s);
-    s->socket_out = s->socket_in = -1;
+    s->ends.out = s->ends.in = -1;
     model_init(&s->m);
 }
 
@@ -396,7 +396,7 @@ static const char *limit_is_kept(subject *s) {
 
 /* The table that map callbacks keep is what is mapped. */
 static const char *listener_is_right(subject *s) {
-    bool device_agrees = !s->is_faulty && s->importer == NULL;
+    bool device_agrees = !s->is_faulty && s->ends.importer == NULL;
     if (s->is_faulty && s->m.has_paused_pool) {
         return shadow_complaint(&s->listener); /* what a failed unmap left has been said to leave */
     }
@@ -421,9 +421,9 @@ const char *subject_audit(subject *s) {
     TRY(nothing_is_overwritten(s));
     TRY(s->is_listening ? listener_is_right(s) : NULL);
     TRY(limit_is_kept(s));
-    if (s->is_faulty || s->importer != NULL) {
+    if (s->is_faulty || s->ends.importer != NULL) {
         TRY(audit_allocator(s->f.allocator, &s->m));
-        TRY(s->importer != NULL ? is_sound(s->importer) : NULL);
+        TRY(s->ends.importer != NULL ? is_sound(s->ends.importer) : NULL);
         return no_violation(s);
     }
     TRY(audit_capture_mode(&s->f));
@@ -505,9 +505,9 @@ const char *subject_close(subject *s) {
 
 void subject_abandon(subject *s) {
     end_threads(s);
-    if (s->socket_out >= 0) {
-        (void)close(s->socket_out);
-        (void)close(s->socket_in);
+    if (s->ends.out >= 0) {
+        (void)close(s->ends.out);
+        (void)close(s->ends.in);
     }
     for (size_t i = 0; i < N_GRAPHS; i++) {
         ductile_virtual_graph_destroy(s->graphs[i].graph);

@@ -17,6 +17,7 @@
 #include "tests/support/fixture_virtual.h"
 #include "tests/support/model.h"
 #include "tests/support/shadow.h"
+#include "tests/support/two_ends.h"
 
 #include <pthread.h>
 #include <stdbool.h>
@@ -173,8 +174,7 @@ typedef struct subject {
     size_t n_debts;
     pin_state pins[MOST_PINS];
     size_t n_pins;
-    ductile_allocator *importer;
-    int socket_out, socket_in;
+    two_ends ends; /* its importer is NULL while there is none */
     ductile_addr imports[MOST_IMPORTS];
     size_t n_imports;
     uint64_t oom_callback; /* 0: none */
@@ -194,6 +194,7 @@ typedef struct subject {
     ductile_addr last_freed;
     uint64_t step;
     ductile_status status; /* of the latest call */
+    int is_pending;        /* the latest block, as it was freed */
     char text[400];        /* of the latest operation */
 } subject;
 
@@ -238,7 +239,10 @@ model_block *any_block(subject *s, uint32_t operand);
 uint64_t any_size(const subject *s, const record *r);
 /* The number of the pool that serves the slot's requests; 0: none. */
 unsigned pool_for(const subject *s, size_t slot);
+/* how % 4 == 1: it asks whether the block is pending. */
 const char *free_block(subject *s, size_t i, unsigned how);
+/* By the slot's stream, which used it last. */
+const char *free_block_on(subject *s, model_block *b, size_t slot);
 const char *free_blocks_of_pool(subject *s, unsigned pool);
 const char *verify_block(subject *s, const model_block *b);
 const char *fill_block(subject *s, model_block *b, size_t slot);
@@ -247,6 +251,8 @@ const char *admit_blank(subject *s, model_block *b);
 const char *admit_block(subject *s, model_block *b);
 /* Memory was refused: was there none? */
 const char *lacks_memory(subject *s, uint64_t size);
+/* What cannot be recorded is waited for. */
+const char *record_use(subject *s, model_block *b, size_t slot);
 /* The program's work with a block on another stream, in order. */
 const char *use_elsewhere(subject *s, model_block *b, size_t slot);
 
@@ -301,6 +307,7 @@ size_t blocks_in(const subject *s, unsigned pool);
 void note_if_gone(subject *s, unsigned pool);
 const char *open_pool(subject *s, unsigned pool, size_t only);
 const char *close_pool(subject *s, unsigned pool);
+const char *hold_pool(subject *s, unsigned pool);
 const char *release_pool(subject *s, unsigned pool);
 const char *pause_pool(subject *s, unsigned pool, ductile_contents contents);
 const char *resume_pool(subject *s, unsigned pool);

@@ -40,11 +40,6 @@ static uint64_t n_orders, n_all_steps, n_complete; /* the last: searches without
 
 /* ---- Names --------------------------------------------------------------------------------- */
 
-static const char *schedule_name(ductile_schedule schedule) {
-    static const char *const names[] = {"eager", "lagging", "lazy", "random"};
-    return names[schedule];
-}
-
 static const act *find_act(const char *name, size_t length) {
     for (size_t i = 0; i < n_acts; i++) {
         if (strlen(acts[i].name) == length && strncmp(acts[i].name, name, length) == 0) {
@@ -71,7 +66,7 @@ static void print_program(void) {
     for (unsigned i = 0; i < now.n; i++) {
         (void)printf("%s%s", i > 0 ? "+" : "", now.acts[i]->name);
     }
-    (void)printf(" --schedule %s --conf \"%s\"", schedule_name(now.how.schedule), now.how.conf);
+    (void)printf(" --schedule %s --conf \"%s\"", schedule_names[now.how.schedule], now.how.conf);
 }
 
 /* ---- Findings ------------------------------------------------------------------------------ */

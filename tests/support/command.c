@@ -47,10 +47,11 @@ static bool read_device(const char *text, int *out) {
     return is_device;
 }
 
-static bool read_schedule(const char *text, ductile_schedule *out) {
-    static const char *const names[] = {"eager", "lagging", "lazy", "random"};
+const char *const schedule_names[4] = {"eager", "lagging", "lazy", "random"};
+
+bool schedule_named(const char *name, ductile_schedule *out) {
     for (int i = 0; i < 4; i++) {
-        if (strcmp(text, names[i]) == 0) {
+        if (strcmp(name, schedule_names[i]) == 0) {
             *out = (ductile_schedule)i;
             return true;
         }
@@ -66,7 +67,7 @@ static bool read_value(const command_option *o, const char *text) {
         return read_device(text, o->device);
     }
     if (o->schedule != NULL) {
-        return read_schedule(text, o->schedule);
+        return schedule_named(text, o->schedule);
     }
     *o->text = text;
     return true;
@@ -95,6 +96,9 @@ static bool read_option(const command_option *options, size_t n, char **argv, in
         return true;
     }
     const char *value = argv[*i + 1]; /* NULL behind the last word */
+    if (o->otherwise != NULL && (value == NULL || strncmp(value, "--", 2) == 0)) {
+        return read_value(o, o->otherwise);
+    }
     *i += value != NULL;
     return value != NULL && read_value(o, value);
 }

@@ -12,6 +12,11 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/* By value. */
+extern const char *const schedule_names[4];
+/* False: no schedule has that name. */
+bool schedule_named(const char *name, ductile_schedule *out);
+
 /* Exit statuses. CTest counts 77 as skipped. */
 enum {
     COMMAND_PASSED = 0,
@@ -31,6 +36,7 @@ typedef struct command_option {
     ductile_schedule *schedule; /* by name */
     const char **text;
     const char *placeholder; /* of a text, in the usage */
+    const char *otherwise;   /* a text where no value follows; NULL: one has to follow */
 } command_option;
 
 /* Reads the command line of `program`. Prints the usage and ends the program at --help, and with

@@ -7,28 +7,12 @@
 
 /* ---- What exists --------------------------------------------------------------------------- */
 
-static void add(faulty_driver *f, faulty_kind kind, uint64_t name, uint64_t size) {
-    f->has_overflowed |= f->n_things == FAULTY_MOST_THINGS;
-    if (f->n_things < FAULTY_MOST_THINGS) {
-        f->things[f->n_things++] = (faulty_thing){kind, name, size};
-    }
-}
-
-static void take_out(faulty_driver *f, faulty_kind kind, uint64_t name) {
-    for (size_t i = f->n_things; i-- > 0;) {
-        if (f->things[i].kind == kind && f->things[i].name == name) {
-            f->things[i] = f->things[--f->n_things];
-            return;
-        }
-    }
-}
-
 /* An unmap may cover several mappings. */
 static void take_out_mappings(faulty_driver *f, uint64_t from, uint64_t size) {
-    for (size_t i = f->n_things; i-- > 0;) {
-        const faulty_thing *t = &f->things[i];
-        if (t->kind == FAULTY_MAPPING && t->name >= from && t->name < from + size) {
-            f->things[i] = f->things[--f->n_things];
+    for (size_t i = f->left.n; i-- > 0;) {
+        const thing t = f->left.all[i];
+        if (t.kind == A_MAPPING && t.it >= from && t.it < from + size) {
+            things_take_out(&f->left, A_MAPPING, t.it);
         }
     }
 }
@@ -84,14 +68,15 @@ PASS(mem_info, (void *ctx, uint64_t *free_bytes, uint64_t *total_bytes),
      (IN, free_bytes, total_bytes), NOTHING)
 PASS(address_reserve,
      (void *ctx, uint64_t size, uint64_t alignment, ductile_addr hint, ductile_addr *out),
-     (IN, size, alignment, hint, out), add(f, FAULTY_RANGE, *out, size))
+     (IN, size, alignment, hint, out), things_add(&f->left, A_RANGE, *out, size))
 PASS(address_free, (void *ctx, ductile_addr addr, uint64_t size), (IN, addr, size),
-     take_out(f, FAULTY_RANGE, addr))
+     things_take_out(&f->left, A_RANGE, addr))
 PASS(phys_create, (void *ctx, uint64_t size, const dvmm_phys_props *props, dvmm_phys *out),
-     (IN, size, props, out), add(f, FAULTY_HANDLE, *out, size))
-PASS(phys_release, (void *ctx, dvmm_phys phys), (IN, phys), take_out(f, FAULTY_HANDLE, phys))
+     (IN, size, props, out), things_add(&f->left, A_HANDLE, *out, size))
+PASS(phys_release, (void *ctx, dvmm_phys phys), (IN, phys),
+     things_take_out(&f->left, A_HANDLE, phys))
 PASS(map, (void *ctx, ductile_addr addr, uint64_t size, uint64_t offset, dvmm_phys phys),
-     (IN, addr, size, offset, phys), add(f, FAULTY_MAPPING, addr, size))
+     (IN, addr, size, offset, phys), things_add(&f->left, A_MAPPING, addr, size))
 PASS(unmap, (void *ctx, ductile_addr addr, uint64_t size), (IN, addr, size),
      take_out_mappings(f, addr, size))
 PASS(set_access, (void *ctx, ductile_addr addr, uint64_t size, dvmm_access access),
@@ -107,7 +92,7 @@ PASS(get_access_for, (void *ctx, ductile_addr addr, int device, dvmm_access *out
 PASS(phys_export, (void *ctx, dvmm_phys phys, dvmm_share_type type, dvmm_shared *out),
      (IN, phys, type, out), NOTHING)
 PASS(phys_import, (void *ctx, const dvmm_shared *shared, dvmm_phys *out), (IN, shared, out),
-     add(f, FAULTY_HANDLE, *out, 0))
+     things_add(&f->left, A_HANDLE, *out, 0))
 PASS(mem_alloc, (void *ctx, uint64_t size, ductile_addr *out), (IN, size, out), NOTHING)
 PASS(mem_free, (void *ctx, ductile_addr addr), (IN, addr), NOTHING)
 PASS(mem_alloc_async, (void *ctx, uint64_t size, ductile_stream stream, ductile_addr *out),
@@ -118,9 +103,9 @@ PASS(async_pool_info, (void *ctx, uint64_t *reserved, uint64_t *reserved_peak),
      (IN, reserved, reserved_peak), NOTHING)
 PASS(async_pool_trim, (void *ctx, uint64_t keep_bytes), (IN, keep_bytes), NOTHING)
 PASS(stream_create, (void *ctx, ductile_stream *out), (IN, out),
-     add(f, FAULTY_STREAM, word(*out), 0))
+     things_add(&f->left, A_STREAM, word(*out), 0))
 PASS(stream_destroy, (void *ctx, ductile_stream stream), (IN, stream),
-     take_out(f, FAULTY_STREAM, word(stream)))
+     things_take_out(&f->left, A_STREAM, word(stream)))
 PASS(stream_sync, (void *ctx, ductile_stream stream), (IN, stream), NOTHING)
 PASS(stream_query, (void *ctx, ductile_stream stream), (IN, stream), NOTHING)
 PASS(stream_is_ours, (void *ctx, ductile_stream stream, int *out), (IN, stream, out), NOTHING)
@@ -136,21 +121,22 @@ PASS(capture_end, (void *ctx, ductile_stream stream), (IN, stream), NOTHING)
 PASS(capture_exchange_mode, (void *ctx, dvmm_capture_mode *mode), (IN, mode), NOTHING)
 PASS(context_sync, (void *ctx), (IN), NOTHING)
 PASS(context_record, (void *ctx, dvmm_event event), (IN, event), NOTHING)
-PASS(event_create, (void *ctx, dvmm_event *out), (IN, out), add(f, FAULTY_EVENT, word(*out), 0))
+PASS(event_create, (void *ctx, dvmm_event *out), (IN, out),
+     things_add(&f->left, AN_EVENT, word(*out), 0))
 PASS(event_destroy, (void *ctx, dvmm_event event), (IN, event),
-     take_out(f, FAULTY_EVENT, word(event)))
+     things_take_out(&f->left, AN_EVENT, word(event)))
 PASS(event_record, (void *ctx, dvmm_event event, ductile_stream stream), (IN, event, stream),
      NOTHING)
 PASS(event_query, (void *ctx, dvmm_event event), (IN, event), NOTHING)
 PASS(event_sync, (void *ctx, dvmm_event event), (IN, event), NOTHING)
 PASS(host_alloc, (void *ctx, uint64_t size, void **out), (IN, size, out),
-     add(f, FAULTY_HOST_MEMORY, word(*out), size))
+     things_add(&f->left, HOST_MEMORY, word(*out), size))
 PASS(host_free, (void *ctx, void *memory), (IN, memory),
-     take_out(f, FAULTY_HOST_MEMORY, word(memory)))
+     things_take_out(&f->left, HOST_MEMORY, word(memory)))
 PASS(host_register, (void *ctx, void *memory, uint64_t size), (IN, memory, size),
-     add(f, FAULTY_REGISTRATION, word(memory), size))
+     things_add(&f->left, A_REGISTRATION, word(memory), size))
 PASS(host_unregister, (void *ctx, void *memory), (IN, memory),
-     take_out(f, FAULTY_REGISTRATION, word(memory)))
+     things_take_out(&f->left, A_REGISTRATION, word(memory)))
 PASS(fill, (void *ctx, ductile_addr addr, uint8_t value, uint64_t size, ductile_stream stream),
      (IN, addr, value, size, stream), NOTHING)
 PASS(copy, (void *ctx, ductile_addr to, ductile_addr from, uint64_t size, ductile_stream stream),
@@ -164,7 +150,7 @@ PASS(copy_batch, (void *ctx, dvmm_batch *batch, ductile_stream stream), (IN, bat
 PASS(read_back, (void *ctx, void *to, ductile_addr from, uint64_t size, ductile_stream stream),
      (IN, to, from, size, stream), NOTHING)
 static const dvmm_driver_ops passing = {.close = pass_close,
-#define ENTRY(name) .name = pass_##name,
+#define ENTRY(name, parameters) .name = pass_##name,
                                         DVMM_CALLS(ENTRY)
 #undef ENTRY
 };
@@ -187,58 +173,13 @@ void faulty_plan_fault(faulty_driver *f, const faulty_plan *plan) {
     f->n_failures = 0;
 }
 
-size_t faulty_count(const faulty_driver *f, faulty_kind kind) {
-    size_t n = 0;
-    for (size_t i = 0; i < f->n_things; i++) {
-        n += f->things[i].kind == kind;
-    }
-    return n;
-}
-
-const char *faulty_kind_name(faulty_kind kind) {
-    static const char *const names[FAULTY_N_KINDS] = {"range", "handle", "mapping",
-                                                      "event", "stream", "page-locked buffer"};
-    return names[kind];
-}
-
-static ductile_status give_back(dvmm_driver *d, const faulty_thing *t) {
-    switch (t->kind) {
-    case FAULTY_RANGE:
-        return dvmm_address_free(d, t->name, t->size);
-    case FAULTY_HANDLE:
-        return dvmm_phys_release(d, t->name);
-    case FAULTY_MAPPING:
-        return dvmm_unmap(d, t->name, t->size);
-    case FAULTY_EVENT:
-        return dvmm_event_destroy(d, (dvmm_event)(uintptr_t)t->name);
-    case FAULTY_STREAM:
-        return dvmm_stream_destroy(d, (ductile_stream)(uintptr_t)t->name);
-    case FAULTY_HOST_MEMORY:
-        return dvmm_host_free(d, (void *)(uintptr_t)t->name);
-    case FAULTY_REGISTRATION:
-        return dvmm_host_unregister(d, (void *)(uintptr_t)t->name);
-    case FAULTY_N_KINDS:
-        break;
-    }
-    return DUCTILE_ERR_INVALID_ARGUMENT;
-}
-
-/* Mappings go before what they map and what they lie in. */
 const char *faulty_clean_up(faulty_driver *f, dvmm_driver *d) {
-    static const faulty_kind order[] = {FAULTY_MAPPING,     FAULTY_HANDLE, FAULTY_RANGE,
-                                        FAULTY_EVENT,       FAULTY_STREAM, FAULTY_HOST_MEMORY,
-                                        FAULTY_REGISTRATION};
+    void *ctx = NULL;
+    thing first = {NO_THING, 0, 0};
+    const dvmm_driver_ops *ops = dvmm_raw_ops(d, &ctx);
     NEED_OK(dvmm_context_sync(d));
-    for (size_t k = 0; k < FAULTY_N_KINDS; k++) {
-        for (size_t i = f->n_things; i-- > 0;) {
-            const faulty_thing t = f->things[i];
-            if (t.kind == order[k]) {
-                ductile_status status = give_back(d, &t);
-                NEED(status == DUCTILE_OK, "a %s that was left cannot be given back: %s",
-                     faulty_kind_name(order[k]), ductile_status_name(status));
-                take_out(f, t.kind, t.name);
-            }
-        }
-    }
+    int code = things_undo(&f->left, ops, ctx, &first);
+    NEED(code == DVMM_SUCCESS, "a %s that was left cannot be given back: %s",
+         thing_name(first.kind), dvmm_code_name(code));
     return NULL;
 }

@@ -3,6 +3,7 @@
 
 #include "tests/support/command.h"
 #include "tests/support/complain.h"
+#include "tests/support/in_child.h"
 #include "tests/support/rng.h"
 #include "vmm/base/align.h"
 #include "vmm/cuda/open.h"
@@ -14,7 +15,6 @@
 #include <stdio.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
-#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -177,9 +177,7 @@ uint64_t lung_breaths(const lung *l) {
 }
 
 static const char *wait_for_child(const lung *l) {
-    int status = 0;
-    bool has_exited = waitpid(l->child, &status, 0) == l->child && WIFEXITED(status);
-    NEED(has_exited && WEXITSTATUS(status) == 0, "the other program has failed");
+    NEED(exit_status_of(l->child) == 0, "the other program has failed");
     return NULL;
 }
 

@@ -1,26 +1,222 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tests/support/program_device.h"
 
-#include "tests/support/command.h"
 #include "tests/support/in_child.h"
 #include "tests/support/leak_gate.h"
 #include "vmm/cuda/open.h"
 #include "vmm/driver/open_virtual.h"
 
+#include <stdarg.h>
 #include <stdlib.h>
 
-const char *program_open(const ductile_virtual_options *options, int device,
-                         ductile_virtual_gpu **gpu, dvmm_driver **driver) {
+/* ---- The device ---------------------------------------------------------------------------- */
+
+ductile_virtual_options program_options(uint64_t capacity_bytes, ductile_schedule schedule,
+                                        uint64_t lag, uint64_t seed) {
+    ductile_virtual_options o;
+    ductile_virtual_options_init(&o);
+    o.capacity_bytes = capacity_bytes;
+    o.schedule = schedule;
+    o.lag = lag;
+    o.seed = seed;
+    return o;
+}
+
+const char *program_open_driver(program_device *p, const ductile_virtual_options *options) {
     char reason[512] = "";
-    *gpu = NULL;
-    if (options != NULL) {
-        NEED_OK(ductile_virtual_create(gpu, options));
-        NEED_OK(dvmm_open_virtual(*gpu, driver, NULL, 0));
-    } else if (dvmm_open_cuda(device, driver, reason, sizeof reason) != DUCTILE_OK) {
+    if (p->is_virtual) {
+        NEED_OK(p->gpu != NULL ? DUCTILE_OK : ductile_virtual_create(&p->gpu, options));
+        NEED_OK(dvmm_open_virtual(p->gpu, &p->driver, NULL, 0));
+    } else if (dvmm_open_cuda(p->device, &p->driver, reason, sizeof reason) != DUCTILE_OK) {
         command_skip(reason);
     }
     return NULL;
 }
+
+const char *program_add_streams(program_device *p, size_t n) {
+    for (; p->n_streams < n; p->n_streams++) {
+        NEED_OK(dvmm_stream_create(p->driver, &p->streams[p->n_streams]));
+    }
+    return NULL;
+}
+
+const char *program_end_streams(program_device *p) {
+    while (p->n_streams > 0) {
+        NEED_OK(dvmm_stream_destroy(p->driver, p->streams[--p->n_streams]));
+    }
+    return NULL;
+}
+
+const char *program_furnish(program_device *p, size_t n_streams) {
+    TRY(painter_open(&p->painter, p->driver, p->device));
+    return program_add_streams(p, n_streams);
+}
+
+const char *program_clear(program_device *p) {
+    painter_close(&p->painter);
+    return program_end_streams(p);
+}
+
+const char *program_open(program_device *p, const ductile_virtual_options *options,
+                         size_t n_streams) {
+    TRY(program_open_driver(p, options));
+    return program_furnish(p, n_streams);
+}
+
+static const char *close_virtual(ductile_virtual_gpu *gpu) {
+    ductile_virtual_state state = {.struct_size = sizeof state};
+    char violation[256] = "";
+    TRY(leak_gate(gpu));
+    NEED_OK(ductile_virtual_get_state(gpu, &state));
+    ductile_virtual_last_violation(gpu, violation, sizeof violation);
+    NEED(state.violations == 0, "%llu violations, the last: %s",
+         (unsigned long long)state.violations, violation);
+    ductile_virtual_destroy(gpu);
+    return NULL;
+}
+
+const char *program_close(program_device *p) {
+    TRY(program_clear(p));
+    dvmm_close(p->driver);
+    return p->gpu != NULL ? close_virtual(p->gpu) : NULL;
+}
+
+void program_print_head(const program_device *p, const char *format, ...) {
+    const dvmm_caps *caps = dvmm_get_caps(p->driver);
+    va_list arguments;
+    va_start(arguments, format);
+    (void)printf("# %s, driver %s", caps->name, caps->driver_version);
+    (void)vprintf(format, arguments);
+    (void)putchar('\n');
+    va_end(arguments);
+}
+
+const char *program_free_bytes(dvmm_driver *driver, uint64_t *out) {
+    uint64_t total = 0;
+    NEED_OK(dvmm_mem_info(driver, out, &total));
+    return NULL;
+}
+
+/* ---- Allocators ---------------------------------------------------------------------------- */
+
+ductile_status program_create(const program_device *p, uint64_t limit_bytes, const char *conf,
+                              ductile_allocator **out) {
+    char message[256] = "";
+    ductile_options options;
+    ductile_options_init(&options);
+    options.driver = p->gpu != NULL ? DUCTILE_DRIVER_VIRTUAL : DUCTILE_DRIVER_CUDA;
+    options.virtual_gpu = p->gpu;
+    options.device = p->device;
+    options.limit_bytes = limit_bytes;
+    if (ductile_options_parse(&options, conf, message, sizeof message) != DUCTILE_OK) {
+        command_refuse(message);
+    }
+    return ductile_create(out, &options);
+}
+
+const char *program_allocator(const program_device *p, uint64_t limit_bytes,
+                              ductile_allocator **out) {
+    NEED_OK(program_create(p, limit_bytes, "", out));
+    return NULL;
+}
+
+const char *program_is_sound(ductile_allocator *a) {
+    char report[256] = "";
+    ductile_status status = ductile_check(a, report, sizeof report);
+    NEED(status == DUCTILE_OK, "ductile_check: %s %s", ductile_status_name(status), report);
+    return NULL;
+}
+
+/* ---- Blocks -------------------------------------------------------------------------------- */
+
+void program_announce(const program_device *p, const canvas *c, bool is_live) {
+    if (p->gpu != NULL && is_live) {
+        ductile_virtual_block_begin(p->gpu, c->address, c->size);
+    } else if (p->gpu != NULL) {
+        ductile_virtual_block_end(p->gpu, c->address);
+    }
+}
+
+void gallery_add(gallery *g, painted it) {
+    g->all[g->n++] = it;
+    g->live_bytes += it.canvas.size;
+}
+
+painted gallery_remove(gallery *g, size_t i) {
+    painted it = g->all[i];
+    g->all[i] = g->all[--g->n];
+    g->live_bytes -= it.canvas.size;
+    return it;
+}
+
+const char *program_ask(ductile_allocator *a, canvas *c, ductile_stream stream) {
+    ductile_status status = ductile_alloc(a, c->size, stream, &c->address);
+    NEED(status == DUCTILE_OK || status == DUCTILE_ERR_OUT_OF_MEMORY, "alloc: %s",
+         ductile_status_string(status));
+    return NULL;
+}
+
+const char *program_take(program_device *p, ductile_allocator *a, canvas *c,
+                         ductile_stream stream) {
+    TRY(program_ask(a, c, stream));
+    if (c->address == 0) {
+        return NULL;
+    }
+    program_announce(p, c, true);
+    return paint(&p->painter, c, stream);
+}
+
+const char *program_give(const program_device *p, ductile_allocator *a, canvas *c) {
+    program_announce(p, c, false);
+    NEED_OK(ductile_free(a, c->address));
+    c->address = 0;
+    return NULL;
+}
+
+const char *program_is_unspoilt(painter *p) {
+    uint64_t mismatches = 0;
+    TRY(painter_mismatches(p, &mismatches));
+    NEED(mismatches == 0, "%llu words or windows did not keep their pattern",
+         (unsigned long long)mismatches);
+    return NULL;
+}
+
+/* ---- Graphs -------------------------------------------------------------------------------- */
+
+const char *program_graph(const program_device *p, ductile_stream captured, void **graph) {
+    ductile_virtual_graph *made = NULL;
+    if (p->gpu == NULL) {
+        int code = gpu_capture_end(p->painter.gpu, captured, graph);
+        NEED(code == 0, "the capture did not end well (%d)", code);
+        return NULL;
+    }
+    NEED_OK(ductile_virtual_capture_end(p->gpu, captured, &made));
+    *graph = made;
+    return NULL;
+}
+
+const char *program_launch(const program_device *p, void *graph, ductile_stream stream) {
+    if (p->gpu == NULL) {
+        int code = gpu_graph_launch(p->painter.gpu, graph, stream);
+        NEED(code == 0, "the graph could not be launched (%d)", code);
+        return NULL;
+    }
+    NEED_OK(ductile_virtual_graph_launch(graph, stream));
+    return NULL;
+}
+
+const char *program_drop_graph(const program_device *p, void *graph) {
+    int code = 0;
+    if (p->gpu == NULL) {
+        code = gpu_graph_destroy(p->painter.gpu, graph);
+    } else {
+        ductile_virtual_graph_destroy(graph);
+    }
+    NEED(code == 0, "the graph could not be destroyed (%d)", code);
+    return NULL;
+}
+
+/* ---- By hand ------------------------------------------------------------------------------- */
 
 const char *program_map(dvmm_driver *driver, uint64_t size, ductile_addr *out) {
     const dvmm_phys_props props = {0};
@@ -56,29 +252,9 @@ const char *program_control(const char *(*unmap)(bool *is_seen)) {
     return NULL;
 }
 
-const char *program_allocator(ductile_virtual_gpu *gpu, int device, uint64_t limit_bytes,
-                              ductile_allocator **out) {
-    ductile_options options;
-    ductile_options_init(&options);
-    options.driver = gpu != NULL ? DUCTILE_DRIVER_VIRTUAL : DUCTILE_DRIVER_CUDA;
-    options.virtual_gpu = gpu;
-    options.device = device;
-    options.limit_bytes = limit_bytes;
-    NEED_OK(ductile_create(out, &options));
-    return NULL;
-}
-
-const char *program_close_virtual(ductile_virtual_gpu *gpu) {
-    if (gpu == NULL) {
-        return NULL;
+int program_end(const char *why) {
+    if (why == NULL) {
+        (void)printf("passed\n");
     }
-    ductile_virtual_state state = {.struct_size = sizeof state};
-    char violation[256] = "";
-    TRY(leak_gate(gpu));
-    NEED_OK(ductile_virtual_get_state(gpu, &state));
-    ductile_virtual_last_violation(gpu, violation, sizeof violation);
-    NEED(state.violations == 0, "%llu violations, the last: %s",
-         (unsigned long long)state.violations, violation);
-    ductile_virtual_destroy(gpu);
-    return NULL;
+    return command_end(why);
 }

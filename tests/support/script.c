@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tests/support/script.h"
 
+#include "tests/support/command.h"
 #include "tests/support/complain.h"
 #include "tests/support/fixture_virtual.h"
 
@@ -14,7 +15,7 @@ enum { MOST_BYTES = 1 << 20, ALL_SCHEDULES = 15 };
 bool script_number(const char *text, uint64_t *out) {
     char *end = NULL;
     *out = strtoull(text, &end, 10);
-    const char *units = "KMG";
+    const char *units = "KMGTPE";
     const char *unit = *end != '\0' ? strchr(units, *end) : NULL;
     if (unit != NULL) {
         *out <<= 10 * (unit - units + 1);
@@ -23,7 +24,7 @@ bool script_number(const char *text, uint64_t *out) {
     return isdigit((unsigned char)text[0]) && *end == '\0';
 }
 
-static const char *read_text(const char *path, char **out) {
+const char *script_text(const char *path, char **out) {
     FILE *f = fopen(path, "rb");
     NEED(f != NULL, "%s cannot be read", path);
     char *text = calloc(1, MOST_BYTES);
@@ -42,10 +43,9 @@ static const char *add_conf(scenario *s, const char *more) {
 }
 
 static const char *read_schedules(scenario *s, const char *names) {
-    static const char *const known[] = {"eager", "lagging", "lazy", "random"};
     s->schedules = 0;
     for (unsigned i = 0; i < 4; i++) {
-        s->schedules |= strstr(names, known[i]) != NULL ? 1u << i : 0;
+        s->schedules |= strstr(names, schedule_names[i]) != NULL ? 1u << i : 0;
     }
     NEED(s->schedules != 0, "no schedule is named %s", names);
     return NULL;
@@ -133,7 +133,7 @@ static char *end_of_line(char *line, unsigned *n) {
 const char *script_read(script *s, const char *path) {
     scenario usual = {.capacity_bytes = 256 * MIB, .lag = 150, .schedules = ALL_SCHEDULES};
     *s = (script){0};
-    TRY(read_text(path, &s->text));
+    TRY(script_text(path, &s->text));
     s->all = calloc(count_lines(s->text), sizeof *s->all);
     NEED(s->all != NULL, "no host memory for the test");
     unsigned number = 1;

@@ -45,6 +45,9 @@ typedef struct script {
 /* NULL, or what is wrong with the file. */
 const char *script_read(script *s, const char *path);
 
+/* The text of the file, which the caller frees. */
+const char *script_text(const char *path, char **out);
+
 /* "512", "4M"; false: the text is none. */
 bool script_number(const char *text, uint64_t *out);
 

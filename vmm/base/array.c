@@ -21,3 +21,16 @@ bool dti_have_room(void *array, size_t bytes, uint32_t *room, uint64_t n) {
     *room = (uint32_t)larger;
     return true;
 }
+
+void dti_insert(void *array, size_t bytes, uint32_t *n, uint32_t at, const void *element) {
+    char *place = (char *)array + at * bytes;
+    memmove(place + bytes, place, (*n - at) * bytes);
+    memcpy(place, element, bytes);
+    ++*n;
+}
+
+void dti_remove(void *array, size_t bytes, uint32_t *n, uint32_t at) {
+    char *place = (char *)array + at * bytes;
+    --*n;
+    memmove(place, place + bytes, (*n - at) * bytes);
+}

@@ -35,6 +35,14 @@ static int end_turn(const cuda_backend *b, int code) {
     return code;
 }
 
+/* The entry of a call that is made in a turn. */
+#define IN_TURN(name, parameters, call)                                                            \
+    static int cuda_##name parameters {                                                            \
+        const cuda_backend *b = ctx;                                                               \
+        take_turn(b);                                                                              \
+        return end_turn(b, call);                                                                  \
+    }
+
 /* ---- The context around a call ------------------------------------------------------------- */
 
 static int enter_context(const cuda_backend *b, bool *was_pushed) {
@@ -69,6 +77,13 @@ static void leave_context(const cuda_backend *b, bool was_pushed) {
         return code_in_context;                                                                    \
     } while (0)
 
+/* The entry of a call that is made so. */
+#define IN_CONTEXT(name, parameters, call)                                                         \
+    static int cuda_##name parameters {                                                            \
+        cuda_backend *b = ctx;                                                                     \
+        RETURN_IN_CONTEXT(b, call);                                                                \
+    }
+
 /* ---- Life ---------------------------------------------------------------------------------- */
 
 static void cuda_close(void *ctx) {
@@ -80,10 +95,8 @@ static void cuda_close(void *ctx) {
 
 /* ---- Memory on demand ---------------------------------------------------------------------- */
 
-static int cuda_mem_info(void *ctx, uint64_t *free_bytes, uint64_t *total_bytes) {
-    const cuda_backend *b = ctx;
-    RETURN_IN_CONTEXT(b, b->api->cuMemGetInfo((size_t *)free_bytes, (size_t *)total_bytes));
-}
+IN_CONTEXT(mem_info, (void *ctx, uint64_t *free_bytes, uint64_t *total_bytes),
+           b->api->cuMemGetInfo((size_t *)free_bytes, (size_t *)total_bytes))
 
 static int cuda_address_reserve(void *ctx, uint64_t size, uint64_t alignment, ductile_addr hint,
                                 ductile_addr *out) {
@@ -113,23 +126,10 @@ static int cuda_phys_create(void *ctx, uint64_t size, const dvmm_phys_props *pro
     return end_turn(b, b->api->cuMemCreate(out, size, &wanted, 0));
 }
 
-static int cuda_phys_release(void *ctx, dvmm_phys phys) {
-    const cuda_backend *b = ctx;
-    take_turn(b);
-    return end_turn(b, b->api->cuMemRelease(phys));
-}
-
-static int cuda_map(void *ctx, ductile_addr addr, uint64_t size, uint64_t offset, dvmm_phys phys) {
-    const cuda_backend *b = ctx;
-    take_turn(b);
-    return end_turn(b, b->api->cuMemMap(addr, size, offset, phys, 0));
-}
-
-static int cuda_unmap(void *ctx, ductile_addr addr, uint64_t size) {
-    const cuda_backend *b = ctx;
-    take_turn(b);
-    return end_turn(b, b->api->cuMemUnmap(addr, size));
-}
+IN_TURN(phys_release, (void *ctx, dvmm_phys phys), b->api->cuMemRelease(phys))
+IN_TURN(map, (void *ctx, ductile_addr addr, uint64_t size, uint64_t offset, dvmm_phys phys),
+        b->api->cuMemMap(addr, size, offset, phys, 0))
+IN_TURN(unmap, (void *ctx, ductile_addr addr, uint64_t size), b->api->cuMemUnmap(addr, size))
 
 static int cuda_set_access(void *ctx, ductile_addr addr, uint64_t size, dvmm_access access) {
     const cuda_backend *b = ctx;
@@ -199,15 +199,8 @@ static int cuda_phys_import(void *ctx, const dvmm_shared *shared, dvmm_phys *out
 
 /* ---- Classic and stream-ordered allocation -------------------------------------------------- */
 
-static int cuda_mem_alloc(void *ctx, uint64_t size, ductile_addr *out) {
-    const cuda_backend *b = ctx;
-    RETURN_IN_CONTEXT(b, b->api->cuMemAlloc(out, size));
-}
-
-static int cuda_mem_free(void *ctx, ductile_addr addr) {
-    const cuda_backend *b = ctx;
-    RETURN_IN_CONTEXT(b, b->api->cuMemFree(addr));
-}
+IN_CONTEXT(mem_alloc, (void *ctx, uint64_t size, ductile_addr *out), b->api->cuMemAlloc(out, size))
+IN_CONTEXT(mem_free, (void *ctx, ductile_addr addr), b->api->cuMemFree(addr))
 
 /* By default the pool releases all memory at each synchronisation, which would make comparisons of
  * allocators meaningless. Two threads may both get here; the setting is the same. */
@@ -227,10 +220,7 @@ static int cuda_mem_alloc_async(void *ctx, uint64_t size, ductile_stream stream,
     if (b->pool == NULL) {
         return DVMM_NOT_SUPPORTED;
     }
-    int code = keep_pool(b);
-    if (code != DVMM_SUCCESS) {
-        return code;
-    }
+    DTI_TRY(keep_pool(b));
     RETURN_IN_CONTEXT(b, b->api->cuMemAllocAsync(out, size, stream));
 }
 
@@ -247,10 +237,7 @@ static int cuda_async_pool_info(void *ctx, uint64_t *reserved, uint64_t *reserve
     if (b->pool == NULL) {
         return DVMM_NOT_SUPPORTED;
     }
-    int code = b->api->cuMemPoolGetAttribute(b->pool, CU_POOL_RESERVED_CURRENT, reserved);
-    if (code != DVMM_SUCCESS) {
-        return code;
-    }
+    DTI_TRY(b->api->cuMemPoolGetAttribute(b->pool, CU_POOL_RESERVED_CURRENT, reserved));
     return b->api->cuMemPoolGetAttribute(b->pool, CU_POOL_RESERVED_HIGH, reserved_peak);
 }
 
@@ -267,31 +254,17 @@ static int cuda_async_pool_trim(void *ctx, uint64_t keep_bytes) {
     if (b->pool == NULL) {
         return DVMM_NOT_SUPPORTED;
     }
-    int code = b->api->cuMemPoolTrimTo(b->pool, keep_bytes);
-    return code == DVMM_SUCCESS ? start_new_peaks(b) : code;
+    DTI_TRY(b->api->cuMemPoolTrimTo(b->pool, keep_bytes));
+    return start_new_peaks(b);
 }
 
 /* ---- Streams ------------------------------------------------------------------------------- */
 
-static int cuda_stream_create(void *ctx, ductile_stream *out) {
-    const cuda_backend *b = ctx;
-    RETURN_IN_CONTEXT(b, b->api->cuStreamCreate(out, CU_STREAM_FLAG_NON_BLOCKING));
-}
-
-static int cuda_stream_destroy(void *ctx, ductile_stream stream) {
-    const cuda_backend *b = ctx;
-    RETURN_IN_CONTEXT(b, b->api->cuStreamDestroy(stream));
-}
-
-static int cuda_stream_sync(void *ctx, ductile_stream stream) {
-    const cuda_backend *b = ctx;
-    RETURN_IN_CONTEXT(b, b->api->cuStreamSynchronize(stream));
-}
-
-static int cuda_stream_query(void *ctx, ductile_stream stream) {
-    const cuda_backend *b = ctx;
-    RETURN_IN_CONTEXT(b, b->api->cuStreamQuery(stream));
-}
+IN_CONTEXT(stream_create, (void *ctx, ductile_stream *out),
+           b->api->cuStreamCreate(out, CU_STREAM_FLAG_NON_BLOCKING))
+IN_CONTEXT(stream_destroy, (void *ctx, ductile_stream stream), b->api->cuStreamDestroy(stream))
+IN_CONTEXT(stream_sync, (void *ctx, ductile_stream stream), b->api->cuStreamSynchronize(stream))
+IN_CONTEXT(stream_query, (void *ctx, ductile_stream stream), b->api->cuStreamQuery(stream))
 
 /* For a stream of a green context the newer call answers the primary one, the older another. */
 static int context_of(const cuda_backend *b, ductile_stream stream, cu_context *out) {
@@ -307,15 +280,10 @@ static int compare_context(const cuda_backend *b, ductile_stream stream, int *ou
     return code;
 }
 
-static int cuda_stream_is_ours(void *ctx, ductile_stream stream, int *out) {
-    const cuda_backend *b = ctx;
-    RETURN_IN_CONTEXT(b, compare_context(b, stream, out));
-}
-
-static int cuda_stream_wait_event(void *ctx, ductile_stream stream, dvmm_event event) {
-    const cuda_backend *b = ctx;
-    RETURN_IN_CONTEXT(b, b->api->cuStreamWaitEvent(stream, event, 0));
-}
+IN_CONTEXT(stream_is_ours, (void *ctx, ductile_stream stream, int *out),
+           compare_context(b, stream, out))
+IN_CONTEXT(stream_wait_event, (void *ctx, ductile_stream stream, dvmm_event event),
+           b->api->cuStreamWaitEvent(stream, event, 0))
 
 /* Page-locked memory has the same address on both sides. */
 static int cuda_stream_wait_value(void *ctx, ductile_stream stream, uint64_t *host_word,
@@ -338,15 +306,10 @@ static int ask_capture_status(const cuda_backend *b, ductile_stream stream,
     return code;
 }
 
-static int cuda_capture_status(void *ctx, ductile_stream stream, dvmm_capture_status *out) {
-    const cuda_backend *b = ctx;
-    RETURN_IN_CONTEXT(b, ask_capture_status(b, stream, out));
-}
-
-static int cuda_capture_begin(void *ctx, ductile_stream stream, dvmm_capture_mode mode) {
-    const cuda_backend *b = ctx;
-    RETURN_IN_CONTEXT(b, b->api->cuStreamBeginCapture(stream, (cu_capture_mode)mode));
-}
+IN_CONTEXT(capture_status, (void *ctx, ductile_stream stream, dvmm_capture_status *out),
+           ask_capture_status(b, stream, out))
+IN_CONTEXT(capture_begin, (void *ctx, ductile_stream stream, dvmm_capture_mode mode),
+           b->api->cuStreamBeginCapture(stream, (cu_capture_mode)mode))
 
 /* A graph that the seam captured is never launched, so it goes at once. */
 static int end_and_destroy(const cuda_backend *b, ductile_stream stream) {
@@ -356,10 +319,7 @@ static int end_and_destroy(const cuda_backend *b, ductile_stream stream) {
     return code != DVMM_SUCCESS ? code : undo;
 }
 
-static int cuda_capture_end(void *ctx, ductile_stream stream) {
-    const cuda_backend *b = ctx;
-    RETURN_IN_CONTEXT(b, end_and_destroy(b, stream));
-}
+IN_CONTEXT(capture_end, (void *ctx, ductile_stream stream), end_and_destroy(b, stream))
 
 static int cuda_capture_exchange_mode(void *ctx, dvmm_capture_mode *mode) {
     const cuda_backend *b = ctx;
@@ -369,10 +329,7 @@ static int cuda_capture_exchange_mode(void *ctx, dvmm_capture_mode *mode) {
     return code;
 }
 
-static int cuda_context_sync(void *ctx) {
-    const cuda_backend *b = ctx;
-    RETURN_IN_CONTEXT(b, b->api->cuCtxSynchronize());
-}
+IN_CONTEXT(context_sync, (void *ctx), b->api->cuCtxSynchronize())
 
 static int cuda_context_record(void *ctx, dvmm_event event) {
     const cuda_backend *b = ctx;
@@ -385,15 +342,9 @@ static int cuda_context_record(void *ctx, dvmm_event event) {
 /* ---- Events -------------------------------------------------------------------------------- */
 
 /* Without timing, an event costs a tenth. */
-static int cuda_event_create(void *ctx, dvmm_event *out) {
-    const cuda_backend *b = ctx;
-    RETURN_IN_CONTEXT(b, b->api->cuEventCreate(out, CU_EVENT_FLAG_DISABLE_TIMING));
-}
-
-static int cuda_event_destroy(void *ctx, dvmm_event event) {
-    const cuda_backend *b = ctx;
-    RETURN_IN_CONTEXT(b, b->api->cuEventDestroy(event));
-}
+IN_CONTEXT(event_create, (void *ctx, dvmm_event *out),
+           b->api->cuEventCreate(out, CU_EVENT_FLAG_DISABLE_TIMING))
+IN_CONTEXT(event_destroy, (void *ctx, dvmm_event event), b->api->cuEventDestroy(event))
 
 /* An event and a stream of two contexts do not go together. */
 static int record_event(cuda_backend *b, dvmm_event event, ductile_stream stream) {
@@ -401,20 +352,10 @@ static int record_event(cuda_backend *b, dvmm_event event, ductile_stream stream
     return code == DVMM_INVALID_HANDLE ? dvmm_cuda_record_foreign(b, event, stream) : code;
 }
 
-static int cuda_event_record(void *ctx, dvmm_event event, ductile_stream stream) {
-    cuda_backend *b = ctx;
-    RETURN_IN_CONTEXT(b, record_event(b, event, stream));
-}
-
-static int cuda_event_query(void *ctx, dvmm_event event) {
-    const cuda_backend *b = ctx;
-    RETURN_IN_CONTEXT(b, b->api->cuEventQuery(event));
-}
-
-static int cuda_event_sync(void *ctx, dvmm_event event) {
-    const cuda_backend *b = ctx;
-    RETURN_IN_CONTEXT(b, b->api->cuEventSynchronize(event));
-}
+IN_CONTEXT(event_record, (void *ctx, dvmm_event event, ductile_stream stream),
+           record_event(b, event, stream))
+IN_CONTEXT(event_query, (void *ctx, dvmm_event event), b->api->cuEventQuery(event))
+IN_CONTEXT(event_sync, (void *ctx, dvmm_event event), b->api->cuEventSynchronize(event))
 
 /* ---- Host memory and contents --------------------------------------------------------------- */
 
@@ -424,44 +365,21 @@ static int cuda_host_alloc(void *ctx, uint64_t size, void **out) {
     RETURN_IN_CONTEXT(b, b->api->cuMemHostAlloc(out, size, flags));
 }
 
-static int cuda_host_free(void *ctx, void *memory) {
-    const cuda_backend *b = ctx;
-    RETURN_IN_CONTEXT(b, b->api->cuMemFreeHost(memory));
-}
-
-static int cuda_host_register(void *ctx, void *memory, uint64_t size) {
-    const cuda_backend *b = ctx;
-    RETURN_IN_CONTEXT(b, b->api->cuMemHostRegister(memory, size, CU_HOST_REGISTER_PORTABLE));
-}
-
-static int cuda_host_unregister(void *ctx, void *memory) {
-    const cuda_backend *b = ctx;
-    RETURN_IN_CONTEXT(b, b->api->cuMemHostUnregister(memory));
-}
-
-static int cuda_fill(void *ctx, ductile_addr addr, uint8_t value, uint64_t size,
-                     ductile_stream stream) {
-    const cuda_backend *b = ctx;
-    RETURN_IN_CONTEXT(b, b->api->cuMemsetD8Async(addr, value, size, stream));
-}
-
-static int cuda_copy(void *ctx, ductile_addr to, ductile_addr from, uint64_t size,
-                     ductile_stream stream) {
-    const cuda_backend *b = ctx;
-    RETURN_IN_CONTEXT(b, b->api->cuMemcpyDtoDAsync(to, from, size, stream));
-}
-
-static int cuda_upload(void *ctx, ductile_addr to, const void *from, uint64_t size,
-                       ductile_stream stream) {
-    const cuda_backend *b = ctx;
-    RETURN_IN_CONTEXT(b, b->api->cuMemcpyHtoDAsync(to, from, size, stream));
-}
-
-static int cuda_download(void *ctx, void *to, ductile_addr from, uint64_t size,
-                         ductile_stream stream) {
-    const cuda_backend *b = ctx;
-    RETURN_IN_CONTEXT(b, b->api->cuMemcpyDtoHAsync(to, from, size, stream));
-}
+IN_CONTEXT(host_free, (void *ctx, void *memory), b->api->cuMemFreeHost(memory))
+IN_CONTEXT(host_register, (void *ctx, void *memory, uint64_t size),
+           b->api->cuMemHostRegister(memory, size, CU_HOST_REGISTER_PORTABLE))
+IN_CONTEXT(host_unregister, (void *ctx, void *memory), b->api->cuMemHostUnregister(memory))
+IN_CONTEXT(fill,
+           (void *ctx, ductile_addr addr, uint8_t value, uint64_t size, ductile_stream stream),
+           b->api->cuMemsetD8Async(addr, value, size, stream))
+IN_CONTEXT(copy,
+           (void *ctx, ductile_addr to, ductile_addr from, uint64_t size, ductile_stream stream),
+           b->api->cuMemcpyDtoDAsync(to, from, size, stream))
+IN_CONTEXT(upload,
+           (void *ctx, ductile_addr to, const void *from, uint64_t size, ductile_stream stream),
+           b->api->cuMemcpyHtoDAsync(to, from, size, stream))
+IN_CONTEXT(download, (void *ctx, void *to, ductile_addr from, uint64_t size, ductile_stream stream),
+           b->api->cuMemcpyDtoHAsync(to, from, size, stream))
 
 /* Where a copy failed is of no use: others may have been made before it. */
 static int copy_batch(const cuda_backend *b, dvmm_batch *batch, ductile_stream stream) {
@@ -487,17 +405,15 @@ static int copy_and_wait(const cuda_backend *b, void *to, ductile_addr from, uin
     return code != DVMM_SUCCESS ? code : b->api->cuStreamSynchronize(stream);
 }
 
-static int cuda_read_back(void *ctx, void *to, ductile_addr from, uint64_t size,
-                          ductile_stream stream) {
-    const cuda_backend *b = ctx;
-    RETURN_IN_CONTEXT(b, copy_and_wait(b, to, from, size, stream));
-}
+IN_CONTEXT(read_back,
+           (void *ctx, void *to, ductile_addr from, uint64_t size, ductile_stream stream),
+           copy_and_wait(b, to, from, size, stream))
 
 /* ---- The table ----------------------------------------------------------------------------- */
 
 const dvmm_driver_ops dvmm_cuda_ops = {.close = cuda_close,
                                        .clock_ns = NULL, /* the host's clock is the device's */
-#define CUDA_ENTRY(name) .name = cuda_##name,
+#define CUDA_ENTRY(name, parameters) .name = cuda_##name,
                                        DVMM_CALLS(CUDA_ENTRY)
 #undef CUDA_ENTRY
 };

@@ -21,10 +21,7 @@ static int joining_stream(cuda_backend *b, ductile_stream *out) {
     if (*out != NULL) {
         return DVMM_SUCCESS;
     }
-    int code = b->api->cuStreamCreate(&made, CU_STREAM_FLAG_NON_BLOCKING);
-    if (code != DVMM_SUCCESS) {
-        return code;
-    }
+    DTI_TRY(b->api->cuStreamCreate(&made, CU_STREAM_FLAG_NON_BLOCKING));
     if (atomic_compare_exchange_strong(&b->joining, out, made)) {
         *out = made;
         return DVMM_SUCCESS;
@@ -33,11 +30,8 @@ static int joining_stream(cuda_backend *b, ductile_stream *out) {
 }
 
 static int record_in_current(const cuda_backend *b, ductile_stream stream, dvmm_event *out) {
-    int code = b->api->cuEventCreate(out, CU_EVENT_FLAG_DISABLE_TIMING);
-    if (code != DVMM_SUCCESS) {
-        return code;
-    }
-    code = b->api->cuEventRecord(*out, stream);
+    DTI_TRY(b->api->cuEventCreate(out, CU_EVENT_FLAG_DISABLE_TIMING));
+    int code = b->api->cuEventRecord(*out, stream);
     if (code != DVMM_SUCCESS) {
         (void)b->api->cuEventDestroy(*out);
     }
@@ -57,11 +51,9 @@ static int record_there(const cuda_backend *b, cu_context theirs, ductile_stream
 
 static int record_behind(cuda_backend *b, dvmm_event event, dvmm_event theirs) {
     ductile_stream joining = NULL;
-    int code = joining_stream(b, &joining);
-    if (code == DVMM_SUCCESS) {
-        code = b->api->cuStreamWaitEvent(joining, theirs, 0);
-    }
-    return code == DVMM_SUCCESS ? b->api->cuEventRecord(event, joining) : code;
+    DTI_TRY(joining_stream(b, &joining));
+    DTI_TRY(b->api->cuStreamWaitEvent(joining, theirs, 0));
+    return b->api->cuEventRecord(event, joining);
 }
 
 int dvmm_cuda_record_foreign(cuda_backend *b, dvmm_event event, ductile_stream stream) {

@@ -255,17 +255,11 @@ static ductile_status open_context(opening *o, dvmm_driver **out) {
 
 static ductile_status open_device(opening *o, dvmm_driver **out) {
     cuda_backend *b = o->backend;
-    ductile_status status = dvmm_cuda_load(&b->api, o->why);
-    if (status == DUCTILE_OK) {
-        status = start_driver(b->api, o->why);
-    }
-    if (status == DUCTILE_OK) {
-        status = check_version(b->api, &o->version, o->why);
-    }
-    if (status == DUCTILE_OK) {
-        status = find_device(b->api, o->caps.ordinal, &b->device, o->why);
-    }
-    return status == DUCTILE_OK ? open_context(o, out) : status;
+    DTI_TRY(dvmm_cuda_load(&b->api, o->why));
+    DTI_TRY(start_driver(b->api, o->why));
+    DTI_TRY(check_version(b->api, &o->version, o->why));
+    DTI_TRY(find_device(b->api, o->caps.ordinal, &b->device, o->why));
+    return open_context(o, out);
 }
 
 ductile_status dvmm_open_cuda(int ordinal, dvmm_driver **out, char *reason, size_t reason_size) {

@@ -16,13 +16,32 @@
          ? dvmm_end_call(&call, (d)->ops->name args)                                               \
          : call.refusal)
 
-#define ASSERT_GRANULES(d, n) DTI_ASSERT((n) != 0 && dti_is_aligned((n), (d)->caps.granule_bytes))
+static bool is_granules(const dvmm_driver *d, uint64_t n) {
+    return n != 0 && dti_is_aligned(n, d->caps.granule_bytes);
+}
 
-#define ASSERT_SPAN(d, addr, size)                                                                 \
-    do {                                                                                           \
-        ASSERT_GRANULES(d, addr);                                                                  \
-        ASSERT_GRANULES(d, size);                                                                  \
-    } while (0)
+static bool is_span(const dvmm_driver *d, ductile_addr addr, uint64_t size) {
+    return is_granules(d, addr) && is_granules(d, size);
+}
+
+/* A wrapper that only asserts what goes in. */
+#define WRAP(name, parameters, pre, address, size, args)                                           \
+    ductile_status dvmm_##name parameters {                                                        \
+        seam_call call;                                                                            \
+        DTI_ASSERT(pre);                                                                           \
+        return CALL(d, name, address, size, args);                                                 \
+    }
+
+/* The same with an output: `none` after a failure, else as `post` says. */
+#define WRAP_OUT(name, parameters, pre, address, size, args, none, post)                           \
+    ductile_status dvmm_##name parameters {                                                        \
+        seam_call call;                                                                            \
+        DTI_ASSERT(pre);                                                                           \
+        ductile_status status = CALL(d, name, address, size, args);                                \
+        *out = status == DUCTILE_OK ? *out : (none);                                               \
+        DTI_ASSERT(status != DUCTILE_OK || (post));                                                \
+        return status;                                                                             \
+    }
 
 /* The last of the default streams; 0 and 1 are the legacy one. */
 enum { LEGACY_STREAM = 1, PER_THREAD_STREAM = 2 };
@@ -47,69 +66,30 @@ ductile_status dvmm_mem_info(dvmm_driver *d, uint64_t *free_bytes, uint64_t *tot
  * caller must not answer by freeing memory. */
 ductile_status dvmm_address_reserve(dvmm_driver *d, uint64_t size, ductile_addr *out) {
     seam_call call;
-    ASSERT_GRANULES(d, size);
+    DTI_ASSERT(is_granules(d, size));
     ductile_status status = CALL(d, address_reserve, 0, size, (d->ctx, size, 0, 0, out));
     if (status != DUCTILE_OK) {
         *out = 0;
         return status == DUCTILE_ERR_OUT_OF_MEMORY ? DUCTILE_ERR_OUT_OF_ADDRESSES : status;
     }
-    ASSERT_SPAN(d, *out, size);
+    DTI_ASSERT(is_span(d, *out, size));
     return DUCTILE_OK;
 }
 
-ductile_status dvmm_address_free(dvmm_driver *d, ductile_addr addr, uint64_t size) {
-    seam_call call;
-    ASSERT_SPAN(d, addr, size);
-    return CALL(d, address_free, addr, size, (d->ctx, addr, size));
-}
-
-ductile_status dvmm_phys_create(dvmm_driver *d, uint64_t size, const dvmm_phys_props *props,
-                                dvmm_phys *out) {
-    seam_call call;
-    ASSERT_GRANULES(d, size);
-    ductile_status status = CALL(d, phys_create, 0, size, (d->ctx, size, props, out));
-    if (status != DUCTILE_OK) {
-        *out = 0;
-        return status;
-    }
-    DTI_ASSERT(*out != 0);
-    return DUCTILE_OK;
-}
-
-ductile_status dvmm_phys_release(dvmm_driver *d, dvmm_phys phys) {
-    seam_call call;
-    DTI_ASSERT(phys != 0);
-    return CALL(d, phys_release, phys, 0, (d->ctx, phys));
-}
-
-ductile_status dvmm_map(dvmm_driver *d, ductile_addr addr, uint64_t size, dvmm_phys phys) {
-    seam_call call;
-    ASSERT_SPAN(d, addr, size);
-    DTI_ASSERT(phys != 0);
-    return CALL(d, map, addr, size, (d->ctx, addr, size, 0, phys));
-}
-
-ductile_status dvmm_unmap(dvmm_driver *d, ductile_addr addr, uint64_t size) {
-    seam_call call;
-    ASSERT_SPAN(d, addr, size);
-    return CALL(d, unmap, addr, size, (d->ctx, addr, size));
-}
-
-ductile_status dvmm_set_access(dvmm_driver *d, ductile_addr addr, uint64_t size,
-                               dvmm_access access) {
-    seam_call call;
-    ASSERT_SPAN(d, addr, size);
-    return CALL(d, set_access, addr, size, (d->ctx, addr, size, access));
-}
-
-ductile_status dvmm_get_access(dvmm_driver *d, ductile_addr addr, dvmm_access *out) {
-    seam_call call;
-    ductile_status status = CALL(d, get_access, addr, 0, (d->ctx, addr, out));
-    if (status != DUCTILE_OK) {
-        *out = DVMM_ACCESS_NONE;
-    }
-    return status;
-}
+WRAP(address_free, (dvmm_driver * d, ductile_addr addr, uint64_t size), is_span(d, addr, size),
+     addr, size, (d->ctx, addr, size))
+WRAP_OUT(phys_create,
+         (dvmm_driver * d, uint64_t size, const dvmm_phys_props *props, dvmm_phys *out),
+         is_granules(d, size), 0, size, (d->ctx, size, props, out), 0, *out != 0)
+WRAP(phys_release, (dvmm_driver * d, dvmm_phys phys), phys != 0, phys, 0, (d->ctx, phys))
+WRAP(map, (dvmm_driver * d, ductile_addr addr, uint64_t size, dvmm_phys phys),
+     is_span(d, addr, size) && phys != 0, addr, size, (d->ctx, addr, size, 0, phys))
+WRAP(unmap, (dvmm_driver * d, ductile_addr addr, uint64_t size), is_span(d, addr, size), addr, size,
+     (d->ctx, addr, size))
+WRAP(set_access, (dvmm_driver * d, ductile_addr addr, uint64_t size, dvmm_access access),
+     is_span(d, addr, size), addr, size, (d->ctx, addr, size, access))
+WRAP_OUT(get_access, (dvmm_driver * d, ductile_addr addr, dvmm_access *out), true, addr, 0,
+         (d->ctx, addr, out), DVMM_ACCESS_NONE, true)
 
 /* ---- Other devices, other processes -------------------------------------------------------- */
 
@@ -124,23 +104,13 @@ ductile_status dvmm_can_access_peer(dvmm_driver *d, int device, bool *out) {
     return status;
 }
 
-ductile_status dvmm_set_access_for(dvmm_driver *d, ductile_addr addr, uint64_t size,
-                                   dvmm_access access, const int *devices, size_t n_devices) {
-    seam_call call;
-    ASSERT_SPAN(d, addr, size);
-    DTI_ASSERT(n_devices > 0 && n_devices <= DVMM_MAX_DEVICES);
-    return CALL(d, set_access_for, addr, size, (d->ctx, addr, size, access, devices, n_devices));
-}
-
-ductile_status dvmm_get_access_for(dvmm_driver *d, ductile_addr addr, int device,
-                                   dvmm_access *out) {
-    seam_call call;
-    ductile_status status = CALL(d, get_access_for, addr, 0, (d->ctx, addr, device, out));
-    if (status != DUCTILE_OK) {
-        *out = DVMM_ACCESS_NONE;
-    }
-    return status;
-}
+WRAP(set_access_for,
+     (dvmm_driver * d, ductile_addr addr, uint64_t size, dvmm_access access, const int *devices,
+      size_t n_devices),
+     is_span(d, addr, size) && n_devices > 0 && n_devices <= DVMM_MAX_DEVICES, addr, size,
+     (d->ctx, addr, size, access, devices, n_devices))
+WRAP_OUT(get_access_for, (dvmm_driver * d, ductile_addr addr, int device, dvmm_access *out), true,
+         addr, 0, (d->ctx, addr, device, out), DVMM_ACCESS_NONE, true)
 
 /* After a failure no descriptor is returned: whatever number the driver left cannot be trusted. */
 ductile_status dvmm_phys_export(dvmm_driver *d, dvmm_phys phys, dvmm_share_type type,
@@ -162,52 +132,19 @@ void dvmm_shared_drop(dvmm_shared *shared) {
     shared->fd = -1;
 }
 
-ductile_status dvmm_phys_import(dvmm_driver *d, const dvmm_shared *shared, dvmm_phys *out) {
-    seam_call call;
-    ductile_status status = CALL(d, phys_import, 0, 0, (d->ctx, shared, out));
-    if (status != DUCTILE_OK) {
-        *out = 0;
-        return status;
-    }
-    DTI_ASSERT(*out != 0);
-    return DUCTILE_OK;
-}
+WRAP_OUT(phys_import, (dvmm_driver * d, const dvmm_shared *shared, dvmm_phys *out), true, 0, 0,
+         (d->ctx, shared, out), 0, *out != 0)
 
 /* ---- What rivals use ----------------------------------------------------------------------- */
 
-static ductile_status allocated(ductile_status status, ductile_addr *out) {
-    if (status != DUCTILE_OK) {
-        *out = 0;
-        return status;
-    }
-    DTI_ASSERT(*out != 0);
-    return DUCTILE_OK;
-}
-
-ductile_status dvmm_mem_alloc(dvmm_driver *d, uint64_t size, ductile_addr *out) {
-    seam_call call;
-    DTI_ASSERT(size != 0);
-    return allocated(CALL(d, mem_alloc, 0, size, (d->ctx, size, out)), out);
-}
-
-ductile_status dvmm_mem_free(dvmm_driver *d, ductile_addr addr) {
-    seam_call call;
-    DTI_ASSERT(addr != 0);
-    return CALL(d, mem_free, addr, 0, (d->ctx, addr));
-}
-
-ductile_status dvmm_mem_alloc_async(dvmm_driver *d, uint64_t size, ductile_stream stream,
-                                    ductile_addr *out) {
-    seam_call call;
-    DTI_ASSERT(size != 0);
-    return allocated(CALL(d, mem_alloc_async, 0, size, (d->ctx, size, stream, out)), out);
-}
-
-ductile_status dvmm_mem_free_async(dvmm_driver *d, ductile_addr addr, ductile_stream stream) {
-    seam_call call;
-    DTI_ASSERT(addr != 0);
-    return CALL(d, mem_free_async, addr, 0, (d->ctx, addr, stream));
-}
+WRAP_OUT(mem_alloc, (dvmm_driver * d, uint64_t size, ductile_addr *out), size != 0, 0, size,
+         (d->ctx, size, out), 0, *out != 0)
+WRAP(mem_free, (dvmm_driver * d, ductile_addr addr), addr != 0, addr, 0, (d->ctx, addr))
+WRAP_OUT(mem_alloc_async,
+         (dvmm_driver * d, uint64_t size, ductile_stream stream, ductile_addr *out), size != 0, 0,
+         size, (d->ctx, size, stream, out), 0, *out != 0)
+WRAP(mem_free_async, (dvmm_driver * d, ductile_addr addr, ductile_stream stream), addr != 0, addr,
+     0, (d->ctx, addr, stream))
 
 ductile_status dvmm_async_pool_info(dvmm_driver *d, uint64_t *reserved, uint64_t *reserved_peak) {
     seam_call call;
@@ -219,26 +156,15 @@ ductile_status dvmm_async_pool_info(dvmm_driver *d, uint64_t *reserved, uint64_t
     return status;
 }
 
-ductile_status dvmm_async_pool_trim(dvmm_driver *d, uint64_t keep_bytes) {
-    seam_call call;
-    return CALL(d, async_pool_trim, 0, keep_bytes, (d->ctx, keep_bytes));
-}
+WRAP(async_pool_trim, (dvmm_driver * d, uint64_t keep_bytes), true, 0, keep_bytes,
+     (d->ctx, keep_bytes))
 
 /* ---- Streams ------------------------------------------------------------------------------- */
 
-ductile_status dvmm_stream_create(dvmm_driver *d, ductile_stream *out) {
-    seam_call call;
-    ductile_status status = CALL(d, stream_create, 0, 0, (d->ctx, out));
-    if (status != DUCTILE_OK) {
-        *out = NULL;
-    }
-    return status;
-}
-
-ductile_status dvmm_stream_destroy(dvmm_driver *d, ductile_stream stream) {
-    seam_call call;
-    return CALL(d, stream_destroy, word(stream), 0, (d->ctx, stream));
-}
+WRAP_OUT(stream_create, (dvmm_driver * d, ductile_stream *out), true, 0, 0, (d->ctx, out), NULL,
+         true)
+WRAP(stream_destroy, (dvmm_driver * d, ductile_stream stream), true, word(stream), 0,
+     (d->ctx, stream))
 
 ductile_status dvmm_stream_sync(dvmm_driver *d, ductile_stream stream) {
     seam_call call;
@@ -248,10 +174,8 @@ ductile_status dvmm_stream_sync(dvmm_driver *d, ductile_stream stream) {
     return status;
 }
 
-ductile_status dvmm_stream_query(dvmm_driver *d, ductile_stream stream) {
-    seam_call call;
-    return CALL(d, stream_query, word(stream), 0, (d->ctx, stream));
-}
+WRAP(stream_query, (dvmm_driver * d, ductile_stream stream), true, word(stream), 0,
+     (d->ctx, stream))
 
 /* Each wrapper makes our context current, so their default streams are its own. */
 static bool is_default_stream(ductile_stream stream) {
@@ -269,18 +193,11 @@ bool dvmm_stream_is_ours(dvmm_driver *d, ductile_stream stream) {
     return status == DUCTILE_OK && is_ours != 0;
 }
 
-ductile_status dvmm_stream_wait_event(dvmm_driver *d, ductile_stream stream, dvmm_event event) {
-    seam_call call;
-    DTI_ASSERT(event != NULL);
-    return CALL(d, stream_wait_event, word(stream), word(event), (d->ctx, stream, event));
-}
-
-ductile_status dvmm_stream_wait_value(dvmm_driver *d, ductile_stream stream, uint64_t *host_word,
-                                      uint64_t value) {
-    seam_call call;
-    DTI_ASSERT(host_word != NULL);
-    return CALL(d, stream_wait_value, word(stream), value, (d->ctx, stream, host_word, value));
-}
+WRAP(stream_wait_event, (dvmm_driver * d, ductile_stream stream, dvmm_event event), event != NULL,
+     word(stream), word(event), (d->ctx, stream, event))
+WRAP(stream_wait_value,
+     (dvmm_driver * d, ductile_stream stream, uint64_t *host_word, uint64_t value),
+     host_word != NULL, word(stream), value, (d->ctx, stream, host_word, value))
 
 ductile_status dvmm_context_sync(dvmm_driver *d) {
     seam_call call;
@@ -290,11 +207,8 @@ ductile_status dvmm_context_sync(dvmm_driver *d) {
     return status;
 }
 
-ductile_status dvmm_context_record(dvmm_driver *d, dvmm_event event) {
-    seam_call call;
-    DTI_ASSERT(event != NULL);
-    return CALL(d, context_record, word(event), 0, (d->ctx, event));
-}
+WRAP(context_record, (dvmm_driver * d, dvmm_event event), event != NULL, word(event), 0,
+     (d->ctx, event))
 
 /* ---- Capture ------------------------------------------------------------------------------- */
 
@@ -310,15 +224,9 @@ ductile_status dvmm_capture_status_of(dvmm_driver *d, ductile_stream stream,
     return status;
 }
 
-ductile_status dvmm_capture_begin(dvmm_driver *d, ductile_stream stream, dvmm_capture_mode mode) {
-    seam_call call;
-    return CALL(d, capture_begin, word(stream), 0, (d->ctx, stream, mode));
-}
-
-ductile_status dvmm_capture_end(dvmm_driver *d, ductile_stream stream) {
-    seam_call call;
-    return CALL(d, capture_end, word(stream), 0, (d->ctx, stream));
-}
+WRAP(capture_begin, (dvmm_driver * d, ductile_stream stream, dvmm_capture_mode mode), true,
+     word(stream), 0, (d->ctx, stream, mode))
+WRAP(capture_end, (dvmm_driver * d, ductile_stream stream), true, word(stream), 0, (d->ctx, stream))
 
 /* Both in and out, so a failure leaves *mode as it was. */
 ductile_status dvmm_capture_exchange_mode(dvmm_driver *d, dvmm_capture_mode *mode) {
@@ -333,34 +241,14 @@ ductile_status dvmm_capture_exchange_mode(dvmm_driver *d, dvmm_capture_mode *mod
 
 /* ---- Events -------------------------------------------------------------------------------- */
 
-ductile_status dvmm_event_create(dvmm_driver *d, dvmm_event *out) {
-    seam_call call;
-    ductile_status status = CALL(d, event_create, 0, 0, (d->ctx, out));
-    if (status != DUCTILE_OK) {
-        *out = NULL;
-        return status;
-    }
-    DTI_ASSERT(*out != NULL);
-    return DUCTILE_OK;
-}
-
-ductile_status dvmm_event_destroy(dvmm_driver *d, dvmm_event event) {
-    seam_call call;
-    DTI_ASSERT(event != NULL);
-    return CALL(d, event_destroy, word(event), 0, (d->ctx, event));
-}
-
-ductile_status dvmm_event_record(dvmm_driver *d, dvmm_event event, ductile_stream stream) {
-    seam_call call;
-    DTI_ASSERT(event != NULL);
-    return CALL(d, event_record, word(event), word(stream), (d->ctx, event, stream));
-}
-
-ductile_status dvmm_event_query(dvmm_driver *d, dvmm_event event) {
-    seam_call call;
-    DTI_ASSERT(event != NULL);
-    return CALL(d, event_query, word(event), 0, (d->ctx, event));
-}
+WRAP_OUT(event_create, (dvmm_driver * d, dvmm_event *out), true, 0, 0, (d->ctx, out), NULL,
+         *out != NULL)
+WRAP(event_destroy, (dvmm_driver * d, dvmm_event event), event != NULL, word(event), 0,
+     (d->ctx, event))
+WRAP(event_record, (dvmm_driver * d, dvmm_event event, ductile_stream stream), event != NULL,
+     word(event), word(stream), (d->ctx, event, stream))
+WRAP(event_query, (dvmm_driver * d, dvmm_event event), event != NULL, word(event), 0,
+     (d->ctx, event))
 
 ductile_status dvmm_event_sync(dvmm_driver *d, dvmm_event event) {
     seam_call call;
@@ -373,66 +261,26 @@ ductile_status dvmm_event_sync(dvmm_driver *d, dvmm_event event) {
 
 /* ---- Host memory and contents -------------------------------------------------------------- */
 
-ductile_status dvmm_host_alloc(dvmm_driver *d, uint64_t size, void **out) {
-    seam_call call;
-    DTI_ASSERT(size != 0);
-    ductile_status status = CALL(d, host_alloc, 0, size, (d->ctx, size, out));
-    if (status != DUCTILE_OK) {
-        *out = NULL;
-        return status;
-    }
-    DTI_ASSERT(*out != NULL);
-    return DUCTILE_OK;
-}
-
-ductile_status dvmm_host_free(dvmm_driver *d, void *memory) {
-    seam_call call;
-    return CALL(d, host_free, word(memory), 0, (d->ctx, memory));
-}
-
-ductile_status dvmm_host_register(dvmm_driver *d, void *memory, uint64_t size) {
-    seam_call call;
-    DTI_ASSERT(memory != NULL && size != 0);
-    return CALL(d, host_register, word(memory), size, (d->ctx, memory, size));
-}
-
-ductile_status dvmm_host_unregister(dvmm_driver *d, void *memory) {
-    seam_call call;
-    return CALL(d, host_unregister, word(memory), 0, (d->ctx, memory));
-}
-
-ductile_status dvmm_fill(dvmm_driver *d, ductile_addr addr, uint8_t value, uint64_t size,
-                         ductile_stream stream) {
-    seam_call call;
-    return CALL(d, fill, addr, size, (d->ctx, addr, value, size, stream));
-}
-
-ductile_status dvmm_copy(dvmm_driver *d, ductile_addr to, ductile_addr from, uint64_t size,
-                         ductile_stream stream) {
-    seam_call call;
-    return CALL(d, copy, to, size, (d->ctx, to, from, size, stream));
-}
-
-ductile_status dvmm_upload(dvmm_driver *d, ductile_addr to, const void *from, uint64_t size,
-                           ductile_stream stream) {
-    seam_call call;
-    return CALL(d, upload, to, size, (d->ctx, to, from, size, stream));
-}
-
-ductile_status dvmm_download(dvmm_driver *d, void *to, ductile_addr from, uint64_t size,
-                             ductile_stream stream) {
-    seam_call call;
-    return CALL(d, download, from, size, (d->ctx, to, from, size, stream));
-}
-
-ductile_status dvmm_copy_batch(dvmm_driver *d, dvmm_batch *batch, ductile_stream stream) {
-    seam_call call;
-    DTI_ASSERT(batch->n > 0 && batch->n <= DVMM_BATCH_COPIES && word(stream) > LEGACY_STREAM);
-    return CALL(d, copy_batch, batch->device[0], batch->bytes, (d->ctx, batch, stream));
-}
-
-ductile_status dvmm_read_back(dvmm_driver *d, void *to, ductile_addr from, uint64_t size,
-                              ductile_stream stream) {
-    seam_call call;
-    return CALL(d, read_back, from, size, (d->ctx, to, from, size, stream));
-}
+WRAP_OUT(host_alloc, (dvmm_driver * d, uint64_t size, void **out), size != 0, 0, size,
+         (d->ctx, size, out), NULL, *out != NULL)
+WRAP(host_free, (dvmm_driver * d, void *memory), true, word(memory), 0, (d->ctx, memory))
+WRAP(host_register, (dvmm_driver * d, void *memory, uint64_t size), memory != NULL && size != 0,
+     word(memory), size, (d->ctx, memory, size))
+WRAP(host_unregister, (dvmm_driver * d, void *memory), true, word(memory), 0, (d->ctx, memory))
+WRAP(fill,
+     (dvmm_driver * d, ductile_addr addr, uint8_t value, uint64_t size, ductile_stream stream),
+     true, addr, size, (d->ctx, addr, value, size, stream))
+WRAP(copy,
+     (dvmm_driver * d, ductile_addr to, ductile_addr from, uint64_t size, ductile_stream stream),
+     true, to, size, (d->ctx, to, from, size, stream))
+WRAP(upload,
+     (dvmm_driver * d, ductile_addr to, const void *from, uint64_t size, ductile_stream stream),
+     true, to, size, (d->ctx, to, from, size, stream))
+WRAP(download, (dvmm_driver * d, void *to, ductile_addr from, uint64_t size, ductile_stream stream),
+     true, from, size, (d->ctx, to, from, size, stream))
+WRAP(copy_batch, (dvmm_driver * d, dvmm_batch *batch, ductile_stream stream),
+     batch->n > 0 && batch->n <= DVMM_BATCH_COPIES && word(stream) > LEGACY_STREAM,
+     batch->device[0], batch->bytes, (d->ctx, batch, stream))
+WRAP(read_back,
+     (dvmm_driver * d, void *to, ductile_addr from, uint64_t size, ductile_stream stream), true,
+     from, size, (d->ctx, to, from, size, stream))

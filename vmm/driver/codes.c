@@ -99,7 +99,7 @@ bool dvmm_code_is_sticky(int code) {
 
 const char *dvmm_call_name(dvmm_call call) {
     static const char *const names[] = {
-#define CALL_NAME(name) #name,
+#define CALL_NAME(name, parameters) #name,
         DVMM_CALLS(CALL_NAME)
 #undef CALL_NAME
     };

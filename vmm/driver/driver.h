@@ -17,6 +17,8 @@
 #ifndef DUCTILE_VMM_DRIVER_DRIVER_H
 #define DUCTILE_VMM_DRIVER_DRIVER_H
 
+#include "vmm/base/try.h"
+
 #include <ductile.h>
 
 #include <stdatomic.h>
@@ -129,130 +131,80 @@ typedef struct dvmm_caps {
     bool has_batches;        /* copy_batch is there: CUDA 12.8 or newer                    */
 } dvmm_caps;
 
-/* Every call of the seam: X(name), in the order of the counters. Only the bench makes the marked
- * calls: contenders allocate with them, and replays hold streams back. */
+/* Every call of the seam: X(name, parameters of its entry), in the order of the counters. Only the
+ * bench makes the marked calls: contenders allocate with them, and replays hold streams back. */
 #define DVMM_CALLS(X)                                                                              \
-    X(mem_info)                                                                                    \
-    X(address_reserve)                                                                             \
-    X(address_free)                                                                                \
-    X(phys_create)                                                                                 \
-    X(phys_release)                                                                                \
-    X(map)                                                                                         \
-    X(unmap)                                                                                       \
-    X(set_access)                                                                                  \
-    X(get_access)                                                                                  \
-    X(can_access_peer)                                                                             \
-    X(set_access_for)                                                                              \
-    X(get_access_for)                                                                              \
-    X(phys_export)                                                                                 \
-    X(phys_import)                                                                                 \
-    X(mem_alloc)       /* bench */                                                                 \
-    X(mem_free)        /* bench */                                                                 \
-    X(mem_alloc_async) /* bench */                                                                 \
-    X(mem_free_async)  /* bench */                                                                 \
-    X(async_pool_info) /* bench */                                                                 \
-    X(async_pool_trim) /* bench */                                                                 \
-    X(stream_create)                                                                               \
-    X(stream_destroy)                                                                              \
-    X(stream_sync)                                                                                 \
-    X(stream_query)                                                                                \
-    X(stream_is_ours)                                                                              \
-    X(stream_wait_event)                                                                           \
-    X(stream_wait_value) /* bench */                                                               \
-    X(capture_status)                                                                              \
-    X(capture_begin)                                                                               \
-    X(capture_end)                                                                                 \
-    X(capture_exchange_mode)                                                                       \
-    X(context_sync)                                                                                \
-    X(context_record)                                                                              \
-    X(event_create)                                                                                \
-    X(event_destroy)                                                                               \
-    X(event_record)                                                                                \
-    X(event_query)                                                                                 \
-    X(event_sync)                                                                                  \
-    X(host_alloc)                                                                                  \
-    X(host_free)                                                                                   \
-    X(host_register)                                                                               \
-    X(host_unregister)                                                                             \
-    X(fill)                                                                                        \
-    X(copy)                                                                                        \
-    X(upload)                                                                                      \
-    X(download)                                                                                    \
-    X(copy_batch)                                                                                  \
-    X(read_back)
+    X(mem_info, (void *ctx, uint64_t *free_bytes, uint64_t *total_bytes))                          \
+    X(address_reserve,                                                                             \
+      (void *ctx, uint64_t size, uint64_t alignment, ductile_addr hint, ductile_addr *out))        \
+    X(address_free, (void *ctx, ductile_addr addr, uint64_t size))                                 \
+    X(phys_create, (void *ctx, uint64_t size, const dvmm_phys_props *props, dvmm_phys *out))       \
+    X(phys_release, (void *ctx, dvmm_phys phys))                                                   \
+    X(map, (void *ctx, ductile_addr addr, uint64_t size, uint64_t offset, dvmm_phys phys))         \
+    X(unmap, (void *ctx, ductile_addr addr, uint64_t size))                                        \
+    X(set_access, (void *ctx, ductile_addr addr, uint64_t size, dvmm_access access))               \
+    X(get_access, (void *ctx, ductile_addr addr, dvmm_access *out))                                \
+    X(can_access_peer, (void *ctx, int device, int *out))                                          \
+    X(set_access_for, (void *ctx, ductile_addr addr, uint64_t size, dvmm_access access,            \
+                       const int *devices, size_t n_devices))                                      \
+    X(get_access_for, (void *ctx, ductile_addr addr, int device, dvmm_access *out))                \
+    X(phys_export, (void *ctx, dvmm_phys phys, dvmm_share_type type, dvmm_shared *out))            \
+    X(phys_import, (void *ctx, const dvmm_shared *shared, dvmm_phys *out))                         \
+    X(mem_alloc, (void *ctx, uint64_t size, ductile_addr *out)) /* bench */                        \
+    X(mem_free, (void *ctx, ductile_addr addr))                 /* bench */                        \
+    X(mem_alloc_async,                                                                             \
+      (void *ctx, uint64_t size, ductile_stream stream, ductile_addr *out))      /* bench */       \
+    X(mem_free_async, (void *ctx, ductile_addr addr, ductile_stream stream))     /* bench */       \
+    X(async_pool_info, (void *ctx, uint64_t *reserved, uint64_t *reserved_peak)) /* bench */       \
+    X(async_pool_trim, (void *ctx, uint64_t keep_bytes))                         /* bench */       \
+    X(stream_create, (void *ctx, ductile_stream *out))                                             \
+    X(stream_destroy, (void *ctx, ductile_stream stream))                                          \
+    X(stream_sync, (void *ctx, ductile_stream stream))                                             \
+    X(stream_query, (void *ctx, ductile_stream stream))                                            \
+    X(stream_is_ours, (void *ctx, ductile_stream stream, int *out))                                \
+    X(stream_wait_event, (void *ctx, ductile_stream stream, dvmm_event event))                     \
+    X(stream_wait_value,                                                                           \
+      (void *ctx, ductile_stream stream, uint64_t *host_word, uint64_t value)) /* bench */         \
+    X(capture_status, (void *ctx, ductile_stream stream, dvmm_capture_status *out))                \
+    X(capture_begin, (void *ctx, ductile_stream stream, dvmm_capture_mode mode))                   \
+    X(capture_end, (void *ctx, ductile_stream stream))                                             \
+    X(capture_exchange_mode, (void *ctx, dvmm_capture_mode *mode))                                 \
+    X(context_sync, (void *ctx))                                                                   \
+    X(context_record, (void *ctx, dvmm_event event))                                               \
+    X(event_create, (void *ctx, dvmm_event *out))                                                  \
+    X(event_destroy, (void *ctx, dvmm_event event))                                                \
+    X(event_record, (void *ctx, dvmm_event event, ductile_stream stream))                          \
+    X(event_query, (void *ctx, dvmm_event event))                                                  \
+    X(event_sync, (void *ctx, dvmm_event event))                                                   \
+    X(host_alloc, (void *ctx, uint64_t size, void **out))                                          \
+    X(host_free, (void *ctx, void *memory))                                                        \
+    X(host_register, (void *ctx, void *memory, uint64_t size))                                     \
+    X(host_unregister, (void *ctx, void *memory))                                                  \
+    X(fill, (void *ctx, ductile_addr addr, uint8_t value, uint64_t size, ductile_stream stream))   \
+    X(copy, (void *ctx, ductile_addr to, ductile_addr from, uint64_t size, ductile_stream stream)) \
+    X(upload,                                                                                      \
+      (void *ctx, ductile_addr to, const void *from, uint64_t size, ductile_stream stream))        \
+    X(download, (void *ctx, void *to, ductile_addr from, uint64_t size, ductile_stream stream))    \
+    X(copy_batch, (void *ctx, dvmm_batch *batch, ductile_stream stream))                           \
+    X(read_back, (void *ctx, void *to, ductile_addr from, uint64_t size, ductile_stream stream))
 
 typedef enum dvmm_call {
-#define DVMM_CALL_ENUM(name) DVMM_CALL_##name,
+#define DVMM_CALL_ENUM(name, parameters) DVMM_CALL_##name,
     DVMM_CALLS(DVMM_CALL_ENUM)
 #undef DVMM_CALL_ENUM
         DVMM_N_CALLS
 } dvmm_call;
 
 /*
- * The table. `ctx` is the backend's. Entries return the driver's code. All entries but clock_ns are
- * filled; one a backend cannot serve returns DVMM_NOT_SUPPORTED.
+ * The table of these entries. `ctx` is the backend's. Entries return the driver's code. All but
+ * clock_ns are filled; one a backend cannot serve returns DVMM_NOT_SUPPORTED.
  */
 typedef struct dvmm_driver_ops {
     void (*close)(void *ctx);
     uint64_t (*clock_ns)(void *ctx); /* monotonic modelled time; NULL: the host's clock */
-
-    int (*mem_info)(void *ctx, uint64_t *free_bytes, uint64_t *total_bytes);
-    int (*address_reserve)(void *ctx, uint64_t size, uint64_t alignment, ductile_addr hint,
-                           ductile_addr *out);
-    int (*address_free)(void *ctx, ductile_addr addr, uint64_t size);
-    int (*phys_create)(void *ctx, uint64_t size, const dvmm_phys_props *props, dvmm_phys *out);
-    int (*phys_release)(void *ctx, dvmm_phys phys);
-    int (*map)(void *ctx, ductile_addr addr, uint64_t size, uint64_t offset, dvmm_phys phys);
-    int (*unmap)(void *ctx, ductile_addr addr, uint64_t size);
-    int (*set_access)(void *ctx, ductile_addr addr, uint64_t size, dvmm_access access);
-    int (*get_access)(void *ctx, ductile_addr addr, dvmm_access *out);
-
-    int (*can_access_peer)(void *ctx, int device, int *out);
-    int (*set_access_for)(void *ctx, ductile_addr addr, uint64_t size, dvmm_access access,
-                          const int *devices, size_t n_devices);
-    int (*get_access_for)(void *ctx, ductile_addr addr, int device, dvmm_access *out);
-    int (*phys_export)(void *ctx, dvmm_phys phys, dvmm_share_type type, dvmm_shared *out);
-    int (*phys_import)(void *ctx, const dvmm_shared *shared, dvmm_phys *out);
-
-    int (*mem_alloc)(void *ctx, uint64_t size, ductile_addr *out);
-    int (*mem_free)(void *ctx, ductile_addr addr);
-    int (*mem_alloc_async)(void *ctx, uint64_t size, ductile_stream stream, ductile_addr *out);
-    int (*mem_free_async)(void *ctx, ductile_addr addr, ductile_stream stream);
-    int (*async_pool_info)(void *ctx, uint64_t *reserved, uint64_t *reserved_peak);
-    int (*async_pool_trim)(void *ctx, uint64_t keep_bytes);
-
-    int (*stream_create)(void *ctx, ductile_stream *out); /* non-blocking kind */
-    int (*stream_destroy)(void *ctx, ductile_stream stream);
-    int (*stream_sync)(void *ctx, ductile_stream stream);
-    int (*stream_query)(void *ctx, ductile_stream stream);
-    int (*stream_is_ours)(void *ctx, ductile_stream stream, int *out);
-    int (*stream_wait_event)(void *ctx, ductile_stream stream, dvmm_event event);
-    int (*stream_wait_value)(void *ctx, ductile_stream stream, uint64_t *host_word, uint64_t value);
-    int (*capture_status)(void *ctx, ductile_stream stream, dvmm_capture_status *out);
-    int (*capture_begin)(void *ctx, ductile_stream stream, dvmm_capture_mode mode);
-    int (*capture_end)(void *ctx, ductile_stream stream);
-    int (*capture_exchange_mode)(void *ctx, dvmm_capture_mode *mode);
-    int (*context_sync)(void *ctx);
-    int (*context_record)(void *ctx, dvmm_event event);
-
-    int (*event_create)(void *ctx, dvmm_event *out);
-    int (*event_destroy)(void *ctx, dvmm_event event);
-    int (*event_record)(void *ctx, dvmm_event event, ductile_stream stream);
-    int (*event_query)(void *ctx, dvmm_event event);
-    int (*event_sync)(void *ctx, dvmm_event event);
-
-    int (*host_alloc)(void *ctx, uint64_t size, void **out);
-    int (*host_free)(void *ctx, void *memory);
-    int (*host_register)(void *ctx, void *memory, uint64_t size);
-    int (*host_unregister)(void *ctx, void *memory);
-    int (*fill)(void *ctx, ductile_addr addr, uint8_t value, uint64_t size, ductile_stream stream);
-    int (*copy)(void *ctx, ductile_addr to, ductile_addr from, uint64_t size,
-                ductile_stream stream);
-    int (*upload)(void *ctx, ductile_addr to, const void *from, uint64_t size,
-                  ductile_stream stream);
-    int (*download)(void *ctx, void *to, ductile_addr from, uint64_t size, ductile_stream stream);
-    int (*copy_batch)(void *ctx, dvmm_batch *batch, ductile_stream stream);
-    int (*read_back)(void *ctx, void *to, ductile_addr from, uint64_t size, ductile_stream stream);
+#define DVMM_ENTRY(name, parameters) int(*name) parameters;
+    DVMM_CALLS(DVMM_ENTRY)
+#undef DVMM_ENTRY
 } dvmm_driver_ops;
 
 /* Every failed call, and with trace_all every call: name, driver's code, its main operands. */
@@ -416,6 +368,7 @@ ductile_status dvmm_async_pool_info(dvmm_driver *d, uint64_t *reserved, uint64_t
 /* Gives back and starts a new peak. */
 ductile_status dvmm_async_pool_trim(dvmm_driver *d, uint64_t keep_bytes);
 
+/* Of the non-blocking kind. */
 ductile_status dvmm_stream_create(dvmm_driver *d, ductile_stream *out);
 ductile_status dvmm_stream_destroy(dvmm_driver *d, ductile_stream stream);
 ductile_status dvmm_stream_sync(dvmm_driver *d, ductile_stream stream);

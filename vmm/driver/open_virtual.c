@@ -130,10 +130,8 @@ ductile_status dvmm_open_virtual(ductile_virtual_gpu *gpu, dvmm_driver **out, ch
     const dvmm_backend *backend = NULL;
     dvmm_opened opened;
     *out = NULL;
-    ductile_status status = find_backend(gpu, &backend, why);
-    if (status == DUCTILE_OK) {
-        status = check_version(backend, why);
-    }
+    DTI_TRY(find_backend(gpu, &backend, why));
+    ductile_status status = check_version(backend, why);
     if (status == DUCTILE_OK) {
         status = backend->open(gpu, &opened);
     }

@@ -66,12 +66,9 @@ static void give_span(vgpu *gpu, ductile_addr addr, uint64_t size) {
 static int map_new_phys(vgpu *gpu, ductile_addr addr, uint64_t size) {
     dvmm_phys name;
     const dvmm_phys_props plain = {0};
-    int code = dvmm_vgpu_phys_create(gpu, size, &plain, &name);
-    if (code != DVMM_SUCCESS) {
-        return code;
-    }
+    DTI_TRY(dvmm_vgpu_phys_create(gpu, size, &plain, &name));
     vgpu_phys *phys = dvmm_vgpu_find_phys(gpu, name);
-    code = dvmm_vgpu_map_anywhere(gpu, addr, phys, DVMM_ACCESS_RW);
+    int code = dvmm_vgpu_map_anywhere(gpu, addr, phys, DVMM_ACCESS_RW);
     dvmm_vgpu_drop_ref(gpu, phys); /* from here on the mapping alone keeps it */
     return code;
 }
@@ -257,16 +254,13 @@ uint64_t dvmm_vgpu_allocation_size(const vgpu *gpu, ductile_addr addr) {
 }
 
 int dvmm_vgpu_mem_alloc(vgpu *gpu, uint64_t size, ductile_addr *out) {
-    int code = dvmm_vgpu_check_prohibited(gpu);
-    if (code != DVMM_SUCCESS) {
-        return code;
-    }
+    DTI_TRY(dvmm_vgpu_check_prohibited(gpu));
     if (size == 0 || size > gpu->options.capacity_bytes) {
         return size == 0 ? DVMM_INVALID_VALUE : DVMM_OUT_OF_MEMORY;
     }
     uint64_t granule = gpu->options.granule_bytes;
-    code = size < granule ? alloc_units(gpu, size, out)
-                          : alloc_granules(gpu, dti_round_up(size, granule), out);
+    int code = size < granule ? alloc_units(gpu, size, out)
+                              : alloc_granules(gpu, dti_round_up(size, granule), out);
     gpu->memory.n_allocations += code == DVMM_SUCCESS;
     return code;
 }

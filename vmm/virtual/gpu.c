@@ -190,19 +190,21 @@ static int end(const served_call *c, uint64_t cost_ns, int code) {
     return code;
 }
 
-/* Serves one call: `cost` and `action` are evaluated under the lock. */
-#define SERVE_AT(cost, ctx, name, address, size, action)                                           \
-    vgpu *gpu = (ctx);                                                                             \
-    served_call served = begin(gpu, DVMM_CALL_##name, (address), (size));                          \
-    uint64_t cost_ns = (cost);                                                                     \
-    int code = refusal(&served);                                                                   \
-    return end(&served, cost_ns, code != DVMM_SUCCESS ? code : (action))
+/* The entry of a call: `cost` and `action` are evaluated under the lock. */
+#define SERVE_AT(cost, name, parameters, address, size, action)                                    \
+    static int serve_##name parameters {                                                           \
+        vgpu *gpu = ctx;                                                                           \
+        served_call served = begin(gpu, DVMM_CALL_##name, (address), (size));                      \
+        uint64_t cost_ns = (cost);                                                                 \
+        int code = refusal(&served);                                                               \
+        return end(&served, cost_ns, code != DVMM_SUCCESS ? code : (action));                      \
+    }
 
 #define COST(name, size) dvmm_vgpu_cost_ns(DVMM_CALL_##name, (size), 1)
 
 /* The same for a call whose cost depends on the size that is logged, or on nothing. */
-#define SERVE(ctx, name, address, size, action)                                                    \
-    SERVE_AT(COST(name, size), ctx, name, address, size, action)
+#define SERVE(name, parameters, address, size, action)                                             \
+    SERVE_AT(COST(name, size), name, parameters, address, size, action)
 
 static uint64_t word(const void *handle) {
     return (uint64_t)(uintptr_t)handle;
@@ -216,19 +218,13 @@ static int report_memory(const vgpu *gpu, uint64_t *free_bytes, uint64_t *total_
     return DVMM_SUCCESS;
 }
 
-static int serve_mem_info(void *ctx, uint64_t *free_bytes, uint64_t *total_bytes) {
-    SERVE(ctx, mem_info, 0, 0, report_memory(gpu, free_bytes, total_bytes));
-}
-
-static int serve_address_reserve(void *ctx, uint64_t size, uint64_t alignment, ductile_addr hint,
-                                 ductile_addr *out) {
-    SERVE(ctx, address_reserve, hint, size,
-          dvmm_vgpu_address_reserve(gpu, size, alignment, hint, out));
-}
-
-static int serve_address_free(void *ctx, ductile_addr addr, uint64_t size) {
-    SERVE(ctx, address_free, addr, size, dvmm_vgpu_address_free(gpu, addr, size));
-}
+SERVE(mem_info, (void *ctx, uint64_t *free_bytes, uint64_t *total_bytes), 0, 0,
+      report_memory(gpu, free_bytes, total_bytes))
+SERVE(address_reserve,
+      (void *ctx, uint64_t size, uint64_t alignment, ductile_addr hint, ductile_addr *out), hint,
+      size, dvmm_vgpu_address_reserve(gpu, size, alignment, hint, out))
+SERVE(address_free, (void *ctx, ductile_addr addr, uint64_t size), addr, size,
+      dvmm_vgpu_address_free(gpu, addr, size))
 
 /* Memory that only closed descriptors kept is free again. */
 static int create_phys(vgpu *gpu, uint64_t size, const dvmm_phys_props *props, dvmm_phys *out) {
@@ -236,24 +232,18 @@ static int create_phys(vgpu *gpu, uint64_t size, const dvmm_phys_props *props, d
     return dvmm_vgpu_phys_create(gpu, size, props, out);
 }
 
-static int serve_phys_create(void *ctx, uint64_t size, const dvmm_phys_props *props,
-                             dvmm_phys *out) {
-    SERVE(ctx, phys_create, 0, size, create_phys(gpu, size, props, out));
-}
+SERVE(phys_create, (void *ctx, uint64_t size, const dvmm_phys_props *props, dvmm_phys *out), 0,
+      size, create_phys(gpu, size, props, out))
 
 static uint64_t phys_size(const vgpu *gpu, dvmm_phys name) {
     const vgpu_phys *phys = dvmm_vgpu_find_phys(gpu, name);
     return phys != NULL ? phys->size : 0;
 }
 
-static int serve_phys_release(void *ctx, dvmm_phys phys) {
-    SERVE_AT(COST(phys_release, phys_size(gpu, phys)), ctx, phys_release, phys, 0,
-             dvmm_vgpu_phys_release(gpu, phys));
-}
-
-static int serve_map(void *ctx, ductile_addr addr, uint64_t size, uint64_t offset, dvmm_phys phys) {
-    SERVE(ctx, map, addr, size, dvmm_vgpu_map(gpu, addr, size, offset, phys));
-}
+SERVE_AT(COST(phys_release, phys_size(gpu, phys)), phys_release, (void *ctx, dvmm_phys phys), phys,
+         0, dvmm_vgpu_phys_release(gpu, phys))
+SERVE(map, (void *ctx, ductile_addr addr, uint64_t size, uint64_t offset, dvmm_phys phys), addr,
+      size, dvmm_vgpu_map(gpu, addr, size, offset, phys))
 
 /* A fault of effect 2 lets the first mapping of the span be done, and no more. */
 static uint64_t size_done(const served_call *c) {
@@ -269,206 +259,108 @@ static uint64_t cost_per_mapping(const vgpu *gpu, dvmm_call call, ductile_addr a
     return dvmm_vgpu_cost_ns(call, size, dvmm_vgpu_count_mappings(gpu, addr, size));
 }
 
-static int serve_unmap(void *ctx, ductile_addr addr, uint64_t size) {
-    SERVE_AT(cost_per_mapping(gpu, DVMM_CALL_unmap, addr, size), ctx, unmap, addr, size,
-             dvmm_vgpu_unmap(gpu, addr, size_done(&served)));
-}
-
-static int serve_set_access(void *ctx, ductile_addr addr, uint64_t size, dvmm_access access) {
-    SERVE_AT(cost_per_mapping(gpu, DVMM_CALL_set_access, addr, size), ctx, set_access, addr, size,
-             dvmm_vgpu_set_access(gpu, addr, size_done(&served), access));
-}
-
-static int serve_get_access(void *ctx, ductile_addr addr, dvmm_access *out) {
-    SERVE(ctx, get_access, addr, 0, dvmm_vgpu_get_access(gpu, addr, out));
-}
-
-static int serve_can_access_peer(void *ctx, int device, int *out) {
-    SERVE(ctx, can_access_peer, (uint64_t)device, 0, dvmm_vgpu_can_access_peer(gpu, device, out));
-}
+SERVE_AT(cost_per_mapping(gpu, DVMM_CALL_unmap, addr, size), unmap,
+         (void *ctx, ductile_addr addr, uint64_t size), addr, size,
+         dvmm_vgpu_unmap(gpu, addr, size_done(&served)))
+SERVE_AT(cost_per_mapping(gpu, DVMM_CALL_set_access, addr, size), set_access,
+         (void *ctx, ductile_addr addr, uint64_t size, dvmm_access access), addr, size,
+         dvmm_vgpu_set_access(gpu, addr, size_done(&served), access))
+SERVE(get_access, (void *ctx, ductile_addr addr, dvmm_access *out), addr, 0,
+      dvmm_vgpu_get_access(gpu, addr, out))
+SERVE(can_access_peer, (void *ctx, int device, int *out), (uint64_t)device, 0,
+      dvmm_vgpu_can_access_peer(gpu, device, out))
 
 /* Costs as much as set_access: the cost of further devices has not been measured. */
-static int serve_set_access_for(void *ctx, ductile_addr addr, uint64_t size, dvmm_access access,
-                                const int *devices, size_t n_devices) {
-    SERVE_AT(cost_per_mapping(gpu, DVMM_CALL_set_access, addr, size), ctx, set_access_for, addr,
-             size,
-             dvmm_vgpu_set_access_for(gpu, addr, size_done(&served), access, devices, n_devices));
-}
-
-static int serve_get_access_for(void *ctx, ductile_addr addr, int device, dvmm_access *out) {
-    SERVE(ctx, get_access_for, addr, 0, dvmm_vgpu_get_access_for(gpu, addr, device, out));
-}
-
-static int serve_phys_export(void *ctx, dvmm_phys phys, dvmm_share_type type, dvmm_shared *out) {
-    SERVE(ctx, phys_export, phys, 0, dvmm_vgpu_phys_export(gpu, phys, type, out));
-}
-
-static int serve_phys_import(void *ctx, const dvmm_shared *shared, dvmm_phys *out) {
-    SERVE(ctx, phys_import, 0, 0, dvmm_vgpu_phys_import(gpu, shared, out));
-}
-
-static int serve_mem_alloc(void *ctx, uint64_t size, ductile_addr *out) {
-    SERVE(ctx, mem_alloc, 0, size, dvmm_vgpu_mem_alloc(gpu, size, out));
-}
-
-static int serve_mem_free(void *ctx, ductile_addr addr) {
-    SERVE_AT(COST(mem_free, dvmm_vgpu_allocation_size(gpu, addr)), ctx, mem_free, addr, 0,
-             dvmm_vgpu_mem_free(gpu, addr));
-}
+SERVE_AT(cost_per_mapping(gpu, DVMM_CALL_set_access, addr, size), set_access_for,
+         (void *ctx, ductile_addr addr, uint64_t size, dvmm_access access, const int *devices,
+          size_t n_devices),
+         addr, size,
+         dvmm_vgpu_set_access_for(gpu, addr, size_done(&served), access, devices, n_devices))
+SERVE(get_access_for, (void *ctx, ductile_addr addr, int device, dvmm_access *out), addr, 0,
+      dvmm_vgpu_get_access_for(gpu, addr, device, out))
+SERVE(phys_export, (void *ctx, dvmm_phys phys, dvmm_share_type type, dvmm_shared *out), phys, 0,
+      dvmm_vgpu_phys_export(gpu, phys, type, out))
+SERVE(phys_import, (void *ctx, const dvmm_shared *shared, dvmm_phys *out), 0, 0,
+      dvmm_vgpu_phys_import(gpu, shared, out))
+SERVE(mem_alloc, (void *ctx, uint64_t size, ductile_addr *out), 0, size,
+      dvmm_vgpu_mem_alloc(gpu, size, out))
+SERVE_AT(COST(mem_free, dvmm_vgpu_allocation_size(gpu, addr)), mem_free,
+         (void *ctx, ductile_addr addr), addr, 0, dvmm_vgpu_mem_free(gpu, addr))
 
 /* The stream-ordered pool is not modelled; caps.has_async_pool says so. */
 
-static int serve_mem_alloc_async(void *ctx, uint64_t size, ductile_stream stream,
-                                 ductile_addr *out) {
-    (void)stream, (void)out;
-    SERVE(ctx, mem_alloc_async, 0, size, DVMM_NOT_SUPPORTED);
-}
-
-static int serve_mem_free_async(void *ctx, ductile_addr addr, ductile_stream stream) {
-    (void)stream;
-    SERVE(ctx, mem_free_async, addr, 0, DVMM_NOT_SUPPORTED);
-}
-
-static int serve_async_pool_info(void *ctx, uint64_t *reserved, uint64_t *reserved_peak) {
-    (void)reserved, (void)reserved_peak;
-    SERVE(ctx, async_pool_info, 0, 0, DVMM_NOT_SUPPORTED);
-}
-
-static int serve_async_pool_trim(void *ctx, uint64_t keep_bytes) {
-    SERVE(ctx, async_pool_trim, 0, keep_bytes, DVMM_NOT_SUPPORTED);
-}
+SERVE(mem_alloc_async, (void *ctx, uint64_t size, ductile_stream stream, ductile_addr *out), 0,
+      size, ((void)stream, (void)out, DVMM_NOT_SUPPORTED))
+SERVE(mem_free_async, (void *ctx, ductile_addr addr, ductile_stream stream), addr, 0,
+      ((void)stream, DVMM_NOT_SUPPORTED))
+SERVE(async_pool_info, (void *ctx, uint64_t *reserved, uint64_t *reserved_peak), 0, 0,
+      ((void)reserved, (void)reserved_peak, DVMM_NOT_SUPPORTED))
+SERVE(async_pool_trim, (void *ctx, uint64_t keep_bytes), 0, keep_bytes, DVMM_NOT_SUPPORTED)
 
 /* ---- Streams ------------------------------------------------------------------------------- */
 
-static int serve_stream_create(void *ctx, ductile_stream *out) {
-    SERVE(ctx, stream_create, 0, 0, dvmm_vgpu_stream_create(gpu, out));
-}
-
-static int serve_stream_destroy(void *ctx, ductile_stream stream) {
-    SERVE(ctx, stream_destroy, word(stream), 0, dvmm_vgpu_stream_destroy(gpu, stream));
-}
-
-static int serve_stream_sync(void *ctx, ductile_stream stream) {
-    SERVE(ctx, stream_sync, word(stream), 0, dvmm_vgpu_stream_sync(gpu, stream));
-}
-
-static int serve_stream_query(void *ctx, ductile_stream stream) {
-    SERVE(ctx, stream_query, word(stream), 0, dvmm_vgpu_stream_query(gpu, stream));
-}
-
-static int serve_stream_is_ours(void *ctx, ductile_stream stream, int *out) {
-    SERVE(ctx, stream_is_ours, word(stream), 0, dvmm_vgpu_stream_is_ours(gpu, stream, out));
-}
-
-static int serve_stream_wait_event(void *ctx, ductile_stream stream, dvmm_event event) {
-    SERVE(ctx, stream_wait_event, word(stream), word(event),
-          dvmm_vgpu_stream_wait_event(gpu, stream, event));
-}
-
-static int serve_stream_wait_value(void *ctx, ductile_stream stream, uint64_t *host_word,
-                                   uint64_t value) {
-    SERVE(ctx, stream_wait_value, word(stream), value,
-          dvmm_vgpu_stream_wait_value(gpu, stream, host_word, value));
-}
-
-static int serve_context_sync(void *ctx) {
-    SERVE(ctx, context_sync, 0, 0, dvmm_vgpu_context_sync(gpu));
-}
-
-static int serve_context_record(void *ctx, dvmm_event event) {
-    SERVE(ctx, context_record, word(event), 0, dvmm_vgpu_context_record(gpu, event));
-}
-
-static int serve_capture_status(void *ctx, ductile_stream stream, dvmm_capture_status *out) {
-    SERVE(ctx, capture_status, word(stream), 0, dvmm_vgpu_capture_status_of(gpu, stream, out));
-}
-
-static int serve_capture_begin(void *ctx, ductile_stream stream, dvmm_capture_mode mode) {
-    SERVE(ctx, capture_begin, word(stream), 0, dvmm_vgpu_capture_begin(gpu, stream, mode));
-}
-
-static int serve_capture_end(void *ctx, ductile_stream stream) {
-    SERVE(ctx, capture_end, word(stream), 0, dvmm_vgpu_capture_end(gpu, stream, NULL));
-}
-
-static int serve_capture_exchange_mode(void *ctx, dvmm_capture_mode *mode) {
-    SERVE(ctx, capture_exchange_mode, 0, 0, dvmm_vgpu_capture_exchange_mode(gpu, mode));
-}
+SERVE(stream_create, (void *ctx, ductile_stream *out), 0, 0, dvmm_vgpu_stream_create(gpu, out))
+SERVE(stream_destroy, (void *ctx, ductile_stream stream), word(stream), 0,
+      dvmm_vgpu_stream_destroy(gpu, stream))
+SERVE(stream_sync, (void *ctx, ductile_stream stream), word(stream), 0,
+      dvmm_vgpu_stream_sync(gpu, stream))
+SERVE(stream_query, (void *ctx, ductile_stream stream), word(stream), 0,
+      dvmm_vgpu_stream_query(gpu, stream))
+SERVE(stream_is_ours, (void *ctx, ductile_stream stream, int *out), word(stream), 0,
+      dvmm_vgpu_stream_is_ours(gpu, stream, out))
+SERVE(stream_wait_event, (void *ctx, ductile_stream stream, dvmm_event event), word(stream),
+      word(event), dvmm_vgpu_stream_wait_event(gpu, stream, event))
+SERVE(stream_wait_value, (void *ctx, ductile_stream stream, uint64_t *host_word, uint64_t value),
+      word(stream), value, dvmm_vgpu_stream_wait_value(gpu, stream, host_word, value))
+SERVE(context_sync, (void *ctx), 0, 0, dvmm_vgpu_context_sync(gpu))
+SERVE(context_record, (void *ctx, dvmm_event event), word(event), 0,
+      dvmm_vgpu_context_record(gpu, event))
+SERVE(capture_status, (void *ctx, ductile_stream stream, dvmm_capture_status *out), word(stream), 0,
+      dvmm_vgpu_capture_status_of(gpu, stream, out))
+SERVE(capture_begin, (void *ctx, ductile_stream stream, dvmm_capture_mode mode), word(stream), 0,
+      dvmm_vgpu_capture_begin(gpu, stream, mode))
+SERVE(capture_end, (void *ctx, ductile_stream stream), word(stream), 0,
+      dvmm_vgpu_capture_end(gpu, stream, NULL))
+SERVE(capture_exchange_mode, (void *ctx, dvmm_capture_mode *mode), 0, 0,
+      dvmm_vgpu_capture_exchange_mode(gpu, mode))
 
 /* ---- Events -------------------------------------------------------------------------------- */
 
-static int serve_event_create(void *ctx, dvmm_event *out) {
-    SERVE(ctx, event_create, 0, 0, dvmm_vgpu_event_create(gpu, out));
-}
-
-static int serve_event_destroy(void *ctx, dvmm_event event) {
-    SERVE(ctx, event_destroy, word(event), 0, dvmm_vgpu_event_destroy(gpu, event));
-}
-
-static int serve_event_record(void *ctx, dvmm_event event, ductile_stream stream) {
-    SERVE(ctx, event_record, word(event), word(stream), dvmm_vgpu_event_record(gpu, event, stream));
-}
-
-static int serve_event_query(void *ctx, dvmm_event event) {
-    SERVE(ctx, event_query, word(event), 0, dvmm_vgpu_event_query(gpu, event));
-}
-
-static int serve_event_sync(void *ctx, dvmm_event event) {
-    SERVE(ctx, event_sync, word(event), 0, dvmm_vgpu_event_sync(gpu, event));
-}
+SERVE(event_create, (void *ctx, dvmm_event *out), 0, 0, dvmm_vgpu_event_create(gpu, out))
+SERVE(event_destroy, (void *ctx, dvmm_event event), word(event), 0,
+      dvmm_vgpu_event_destroy(gpu, event))
+SERVE(event_record, (void *ctx, dvmm_event event, ductile_stream stream), word(event), word(stream),
+      dvmm_vgpu_event_record(gpu, event, stream))
+SERVE(event_query, (void *ctx, dvmm_event event), word(event), 0, dvmm_vgpu_event_query(gpu, event))
+SERVE(event_sync, (void *ctx, dvmm_event event), word(event), 0, dvmm_vgpu_event_sync(gpu, event))
 
 /* ---- Host memory and contents -------------------------------------------------------------- */
 
-static int serve_host_alloc(void *ctx, uint64_t size, void **out) {
-    SERVE(ctx, host_alloc, 0, size, dvmm_vgpu_host_alloc(gpu, size, out));
-}
-
-static int serve_host_free(void *ctx, void *memory) {
-    SERVE(ctx, host_free, word(memory), 0, dvmm_vgpu_host_free(gpu, memory));
-}
-
-static int serve_host_register(void *ctx, void *memory, uint64_t size) {
-    SERVE(ctx, host_register, word(memory), size, dvmm_vgpu_host_register(gpu, memory, size));
-}
-
-static int serve_host_unregister(void *ctx, void *memory) {
-    SERVE(ctx, host_unregister, word(memory), 0, dvmm_vgpu_host_unregister(gpu, memory));
-}
-
-static int serve_fill(void *ctx, ductile_addr addr, uint8_t value, uint64_t size,
-                      ductile_stream stream) {
-    SERVE(ctx, fill, addr, size, dvmm_vgpu_fill(gpu, addr, value, size, stream));
-}
-
-static int serve_copy(void *ctx, ductile_addr to, ductile_addr from, uint64_t size,
-                      ductile_stream stream) {
-    SERVE(ctx, copy, to, size, dvmm_vgpu_copy(gpu, to, from, size, stream));
-}
-
-static int serve_upload(void *ctx, ductile_addr to, const void *from, uint64_t size,
-                        ductile_stream stream) {
-    SERVE(ctx, upload, to, size, dvmm_vgpu_upload(gpu, to, from, size, stream));
-}
-
-static int serve_download(void *ctx, void *to, ductile_addr from, uint64_t size,
-                          ductile_stream stream) {
-    SERVE(ctx, download, from, size, dvmm_vgpu_download(gpu, to, from, size, stream));
-}
+SERVE(host_alloc, (void *ctx, uint64_t size, void **out), 0, size,
+      dvmm_vgpu_host_alloc(gpu, size, out))
+SERVE(host_free, (void *ctx, void *memory), word(memory), 0, dvmm_vgpu_host_free(gpu, memory))
+SERVE(host_register, (void *ctx, void *memory, uint64_t size), word(memory), size,
+      dvmm_vgpu_host_register(gpu, memory, size))
+SERVE(host_unregister, (void *ctx, void *memory), word(memory), 0,
+      dvmm_vgpu_host_unregister(gpu, memory))
+SERVE(fill, (void *ctx, ductile_addr addr, uint8_t value, uint64_t size, ductile_stream stream),
+      addr, size, dvmm_vgpu_fill(gpu, addr, value, size, stream))
+SERVE(copy, (void *ctx, ductile_addr to, ductile_addr from, uint64_t size, ductile_stream stream),
+      to, size, dvmm_vgpu_copy(gpu, to, from, size, stream))
+SERVE(upload, (void *ctx, ductile_addr to, const void *from, uint64_t size, ductile_stream stream),
+      to, size, dvmm_vgpu_upload(gpu, to, from, size, stream))
+SERVE(download, (void *ctx, void *to, ductile_addr from, uint64_t size, ductile_stream stream),
+      from, size, dvmm_vgpu_download(gpu, to, from, size, stream))
 
 /* A fault of effect 2 lets the first copy be made, and no more. */
 static uint32_t copies_done(const served_call *c, const dvmm_batch *batch) {
     return c->fault != NULL && c->fault->effect == EFFECT_FIRST ? 1 : batch->n;
 }
 
-static int serve_copy_batch(void *ctx, dvmm_batch *batch, ductile_stream stream) {
-    SERVE(ctx, copy_batch, batch->device[0], batch->bytes,
-          dvmm_vgpu_copy_batch(gpu, batch, copies_done(&served, batch), stream));
-}
-
-static int serve_read_back(void *ctx, void *to, ductile_addr from, uint64_t size,
-                           ductile_stream stream) {
-    SERVE(ctx, read_back, from, size, dvmm_vgpu_read_back(gpu, to, from, size, stream));
-}
+SERVE(copy_batch, (void *ctx, dvmm_batch *batch, ductile_stream stream), batch->device[0],
+      batch->bytes, dvmm_vgpu_copy_batch(gpu, batch, copies_done(&served, batch), stream))
+SERVE(read_back, (void *ctx, void *to, ductile_addr from, uint64_t size, ductile_stream stream),
+      from, size, dvmm_vgpu_read_back(gpu, to, from, size, stream))
 
 /* ---- The seam ------------------------------------------------------------------------------ */
 
@@ -486,7 +378,7 @@ static uint64_t serve_clock_ns(void *ctx) {
 
 static const dvmm_driver_ops virtual_ops = {.close = serve_close,
                                             .clock_ns = serve_clock_ns,
-#define SERVED_BY(name) .name = serve_##name,
+#define SERVED_BY(name, parameters) .name = serve_##name,
                                             DVMM_CALLS(SERVED_BY)
 #undef SERVED_BY
 };

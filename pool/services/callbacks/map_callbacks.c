@@ -81,13 +81,11 @@ ductile_status ductile_add_map_callback(ductile_allocator *a, ductile_map_fn cal
         return DUCTILE_ERR_INVALID_ARGUMENT;
     }
     *id = 0;
-    ductile_status status = callback != NULL ? dpool_may_read(a) : DUCTILE_ERR_INVALID_ARGUMENT;
-    return status == DUCTILE_OK ? dpool_callbacks_add(callbacks_of(a), (dpool_callback_fn)callback,
-                                                      user, priority, id)
-                                : status;
+    DTI_TRY(callback != NULL ? dpool_may_read(a) : DUCTILE_ERR_INVALID_ARGUMENT);
+    return dpool_callbacks_add(callbacks_of(a), (dpool_callback_fn)callback, user, priority, id);
 }
 
 ductile_status ductile_remove_map_callback(ductile_allocator *a, uint64_t id) {
-    ductile_status status = dpool_may_read(a);
-    return status == DUCTILE_OK ? dpool_callbacks_remove(callbacks_of(a), id) : status;
+    DTI_TRY(dpool_may_read(a));
+    return dpool_callbacks_remove(callbacks_of(a), id);
 }

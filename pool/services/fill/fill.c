@@ -8,6 +8,7 @@
 
 #include "segments/granules.h"
 #include "vmm/base/align.h"
+#include "vmm/base/array.h"
 #include "vmm/capture_gate.h"
 #include "vmm/capture_mode.h"
 #include "vmm/host_buffer.h"
@@ -52,11 +53,9 @@ static ductile_status add_map(dpool_service *s, ductile_allocator *a, const dpoo
 static void drop_map(dpool_service *s, ductile_allocator *a, const dpool_region *region) {
     dti_lock_acquire(&a->index_lock);
     dpool_fill_map *map = find_map(fill_of(s), region->seg->range.addr);
-    dpool_fill_map **link = &fill_of(s)->maps;
-    while (*link != map) {
-        link = &(*link)->next;
+    if (map != NULL) {
+        DTI_UNLINK(fill_of(s)->maps, map, next);
     }
-    *link = map != NULL ? map->next : NULL;
     dti_lock_release(&a->index_lock);
     if (map != NULL) {
         dpool_fill_map_free(map);

@@ -25,12 +25,9 @@ static ductile_status check_head(const dpool_wire_head *h) {
 /* Each handle takes one descriptor for as long as the tag is held. */
 static ductile_status open_held(ductile_held_tag *t) {
     const dpool_wire_head *h = &t->head.handles;
-    ductile_status status = check_head(h);
-    if (status == DUCTILE_OK && h->type == DVMM_SHARE_FD) {
-        status = dpool_wire_need_descriptors(h->n_handles);
-    }
-    if (status != DUCTILE_OK) {
-        return status;
+    DTI_TRY(check_head(h));
+    if (h->type == DVMM_SHARE_FD) {
+        DTI_TRY(dpool_wire_need_descriptors(h->n_handles));
     }
     t->bytes = calloc(h->n_handles, sizeof *t->bytes);
     t->shared = calloc(h->n_handles, sizeof *t->shared);
@@ -49,13 +46,10 @@ static ductile_status receive_batch(ductile_held_tag *t, int socket, uint64_t *r
     const dpool_wire_head *h = &t->head.handles;
     dpool_wire_batch batch;
     dvmm_shared shared[DPOOL_WIRE_BATCH];
-    ductile_status status = dpool_wire_receive_batch(socket, h, &batch, shared);
-    if (status != DUCTILE_OK) {
-        return status;
-    }
-    status = batch.count <= h->n_handles - t->n
-                 ? dpool_wire_check_handles(h, batch.handles, batch.count, rest)
-                 : DUCTILE_ERR_BAD_MESSAGE;
+    DTI_TRY(dpool_wire_receive_batch(socket, h, &batch, shared));
+    ductile_status status = batch.count <= h->n_handles - t->n
+                                ? dpool_wire_check_handles(h, batch.handles, batch.count, rest)
+                                : DUCTILE_ERR_BAD_MESSAGE;
     bool is_short = t->n + batch.count == h->n_handles && *rest != 0;
     status = status == DUCTILE_OK && is_short ? DUCTILE_ERR_BAD_MESSAGE : status;
     if (status == DUCTILE_OK) {
@@ -65,21 +59,13 @@ static ductile_status receive_batch(ductile_held_tag *t, int socket, uint64_t *r
             dvmm_shared_drop(&shared[i]);
         }
     }
-    ductile_status answered = dpool_wire_send_ack(socket, status == DUCTILE_OK);
-    return status == DUCTILE_OK ? answered : status;
+    return dpool_wire_answer(socket, status);
 }
 
 static ductile_status receive(ductile_held_tag *t, int socket, uint64_t layout) {
-    ductile_status status = dpool_tag_receive_head(socket, layout, &t->head);
-    if (status != DUCTILE_OK) {
-        return status;
-    }
-    status = open_held(t);
-    ductile_status answered = dpool_wire_send_ack(socket, status == DUCTILE_OK);
-    status = status == DUCTILE_OK ? answered : status;
-    if (status == DUCTILE_OK) {
-        status = dpool_tag_receive_table(socket, &t->head, &t->table);
-    }
+    DTI_TRY(dpool_tag_receive_head(socket, layout, &t->head));
+    DTI_TRY(dpool_wire_answer(socket, open_held(t)));
+    ductile_status status = dpool_tag_receive_table(socket, &t->head, &t->table);
     uint64_t rest = t->head.handles.total_bytes;
     while (status == DUCTILE_OK && t->n < t->head.handles.n_handles) {
         status = receive_batch(t, socket, &rest);
@@ -114,8 +100,8 @@ static ductile_status pass_batch(const ductile_held_tag *t, uint32_t first, int 
         batch.handles[i].bytes = t->bytes[first + i];
         memcpy(batch.handles[i].fabric, shared->fabric, sizeof shared->fabric);
     }
-    ductile_status status = dpool_wire_send_batch(socket, &batch, t->shared + first);
-    return status == DUCTILE_OK ? dpool_wire_receive_ack(socket) : status;
+    DTI_TRY(dpool_wire_send_batch(socket, &batch, t->shared + first));
+    return dpool_wire_receive_ack(socket);
 }
 
 ductile_status ductile_pass_held_tag(const ductile_held_tag *t, int socket) {

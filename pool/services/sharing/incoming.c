@@ -2,22 +2,29 @@
 /* Everything that arrives is checked before it is used. */
 #include "pool/services/sharing/incoming.h"
 
+#include "pool/base/callback_list.h"
+#include "pool/base/guards.h"
+#include "pool/base/stream_id.h"
+
 #include "vmm/base/align.h"
 #include "vmm/export.h"
 
+ductile_status dpool_may_import(const ductile_allocator *a, ductile_stream stream) {
+    if (a == NULL || dpool_thread_of(stream) != 0) {
+        return DUCTILE_ERR_INVALID_ARGUMENT;
+    }
+    return dpool_is_inside_callback(DPOOL_CALLBACK_MAP) ? DUCTILE_ERR_BUSY : dpool_may_change(a);
+}
+
 static ductile_status reserve(dpool_incoming *r) {
     ductile_allocator *a = r->a;
-    ductile_status status =
-        dpool_wire_check_head(&r->head, dvmm_get_caps(a->driver)->granule_bytes);
-    if (status != DUCTILE_OK) {
-        return status;
-    }
+    DTI_TRY(dpool_wire_check_head(&r->head, dvmm_get_caps(a->driver)->granule_bytes));
     r->rest_bytes = r->head.total_bytes;
     r->rest = r->head.n_handles;
     dvmm_capture_mode mode = dpool_grow_lock(a);
     (void)dpool_imports_poll(a);
-    status = dseg_foreign_open(&a->store, r->head.total_bytes, a->options.address_budget_bytes,
-                               r->access, &r->in);
+    ductile_status status = dseg_foreign_open(&a->store, r->head.total_bytes,
+                                              a->options.address_budget_bytes, r->access, &r->in);
     dpool_grow_unlock(a, mode);
     return status;
 }
@@ -86,26 +93,18 @@ ductile_status dpool_incoming_open(dpool_incoming *r) {
 static ductile_status receive_next(dpool_incoming *r, int socket) {
     dpool_wire_batch batch;
     dvmm_shared shared[DPOOL_WIRE_BATCH];
-    ductile_status status = dpool_wire_receive_batch(socket, &r->head, &batch, shared);
-    if (status != DUCTILE_OK) {
-        return status;
-    }
-    status = take_handles(r, batch.handles, shared, batch.count);
+    DTI_TRY(dpool_wire_receive_batch(socket, &r->head, &batch, shared));
+    ductile_status status = take_handles(r, batch.handles, shared, batch.count);
     if (status == DUCTILE_OK && r->rest == 0) {
         status = finish_mapping(r);
     }
-    if (status != DUCTILE_OK || r->rest > 0) {
-        ductile_status answered = dpool_wire_send_ack(socket, status == DUCTILE_OK);
-        return status == DUCTILE_OK ? answered : status;
-    }
-    (void)dpool_wire_send_ack(socket, true); /* whether it arrives does not matter here */
-    return DUCTILE_OK;
+    ductile_status answered = dpool_wire_answer(socket, status);
+    return r->rest > 0 ? answered : status; /* whether the last one arrives does not matter here */
 }
 
 ductile_status dpool_incoming_receive(dpool_incoming *r, int socket) {
-    ductile_status status = DUCTILE_OK;
-    while (status == DUCTILE_OK && r->rest > 0) {
-        status = receive_next(r, socket);
+    while (r->rest > 0) {
+        DTI_TRY(receive_next(r, socket));
     }
-    return status;
+    return DUCTILE_OK;
 }

@@ -18,6 +18,10 @@ typedef struct dpool_incoming {
     uint32_t rest;
 } dpool_incoming;
 
+/* DUCTILE_OK when memory for the stream may be received; else why not. ERR_BUSY in a map callback:
+ * an import is announced, too. */
+ductile_status dpool_may_import(const ductile_allocator *a, ductile_stream stream);
+
 /* Checks the head, reserves the range and sees that there are descriptors. No lock held, as in the
  * others. */
 ductile_status dpool_incoming_open(dpool_incoming *r);

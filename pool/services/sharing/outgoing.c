@@ -3,6 +3,7 @@
  * they are. */
 #include "pool/services/sharing/outgoing.h"
 
+#include "pool/base/guards.h"
 #include "pool/base/log.h"
 
 #include "vmm/base/align.h"
@@ -14,12 +15,9 @@
 /* ---- What is sent -------------------------------------------------------------------------- */
 
 ductile_status dpool_may_export(const ductile_allocator *a) {
-    if (a == NULL) {
-        return DUCTILE_ERR_INVALID_ARGUMENT;
-    }
-    ductile_status status = dvmm_usable(a->driver);
-    bool is_shareable = status != DUCTILE_OK || a->store.props.handle_types != DVMM_SHARE_NONE;
-    return is_shareable ? status : DUCTILE_ERR_UNSUPPORTED;
+    DTI_TRY(dpool_may_change(a));
+    bool is_shareable = a->store.props.handle_types != DVMM_SHARE_NONE;
+    return is_shareable ? DUCTILE_OK : DUCTILE_ERR_UNSUPPORTED;
 }
 
 static uint32_t count_handles(const dpool_outgoing_span *s) {

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Imports blocks from other processes. */
-#include "pool/base/callback_list.h"
 #include "pool/base/stream_id.h"
 #include "pool/services/sharing/incoming.h"
 
@@ -14,13 +13,7 @@ static ductile_status check_arguments(ductile_allocator *a, ductile_stream strea
     if (size != NULL) {
         *size = 0;
     }
-    if (a == NULL || address == NULL || dpool_thread_of(stream) != 0) {
-        return DUCTILE_ERR_INVALID_ARGUMENT;
-    }
-    if (dpool_is_inside_callback(DPOOL_CALLBACK_MAP)) {
-        return DUCTILE_ERR_BUSY; /* an import is announced, too */
-    }
-    return dvmm_usable(a->driver);
+    return address != NULL ? dpool_may_import(a, stream) : DUCTILE_ERR_INVALID_ARGUMENT;
 }
 
 static ductile_status finish(dpool_incoming *r, ductile_status status, ductile_addr *address,
@@ -39,28 +32,17 @@ static ductile_status finish(dpool_incoming *r, ductile_status status, ductile_a
 
 /* ---- Over a socket ------------------------------------------------------------------------- */
 
-static ductile_status receive_start(dpool_incoming *r, int socket) {
-    ductile_status status = dpool_wire_receive_head(socket, &r->head);
-    if (status != DUCTILE_OK) {
-        return status;
-    }
-    status = dpool_incoming_open(r);
-    ductile_status answered = dpool_wire_send_ack(socket, status == DUCTILE_OK);
-    return status == DUCTILE_OK ? answered : status;
+static ductile_status receive(dpool_incoming *r, int socket) {
+    DTI_TRY(dpool_wire_receive_head(socket, &r->head));
+    DTI_TRY(dpool_wire_answer(socket, dpool_incoming_open(r)));
+    return dpool_incoming_receive(r, socket);
 }
 
 ductile_status ductile_import(ductile_allocator *a, int socket, ductile_stream stream,
                               ductile_addr *address, uint64_t *size) {
-    ductile_status status = check_arguments(a, stream, address, size);
-    if (status != DUCTILE_OK) {
-        return status;
-    }
+    DTI_TRY(check_arguments(a, stream, address, size));
     dpool_incoming r = {.a = a, .stream = dpool_canonical_stream(stream), .access = DVMM_ACCESS_RW};
-    status = receive_start(&r, socket);
-    if (status == DUCTILE_OK) {
-        status = dpool_incoming_receive(&r, socket);
-    }
-    return finish(&r, status, address, size);
+    return finish(&r, receive(&r, socket), address, size);
 }
 
 /* ---- Closing ------------------------------------------------------------------------------- */

@@ -41,14 +41,10 @@ static void cancel_export(ductile_allocator *a, const export_record *r) {
 }
 
 static ductile_status send_record(ductile_allocator *a, const dpool_outgoing *out, int socket) {
-    ductile_status status = dpool_outgoing_need_descriptors(a, out);
-    if (status == DUCTILE_OK) {
-        status = dpool_wire_send_head(socket, &out->head);
-    }
-    if (status == DUCTILE_OK) {
-        status = dpool_wire_receive_ack(socket);
-    }
-    return status == DUCTILE_OK ? dpool_outgoing_send(a, out, socket) : status;
+    DTI_TRY(dpool_outgoing_need_descriptors(a, out));
+    DTI_TRY(dpool_wire_send_head(socket, &out->head));
+    DTI_TRY(dpool_wire_receive_ack(socket));
+    return dpool_outgoing_send(a, out, socket);
 }
 
 ductile_status ductile_export(ductile_allocator *a, ductile_addr address, int socket) {

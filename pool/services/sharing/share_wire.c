@@ -298,10 +298,7 @@ static bool is_batch(const dpool_wire_head *head, const dpool_wire_batch *batch,
 ductile_status dpool_wire_receive_batch(int socket, const dpool_wire_head *head,
                                         dpool_wire_batch *batch, dvmm_shared *shared) {
     catch c;
-    ductile_status status = receive_all(socket, batch, sizeof *batch, &c);
-    if (status != DUCTILE_OK) {
-        return status;
-    }
+    DTI_TRY(receive_all(socket, batch, sizeof *batch, &c));
     if (!is_batch(head, batch, &c)) {
         close_catch(&c);
         return DUCTILE_ERR_BAD_MESSAGE;
@@ -317,6 +314,10 @@ ductile_status dpool_wire_receive_batch(int socket, const dpool_wire_head *head,
 ductile_status dpool_wire_send_ack(int socket, bool is_fine) {
     const dpool_wire_ack word = {MAGIC, is_fine ? ANSWER_FINE : ANSWER_NO};
     return send_all(socket, &word, sizeof word, NULL, 0);
+}
+
+ductile_status dpool_wire_answer(int socket, ductile_status status) {
+    return dti_first_error(status, dpool_wire_send_ack(socket, status == DUCTILE_OK));
 }
 
 void dpool_wire_refuse_layout(int socket) {

@@ -72,6 +72,9 @@ ductile_status dpool_wire_receive_batch(int socket, const dpool_wire_head *head,
 
 /* The answer to a word. */
 ductile_status dpool_wire_send_ack(int socket, bool is_fine);
+
+/* Answers whether all is well, and returns why not, here or on the way. */
+ductile_status dpool_wire_answer(int socket, ductile_status status);
 ductile_status dpool_wire_receive_ack(int socket);
 
 /* The answer to a layout that is not the expected one: ERR_LAYOUT for the one that receives it. */

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Imports whole tags from other processes. */
-#include "pool/base/callback_list.h"
 #include "pool/base/stream_id.h"
 #include "pool/services/sharing/incoming.h"
 #include "pool/services/sharing/tag_wire.h"
@@ -25,13 +24,7 @@ static ductile_status check_arguments(const ductile_allocator *a, ductile_stream
         *out = NULL;
     }
     bool is_access = access == DUCTILE_IMPORT_READ || access == DUCTILE_IMPORT_READ_WRITE;
-    if (a == NULL || out == NULL || !is_access || dpool_thread_of(stream) != 0) {
-        return DUCTILE_ERR_INVALID_ARGUMENT;
-    }
-    if (dpool_is_inside_callback(DPOOL_CALLBACK_MAP)) {
-        return DUCTILE_ERR_BUSY; /* an import is announced */
-    }
-    return dvmm_usable(a->driver);
+    return out != NULL && is_access ? dpool_may_import(a, stream) : DUCTILE_ERR_INVALID_ARGUMENT;
 }
 
 /* ---- What the caller sees ------------------------------------------------------------------ */
@@ -85,37 +78,24 @@ static void free_imported(imported *t) {
 static ductile_status receive_start(dpool_incoming *r, int socket, uint64_t layout,
                                     ductile_import_access access, imported **out) {
     dpool_tag_head head;
-    ductile_status status = dpool_tag_receive_head(socket, layout, &head);
-    if (status != DUCTILE_OK) {
-        return status;
-    }
+    DTI_TRY(dpool_tag_receive_head(socket, layout, &head));
     r->head = head.handles;
-    status = dpool_incoming_open(r);
-    ductile_status answered = dpool_wire_send_ack(socket, status == DUCTILE_OK);
-    status = status == DUCTILE_OK ? answered : status;
+    DTI_TRY(dpool_wire_answer(socket, dpool_incoming_open(r)));
     dpool_tag_table table = {.bytes = NULL};
-    if (status == DUCTILE_OK) {
-        status = dpool_tag_receive_table(socket, &head, &table);
-    }
-    if (status == DUCTILE_OK) {
-        *out = describe(&head, &table, access);
-        status = *out != NULL ? DUCTILE_OK : DUCTILE_ERR_OUT_OF_HOST_MEMORY;
-    }
+    DTI_TRY(dpool_tag_receive_table(socket, &head, &table));
+    *out = describe(&head, &table, access);
     dpool_tag_table_free(&table);
-    return status;
+    return *out != NULL ? DUCTILE_OK : DUCTILE_ERR_OUT_OF_HOST_MEMORY;
 }
 
 ductile_status ductile_import_tag(ductile_allocator *a, int socket, ductile_stream stream,
                                   ductile_import_access access, uint64_t layout,
                                   ductile_imported_tag **out) {
-    ductile_status status = check_arguments(a, stream, access, out);
-    if (status != DUCTILE_OK) {
-        return status;
-    }
+    DTI_TRY(check_arguments(a, stream, access, out));
     dpool_incoming r = {
         .a = a, .stream = dpool_canonical_stream(stream), .access = (dvmm_access)access};
     imported *t = NULL;
-    status = receive_start(&r, socket, layout, access, &t);
+    ductile_status status = receive_start(&r, socket, layout, access, &t);
     if (status == DUCTILE_OK) {
         status = dpool_incoming_receive(&r, socket);
     }

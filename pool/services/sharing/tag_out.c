@@ -6,6 +6,8 @@
 #include "pool/services/sharing/tag_wire.h"
 #include "pool/sharing/pin.h"
 
+#include "vmm/base/array.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -160,23 +162,11 @@ static void place_blocks(tag_request *r) {
 
 /* The block that holds the span; record->n when none does. */
 static uint64_t find_block(const tag_request *r, ductile_addr addr, uint64_t size) {
-    uint64_t low = 0;
-    uint64_t high = r->record->n;
-    while (low < high) {
-        uint64_t middle = low + (high - low) / 2;
-        if (r->blocks[middle].addr <= addr) {
-            low = middle + 1;
-        } else {
-            high = middle;
-        }
-    }
-    if (low == 0) {
-        return r->record->n;
-    }
-    const dpool_pinned *b = &r->blocks[low - 1];
-    uint64_t inside = addr - b->addr;
-    bool holds = size != 0 && size <= b->size && inside <= b->size - size;
-    return holds ? low - 1 : r->record->n;
+    uint64_t at = 0;
+    DTI_FIRST(at, r->record->n, r->blocks[at].addr > addr);
+    const dpool_pinned *b = at > 0 ? &r->blocks[at - 1] : NULL;
+    bool holds = b != NULL && size != 0 && size <= b->size && addr - b->addr <= b->size - size;
+    return holds ? at - 1 : r->record->n;
 }
 
 static ductile_status place_names(tag_request *r) {
@@ -252,11 +242,9 @@ static ductile_status prepare(tag_request *r) {
 }
 
 static ductile_status send(const tag_request *r, int socket) {
-    ductile_status status = dpool_outgoing_need_descriptors(r->a, &r->out);
-    if (status == DUCTILE_OK) {
-        status = dpool_tag_send(socket, &r->head, &r->table);
-    }
-    return status == DUCTILE_OK ? dpool_outgoing_send(r->a, &r->out, socket) : status;
+    DTI_TRY(dpool_outgoing_need_descriptors(r->a, &r->out));
+    DTI_TRY(dpool_tag_send(socket, &r->head, &r->table));
+    return dpool_outgoing_send(r->a, &r->out, socket);
 }
 
 /* The allocator keeps the record of what was sent. */
@@ -316,10 +304,7 @@ ductile_status ductile_export_tag(ductile_allocator *a, const char *tag,
         *layout = 0;
     }
     bool is_good = id != NULL && tag != NULL && tag[0] != '\0' && are_names(names, n_names);
-    ductile_status status = is_good ? dpool_may_export(a) : DUCTILE_ERR_INVALID_ARGUMENT;
-    if (status != DUCTILE_OK) {
-        return status;
-    }
+    DTI_TRY(is_good ? dpool_may_export(a) : DUCTILE_ERR_INVALID_ARGUMENT);
     tag_request r = {.a = a, .tag = tag, .names = names, .n_names = n_names};
     return export_request(&r, socket, id, layout);
 }
@@ -338,10 +323,7 @@ static dpool_tag_export *unlink_export(ductile_allocator *a, uint64_t id) {
 }
 
 ductile_status ductile_unexport_tag(ductile_allocator *a, uint64_t id) {
-    ductile_status status = dpool_may_let_go(a);
-    if (status != DUCTILE_OK) {
-        return status;
-    }
+    DTI_TRY(dpool_may_let_go(a));
     dti_lock_acquire(&a->grow_lock);
     dpool_tag_export *record = unlink_export(a, id);
     if (record != NULL) {

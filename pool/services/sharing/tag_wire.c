@@ -129,14 +129,10 @@ static ductile_status receive_table(int socket, const dpool_tag_table *table) {
 
 ductile_status dpool_tag_send(int socket, const dpool_tag_head *head,
                               const dpool_tag_table *table) {
-    ductile_status status = dpool_wire_send_bytes(socket, head, sizeof *head);
-    if (status == DUCTILE_OK) {
-        status = dpool_wire_receive_ack(socket);
-    }
-    if (status == DUCTILE_OK) {
-        status = send_table(socket, table);
-    }
-    return status == DUCTILE_OK ? dpool_wire_receive_ack(socket) : status;
+    DTI_TRY(dpool_wire_send_bytes(socket, head, sizeof *head));
+    DTI_TRY(dpool_wire_receive_ack(socket));
+    DTI_TRY(send_table(socket, table));
+    return dpool_wire_receive_ack(socket);
 }
 
 ductile_status dpool_tag_receive_head(int socket, uint64_t layout, dpool_tag_head *head) {
@@ -162,13 +158,9 @@ ductile_status dpool_tag_receive_table(int socket, const dpool_tag_head *head,
     if (status == DUCTILE_OK && !is_whole) {
         status = DUCTILE_ERR_BAD_MESSAGE;
     }
+    status = dpool_wire_answer(socket, status);
     if (status != DUCTILE_OK) {
         dpool_tag_table_free(out);
-    }
-    ductile_status answered = dpool_wire_send_ack(socket, status == DUCTILE_OK);
-    if (status == DUCTILE_OK && answered != DUCTILE_OK) {
-        dpool_tag_table_free(out);
-        status = answered;
     }
     return status;
 }

@@ -169,10 +169,7 @@ static void describe_best_locked(const ductile_allocator *a, const run *best, du
 static ductile_status make_plan_locked(ductile_allocator *a, ductile_stream stream, plan *p,
                                        ductile_addr *chosen, ductile_eviction *found) {
     DTI_ASSERT_HELD(&a->index_lock);
-    ductile_status status = check_live_locked(a, p, found);
-    if (status != DUCTILE_OK) {
-        return status;
-    }
+    DTI_TRY(check_live_locked(a, p, found));
     const dpool_arena *arena = dpool_arena_find_locked(a, a->default_pool, stream);
     for (const dpool_region *r = arena != NULL ? arena->regions : NULL; r != NULL; r = r->next) {
         if (!r->is_dedicated) {

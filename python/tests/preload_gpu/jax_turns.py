@@ -37,8 +37,7 @@ def play(workers: dict[str, turns.Worker], rounds: int) -> dict[str, list[float]
     heard = {way: worker.hear(end)["losses"] for way, worker in workers.items()}
     for turn in range(rounds):
         assert len(set(map(tuple, heard.values()))) == 1, f"turn {turn}: losses differ"
-        names = list(workers)
-        for way in names[turn % len(names) :] + names[: turn % len(names)]:
+        for way in turns.rotated(list(workers), turn):
             workers[way].send("on")
             answer = workers[way].hear(end)
             heard[way] = answer["losses"]

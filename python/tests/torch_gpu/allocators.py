@@ -32,9 +32,17 @@ def environment(allocator: str) -> dict[str, str]:
     return ductile_gpu.torch.child_environment("full", found) | {"DUCTILE_TORCH_QUIET": "1"}
 
 
-def training_environment(allocator: str) -> dict[str, str]:
-    """The same for a training: it fetches nothing, and libraries say only what went wrong."""
-    return environment(allocator) | {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_VERBOSITY": "error"}
+def training_environment(way: str) -> dict[str, str]:
+    """The same for a training: it fetches nothing, and libraries say only what went wrong. A way is
+    an allocator, with options as in ductile+sizes:tight."""
+    allocator, *options = way.split("+")
+    found = environment(allocator) | {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_VERBOSITY": "error"}
+    return found | ({"DUCTILE_CONF": ",".join(options)} if options else {})
+
+
+def on_one_gpu(way: str) -> dict[str, str]:
+    """The same where a training would take all GPUs."""
+    return {"CUDA_VISIBLE_DEVICES": "0", **training_environment(way)}
 
 
 _running: set[subprocess.Popen[str]] = set()

@@ -27,7 +27,7 @@ from __future__ import annotations
 import random
 import sys
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 Event = tuple[Any, ...]
 MIB = 1 << 20
@@ -143,32 +143,24 @@ def libraries() -> Iterator[Event]:
         yield take(block, 2560)
 
 
-PROGRAMS: dict[str, Callable[[], Iterator[Event]]] = {
-    "requests": requests,
-    "shapes": shapes,
-    "random": at_random,
-    "batches": batches,
-    "outputs": outputs,
-    "pool": pool,
-    "libraries": libraries,
-    "walk": walk,
-    "streams": streams,
-}
-NO_TRACE = ("pool", "libraries")
+class Program(NamedTuple):
+    events: Callable[[], Iterator[Event]]
+    cap: int
+    """MiB: between what Ductile and what PyTorch's expandable segments need, by replays of the
+    trace on the virtual GPU (`--min-capacity`); of walk and streams, a little above what both
+    need. 0: the whole device, because no cap of PyTorch's holds CuPy."""
 
-# MiB. Between what Ductile needs and what PyTorch's expandable segments need, by replays of the
-# traces on the virtual GPU (`--min-capacity`); of walk and streams, a little above what both need.
-# 0: the whole device, because no cap of PyTorch's holds CuPy.
-CAPS = {
-    "requests": 5700,
-    "shapes": 8900,
-    "random": 8300,
-    "batches": 4290,
-    "outputs": 4440,
-    "pool": 6000,
-    "libraries": 0,
-    "walk": 8050,
-    "streams": 4000,
+
+PROGRAMS = {
+    "requests": Program(requests, 5700),
+    "shapes": Program(shapes, 8900),
+    "random": Program(at_random, 8300),
+    "batches": Program(batches, 4290),
+    "outputs": Program(outputs, 4440),
+    "pool": Program(pool, 6000),
+    "libraries": Program(libraries, 0),
+    "walk": Program(walk, 8050),
+    "streams": Program(streams, 4000),
 }
 
 
@@ -176,7 +168,7 @@ def live_peak(name: str) -> int:
     """The most bytes that a program has in use at once."""
     sizes: dict[object, int] = {}
     most = live = 0
-    for event in PROGRAMS[name]():
+    for event in PROGRAMS[name].events():
         if event[0] == "take":
             sizes[event[1]] = event[2]
             live += event[2]
@@ -190,7 +182,7 @@ def trace(name: str) -> str:
     """A program as a trace that `ductile-bench replay` reads."""
     numbers: dict[object, int] = {}
     lines = ["# version 2"]
-    for event in PROGRAMS[name]():
+    for event in PROGRAMS[name].events():
         if event[0] == "take":
             numbers[event[1]] = len(numbers)
             lines.append(f"a {numbers[event[1]]} {event[2]} {event[3]}")
@@ -226,24 +218,16 @@ class Player:
         with torch.cuda.stream(self.streams[int(str(place))]):
             return torch.ones(n_bytes, dtype=torch.uint8, device=self.device)
 
-    def share_with_cupy(self) -> None:
-        if self.torch.cuda.get_allocator_backend() == "ductile":
+    def play(self, name: str) -> dict[str, Any]:
+        """Whether it was refused memory, after how many of its events, and what was live then."""
+        uses_cupy = name == "libraries" and self.on_gpu
+        if uses_cupy and self.torch.cuda.get_allocator_backend() == "ductile":
             import ductile_gpu.cupy
 
             ductile_gpu.cupy.enable()
-
-    def empty_cupy(self) -> None:
-        import cupy
-
-        cupy.get_default_memory_pool().free_all_blocks()
-
-    def play(self, name: str) -> dict[str, Any]:
-        """Whether it was refused memory, after how many of its events, and what was live then."""
-        if name == "libraries" and self.on_gpu:
-            self.share_with_cupy()
         live: dict[object, tuple[int, Any]] = {}
         refused, events = False, 0
-        for event in PROGRAMS[name]():
+        for event in PROGRAMS[name].events():
             events += 1
             if event[0] == "give":
                 del live[event[1]]
@@ -253,15 +237,13 @@ class Player:
             except self.torch.OutOfMemoryError:
                 refused = True
                 break
-        found = {
-            "refused": refused,
-            "events": events,
-            "live": sum(size for size, _ in live.values()),
-        }
+        left = sum(size for size, _ in live.values())
         live.clear()
-        if name == "libraries" and self.on_gpu:
-            self.empty_cupy()
-        return found
+        if uses_cupy:
+            import cupy
+
+            cupy.get_default_memory_pool().free_all_blocks()
+        return {"refused": refused, "events": events, "live": left}
 
 
 if __name__ == "__main__":

@@ -44,9 +44,9 @@ def _try_one(command: Sequence[str], name: str, seconds: float) -> dict[str, Any
     return {"case": name, "ok": status == 0, "status": status, "seconds": took, "said": output}
 
 
-def run_all(script: str, cases: Sequence[Case], given: argparse.Namespace, *flags: str) -> int:
+def run_all(script: str, cases: Sequence[Case], given: argparse.Namespace) -> int:
     """Prints a line per case, in their order, and how many passed. 1: one did not."""
-    command = [sys.executable, "-X", "faulthandler", script, *flags]
+    command = [sys.executable, "-X", "faulthandler", script]
     failed = 0
     with ThreadPoolExecutor(given.workers) as pool:
         names = [case.__name__ for case in cases]
@@ -63,9 +63,9 @@ def run_all(script: str, cases: Sequence[Case], given: argparse.Namespace, *flag
     return 1 if failed else 0
 
 
-def main(script: str, cases: Sequence[Case], given: argparse.Namespace, *flags: str) -> int:
+def main(script: str, cases: Sequence[Case], given: argparse.Namespace) -> int:
     if not given.only:
-        return run_all(script, cases, given, *flags)
+        return run_all(script, cases, given)
     named = {case.__name__: case for case in cases}
     if given.only not in named:
         raise SystemExit(f"no case is called {given.only}: there are {', '.join(named)}")

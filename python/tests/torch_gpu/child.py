@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import faulthandler
 import gc
+import json
 import os
 import sys
-from typing import Any, TextIO
+import time
+from typing import Any, Callable, TextIO
 
 # Of peak_memory, what only ever rises: PyTorch's retries, and what Ductile counts in their place.
 COUNTS = ("retries", "pressure_waits", "pressure_returns")
@@ -24,6 +26,49 @@ def open_channel() -> TextIO:
     channel = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     return channel
+
+
+def serve(server: Any, channel: TextIO) -> None:
+    """Answers each line of standard input, {"do": WORD, ...}, with what the server's WORD gives."""
+    for line in sys.stdin:
+        told = json.loads(line)
+        print(json.dumps(getattr(server, told.pop("do"))(**told)), file=channel, flush=True)
+
+
+def synchronized(device: str) -> float:
+    """The time in seconds, when the device has nothing left to do."""
+    import torch
+
+    if device == "cuda":
+        torch.cuda.synchronize()
+    return time.perf_counter()
+
+
+def be_deterministic(*attentions: str) -> None:
+    """Without these ways to compute attention, whose backward passes add in any order."""
+    import torch
+
+    torch.use_deterministic_algorithms(True)
+    torch.utils.deterministic.fill_uninitialized_memory = False  # no training wants that
+    torch.backends.cudnn.benchmark = False
+    for name in attentions:
+        getattr(torch.backends.cuda, f"enable_{name}_sdp")(False)
+
+
+def captured(work: Callable[[], Any], warm: int = 3, **named: Any) -> tuple[Any, Any]:
+    """A graph of some work, which has been done a few times before, and what it gives."""
+    import torch
+
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(warm):
+            work()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, **named):
+        out = work()
+    return graph, out
 
 
 def set_cap(n_bytes: float) -> None:

@@ -2,9 +2,9 @@
 """Trains under PyTorch's allocator and under Ductile, in turns within one run.
 
 One process per allocator; they take turns on the GPU, so that all see the same machine, and each
-trains one model in one go: GPT-2 and a LoRA fine-tune under transformers' Trainer, ResNet-50 in a
-loop. For each it prints whether the losses are native's to the bit, the time of a step with its
-spread over the rounds, and the peaks of memory held and used.
+trains one model of plain_models.py in one go: GPT-2, a LoRA fine-tune of a Llama, ResNet-50. For
+each it prints whether the losses are native's to the bit, the time of a step with its spread over
+the rounds, and the peaks of memory held and used.
 
 Ends with status 1 when a model could not be compared or Ductile misses what it is held to: equal
 losses, no more than 4 % held above what is used, a step that takes no longer than native's by
@@ -15,109 +15,16 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import statistics
 import sys
 import time
 from typing import Any
 
 import allocators
-import child
 import turns
 
 MOST_OVERHEAD = 0.04  # with room to spare handles are large
-
-
-# ---- One allocator -----------------------------------------------------------------------------
-
-
-class Turns:
-    """Between steps: waits until it is this process's turn, and says what the turn has brought."""
-
-    def __init__(self, channel: Any, device: str) -> None:
-        self.channel, self.device = channel, device
-        self.left = 0
-        self.losses: list[Any] = []
-        self.times: list[float] = []
-        self.last = 0.0
-
-    def _synchronized(self) -> float:
-        import torch
-
-        if self.device == "cuda":
-            torch.cuda.synchronize()
-        return time.perf_counter()
-
-    def before_step(self) -> None:
-        if self.left == 0:
-            line = sys.stdin.readline()
-            if not line:
-                sys.exit(0)
-            self.left = int(line)
-            self.last = self._synchronized()
-
-    def after_step(self, loss: Any) -> None:
-        now = self._synchronized()
-        self.times.append(now - self.last)
-        self.last = now
-        self.losses.append(loss)
-        self.left -= 1
-        if self.left == 0:
-            self._answer()
-
-    def _answer(self) -> None:
-        import torch
-
-        on_gpu = self.device == "cuda"
-        answer = {
-            "losses": [loss.float().item().hex() for loss in self.losses],
-            "times": self.times,
-            "allocated_peak": torch.cuda.max_memory_allocated() if on_gpu else 0,
-            "reserved_peak": torch.cuda.max_memory_reserved() if on_gpu else 0,
-            "backend": torch.cuda.get_allocator_backend() if on_gpu else "cpu",
-        }
-        self.losses, self.times = [], []
-        print(json.dumps(answer), file=self.channel, flush=True)
-
-
-def serve(model: str, steps: int, device: str, tiny: bool) -> None:
-    """Trains as many steps as each line of standard input says, and answers with one line."""
-    channel = child.open_channel()
-    import models
-    import torch
-
-    models.preload(model)
-    if not sys.stdin.readline():  # until here nothing of the GPU is used
-        return
-    torch.use_deterministic_algorithms(True)
-    torch.utils.deterministic.fill_uninitialized_memory = False  # no training does that
-    torch.backends.cuda.enable_cudnn_sdp(False)  # its backward pass is not deterministic
-    torch.backends.cudnn.benchmark = False
-    shapes = models.draw(models.TINY if tiny else models.RANGES[model], steps, seed=0)
-    training = models.make(model, shapes, device=device, tiny=tiny)
-    own = Turns(channel, device)
-    training.train(own.before_step, own.after_step)
-
-
-class Worker(turns.Worker):
-    """A process that trains under one allocator. It imports at once, and builds at `begin`."""
-
-    def __init__(self, allocator: str, model: str, steps: int, flags: list[str]) -> None:
-        self.allocator = allocator
-        where = allocators.training_environment(allocator)
-        where["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
-        where.setdefault("CUDA_VISIBLE_DEVICES", "0")  # the Trainer would take all of them
-        command = [__file__, "--serve", model, "--total", str(steps), *flags]
-        super().__init__(allocator, command, where)
-
-    def begin(self) -> None:
-        self.send("begin")
-
-    def take(self, steps: int, deadline: float) -> dict[str, Any]:
-        self.send(str(steps))
-        return self.hear(deadline)
-
-
-# ---- All of them -------------------------------------------------------------------------------
 
 
 def judge(row: dict[str, Any]) -> list[str]:
@@ -132,39 +39,42 @@ def judge(row: dict[str, Any]) -> list[str]:
     return missed
 
 
-def collect(
-    model: str, workers: list[Worker], rounds: int, steps: int, deadline: float
-) -> list[dict[str, Any]]:
+def play(
+    model: str, workers: dict[str, turns.Worker], given: argparse.Namespace
+) -> dict[str, list[dict[str, Any]]]:
+    """Each allocator's answers, round by round. Raises turns.Failed."""
+    deadline = time.monotonic() + given.seconds
+    for worker in workers.values():
+        worker.send(json.dumps({"do": "begin", "program": model, "cap": 0, "exact": True}))
+    for worker in workers.values():
+        worker.hear(deadline)
+    answers: dict[str, list[dict[str, Any]]] = {allocator: [] for allocator in workers}
+    for turn in range(given.rounds + 1):
+        told = {"do": "train", "first": turn * given.steps, "count": given.steps}
+        for allocator in turns.rotated(list(workers), turn):
+            workers[allocator].send(json.dumps(told))
+            answers[allocator].append(workers[allocator].hear(deadline))
+    return answers
+
+
+def rows_of(model: str, answers: dict[str, list[dict[str, Any]]]) -> list[dict[str, Any]]:
     """One row per allocator. The first round is for warming up; its times do not count."""
-    answers: dict[str, list[dict[str, Any]]] = {w.allocator: [] for w in workers}
-    for worker in workers:
-        worker.begin()
-    for turn in range(rounds + 1):
-        at = turn % len(workers)
-        for worker in workers[at:] + workers[:at]:
-            answers[worker.allocator].append(worker.take(steps, deadline))
     losses = {a: [x for r in answers[a] for x in r["losses"]] for a in answers}
     means = {a: [1e3 * statistics.fmean(r["times"]) for r in answers[a][1:]] for a in answers}
     rows = []
     for allocator, of_rounds in means.items():
-        last = answers[allocator][-1]
+        last, own = answers[allocator][-1], losses[allocator]
         ratio, noise = turns.paired(of_rounds, means["native"])
         row = {
-            "model": model,
-            "allocator": allocator,
-            "backend": last["backend"],
-            "steps": len(losses[allocator]),
-            "losses_equal_to_native": losses[allocator] == losses["native"],
-            "first_loss": float.fromhex(losses[allocator][0]),
-            "last_loss": float.fromhex(losses[allocator][-1]),
+            "model": model, "allocator": allocator, "backend": last["backend"],
+            "steps": len(own), "losses_equal_to_native": own == losses["native"],
+            "first_loss": float.fromhex(own[0]), "last_loss": float.fromhex(own[-1]),
             "step_ms": statistics.fmean(of_rounds),
             "step_ms_spread": statistics.stdev(of_rounds) if len(of_rounds) > 1 else 0.0,
-            "time_of_native": ratio,
-            "time_of_native_noise": noise,
-            "allocated_peak": last["allocated_peak"],
-            "reserved_peak": last["reserved_peak"],
-            "overhead": last["reserved_peak"] / max(last["allocated_peak"], 1) - 1,
-        }
+            "time_of_native": ratio, "time_of_native_noise": noise,
+            "allocated_peak": last["used"], "reserved_peak": last["held"],
+            "overhead": last["held"] / max(last["used"], 1) - 1,
+        }  # fmt: skip
         if allocator == "ductile":
             row["missed"] = judge(row)
         rows.append(row)
@@ -181,19 +91,16 @@ def text_of(row: dict[str, Any]) -> str:
     )
 
 
-def compare(model: str, workers: list[Worker], given: argparse.Namespace) -> bool:
+def compare(model: str, workers: dict[str, turns.Worker], given: argparse.Namespace) -> bool:
     """Prints a model's rows. Is everything as it has to be?"""
-    deadline = time.monotonic() + given.seconds
     try:
-        rows = collect(model, workers, given.rounds, given.steps, deadline)
+        rows = rows_of(model, play(model, workers, given))
     except turns.Failed as error:
-        if given.json:
-            print(json.dumps({"model": model, "failed": str(error)}), flush=True)
-        else:
-            print(f"{model:7}FAILED: {error}", flush=True)
+        row = {"model": model, "failed": str(error)}
+        print(json.dumps(row) if given.json else f"{model:7}FAILED: {error}", flush=True)
         return False
     finally:
-        for worker in workers:
+        for worker in workers.values():
             worker.close()
     for row in rows:
         print(json.dumps(row) if given.json else text_of(row), flush=True)
@@ -203,40 +110,18 @@ def compare(model: str, workers: list[Worker], given: argparse.Namespace) -> boo
     return not missed
 
 
-def parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--model", default="gpt2,resnet,lora", help="which, separated by commas")
+def main() -> int:
+    parser = turns.parser(__doc__, "gpt2,resnet,lora", seconds=180)
     parser.add_argument("--rounds", type=int, default=8, help="turns that count; one more warms up")
     parser.add_argument("--steps", type=int, default=16, help="steps of a turn")
-    parser.add_argument("--seconds", type=float, default=180, help="limit for each model")
-    parser.add_argument("--json", action="store_true", help="one JSON object a line")
-    parser.add_argument(
-        "--cpu-check", action="store_true", help="tiny models on the CPU, to try out this script"
-    )
-    parser.add_argument("--serve", help=argparse.SUPPRESS)
-    parser.add_argument("--total", type=int, help=argparse.SUPPRESS)
-    return parser.parse_args()
-
-
-def main() -> int:
-    given = parse()
-    if given.serve:
-        device = "cpu" if given.cpu_check else "cuda"
-        serve(given.serve, given.total, device, given.cpu_check)
-        return 0
-    import models
-
-    names = given.model.split(",")
-    models.check(names)
-    flags = ["--cpu-check"] if given.cpu_check else []
-    total = (given.rounds + 1) * given.steps
-    started = {m: [Worker(a, m, total, flags) for a in allocators.NAMES] for m in names}
-    try:
-        good = [compare(model, workers, given) for model, workers in started.items()]
-    finally:
-        for workers in started.values():
-            for worker in workers:
-                allocators.kill(worker.process)
+    given = parser.parse_args()
+    turns.split_lists(given, model=turns.TRAININGS)
+    os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
+    started = {
+        model: {a: turns.program_worker(a, a, given.cpu_check) for a in allocators.NAMES}
+        for model in given.model
+    }
+    good = [compare(model, workers, given) for model, workers in started.items()]
     return 0 if all(good) else 1
 
 

@@ -32,6 +32,7 @@ from collections.abc import Iterator
 from typing import Any, Callable
 
 import allocators
+import child
 
 WORDS, LENGTHS = 8192, (64, 160, 256, 384, 512)
 CASES = (
@@ -121,17 +122,11 @@ def steps_beside_graphs(student: Student, steps: int) -> Iterator[Any]:
     graphs, pool = {}, torch.cuda.graph_pool_handle()
     for length in LENGTHS:
         ids = torch.zeros(8, length, dtype=torch.int64, device="cuda")
-        side = torch.cuda.Stream()
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side), torch.no_grad():
-            for _ in range(2):
-                teacher(ids)
-        torch.cuda.current_stream().wait_stream(side)
-        graph = torch.cuda.CUDAGraph()
-        with torch.no_grad(), torch.cuda.graph(
-            graph, pool=pool, capture_error_mode="thread_local"
-        ):  # fmt: skip
-            scores = torch.sigmoid(teacher(ids) - 9)
+        with torch.no_grad():
+            graph, scores = child.captured(
+                lambda ids=ids: torch.sigmoid(teacher(ids) - 9), warm=2, pool=pool,
+                capture_error_mode="thread_local",
+            )  # fmt: skip
         graphs[length] = graph, ids, scores
     lengths = random.Random(0)
     for _ in range(steps):
@@ -179,17 +174,6 @@ def steps_in_graphs(student: Student, steps: int) -> Iterator[Any]:
         graph.reset()
 
 
-def memory_of(device: str) -> dict[str, Any]:
-    import torch
-
-    if device == "cpu":
-        return {"backend": "cpu"}
-    held, used = torch.cuda.max_memory_reserved(), torch.cuda.max_memory_allocated()
-    backend = torch.cuda.get_allocator_backend()
-    return {"backend": backend, "allocated_peak": used, "reserved_peak": held,
-            "overhead": held / used - 1}  # fmt: skip
-
-
 def measure(case: str, trained: Iterator[Any], device: str) -> dict[str, Any]:
     """Takes the steps. The row that rank 0 prints."""
     import torch
@@ -207,11 +191,14 @@ def measure(case: str, trained: Iterator[Any], device: str) -> dict[str, Any]:
     texts = [float(loss).hex() for loss in losses]
     of_all: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(of_all, texts)
+    memory = child.peak_memory(device)
     digest = hashlib.sha256(" ".join(itertools.chain(*of_all)).encode()).hexdigest()[:16]
     return {
         "case": case, "ranks": len(of_all), "steps": len(losses), "digest": digest,
         "first_loss": float(losses[0]), "last_loss": float(losses[-1]),
-        "step_ms": 1e3 * statistics.fmean(times[len(times) // 4 :]), **memory_of(device),
+        "step_ms": 1e3 * statistics.fmean(times[len(times) // 4 :]),
+        "backend": memory["backend"], "allocated_peak": memory["used"],
+        "reserved_peak": memory["held"], "overhead": memory["held"] / max(memory["used"], 1) - 1,
     }  # fmt: skip
 
 
@@ -220,8 +207,7 @@ def train(given: argparse.Namespace) -> None:
     import torch.distributed as dist
 
     kind, graphs = given.case.split("-")
-    torch.use_deterministic_algorithms(True)
-    torch.backends.cuda.enable_cudnn_sdp(False)
+    child.be_deterministic("cudnn")
     device = "cpu" if given.cpu_check else "cuda"
     if device == "cuda":
         own = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
@@ -335,7 +321,6 @@ def text_of(row: dict[str, Any]) -> str:
     if "step_ms" in row:
         loss = f"loss {row['first_loss']:.3f} to {row['last_loss']:.3f}"
         parts += [f"{row['step_ms']:7.2f} ms a step, one turn", loss]
-    if "overhead" in row:
         used, held = row["allocated_peak"] / 2**20, row["reserved_peak"] / 2**20
         parts.append(f"used {used:.1f} MiB  held {held:.1f} (+{100 * row['overhead']:.2f} %)")
     return "  ".join([*parts, f"in {row['seconds']} s"])

@@ -19,16 +19,13 @@ import torch
 
 import ductile_gpu.torch
 
-_parser = cases.parser(__doc__, seconds=120, workers=4)
-_parser.add_argument("--native", action="store_true", help="PyTorch's allocator, to compare")
-GIVEN = _parser.parse_args()
-NATIVE: bool = GIVEN.native
-if GIVEN.only and not NATIVE:
+GIVEN = cases.parser(__doc__, seconds=120, workers=4).parse_args()
+if GIVEN.only:
     ductile_gpu.torch.enable("full")
 
 FEATURES: list[Callable[[], None]] = []
 MIB = 1 << 20
-BESIDE = 0 if NATIVE else 32  # MiB that Ductile may create beyond a request with room to spare
+BESIDE = 32  # MiB that Ductile may create beyond a request with room to spare
 
 
 def feature(function: Callable[[], None]) -> Callable[[], None]:
@@ -39,15 +36,12 @@ def feature(function: Callable[[], None]) -> Callable[[], None]:
 @feature
 def ductile_is_the_allocator() -> None:
     torch.zeros(1, device="cuda")
-    assert torch.cuda.get_allocator_backend() == ("native" if NATIVE else "ductile")
-    if not NATIVE:
-        assert ductile_gpu.torch.is_active()
+    assert torch.cuda.get_allocator_backend() == "ductile"
+    assert ductile_gpu.torch.is_active()
 
 
 @feature
 def too_late_is_said() -> None:
-    if NATIVE:
-        return
     ductile_gpu.torch.enable()  # a second time does nothing
 
 
@@ -142,8 +136,7 @@ def a_graphs_memory_is_counted() -> None:
         for _ in range(2):
             blocks, in_use, held = (now - then for now, then in zip(count(), before))
             assert (blocks, in_use) == (3, size + 1024)  # two are the generator's
-            # native keeps the generator's in a pool of small blocks
-            assert held <= (native_held + 2 * NATIVE) * MIB, (size, held)
+            assert held <= native_held * MIB, (size, held)
             graph.replay()
             assert float(result.sum(dtype=torch.float64)) == 6 * (size // 4)
             torch.cuda.empty_cache()
@@ -232,10 +225,7 @@ def check_replay(snapshot: dict) -> None:
             assert live[at] == "active_pending_free"
             live[at] = "active_allocated"
         elif action == "segment_map":
-            home = next((m for m in memory if m[0] <= at and end <= m[1]), None)
-            if home is None:  # native's segments may have been cut since
-                assert NATIVE
-                continue
+            home = next(m for m in memory if m[0] <= at and end <= m[1])
             memory.remove(home)
             memory += [m for m in ((home[0], at), (end, home[1])) if m[0] < m[1]]
         elif action == "segment_unmap":
@@ -346,8 +336,6 @@ def pools_of_the_user() -> None:
 
 @feature
 def pools_with_an_allocator_of_their_own() -> None:
-    if NATIVE:
-        return
     pool = ductile_gpu.torch.mem_pool()
     with torch.cuda.use_mem_pool(pool):
         x = torch.full((MIB,), 5, dtype=torch.uint8, device="cuda")
@@ -407,8 +395,6 @@ def raw_allocations() -> None:
 
 @feature
 def a_tensors_block() -> None:
-    if NATIVE:
-        return
     x = torch.empty(1000, dtype=torch.uint8, device="cuda")
     block = ductile_gpu.torch.block_of(x[10:])
     assert block.address == x.data_ptr()
@@ -425,4 +411,4 @@ def a_tensors_block() -> None:
 if __name__ == "__main__":
     if GIVEN.only:
         torch.cuda.init()
-    sys.exit(cases.main(__file__, FEATURES, GIVEN, *(["--native"] if NATIVE else [])))
+    sys.exit(cases.main(__file__, FEATURES, GIVEN))

@@ -24,6 +24,8 @@ from typing import Any
 
 import allocators
 import child
+import largest_batch
+import plain_models
 import turns
 
 # Batches of the warm-up and of the steps that the forecast is made from, and the length of texts,
@@ -45,56 +47,30 @@ def plan(model: str, tiny: bool) -> tuple[list[int], int]:
 # ---- In processes of their own -----------------------------------------------------------------
 
 
-def train(model: str, batches: list[int], length: int, tiny: bool) -> None:
+def train(model: str, batches: list[int], length: int) -> None:
     """One step for each batch."""
-    import models
-    import torch
-
-    shapes = [models.Shape(batch, length) for batch in batches]
-    training = models.make(model, shapes, device="cpu" if tiny else "cuda", tiny=tiny)
-    training.train(lambda: None, lambda _loss: None)
-    if not tiny:
-        torch.cuda.synchronize()
-
-
-def fits(model: str, batch: int, length: int, given: argparse.Namespace) -> bool:
-    import torch
-
-    try:
-        train(model, [batch] * STEPS, length, given.cpu_check)
-        if given.cpu_check and batch > given.guess - 1:  # there is no cap on the CPU
-            raise torch.OutOfMemoryError
-    except torch.OutOfMemoryError:
-        return False
-    return True
-
-
-def search(given: argparse.Namespace) -> dict[str, Any]:
-    """From the guess up while it fits, else down until it does."""
-    import models
-
-    models.preload(given.serve)
-    end = time.monotonic() + given.seconds
-    if not given.cpu_check:
-        child.set_cap(given.gib * 2**30)
-    _, length = plan(given.serve, given.cpu_check)
-    most, refused, batch, longest = 0, 0, max(1, given.guess), 0.0
-    while refused - most != 1 and abs(batch - given.guess) <= FARTHEST and batch > 0:
-        begin = time.monotonic()
-        if begin + longest > end:
-            break
-        if fits(given.serve, batch, length, given):
-            most, batch = batch, batch + 1
-        else:
-            refused, batch = batch, batch - 1
-        child.start_afresh()  # the attempt's error holds nothing any longer
-        longest = max(longest, time.monotonic() - begin)
-    return {"trains": most, "refused": refused, "exact": refused - most == 1}
+    program = plain_models.make(model, sizes=lambda draw: (batches[draw.n], length))
+    for n in range(len(batches)):
+        program.step(n)
+    child.synchronized("cuda")
 
 
 def serve(given: argparse.Namespace) -> None:
+    """From the guess up while it fits, else down until it does."""
     channel = child.open_channel()
-    print(json.dumps(search(given)), file=channel, flush=True)
+    _, length = plan(given.serve, given.cpu_check)
+    first = max(1, given.guess)
+
+    def does_fit(batch: int) -> bool:
+        return largest_batch.fits(lambda _: (batch, length), STEPS, batch >= given.guess, given)
+
+    def following(most: int, refused: int) -> int:
+        batch = most + 1 if most else refused - 1
+        return batch if abs(batch - given.guess) <= FARTHEST else 0
+
+    found = largest_batch.search(given, first, following, does_fit)
+    row = {"trains": found["most"], "refused": found["refused"], "exact": found["exact"]}
+    print(json.dumps(row), file=channel, flush=True)
 
 
 # ---- Recording and forecasting -----------------------------------------------------------------
@@ -141,16 +117,6 @@ def forecast(file: Path, batches: list[int], gib: float) -> tuple[dict[str, int]
 # ---- All of it ---------------------------------------------------------------------------------
 
 
-def start(allocator: str, model: str, guess: int, seconds: float, given: Any) -> turns.Worker:
-    where = allocators.training_environment(allocator)
-    where.setdefault("CUDA_VISIBLE_DEVICES", "0")
-    command = [__file__, "--serve", model, "--gib", str(given.gib)]
-    command += ["--guess", str(guess), "--seconds", str(seconds)]
-    if given.cpu_check:
-        command.append("--cpu-check")
-    return turns.Worker(allocator, command, where)
-
-
 def compare(model: str, given: argparse.Namespace) -> list[dict[str, Any]]:
     """A model's rows."""
     end = time.monotonic() + given.seconds
@@ -163,8 +129,10 @@ def compare(model: str, given: argparse.Namespace) -> list[dict[str, Any]]:
             record(model, file, given, given.seconds / 2)
         guesses, likely = forecast(file, batches, given.gib)
     left = end - time.monotonic()
-    started = {a: start(a, model, guesses[a], left, given) for a in allocators.NAMES}
-    found = {a: turns.only_answer(worker, end + 30) for a, worker in started.items()}
+    found = largest_batch.ask_all(
+        model, given, left + 30,
+        lambda allocator: ["--guess", str(guesses[allocator]), "--seconds", str(left)],
+    )  # fmt: skip
     head = {"model": model, "gib": given.gib, "recorded": batches, "length": length}
     return [
         {**head, "allocator": a, "forecast": guesses[a], "likely": likely[a], **row,
@@ -190,15 +158,9 @@ def say(row: dict[str, Any], as_json: bool) -> None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--model", default="gpt2,lora,resnet", help="one or several of these")
+    parser = turns.parser(__doc__, "gpt2,lora,resnet", seconds=120)
     parser.add_argument("--gib", type=float, default=16, help="the cap")
-    parser.add_argument("--seconds", type=float, default=120, help="limit for each model (120)")
-    parser.add_argument("--json", action="store_true", help="one JSON object a line")
-    parser.add_argument(
-        "--cpu-check", action="store_true", help="tiny models on the CPU, to try out this script"
-    )
-    for name in ("--serve", "--train", "--batches"):
+    for name in ("--train", "--batches"):
         parser.add_argument(name, help=argparse.SUPPRESS)
     for name in ("--guess", "--length"):
         parser.add_argument(name, type=int, help=argparse.SUPPRESS)
@@ -207,14 +169,11 @@ def main() -> int:
         serve(given)
         return 0
     if given.train:
-        train(given.train, [int(word) for word in given.batches.split(",")], given.length, False)
+        train(given.train, [int(word) for word in given.batches.split(",")], given.length)
         return 0
-    import models
-
-    chosen = given.model.split(",")
-    models.check(chosen)
+    turns.split_lists(given, model=turns.TRAININGS)
     passed = True
-    for model in chosen:
+    for model in given.model:
         try:
             rows = compare(model, given)
         except (RuntimeError, ValueError) as error:

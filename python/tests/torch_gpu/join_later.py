@@ -130,38 +130,21 @@ def play(allocator: str, company: Company) -> None:
     print("contents fine")
 
 
-def native_alone() -> None:
-    play("native", nullcontext)
+def case(allocator: str, name: str, company: Company) -> Callable[[], None]:
+    def play_it() -> None:
+        play(allocator, company)
+
+    play_it.__name__ = f"{allocator}_{name}"
+    return play_it
 
 
-def native_beside_a_capture() -> None:
-    play("native", a_capture)
-
-
-def native_beside_an_open_pool() -> None:
-    play("native", an_open_pool)
-
-
-def ductile_alone() -> None:
-    play("ductile", nullcontext)
-
-
-def ductile_beside_a_capture() -> None:
-    play("ductile", a_capture)
-
-
-def ductile_beside_an_open_pool() -> None:
-    play("ductile", an_open_pool)
-
-
-CASES = (
-    native_alone,
-    native_beside_a_capture,
-    native_beside_an_open_pool,
-    ductile_alone,
-    ductile_beside_a_capture,
-    ductile_beside_an_open_pool,
-)
+COMPANIES = {"alone": nullcontext, "beside_a_capture": a_capture,
+             "beside_an_open_pool": an_open_pool}  # fmt: skip
+CASES = [
+    case(allocator, name, company)
+    for allocator in ("native", "ductile")
+    for name, company in COMPANIES.items()
+]
 
 if __name__ == "__main__":
     given = cases.parser(__doc__, seconds=60, workers=3).parse_args()

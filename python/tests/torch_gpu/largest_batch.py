@@ -15,9 +15,12 @@ import argparse
 import json
 import sys
 import time
+from typing import Any, Callable
 
 import allocators
 import child
+import plain_models
+import torch
 import turns
 
 LENGTHS = {"gpt2": range(128, 513, 32), "lora": range(128, 513, 32), "resnet": range(128, 257, 32)}
@@ -27,69 +30,85 @@ MOST_ON_CPU = 5
 # ---- One allocator -----------------------------------------------------------------------------
 
 
-def attempt(model: str, batch: int, steps: int, tiny: bool) -> bool:
-    """Trains with batches of one size. Does that fit?"""
-    import models
-    import torch
-
-    lengths = range(16, 65, 16) if tiny else LENGTHS[model]
-    shapes = models.draw(models.Range(range(batch, batch + 1), lengths), steps, seed=0)
+def fits(sizes: Any, steps: int, is_refused: bool, given: argparse.Namespace) -> bool:
+    """Trains a model of its own with these sizes. On the CPU, where there is no cap, it is as
+    refused as it is told."""
+    device = "cpu" if given.cpu_check else "cuda"
     try:
-        training = models.make(model, shapes, device="cpu" if tiny else "cuda", tiny=tiny)
-        training.train(lambda: None, lambda _loss: None)
-        if tiny and batch > MOST_ON_CPU:
+        program = plain_models.make(given.serve, device, given.cpu_check, sizes=sizes)
+        for n in range(steps):
+            program.step(n)
+        child.synchronized(device)
+        if given.cpu_check and is_refused:
             raise torch.OutOfMemoryError
-        if not tiny:
-            torch.cuda.synchronize()
     except torch.OutOfMemoryError:
         return False
     return True
 
 
-def serve(given: argparse.Namespace) -> None:
-    """Prints one line: the largest batch found, and whether the next larger one was refused."""
-    channel = child.open_channel()
-    import models
-
-    models.preload(given.serve)
+def search(
+    given: argparse.Namespace,
+    first: int,
+    following: Callable[[int, int], int],
+    does_fit: Callable[[int], bool],
+) -> dict[str, Any]:
+    """Tries batches until one fits and the next larger one does not, or the time is up, or no
+    other follows what fits and what was refused. Every attempt begins with empty caches."""
     end = time.monotonic() + given.seconds
     if not given.cpu_check:
         child.set_cap(given.gib * 2**30)
-    fits, refused = 0, 0
-    batch, longest, left_over = 8, 0.0, 0
-    while refused - fits != 1 and time.monotonic() + longest < end:
+    most, refused, batch, longest, left_over = 0, 0, first, 0.0, 0
+    while batch > 0 and refused - most != 1 and time.monotonic() + longest < end:
         begin = time.monotonic()
-        if attempt(given.serve, batch, given.steps, given.cpu_check):
-            fits = batch
+        if does_fit(batch):
+            most = batch
         else:
             refused = batch
         left_over = max(left_over, child.start_afresh())
         longest = max(longest, time.monotonic() - begin)
-        batch = (fits + refused) // 2 if refused else 2 * batch
-    answer = {"largest": fits, "refused": refused, "exact": refused - fits == 1}
-    answer["held_between_attempts"] = left_over
-    print(json.dumps(answer), file=channel, flush=True)
+        batch = following(most, refused)
+    exact = refused - most == 1
+    return {"most": most, "refused": refused, "exact": exact, "held_between_attempts": left_over}
+
+
+def serve(given: argparse.Namespace) -> None:
+    """Prints one line: the largest batch found, and whether the next larger one was refused."""
+    channel = child.open_channel()
+
+    lengths = range(16, 65, 16) if given.cpu_check else LENGTHS[given.serve]
+
+    def does_fit(batch: int) -> bool:
+        sizes = plain_models.drawn(range(batch, batch + 1), lengths)
+        return fits(sizes, given.steps, batch > MOST_ON_CPU, given)
+
+    def following(most: int, refused: int) -> int:
+        return (most + refused) // 2 if refused else 2 * most
+
+    found = search(given, 8, following, does_fit)
+    print(json.dumps({"largest": found.pop("most"), **found}), file=channel, flush=True)
 
 
 # ---- All of them -------------------------------------------------------------------------------
 
 
-def start(allocator: str, model: str, given: argparse.Namespace) -> turns.Worker:
-    where = allocators.training_environment(allocator)
-    where.setdefault("CUDA_VISIBLE_DEVICES", "0")
-    command = [__file__, "--serve", model, "--gib", str(given.gib)]
-    command += ["--steps", str(given.steps), "--seconds", str(given.seconds)]
-    if given.cpu_check:
-        command.append("--cpu-check")
-    return turns.Worker(allocator, command, where)
+def ask_all(
+    model: str, given: argparse.Namespace, seconds: float, more: Callable[[str], list[str]]
+) -> dict[str, dict[str, Any]]:
+    """What a process of the running script has found under each allocator, all at a time."""
+    end = time.monotonic() + seconds
+    started = {}
+    for allocator in allocators.NAMES:
+        command = [sys.argv[0], "--serve", model, "--gib", str(given.gib), *more(allocator)]
+        command += ["--cpu-check"] if given.cpu_check else []
+        started[allocator] = turns.Worker(allocator, command, allocators.on_one_gpu(allocator))
+    return {a: turns.only_answer(worker, end) for a, worker in started.items()}
 
 
 def find_largest(model: str, given: argparse.Namespace) -> bool:
     """Prints a model's rows. Does Ductile fit no less than the others?"""
-    started = {a: start(a, model, given) for a in allocators.NAMES}
+    words = ["--steps", str(given.steps), "--seconds", str(given.seconds)]
     # An attempt that began within the limit may end after it, and libraries take time to import.
-    end = time.monotonic() + given.seconds + 60
-    found = {a: turns.only_answer(worker, end) for a, worker in started.items()}
+    found = ask_all(model, given, given.seconds + 60, lambda _allocator: words)
     for allocator, answer in found.items():
         row = {"model": model, "allocator": allocator, "gib": given.gib, **answer}
         if given.json:
@@ -107,25 +126,15 @@ def find_largest(model: str, given: argparse.Namespace) -> bool:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--model", default="gpt2", help="gpt2, resnet or lora, or several")
+    parser = turns.parser(__doc__, "gpt2", seconds=60)
     parser.add_argument("--gib", type=float, default=16, help="the cap")
     parser.add_argument("--steps", type=int, default=16, help="of each attempt")
-    parser.add_argument("--seconds", type=float, default=60, help="limit for each model")
-    parser.add_argument("--json", action="store_true", help="one JSON object a line")
-    parser.add_argument(
-        "--cpu-check", action="store_true", help="tiny models on the CPU, to try out this script"
-    )
-    parser.add_argument("--serve", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.serve:
         serve(given)
         return 0
-    import models
-
-    names = given.model.split(",")
-    models.check(names)
-    good = [find_largest(name, given) for name in names]
+    turns.split_lists(given, model=turns.TRAININGS)
+    good = [find_largest(name, given) for name in given.model]
     return 0 if all(good) else 1
 
 

@@ -44,9 +44,6 @@ class Training:
     """GPT-2's shape, of texts whose length varies, so that memory comes and goes."""
 
     def __init__(self) -> None:
-        torch.use_deterministic_algorithms(True, warn_only=True)
-        for kind in ("flash", "mem_efficient", "cudnn"):  # their backwards add in any order
-            getattr(torch.backends.cuda, f"enable_{kind}_sdp")(False)
         torch.manual_seed(1)
         self.model = Transformer(words=16384, layers=8, width=512, heads=8).cuda()
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-4)
@@ -226,13 +223,9 @@ def train(how: str, allocator: str) -> str:
     """The losses of a training in a process of its own."""
     command = [sys.executable, "-X", "faulthandler", __file__, "--train", how]
     done = subprocess.run(
-        command,
-        env=allocators.environment(allocator),
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=GIVEN.seconds,
-    )
+        command, env=allocators.environment(allocator), capture_output=True, text=True,
+        check=False, timeout=GIVEN.seconds,
+    )  # fmt: skip
     assert done.returncode == 0, f"{how} on {allocator}: {done.stdout}{done.stderr}"
     *said, losses = done.stdout.splitlines()
     print(f"{how} on {allocator}:", *said, flush=True)

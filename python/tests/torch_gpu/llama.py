@@ -11,6 +11,8 @@ case is one way to divide the training; for each way to allocate it has processe
 on each GPU, and a time limit.
 
   fsdp2, ddp            fully_shard of each layer; DistributedDataParallel
+  fsdp1                 FullyShardedDataParallel of each layer, in turns of two steps at most
+  fsdp1-unlimited       the same with limit_all_gathers=False
   moe                   fully_shard, and experts on every rank behind an uneven all-to-all
   compiled              fully_shard, with each layer under torch.compile
   compiled-step         DDP, with the whole step under torch.compile, the optimizer included; 8
@@ -27,6 +29,12 @@ first time libraries load what a shape needs. The ratio of the same turns' times
 is given with its 95 % interval. The last three measure no time, and run beside each other.
 Memory is that of the rank which uses least of what it holds; active is what is used and what was
 freed while work on it was under way.
+
+For fsdp1 and fsdp2, of all all-gathers of the second time and of all ranks, the median and the
+99th percentile: gap_us from where FSDP allocates a unit's whole parameters until the all-gather is
+enqueued; alloc_us of that in the allocation; wait_us before it in the rate limiter (fsdp1 alone
+has one); ahead_ms from there until the GPU's computation has come so far; ahead_units how many of
+the step's all-gathers before it are still ahead of the computation.
 
 Ends with status 1 when a way fails, or Ductile misses what it is held to: native's losses (to the
 bit, or within 1 % where attention is not deterministic), expandable's share of memory in use, in
@@ -55,6 +63,7 @@ from typing import Any, Callable, NamedTuple, TextIO
 
 import allocators
 import child
+import gaps
 import turns
 
 MIB = 1 << 20
@@ -80,13 +89,10 @@ def draw(steps: int, batches: tuple[int, int], longest: int) -> list[Shape]:
 
 
 def environment(way: str, hook: bool) -> dict[str, str]:
-    allocator, *options = way.removeprefix("capped ").split("+")
-    where = allocators.training_environment(allocator)
+    where = allocators.training_environment(way.removeprefix("capped "))
     where.update(CUBLAS_WORKSPACE_CONFIG=":4096:8", OMP_NUM_THREADS="4")
     where.update(TORCHINDUCTOR_COMPILE_THREADS="4")  # many processes compile at the same time
     where["TORCH_NCCL_USE_TENSOR_REGISTER_ALLOCATOR_HOOK"] = str(int(hook))
-    if options:
-        where["DUCTILE_CONF"] = ",".join(options)
     return where
 
 
@@ -106,10 +112,10 @@ class Group:
             for rank in range(plan["ranks"])
         ]
 
-    def ask(self, word: str, value: Any) -> None:
+    def ask(self, **told: Any) -> None:
         try:
             for rank in self.ranks if not self.error else ():
-                rank.send(json.dumps({word: value}))
+                rank.send(json.dumps(told))
         except turns.Failed as failed:
             self.error = str(failed)
 
@@ -122,7 +128,7 @@ class Group:
             return []
 
     def take(self, shapes: Sequence[Shape], deadline: float) -> None:
-        self.ask("take", shapes)
+        self.ask(do="take", shapes=shapes)
         self.keep(self.hear(deadline))
 
     def keep(self, answers: list[dict[str, Any]]) -> None:
@@ -138,7 +144,7 @@ class Group:
 def begin(groups: Iterable[Group], deadline: float, cap: int = 0) -> None:
     """Makes the models, all at the same time."""
     for group in groups:
-        group.ask("begin", cap)
+        group.ask(do="begin", cap=cap)
     for group in groups:
         group.hear(deadline)
 
@@ -160,8 +166,7 @@ class Game(NamedTuple):
 
 def take_turns(game: Game) -> None:
     for turn, shapes in enumerate(game.turns()):
-        at = turn % len(game.groups)
-        for group in game.groups[at:] + game.groups[:at]:
+        for group in turns.rotated(game.groups, turn):
             group.take(shapes, game.deadline)
 
 
@@ -175,7 +180,7 @@ def play_together(game: Game) -> None:
     begin(game.groups, game.deadline)
     for shapes in game.turns():
         for group in game.groups:
-            group.ask("take", shapes)
+            group.ask(do="take", shapes=shapes)
         for group in game.groups:
             group.keep(group.hear(game.deadline))
 
@@ -207,6 +212,7 @@ class Case(NamedTuple):
     hook: bool = False
     exact: bool = False
     ways: tuple[str, ...] = ()  # instead of those that were asked for
+    turn: int = sys.maxsize  # steps of it, at most
 
     @property
     def is_timed(self) -> bool:
@@ -220,6 +226,8 @@ def all_cases() -> dict[str, Case]:
         seconds = (60 if hook else 120) + compiling.get(kind, 0)
         made.append(Case(kind + "-hook" * hook, kind, play_in_turns, seconds, hook=hook))
     capped = ("ductile", "capped ductile", "capped expandable")
+    for kind in ("fsdp1", "fsdp1-unlimited"):
+        made.append(Case(kind, kind, play_in_turns, 60, turn=2))
     made.append(Case("capped", "fsdp2", play_capped, 120, ways=capped))
     made.append(Case("pairs", "fsdp2", play_together, 120, ways=("ductile", "ductile")))
     made.append(Case("long", "fsdp2", play_together, 450, ways=("ductile",)))
@@ -232,13 +240,17 @@ def all_cases() -> dict[str, Case]:
 CASES = all_cases()
 
 
+def turn_of(case: Case, given: argparse.Namespace) -> int:
+    return int(min(given.steps, case.turn))
+
+
 def steps_of(case: Case, given: argparse.Namespace) -> int:
     if case.name == "long":
         return int(given.long)
     if case.exact:
         return int(given.exact)
     rounds = min(given.rounds, given.hook_rounds) if case.hook else given.rounds
-    return int(rounds * given.steps)
+    return int(rounds * turn_of(case, given))
 
 
 def draw_shapes(case: Case, given: argparse.Namespace) -> list[Shape]:
@@ -262,16 +274,17 @@ class Match:
         self.seconds = given.seconds or case.seconds
         plan = {
             "kind": case.kind, "exact": case.exact, "ranks": given.ranks,
-            "device": "cpu" if given.cpu_check else "cuda",
+            "device": "cpu" if given.cpu_check else "cuda", "layers": given.layers,
             "seconds": given.limit, "shapes": draw_shapes(case, given),
         }  # fmt: skip
-        ways = case.ways or given.ways.split(",")
+        ways = case.ways or given.ways
         self.groups = [Group(way, plan, case.hook) for way in ways]
 
     def play(self, end: float) -> list[Row]:
         began = time.monotonic()
         deadline = min(began + self.seconds, end)
-        game = Game(self.groups, shapes_of(self.case, self.given), self.given.steps, deadline)
+        shapes, turn = shapes_of(self.case, self.given), turn_of(self.case, self.given)
+        game = Game(self.groups, shapes, turn, deadline)
         try:
             self.case.play(game)
         finally:
@@ -292,9 +305,7 @@ def memory_of(answers: Sequence[dict[str, Any]]) -> Row:
     worst = min(answers, key=lambda answer: answer["used"] / max(answer["held"], 1))
     return {
         "backend": worst["backend"],
-        "used_mib": round(worst["used"] / MIB, 1),
-        "active_mib": round(worst["active"] / MIB, 1),
-        "held_mib": round(worst["held"] / MIB, 1),
+        **{f"{name}_mib": round(worst[name] / MIB, 1) for name in ("used", "active", "held")},
         "efficiency": round(worst["used"] / max(worst["held"], 1), 4),
         **{name: sum(answer[name] for answer in answers) for name in child.COUNTS},
     }
@@ -315,10 +326,26 @@ def row_of(case: Case, group: Group) -> Row:
     return row
 
 
+def warm(group: Group) -> list[list[dict[str, Any]]]:
+    """In the first half of the turns each shape is new."""
+    return group.answers[len(group.answers) // 2 :]
+
+
 def step_times(group: Group) -> list[float]:
-    """Mean step of each turn in ms. In the first half of them each shape is new."""
-    warm = group.answers[len(group.answers) // 2 :]
-    return [1e3 * statistics.fmean(turn[0]["times"]) for turn in warm]
+    """Mean step of each turn in ms."""
+    return [1e3 * statistics.fmean(turn[0]["times"]) for turn in warm(group)]
+
+
+def gaps_of(group: Group) -> Row:
+    """Of each figure of its all-gathers the median and the 99th percentile."""
+    found: dict[str, list[float]] = {}
+    for rank in itertools.chain(*warm(group)):
+        for name, values in gaps.figures(rank.get("gathers", ())).items():
+            found.setdefault(name, []).extend(values)
+    return {
+        name: [round(turns.percentile(values, percent), 3) for percent in (50, 99)]
+        for name, values in found.items()
+    }
 
 
 def add_times(rows: list[Row], groups: list[Group]) -> None:
@@ -337,6 +364,8 @@ def rows_of(case: Case, groups: list[Group]) -> list[Row]:
     rows = [row_of(case, group) for group in groups]
     if case.is_timed:
         add_times(rows, groups)
+        for row, group in zip(rows, groups):
+            row.update(gaps_of(group))
     for row in rows:
         row["missed"] = missed_by(case, row, rows)
     return rows
@@ -394,6 +423,9 @@ def text_of(row: Row) -> str:
         parts.append(f"{row['step_ms']:7.1f} ms a step, {row['of_first']:.3f} "
                      f"+-{'?' if noise is None else f'{noise:.3f}'} of the first way's; "
                      f"first turn {row['first_turn_ms']:.0f} ms")  # fmt: skip
+    if "gap_us" in row:
+        figures = (f"{name} {row[name][0]:.1f}, {row[name][1]:.1f}" for name in gaps.FIGURES)
+        parts.append(f"\n        median and 99th percentile: {'; '.join(figures)}")
     if "error" in row:
         parts.append(f"\n        FAILED: {row['error']}")
     elif row["missed"]:
@@ -456,6 +488,7 @@ def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=4, help="turns that count, after as many")
     parser.add_argument("--hook-rounds", type=int, default=2, help="the same with NCCL's hook")
     parser.add_argument("--steps", type=int, default=4, help="steps of a turn")
+    parser.add_argument("--layers", type=int, help="of the model (default: 16)")
     parser.add_argument("--long", type=int, default=300, help="steps of `long`")
     parser.add_argument("--exact", type=int, default=8, help="steps of exact cases")
     parser.add_argument("--beside", type=int, default=2, help="untimed cases beside each other")
@@ -467,13 +500,11 @@ def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
         "--cpu-check", action="store_true", help="tiny models on the CPU, to try out this script"
     )
     given = parser.parse_args(words)
-    for kind, names, known in (
-        ("case", given.cases.split(","), CASES),
-        ("way", [way.split("+")[0] for way in given.ways.split(",")], allocators.NAMES),
-    ):
-        unknown = [name for name in names if name not in known]
-        if unknown:
-            raise SystemExit(f"no {kind} is called {unknown[0]}: there are {', '.join(known)}")
+    turns.split_lists(given, cases=CASES)
+    given.ways = given.ways.split(",")
+    for way in given.ways:
+        if way.split("+")[0] not in allocators.NAMES:
+            raise SystemExit(f"--ways: there is no {way}: there are {', '.join(WAYS)}")
     return given
 
 
@@ -483,7 +514,7 @@ def main() -> int:
         import torch
 
         given.ranks = 2 if given.cpu_check else torch.cuda.device_count()
-    cases = [CASES[name] for name in given.cases.split(",")]
+    cases = [CASES[name] for name in given.cases]
     output = given.output.open("a", encoding="utf-8") if given.output else None
     good, n_played = True, 0
     for rows in play_all(cases, given):

@@ -141,6 +141,20 @@ def shard(model: Any, device: str, ranks: int, apart: list[nn.Parameter]) -> Any
     return model
 
 
+def shard_flat(model: Any, device: str, is_limited: bool) -> Any:
+    """FSDP as it was first: a unit's parameters lie in one flat tensor. Without the limit the host
+    enqueues all-gathers as fast as it can."""
+    from torch.distributed.fsdp import FullyShardedDataParallel, MixedPrecision
+    from torch.distributed.fsdp.wrap import ModuleWrapPolicy
+
+    precision = MixedPrecision(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+    return FullyShardedDataParallel(
+        model, auto_wrap_policy=ModuleWrapPolicy({type(model.model.layers[0])}),
+        mixed_precision=precision, limit_all_gathers=is_limited,
+        device_id=torch.cuda.current_device() if device == "cuda" else torch.device(device),
+    )  # fmt: skip
+
+
 def replicate(model: Any, device: str) -> tuple[Any, Learn]:
     whole = nn.parallel.DistributedDataParallel(model, gradient_as_bucket_view=True)
 
@@ -180,7 +194,8 @@ def as_step(model: Any, learn: Learn, apart: list[nn.Parameter]) -> Step:
 
 
 def make_step(kind: str, device: str, size: Size) -> Step:
-    """A training step of one rank: `fsdp2`, `ddp`, `moe`, `compiled`, `compiled-step`."""
+    """A training step of one rank: `fsdp1`, `fsdp1-unlimited`, `fsdp2`, `ddp`, `moe`, `compiled`,
+    `compiled-step`."""
     rank, ranks = dist.get_rank(), dist.get_world_size()
     model = make_llama(size, device)
     compiler: dict[str, Any] = {"dynamic": True}
@@ -191,6 +206,9 @@ def make_step(kind: str, device: str, size: Size) -> Step:
     if kind == "compiled-step":
         torch._dynamo.config.optimize_ddp = False  # it cannot take checkpoints apart
         return torch.compile(as_step(*replicate(model, device), []), **compiler)
+    if kind.startswith("fsdp1"):
+        model = shard_flat(model, device, is_limited=kind == "fsdp1")
+        return as_step(model, sharded_learn(model), [])
     apart = give_experts(model, size, rank, ranks, device) if kind == "moe" else []
     if kind == "compiled":
         for layer in model.model.layers:

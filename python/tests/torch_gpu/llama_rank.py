@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """One rank of llama.py. Imports at once; each line of standard input asks for something:
 
-    {"begin": CAP}            makes the model, under a cap of so many bytes (0: none)
-    {"take": [[B, L], ...]}   trains with a batch of that size and length for each
+    {"do": "begin", "cap": BYTES}               makes the model, under a cap (0: none)
+    {"do": "take", "shapes": [[B, L], ...]}     trains with a batch of that size and length for each
 
 The answer is a line of JSON.
 """
@@ -17,18 +17,10 @@ import time
 from typing import Any
 
 import child
+import gaps
 import llama_models
 import torch
 import torch.distributed as dist
-
-
-def be_deterministic() -> None:
-    torch.use_deterministic_algorithms(True)
-    torch.utils.deterministic.fill_uninitialized_memory = False  # no training wants that
-    torch.backends.cudnn.benchmark = False
-    torch.backends.cuda.enable_flash_sdp(False)
-    torch.backends.cuda.enable_mem_efficient_sdp(False)
-    torch.backends.cuda.enable_cudnn_sdp(False)
 
 
 class Rank:
@@ -38,6 +30,9 @@ class Rank:
         self.size = llama_models.TINY if self.device == "cpu" else llama_models.FULL
         if plan["kind"] == "compiled-step":
             self.size = self.size._replace(layers=self.size.layers // 2)
+        if plan["layers"]:
+            self.size = self.size._replace(layers=plan["layers"])
+        self.watch = gaps.watch(plan["kind"], self.device)
         self.steps_done = 0
 
     def begin(self, cap: int) -> dict[str, Any]:
@@ -48,7 +43,7 @@ class Rank:
             if cap:
                 child.set_cap(cap)
         if plan["exact"]:
-            be_deterministic()
+            child.be_deterministic("flash", "mem_efficient", "cudnn")
         dist.init_process_group(
             "nccl" if own else "gloo", init_method=f"file://{plan['store']}", rank=plan["rank"],
             world_size=plan["ranks"], device_id=own,
@@ -56,19 +51,20 @@ class Rank:
         self.step = llama_models.make_step(plan["kind"], self.device, self.size)
         if plan["kind"].startswith("compiled"):
             self.take([[2, 128], [3, 192], *plan["shapes"]])  # all ways compile at the same time
-        self.wait_for_gpu()
+        child.synchronized(self.device)
         return {"ready": True}
-
-    def wait_for_gpu(self) -> None:
-        if self.device == "cuda":
-            torch.cuda.synchronize()
 
     def train(self, shape: list[int]) -> float:
         seed = self.steps_done * self.plan["ranks"] + self.plan["rank"]
         self.steps_done += 1
         source = torch.Generator().manual_seed(seed)
         ids = torch.randint(self.size.words, shape, generator=source).to(self.device)
-        return float(self.step(ids).item())
+        if self.watch:
+            self.watch.begin_step()
+        loss = float(self.step(ids).item())
+        if self.watch:
+            self.watch.end_step()
+        return loss
 
     def take(self, shapes: list[list[int]]) -> dict[str, Any]:
         losses, times = [], []
@@ -76,24 +72,18 @@ class Rank:
             start = time.perf_counter()
             losses.append(self.train(shape).hex())
             if len(losses) == len(shapes):
-                self.wait_for_gpu()  # the next turn is another's
+                child.synchronized(self.device)  # the next turn is another's
             times.append(time.perf_counter() - start)
-        return {"losses": losses, "times": times, **child.peak_memory(self.device)}
-
-
-def main() -> int:
-    plan = json.loads(sys.argv[1])
-    channel = child.open_channel()
-    faulthandler.dump_traceback_later(plan["seconds"], exit=True)
-    rank = Rank(plan)
-    for line in sys.stdin:
-        ((word, value),) = json.loads(line).items()
-        print(json.dumps(getattr(rank, word)(value)), file=channel, flush=True)
-    return 0
+        gathers = self.watch.take() if self.watch else []
+        memory = child.peak_memory(self.device)
+        return {"losses": losses, "times": times, "gathers": gathers, **memory}
 
 
 if __name__ == "__main__":
-    status = main()
+    plan = json.loads(sys.argv[1])
+    channel = child.open_channel()
+    faulthandler.dump_traceback_later(plan["seconds"], exit=True)
+    child.serve(Rank(plan), channel)
     # Communicators with several ranks end in an order that is not ours: the process just goes.
     sys.stderr.flush()
-    os._exit(status)
+    os._exit(0)

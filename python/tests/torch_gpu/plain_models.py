@@ -24,33 +24,45 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 from transformer import Transformer
 
-# Makes the loss of step n; what is behind it is deterministic in n alone.
-Loss = Callable[[int], torch.Tensor]
+# Makes the loss of step n, and says of how many units: tokens of texts, else samples. What is
+# behind it is deterministic in n alone.
+Loss = Callable[[int], tuple[torch.Tensor, int]]
 
 
 class Program:
-    """One step after another. `step` may be refused memory; `drop` forgets what it has left."""
+    """One step after another, each of which says how many units it has done. `step` may be refused
+    memory; `drop` forgets what it has left."""
 
     def __init__(
         self, loss: Loss, model: nn.Module, optimizer: torch.optim.Optimizer | None
     ) -> None:
         self.loss, self.model, self.optimizer = loss, model, optimizer
 
-    def step(self, n: int) -> None:
-        loss = self.loss(n)
+    def learn(self, n: int) -> tuple[torch.Tensor, int]:
+        """The loss, and the units."""
+        loss, units = self.loss(n)
         if self.optimizer is not None:
             loss.backward()
             self.optimizer.step()
             self.optimizer.zero_grad(set_to_none=True)
+        return loss.detach(), units
+
+    def step(self, n: int) -> int:
+        return self.learn(n)[1]
 
     def drop(self) -> None:
         self.model.zero_grad(set_to_none=True)
+
+    def held_elsewhere(self) -> int:
+        """Bytes that other allocators than PyTorch's hold for it."""
+        return 0
 
 
 class Draw:
     """The random choices of one step: equal for equal numbers, whatever the allocator."""
 
     def __init__(self, n: int, device: str) -> None:
+        self.n = n
         self.choice = random.Random(n)
         self.source = torch.Generator(device).manual_seed(n)
         self.device = device
@@ -65,11 +77,22 @@ class Draw:
         return torch.randn(shape, generator=self.source, device=self.device)
 
 
-def texts(draw: Draw, words: int, tiny: bool) -> torch.Tensor:
-    batches, lengths = (
-        (range(1, 4), range(8, 33, 8)) if tiny else (range(1, 17), range(64, 1025, 32))
-    )
-    return draw.integers(words, draw.one_of(batches), draw.one_of(lengths))
+# Of a step how many samples, and how long (texts) or wide (images) they are.
+Sizes = Callable[[Draw], tuple[int, int]]
+
+
+def drawn(batches: range, lengths: range) -> Sizes:
+    return lambda draw: (draw.one_of(batches), draw.one_of(lengths))
+
+
+LENGTHS = range(64, 1025, 32)
+TEXTS, IMAGES = drawn(range(1, 17), LENGTHS), drawn(range(1, 65), range(128, 321, 32))
+FEW_TEXTS, FEW_IMAGES = drawn(range(1, 4), range(8, 33, 8)), drawn(range(1, 4), range(32, 65, 32))
+
+
+def texts(draw: Draw, words: int, tiny: bool, sizes: Sizes | None = None) -> torch.Tensor:
+    sizes = sizes or (FEW_TEXTS if tiny else TEXTS)
+    return draw.integers(words, *sizes(draw))
 
 
 def autocast(device: str) -> Any:
@@ -79,16 +102,22 @@ def autocast(device: str) -> Any:
 # ---- GPT-2 -------------------------------------------------------------------------------------
 
 
-def make_gpt2(device: str, tiny: bool) -> Program:
-    words = 128 if tiny else 50257
-    model = Transformer(words, *((2, 32, 2) if tiny else (12, 768, 12)))
+def on_texts(
+    model: nn.Module, device: str, words: int, tiny: bool, sizes: Sizes | None = None
+) -> Program:
+    """A transformer in training."""
 
-    def loss(n: int) -> torch.Tensor:
+    def loss(n: int) -> tuple[torch.Tensor, int]:
+        ids = texts(Draw(n, device), words, tiny, sizes)
         with autocast(device):
-            found: torch.Tensor = model(texts(Draw(n, device), words, tiny)).mean()
-        return found
+            return model(ids).mean(), ids.numel()
 
     return Program(loss, model, torch.optim.AdamW(model.parameters(), lr=3e-4))
+
+
+def make_gpt2(device: str, tiny: bool, sizes: Sizes | None = None) -> Program:
+    words, *shape = (128, 2, 32, 2) if tiny else (50257, 12, 768, 12)
+    return on_texts(Transformer(words, *shape), device, words, tiny, sizes)
 
 
 # ---- A Llama with corrections of low rank --------------------------------------------------------
@@ -154,14 +183,14 @@ class Llama(nn.Module):
         return F.cross_entropy(logits.flatten(0, 1).float(), ids[:, 1:].flatten())
 
 
-def make_lora(device: str, tiny: bool) -> Program:
+def make_lora(device: str, tiny: bool, sizes: Sizes | None = None) -> Program:
     words = 128 if tiny else 32000
     model = Llama(words, *((2, 32, 2) if tiny else (16, 2048, 16)))
     trained = [weight for weight in model.parameters() if weight.requires_grad]
 
-    def loss(n: int) -> torch.Tensor:
-        found: torch.Tensor = model(texts(Draw(n, device), words, tiny))
-        return found
+    def loss(n: int) -> tuple[torch.Tensor, int]:
+        ids = texts(Draw(n, device), words, tiny, sizes)
+        return model(ids), ids.numel()
 
     return Program(loss, model, torch.optim.AdamW(trained, lr=3e-4))
 
@@ -202,19 +231,17 @@ def resnet(depths: tuple[int, ...], width: int) -> nn.Module:
     return nn.Sequential(*parts, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(before, 1000))
 
 
-def make_resnet(device: str, tiny: bool) -> Program:
+def make_resnet(device: str, tiny: bool, sizes: Sizes | None = None) -> Program:
     model = resnet((1, 1), 8) if tiny else resnet((3, 4, 6, 3), 64)
     model = model.to(memory_format=torch.channels_last)
-    batches, sides = (
-        (range(1, 4), range(32, 65, 32)) if tiny else (range(1, 65), range(128, 321, 32))
-    )
+    drawn_by = sizes or (FEW_IMAGES if tiny else IMAGES)
 
-    def loss(n: int) -> torch.Tensor:
+    def loss(n: int) -> tuple[torch.Tensor, int]:
         draw = Draw(n, device)
-        batch, side = draw.one_of(batches), draw.one_of(sides)
+        batch, side = drawn_by(draw)
         images = draw.normal(batch, 3, side, side).to(memory_format=torch.channels_last)
         with autocast(device):
-            return F.cross_entropy(model(images), draw.integers(1000, batch))
+            return F.cross_entropy(model(images), draw.integers(1000, batch)), batch
 
     return Program(loss, model, torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9))
 
@@ -250,13 +277,7 @@ def make_moe(device: str, tiny: bool) -> Program:
     model = Transformer(words, layers, width, heads)
     for block in model.blocks:
         block.up, block.down = Experts(width, experts), nn.Identity()
-
-    def loss(n: int) -> torch.Tensor:
-        with autocast(device):
-            found: torch.Tensor = model(texts(Draw(n, device), words, tiny)).mean()
-        return found
-
-    return Program(loss, model, torch.optim.AdamW(model.parameters(), lr=3e-4))
+    return on_texts(model, device, words, tiny)
 
 
 # ---- A network on graphs -----------------------------------------------------------------------
@@ -295,11 +316,10 @@ def make_graph(device: str, tiny: bool) -> Program:
     nodes = range(20, 60) if tiny else range(2000, 20001)
     model = GraphNetwork(width, layers)
 
-    def loss(n: int) -> torch.Tensor:
+    def loss(n: int) -> tuple[torch.Tensor, int]:
         draw = Draw(n, device)
         size, degree = draw.one_of(nodes), draw.one_of(range(4, 17))
-        found: torch.Tensor = model(draw.normal(size, width), draw.integers(size, 2, size * degree))
-        return found
+        return model(draw.normal(size, width), draw.integers(size, 2, size * degree)), size
 
     return Program(loss, model, torch.optim.AdamW(model.parameters(), lr=1e-4))
 
@@ -314,26 +334,21 @@ class Generator(nn.Module):
         super().__init__()
         self.base = Transformer(words, layers, width, heads)
 
-    def _layer(self, block: Any, x: torch.Tensor, kept: list[torch.Tensor]) -> torch.Tensor:
-        batch, length, width = x.shape
-        qkv = block.attention.qkv(block.norm1(x)).view(batch, length, 3, block.attention.heads, -1)
-        q, k, v = qkv.permute(2, 0, 3, 1, 4)
-        kept[:] = [torch.cat(pair, 2) for pair in zip(kept, (k, v))] if kept else [k, v]
-        y = F.scaled_dot_product_attention(q, *kept, is_causal=length > 1)
-        x = x + block.attention.out(y.transpose(1, 2).reshape(batch, length, width))
-        out: torch.Tensor = x + block.down(F.gelu(block.up(block.norm2(x))))
-        return out
-
     def forward(self, ids: torch.Tensor, n_new: int) -> torch.Tensor:
         kept: list[list[torch.Tensor]] = [[] for _ in self.base.blocks]
+
+        def attend(layer: int, attention: Any, x: torch.Tensor) -> torch.Tensor:
+            q, *new = attention.parts(x)
+            own = kept[layer]
+            own[:] = [torch.cat(pair, 2) for pair in zip(own, new)] if own else new
+            is_prompt = x.shape[1] > 1
+            return attention.joined(F.scaled_dot_product_attention(q, *own, is_causal=is_prompt))
+
         given, at = ids, 0
         for _ in range(n_new):
             places = torch.arange(at, at + given.shape[1], device=ids.device)
-            x = self.base.tokens(given) + self.base.positions(places)
-            for block, own in zip(self.base.blocks, kept):
-                x = self._layer(block, x, own)
             at += given.shape[1]
-            given = self.base.head(self.base.norm(x[:, -1:])).argmax(-1)
+            given = self.base.next_word(given, places, attend)
             ids = torch.cat((ids, given), 1)
         return ids
 
@@ -345,16 +360,15 @@ def make_generate(device: str, tiny: bool) -> Program:
     prompts = range(8, 33) if tiny else range(16, 769)
 
     @torch.inference_mode()
-    def generate(n: int) -> torch.Tensor:
+    def generate(n: int) -> tuple[torch.Tensor, int]:
         draw = Draw(n, device)
         batch, length = draw.one_of(range(1, 4 if tiny else 17)), draw.one_of(prompts)
-        found: torch.Tensor = model(draw.integers(words, batch, length), n_new)
-        return found
+        return model(draw.integers(words, batch, length), n_new), batch * n_new
 
     return Program(generate, model, None)
 
 
-MAKERS: dict[str, Callable[[str, bool], Program]] = {
+MAKERS: dict[str, Callable[..., Program]] = {
     "gpt2": make_gpt2,
     "lora": make_lora,
     "resnet": make_resnet,
@@ -364,8 +378,8 @@ MAKERS: dict[str, Callable[[str, bool], Program]] = {
 }
 
 
-def make(name: str, device: str = "cuda", tiny: bool = False) -> Program:
-    """A program by name. tiny: one for trying out a script."""
+def make(name: str, device: str = "cuda", tiny: bool = False, **more: Sizes) -> Program:
+    """A program by name; the first three may be told their `sizes`. tiny: to try out a script."""
     torch.manual_seed(0)
     with torch.device(device):  # weights are made where they stay
-        return MAKERS[name](device, tiny)
+        return MAKERS[name](device, tiny, **more)

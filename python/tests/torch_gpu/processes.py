@@ -8,6 +8,8 @@ one line per case; ends with status 1 if one failed.
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, Callable
 
 import cases
@@ -35,51 +37,50 @@ def consume(inbox: Any, outbox: Any) -> None:
     inbox.get()  # the sender of a tensor has to live until it was received
 
 
-def tensors_go_both_ways() -> None:
+@contextmanager
+def a_consumer() -> Iterator[tuple[Any, Any]]:
+    """A child on Ductile: its inbox and its outbox."""
     context = mp.get_context("spawn")
     inbox, outbox = context.Queue(), context.Queue()
     child = context.Process(target=consume, args=(inbox, outbox), daemon=True)
     child.start()
-    for number in range(1, 9):
-        whole = torch.full((4 * MIB,), number, dtype=torch.uint8, device="cuda")
-        part = whole[MIB : 3 * MIB]  # a view, not at the start of its block
-        inbox.put(100)
-        inbox.put(part)
-        total, backend, answer = outbox.get(timeout=120)
-        assert total == number * 2 * MIB
-        assert backend == "ductile"
-        torch.cuda.synchronize()
-        assert int(whole[:MIB].sum(dtype=torch.int64)) == number * MIB
-        assert int(part.sum(dtype=torch.int64)) == 100 * 2 * MIB
-        assert int(answer.sum(dtype=torch.int64)) == 101 * 3 * MIB
-        del whole, part, answer
-        torch.empty(64 * MIB, dtype=torch.uint8, device="cuda")
-        torch.cuda.empty_cache()
+    yield inbox, outbox
     inbox.put(None)
     assert outbox.get(timeout=120) == "done"
     inbox.put(None)
     child.join(60)
     assert child.exitcode == 0, child.exitcode
+
+
+def tensors_go_both_ways() -> None:
+    with a_consumer() as (inbox, outbox):
+        for number in range(1, 9):
+            whole = torch.full((4 * MIB,), number, dtype=torch.uint8, device="cuda")
+            part = whole[MIB : 3 * MIB]  # a view, not at the start of its block
+            inbox.put(100)
+            inbox.put(part)
+            total, backend, answer = outbox.get(timeout=120)
+            assert total == number * 2 * MIB
+            assert backend == "ductile"
+            torch.cuda.synchronize()
+            assert int(whole[:MIB].sum(dtype=torch.int64)) == number * MIB
+            assert int(part.sum(dtype=torch.int64)) == 100 * 2 * MIB
+            assert int(answer.sum(dtype=torch.int64)) == 101 * 3 * MIB
+            del whole, part, answer
+            torch.empty(64 * MIB, dtype=torch.uint8, device="cuda")
+            torch.cuda.empty_cache()
     torch.cuda.ipc_collect()
 
 
 def a_block_is_mapped_once() -> None:
-    context = mp.get_context("spawn")
-    inbox, outbox = context.Queue(), context.Queue()
-    child = context.Process(target=consume, args=(inbox, outbox), daemon=True)
-    child.start()
-    whole = torch.ones(8 * MIB, dtype=torch.uint8, device="cuda")
-    for _ in range(4):
-        inbox.put(1)
-        inbox.put(whole)
-        total, _, answer = outbox.get(timeout=120)
-        assert total == 8 * MIB
-        del answer
-    inbox.put(None)
-    assert outbox.get(timeout=120) == "done"
-    inbox.put(None)
-    child.join(60)
-    assert child.exitcode == 0, child.exitcode
+    with a_consumer() as (inbox, outbox):
+        whole = torch.ones(8 * MIB, dtype=torch.uint8, device="cuda")
+        for _ in range(4):
+            inbox.put(1)
+            inbox.put(whole)
+            total, _, answer = outbox.get(timeout=120)
+            assert total == 8 * MIB
+            del answer
 
 
 class Samples(torch.utils.data.Dataset):
@@ -93,12 +94,9 @@ class Samples(torch.utils.data.Dataset):
 def loaders_with_workers_and_pinned_memory() -> None:
     for method in ("fork", "spawn"):
         loader = torch.utils.data.DataLoader(
-            Samples(),
-            batch_size=32,
-            num_workers=2,
-            pin_memory=True,
+            Samples(), batch_size=32, num_workers=2, pin_memory=True,
             multiprocessing_context=method,
-        )
+        )  # fmt: skip
         total = torch.zeros((), device="cuda", dtype=torch.float64)
         for batch in loader:
             assert batch.is_pinned()

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """PyTorch's own CUDA memory tests, under PyTorch's allocator and under Ductile.
 
-    python pytorch_tests.py PATH/TO/test_cuda.py [--allocators native,ductile] [--workers 8]
+    python pytorch_tests.py PATH/TO/test_cuda.py [--workers 8]
 
 test_cuda.py is PyTorch's and not part of this tree: it comes with PyTorch's sources (test/), and
 needs the package expecttest. Several processes share the tests; one that crashes or hangs is
 replaced. Prints for each allocator how many passed, failed and were skipped, and which tests ended
-otherwise than under the first allocator named, or passed under none, with the error. What passed
-there and did not under another is tried again, in a process of its own and alone on the GPU:
+otherwise under Ductile, or passed under neither, with the error. What passed under PyTorch's and
+did not under Ductile is tried again, in a process of its own and alone on the GPU:
 
-  again    passes under the other one, too, or fails under the first one
+  again    passes under Ductile, too, or fails under PyTorch's
   differs  does not, for a reason in DIFFERENCES, and says what that expects
   LOST     does not
 
@@ -29,7 +29,6 @@ import re
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -44,6 +43,7 @@ NAMES = {
     "expected failure": "xfailed", "unexpected success": "xpassed",
 }  # fmt: skip
 BLOCK = re.compile(r"^={70}\n(?:FAIL|ERROR): .*?(?=^={70}|^-{70}\nRan )", re.MULTILINE | re.S)
+PAIR = ("native", "ductile")
 # What passes under native and cannot under Ductile: why, and what such a failure says.
 DIFFERENCES = {
     "TestCuda.test_graph_memory_stats_and_use_result_after_destroy_graph": (
@@ -164,13 +164,12 @@ def differing(first: dict[str, str], other: dict[str, str]) -> dict[str, tuple[s
     return {name: ends for name, ends in both.items() if ends[0] != ends[1]}
 
 
-def passed_under_neither(results: Iterable[dict[str, str]]) -> list[str]:
-    first, *others = results
+def passed_under_neither(first: dict[str, str], other: dict[str, str]) -> list[str]:
     fine = {"passed", "skipped", "xfailed"}
     return [
         name
         for name, end in sorted(first.items())
-        if end not in fine and all(other.get(name, end) not in fine for other in others)
+        if end not in fine and other.get(name, end) not in fine
     ]
 
 
@@ -184,31 +183,29 @@ def run_alone(path: Path, test: str, allocator: str, seconds: float) -> tuple[st
     ]
 
 
-def judge(
-    path: Path, test: str, pair: tuple[str, str], given: argparse.Namespace, end: float
-) -> dict[str, str]:
-    """Is a test that passed under the first of the pair only lost? What was said, and why."""
+def judge(path: Path, test: str, given: argparse.Namespace, end: float) -> dict[str, str]:
+    """Is a test lost that passed under native only? What was said, and why."""
     left = min(given.silence, end - time.monotonic())
     if left <= 0:
         return {"verdict": "LOST", "why": "no time was left to try it alone"}
-    now, said = run_alone(path, test, pair[1], left)
+    now, said = run_alone(path, test, "ductile", left)
     if now == "passed":
         return {"verdict": "again", "why": "passed alone on the GPU"}
-    was, _ = run_alone(path, test, pair[0], left)
+    was, _ = run_alone(path, test, "native", left)
     if was in ("failed", "crashed"):
-        return {"verdict": "again", "why": f"alone on the GPU {was} under {pair[0]}, too"}
+        return {"verdict": "again", "why": f"alone on the GPU {was} under native, too"}
     why, pattern = DIFFERENCES.get(test, ("", ""))
     if why and now == "failed" and re.search(pattern, said):
         return {"verdict": "differs", "why": why}
     return {"verdict": "LOST", "why": f"alone on the GPU {now}", "said": said}
 
 
-def show(row: dict[str, str], pair: tuple[str, str], given: argparse.Namespace) -> None:
+def show(row: dict[str, str], given: argparse.Namespace) -> None:
     if given.json:
         print(json.dumps(row), flush=True)
         return
     why = f"; {row['why']}" if row.get("why") else ""
-    ends = ", ".join(f"{row[name]} under {name}" for name in pair)
+    ends = ", ".join(f"{row[name]} under {name}" for name in PAIR)
     print(f"{row['verdict']:8}{row['test']}: {ends}{why}", flush=True)
     if row.get("error"):
         print(f"        {row['error']}", flush=True)
@@ -222,46 +219,46 @@ def compare(
     errors: dict[str, dict[str, str]],
     given: argparse.Namespace,
 ) -> Counter[str]:
-    """Prints what ended otherwise than under the first allocator, and counts the verdicts."""
-    first, *others = results
+    """Prints what ended otherwise under Ductile, and counts the verdicts."""
     verdicts: Counter[str] = Counter()
     end = time.monotonic() + given.seconds
-    for other in others:
-        for test, (was, now) in differing(results[first], results[other]).items():
-            row = {"test": test, first: was, other: now, "verdict": "other"}
-            row["error"] = errors[other].get(test, "") or errors[first].get(test, "")
-            if was == "passed":
-                row.update(judge(path, test, (first, other), given, end))
-            verdicts[row["verdict"]] += 1
-            show(row, (first, other), given)
-    for test in passed_under_neither(results.values()):
-        verdicts["neither"] += 1
-        row = {name: found.get(test, "not run") for name, found in results.items()}
-        row.update(test=test, verdict="neither", error=errors[first].get(test, ""))
-        show(row, tuple(results), given)
+    native, ductile = (results[name] for name in PAIR)
+    rows = [
+        {"test": test, "native": was, "ductile": now, "verdict": "other"}
+        for test, (was, now) in differing(native, ductile).items()
+    ]
+    for test in passed_under_neither(native, ductile):
+        ends = {"native": native[test], "ductile": ductile.get(test, "not run")}
+        rows.append({"test": test, **ends, "verdict": "neither"})
+    for row in rows:
+        test = row["test"]
+        row["error"] = errors["native"].get(test, "")
+        if row["verdict"] == "other":
+            row["error"] = errors["ductile"].get(test, "") or row["error"]
+            if row["native"] == "passed":
+                row.update(judge(path, test, given, end))
+        verdicts[row["verdict"]] += 1
+        show(row, given)
     return verdicts
 
 
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("file", type=Path)
-    parser.add_argument("--allocators", default="native,ductile")
     parser.add_argument("--workers", type=int, default=8, help="processes beside each other")
     parser.add_argument("--seconds", type=float, default=240, help="limit for each allocator")
     parser.add_argument("--silence", type=float, default=100, help="limit for one test")
-    parser.add_argument("--only", default="", help="tests whose name contains this")
     parser.add_argument("--json", action="store_true", help="one JSON object a line")
-    parser.add_argument("--verbose", action="store_true", help="show what failed tests said")
     return parser.parse_args()
 
 
 def main() -> int:
     given = parse()
     path = given.file.resolve()
-    tests = [test for test in list_tests(path) if given.only in test]
+    tests = list_tests(path)
     results: dict[str, dict[str, str]] = {}
     errors: dict[str, dict[str, str]] = {}
-    for allocator in given.allocators.split(","):
+    for allocator in PAIR:
         start = time.monotonic()
         results[allocator], said = run_all(path, tests, allocator, given)
         errors[allocator] = read_errors(said)
@@ -273,16 +270,13 @@ def main() -> int:
         else:
             text = ", ".join(f"{n} {s}" for s, n in sorted(counts.items())) or "nothing ran"
             print(f"{allocator:10}{text}; {took} s", flush=True)
-            if given.verbose or not counts:
+            if not counts:
                 print(said, flush=True)
     verdicts = compare(path, results, errors, given)
-    n_passed = Counter(next(iter(results.values())).values())["passed"]
+    n_passed = Counter(results["native"].values())["passed"]
     if not given.json:
-        print(
-            f"{n_passed} passed under {next(iter(results))}: {verdicts['LOST']} of them lost, "
-            f"{verdicts['differs']} differ",
-            flush=True,
-        )
+        lost, differ = verdicts["LOST"], verdicts["differs"]
+        print(f"{n_passed} passed under native: {lost} of them lost, {differ} differ", flush=True)
     return 1 if verdicts["LOST"] or not n_passed else 0
 
 

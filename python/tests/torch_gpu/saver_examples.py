@@ -14,13 +14,14 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
-import subprocess
 import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
+
+import allocators
 
 from ductile_gpu import memory_saver
 
@@ -87,15 +88,8 @@ def try_one(example: Example, folder: Path, seconds: float) -> tuple[bool, str]:
             stack.enter_context(memory_saver.configure_subprocess())
         there = os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")])
         variables = {**os.environ, **example.variables, "PYTHONPATH": there}
-        try:
-            answer = subprocess.run(
-                command, env=variables, cwd=folder, timeout=seconds, text=True,
-                stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-            )  # fmt: skip
-        except subprocess.TimeoutExpired as late:
-            said = late.stdout.decode() if isinstance(late.stdout, bytes) else late.stdout or ""
-            return False, f"{said}\nended after {seconds:g} s"
-    return (answer.returncode != 0) == bool(example.cannot), answer.stdout
+        status, said = allocators.run(command, seconds, variables, folder)
+    return status != -1 and (status != 0) == bool(example.cannot), said
 
 
 def tell(example: Example, folder: Path, given: argparse.Namespace) -> bool:

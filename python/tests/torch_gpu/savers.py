@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import itertools
 import json
 import os
 import re
@@ -32,6 +33,8 @@ import time
 from collections.abc import Iterator
 from importlib import metadata
 from typing import Any, NamedTuple
+
+import child
 
 GIB = 1 << 30
 LEAST_SHARE = 0.9  # of the link, from the second cycle on, and in the first that is made ahead
@@ -95,11 +98,9 @@ def measure_link(n_bytes: int = 4 * GIB) -> None:
     for name, target, source in (("out", host, device), ("in", device, host)):
         times = []
         for _ in range(5):
-            torch.cuda.synchronize()
-            start = time.perf_counter()
+            start = child.synchronized("cuda")
             target.copy_(source, non_blocking=True)
-            torch.cuda.synchronize()
-            times.append(time.perf_counter() - start)
+            times.append(child.synchronized("cuda") - start)
         answer(what=name, speed=n_bytes / min(times[1:]) / 1e9)
 
 
@@ -126,13 +127,9 @@ def make(saver: Any, way: Way) -> list[Any]:
 
 
 def timed(action: Any) -> float:
-    import torch
-
-    torch.cuda.synchronize()
-    start = time.perf_counter()
+    start = child.synchronized("cuda")
     action("slept")
-    torch.cuda.synchronize()
-    return time.perf_counter() - start
+    return child.synchronized("cuda") - start
 
 
 def is_as_before(made: list[Any], way: Way) -> bool:
@@ -199,20 +196,17 @@ class Found:
         elif status != 0:
             self.wrong.append(f"{way.name}: the process failed")
 
+    def times(self, way: Way, what: str, when: str) -> list[float]:
+        rows = self.cycles.get(way, [])
+        return [float(row[what]) for row in (rows[:1] if when == "first" else rows[1:])]
+
     def tell_later(self, way: Way) -> None:
         for what in ("pause", "resume"):
-            times = self.later(way, what)
+            times = self.times(way, what, "later")
             if times:
                 middle = self.speed(way, what, statistics.median(times))
                 worst = self.speed(way, what, max(times))
                 print(f"{way.name}: later {what:6} {middle}, slowest {worst}", flush=True)
-
-    def later(self, way: Way, what: str) -> list[float]:
-        return [float(row[what]) for row in self.cycles.get(way, [])[1:]]
-
-    def first(self, way: Way, what: str) -> float | None:
-        rows = self.cycles.get(way, [])
-        return float(rows[0][what]) if rows else None
 
 
 def run_child(word: str, found: Any) -> int:
@@ -220,55 +214,47 @@ def run_child(word: str, found: Any) -> int:
     error."""
     read, write = os.pipe()
     command = [sys.executable, __file__, "--child", word, "--answers", str(write)]
-    with subprocess.Popen(command, pass_fds=[write], stdout=sys.stderr) as child:
+    with subprocess.Popen(command, pass_fds=[write], stdout=sys.stderr) as process:
         os.close(write)
         with os.fdopen(read) as lines:
             for line in lines:
                 found(json.loads(line))
-    return child.returncode
+    return process.returncode
 
 
 def wanted(found: Found) -> Iterator[tuple[str, bool]]:
-    for way in found.cycles:
-        if way.library == "tms" or way.gaps:
-            continue
-        if way.contents == "keep":
-            yield from against_link(found, way)
-        yield from against_other(found, way)
+    ways = [way for way in found.cycles if way.library != "tms" and not way.gaps]
+    for way, what, when in itertools.product(ways, ("pause", "resume"), ("first", "later")):
+        times = found.times(way, what, when)
+        if times:
+            ours = statistics.median(times)
+            yield from against_link(found, way, what, when, ours)
+            yield from against_other(found, way, what, when, ours)
 
 
-def against_link(found: Found, way: Way) -> Iterator[tuple[str, bool]]:
-    for what, direction in (("pause", "out"), ("resume", "in")):
-        link = found.link.get(direction, 0) * 1e9
-        times = {"later": found.later(way, what)}
-        if way.ahead:
-            times["first"] = [t for t in [found.first(way, what)] if t]
-        for when, all_of_them in times.items():
-            if all_of_them and link:
-                share = way.gib * GIB / statistics.median(all_of_them) / link
-                yield f"{way.name}: {when} {what} at {share:.1%} of the link", share >= LEAST_SHARE
+def against_link(
+    found: Found, way: Way, what: str, when: str, ours: float
+) -> Iterator[tuple[str, bool]]:
+    link = found.link.get("out" if what == "pause" else "in", 0) * 1e9
+    if link and way.contents == "keep" and (when == "later" or way.ahead):
+        share = way.gib * GIB / ours / link
+        yield f"{way.name}: {when} {what} at {share:.1%} of the link", share >= LEAST_SHARE
 
 
-def against_other(found: Found, way: Way) -> Iterator[tuple[str, bool]]:
-    (other,) = [o for o in found.cycles if o[:4] == ("tms", *way[1:4])][:1] or [None]
-    if other is None or way.ahead:
+def against_other(
+    found: Found, way: Way, what: str, when: str, ours: float
+) -> Iterator[tuple[str, bool]]:
+    others = [other for other in found.cycles if other[:4] == ("tms", *way[1:4])]
+    times = found.times(others[0], what, when) if others and not way.ahead else []
+    if not times:
         return
-    for what in ("pause", "resume"):
-        for when in ("first", "later"):
-            ours, theirs = (time_of(found, one, what, when) for one in (way, other))
-            if not ours or not theirs:
-                continue
-            if way.contents == "drop":
-                said = f"{when} {what} in {ours / theirs:.2f} of torch_memory_saver's time"
-                yield f"{way.name}: {said}", ours / theirs <= MOST_TIMES_EMPTY
-            elif when == "first":
-                said = f"first {what} at {theirs / ours:.1f} times torch_memory_saver's speed"
-                yield f"{way.name}: {said}", theirs / ours >= LEAST_TIMES_FIRST
-
-
-def time_of(found: Found, way: Way, what: str, when: str) -> float | None:
-    later = found.later(way, what)
-    return found.first(way, what) if when == "first" else statistics.median(later or [0])
+    theirs = statistics.median(times)
+    if way.contents == "drop":
+        said = f"{when} {what} in {ours / theirs:.2f} of torch_memory_saver's time"
+        yield f"{way.name}: {said}", ours / theirs <= MOST_TIMES_EMPTY
+    elif when == "first":
+        said = f"first {what} at {theirs / ours:.1f} times torch_memory_saver's speed"
+        yield f"{way.name}: {said}", theirs / ours >= LEAST_TIMES_FIRST
 
 
 def main() -> int:

@@ -5,10 +5,9 @@ expandable segments and Ductile, and which programs die under a cap that others 
     python settings.py --output rows.jsonl                # four minutes on an H200
     python settings.py --parts speed --programs serving   # one program's speed and memory
     python settings.py --parts dies --programs requests   # a program of capped_programs.py
-    python settings.py --table rows.jsonl                 # the tables of rows that were kept
 
   dies    each program of capped_programs.py under a cap that is a little more than it uses
-          (capped_programs.CAPS): does it end, or is it refused memory?
+          (capped_programs.PROGRAMS): does it end, or is it refused memory?
   speed   each program of settings_models.py: one process for each allocator, and where an option of
           Ductile's is worth a try (OPTIONS) one more; they take turns of the same
           steps. The first turn warms up; the others say what is done in a second, and what that is
@@ -24,14 +23,12 @@ expandable segments.
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from importlib.util import find_spec
-from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import allocators
 import capped_programs
@@ -50,36 +47,11 @@ CAPS = {"small": 3 << 30}
 NEAR = {"training", "lora", "streams", "images", "growing"}
 CAPPED = ("expandable", "ductile")
 ABOVE_USED = 1.005
+GIB = 1 << 30
 PARTS = ("dies", "speed", "near")
 
 
 # ---- Processes ---------------------------------------------------------------------------------
-
-
-def environment(way: str) -> dict[str, str]:
-    """Of `native`, `expandable`, `ductile` or `ductile+OPTION`."""
-    allocator, *options = way.split("+")
-    where = allocators.training_environment(allocator)
-    where.setdefault("CUDA_VISIBLE_DEVICES", "0")
-    if options:
-        where["DUCTILE_CONF"] = ",".join(options)
-    return where
-
-
-class Process(turns.Worker):
-    """Runs programs on one allocator. It imports at once, and says when it is ready."""
-
-    def __init__(self, way: str, device: str) -> None:
-        script = str(Path(__file__).with_name("settings_rank.py"))
-        super().__init__(way, [script, device], environment(way))
-        self.is_ready = False
-
-    def ask(self, seconds: float, **told: Any) -> Row:
-        if not self.is_ready:
-            self.hear(time.monotonic() + seconds)
-            self.is_ready = True
-        self.send(json.dumps(told))
-        return self.hear(time.monotonic() + seconds)
 
 
 class Stage:
@@ -88,31 +60,29 @@ class Stage:
     def __init__(self, given: argparse.Namespace) -> None:
         self.given = given
         self.end = time.monotonic() + given.limit
-        self.processes: dict[str, Process] = {}
-        for way in self.ways_of_all():
-            self.start(way)
+        more = [way for name in given.programs for way in options_of(name)]
+        ways = [*allocators.NAMES, *dict.fromkeys(more if "speed" in given.parts else ())]
+        self.processes = {way: self.start(way) for way in ways}
+        self.begun: set[str] = set()
 
-    def start(self, way: str) -> Process:
-        device = "cpu" if self.given.cpu_check else "cuda"
-        self.processes[way] = Process(way, device)
-        return self.processes[way]
-
-    def ways_of_all(self) -> list[str]:
-        more = [way for name in self.given.programs for way in options_of(name)]
-        return [*allocators.NAMES, *dict.fromkeys(more if "speed" in self.given.parts else ())]
+    def start(self, way: str) -> turns.Worker:
+        return turns.program_worker(way, way, self.given.cpu_check)
 
     def is_over(self) -> bool:
         return time.monotonic() > self.end
 
     def ask(self, way: str, **told: Any) -> Row:
         """An answer, or {"error": why there is none}; then the next program has a new process."""
-        process = self.processes.get(way) or self.start(way)
-        try:
-            return process.ask(self.given.seconds, **told)
-        except turns.Failed as failed:
-            steps.say(str(failed))
-            self.processes.pop(way).close()
-            return {"error": str(failed).splitlines()[0]}
+        if way not in self.processes:
+            self.processes[way] = self.start(way)
+        # The first one waits for imports, too.
+        seconds = self.given.seconds * (1 if way in self.begun else 2)
+        self.begun.add(way)
+        answer = self.processes[way].answer(time.monotonic() + seconds, **told)
+        if "error" in answer:
+            del self.processes[way]
+            self.begun.remove(way)
+        return answer
 
     def close(self) -> None:
         for process in self.processes.values():
@@ -139,7 +109,7 @@ def play_turns(stage: Stage, program: str) -> dict[str, list[Row]]:
             begun["error"] = "was refused memory before the first step"
         found[way] = [begun]
     for turn in range(stage.given.rounds + 1):
-        for way in steps.rotated(ways, turn):
+        for way in turns.rotated(ways, turn):
             if "error" not in found[way][-1]:
                 found[way].append(stage.ask(way, do="steps", count=stage.given.steps))
     for way in ways:
@@ -190,7 +160,7 @@ def play_near(stage: Stage, program: str, used: int) -> Iterator[Row]:
 
 
 def play_dies(stage: Stage, program: str) -> Iterator[Row]:
-    cap = capped_programs.CAPS[program] << 20
+    cap = capped_programs.PROGRAMS[program].cap << 20
     peak = capped_programs.live_peak(program)
     for way in allocators.NAMES:
         answer = stage.ask(way, do="capped", program=program, cap=cap)
@@ -228,26 +198,7 @@ def play(given: argparse.Namespace) -> Iterator[Row]:
         stage.close()
 
 
-# ---- Tables ------------------------------------------------------------------------------------
-
-
-def gib(n_bytes: int) -> str:
-    return f"{n_bytes / 2**30:.2f}"
-
-
-def table_speed(rows: Iterable[Row]) -> str:
-    head = ("", "", "used, GiB", "held, GiB", "a second", "of native's", "refused")
-    lines = []
-    for row in rows:
-        if row["part"] == "speed" and "error" not in row:
-            ratio = (
-                f"{row['of_native']:.3f} ± {row['of_native_noise']:.3f}"
-                if "of_native" in row else "-"
-            )  # fmt: skip
-            rate = f"{row['per_second']:,.0f}" if "per_second" in row else "-"
-            lines.append([row["program"], row["way"], gib(row["used"]), gib(row["held"]), rate,
-                          ratio, str(row["refusals"])])  # fmt: skip
-    return steps.table(head, lines) if lines else ""
+# ---- What came of it ---------------------------------------------------------------------------
 
 
 def how_it_ended(row: Row) -> str:
@@ -256,20 +207,19 @@ def how_it_ended(row: Row) -> str:
     return f"ends; {row['retries']} retries"
 
 
-def table_caps(rows: Iterable[Row]) -> str:
-    head = ("", "uses, GiB", "cap, GiB", "native", "expandable segments", "Ductile")
-    cells: dict[tuple[str, str], dict[str, Row]] = {}
-    for row in rows:
-        if row["part"] in ("dies", "near") and "error" not in row:
-            cells.setdefault((row["part"], row["program"]), {})[row["way"]] = row
-    lines = []
-    for (_, program), own in cells.items():
-        some = next(iter(own.values()))
-        needs = some.get("needs") or some["cap"] / ABOVE_USED
-        ends = [how_it_ended(own[way]) if way in own else "-" for way in allocators.NAMES]
-        cap = gib(some["cap"]) if some["cap"] else "the device"
-        lines.append([program, gib(needs), cap, *ends])
-    return steps.table(head, lines) if lines else ""
+def describe(row: Row) -> str:
+    head = f"{row['part']:6}{row['program']:10}{row['way']:27}"
+    if "error" in row:
+        return f"{head} FAILED: {row['error']}"
+    if row["part"] != "speed":
+        needs = row.get("needs") or row["cap"] / ABOVE_USED
+        cap = f"{row['cap'] / GIB:.2f} GiB" if row["cap"] else "the device"
+        return f"{head}{how_it_ended(row)}, needs {needs / GIB:.2f} of {cap}"
+    ratio = ""
+    if "of_native" in row:
+        ratio = f"{row['of_native']:.3f} ± {row['of_native_noise']:.3f} of native's, "
+    return (f"{head}{row.get('per_second', 0):10,.0f}/s, {ratio}used {row['used'] / GIB:.2f} of "
+            f"{row['held'] / GIB:.2f} GiB held, {row['refusals']} refusals")  # fmt: skip
 
 
 def refusals_near(rows: Iterable[Row]) -> dict[tuple[str, str], int]:
@@ -297,38 +247,7 @@ def judge(rows: Sequence[Row]) -> list[str]:
     return missed
 
 
-def text_of(rows: Sequence[Row]) -> str:
-    missed = "\n".join(f"MISSED: {text}" for text in judge(rows))
-    return "\n\n".join(part for part in (table_speed(rows), table_caps(rows), missed) if part)
-
-
 # ---- The command -------------------------------------------------------------------------------
-
-
-def describe(row: Row) -> str:
-    head = f"{row['part']:6}{row['program']:10}{row['way']:27}"
-    if "error" in row:
-        return f"{head} FAILED: {row['error']}"
-    if row["part"] == "speed":
-        rate = f"{row.get('per_second', 0):10.0f}/s {row.get('of_native', 0):.3f}"
-        return f"{head}{rate} held {gib(row['held'])} of {gib(row['used'])}"
-    return f"{head}{how_it_ended(row)} in {row['ms']:.0f} ms"
-
-
-def keep(rows: Iterable[Row], given: argparse.Namespace) -> list[Row]:
-    """Rows as they come: a run that is ended keeps those it has."""
-    where = steps.where_from("settings.py")
-    output: TextIO | None = given.output.open("w", encoding="utf-8") if given.output else None
-    kept = []
-    for row in rows:
-        kept.append(row)
-        whole = json.dumps({**row, **where})
-        if given.json:
-            print(whole, flush=True)
-        if output is not None:
-            print(whole, file=output, flush=True)
-        steps.say(describe(row))
-    return kept
 
 
 def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
@@ -346,15 +265,15 @@ def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
     )
     steps.add_what_becomes_of_rows(parser)
     given = parser.parse_args(words)
-    steps.split_lists(given, parts=PARTS, programs=every)
+    turns.split_lists(given, parts=PARTS, programs=every)
     return given
 
 
 def main() -> int:
     given = parse()
-    rows = steps.read(given.table) if given.table else keep(play(given), given)
-    if not given.json:
-        print(text_of(rows), flush=True)
+    rows = steps.Book(given, "settings.py", describe).take(play(given))
+    for missed in judge(rows) if not given.json else ():
+        print(f"MISSED: {missed}", flush=True)
     return 1 if not rows or judge(rows) else 0
 
 

@@ -20,82 +20,13 @@ import math
 from collections import deque
 from typing import Any
 
+import child
 import plain_models
 import torch
-from plain_models import Draw, autocast
+from plain_models import Draw, Program, autocast
 from torch import nn
 from torch.nn import functional as F
 from transformer import Transformer
-
-
-class Program:
-    """One step after another, each of which says how many units it has done."""
-
-    unit = "samples"
-
-    def step(self, n: int) -> int:
-        raise NotImplementedError
-
-    def drop(self) -> None:
-        """Forgets what a step that was refused memory has left."""
-
-    def held_elsewhere(self) -> int:
-        """Bytes that other allocators than PyTorch's hold for it."""
-        return 0
-
-
-class Plain(Program):
-    """A program of plain_models.py; its first two choices of a step are batch and length."""
-
-    def __init__(self, name: str, device: str, tiny: bool) -> None:
-        self.program = plain_models.make(name, device, tiny)
-        self.ranges = (
-            (range(1, 4), range(8, 33, 8)) if tiny else (range(1, 17), range(64, 1025, 32))
-        )
-        self.device, self.unit = device, "tokens"
-
-    def step(self, n: int) -> int:
-        self.program.step(n)
-        draw = Draw(n, self.device)
-        return math.prod(draw.one_of(values) for values in self.ranges)
-
-    def drop(self) -> None:
-        self.program.drop()
-
-
-class Growing(Plain):
-    """Generation, of which the new tokens count."""
-
-    def __init__(self, device: str, tiny: bool) -> None:
-        super().__init__("generate", device, tiny)
-        self.n_new = 4 if tiny else 16
-        self.batches = range(1, 4 if tiny else 17)
-
-    def step(self, n: int) -> int:
-        self.program.step(n)
-        return Draw(n, self.device).one_of(self.batches) * self.n_new
-
-
-class Trained(Program):
-    """A model, an optimizer, and a loss of step n that says how many units it is of."""
-
-    def __init__(self, model: nn.Module) -> None:
-        self.model = model
-        self.optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
-
-    def loss(self, n: int) -> tuple[torch.Tensor, int]:
-        raise NotImplementedError
-
-    def step(self, n: int) -> int:
-        loss, units = self.loss(n)
-        loss.backward()
-        self.optimizer.step()
-        self.optimizer.zero_grad(set_to_none=True)
-        return units
-
-    def drop(self) -> None:
-        self.optimizer.zero_grad(set_to_none=True)
-
 
 # ---- A U-Net -----------------------------------------------------------------------------------
 
@@ -133,20 +64,26 @@ class UNet(nn.Module):
         return out
 
 
-class Images(Trained):
+class Images(Program):
     def __init__(self, device: str, tiny: bool) -> None:
-        super().__init__(UNet(*((8, 2) if tiny else (96, 4))))
+        model = UNet(*((8, 2) if tiny else (96, 4)))
+        super().__init__(self.loss_of, model, torch.optim.AdamW(model.parameters(), lr=1e-4))
         self.device = device
         self.batches, self.sides = (
             (range(1, 4), range(16, 33, 8)) if tiny else (range(4, 33), range(64, 193, 16))
         )
 
-    def loss(self, n: int) -> tuple[torch.Tensor, int]:
+    def pair(self, draw: Draw, *shape: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """What is given, and what is to be learned."""
+        clean, noise = (draw.normal(*shape) for _ in range(2))
+        return clean + noise, noise
+
+    def loss_of(self, n: int) -> tuple[torch.Tensor, int]:
         draw = Draw(n, self.device)
         batch, side = draw.one_of(self.batches), draw.one_of(self.sides)
-        clean, noise = (draw.normal(batch, 3, side, side) for _ in range(2))
+        given, wanted = self.pair(draw, batch, 3, side, side)
         with autocast(self.device):
-            return F.mse_loss(self.model(clean + noise).float(), noise), batch
+            return F.mse_loss(self.model(given).float(), wanted), batch
 
 
 # ---- Two more streams --------------------------------------------------------------------------
@@ -182,8 +119,6 @@ class Gathered(torch.autograd.Function):
 class Streams(Program):
     """Shards of the weights lie on the device in two halves; a layer's are joined on the gathering
     stream ahead of its turn, and what becomes of its gradients is done on the reducing one."""
-
-    unit = "tokens"
 
     def __init__(self, device: str, tiny: bool) -> None:
         width, self.layers = (32, 3) if tiny else (2048, 12)
@@ -258,8 +193,6 @@ class Serving(Program):
     """Keys and values lie in one tensor that stays. A batch's prompts are read eagerly, and then
     each token is one launch of the graph of the next larger batch."""
 
-    unit = "tokens"
-
     def __init__(self, device: str, tiny: bool) -> None:
         words, layers, width, heads = (128, 2, 32, 2) if tiny else (32000, 16, 1024, 16)
         self.device = device
@@ -278,56 +211,44 @@ class Serving(Program):
             for size in reversed(sizes):  # the largest first: the others fit in its memory
                 self.graphs[size] = self.capture(size)
 
-    def attend(self, layer: int, block: Any, x: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+    def attend_to_kept(self, layer: int, attention: Any, x: torch.Tensor) -> torch.Tensor:
         """Of one new token of each text, whose keys and values join those that are kept."""
-        batch, _, width = x.shape
-        q, k, v = block.attention.qkv(x).view(batch, 3, block.attention.heads, -1).unbind(1)
+        batch, places = len(x), self.places[: len(x)]
+        q, k, v = attention.parts(x).squeeze(3)
         rows = torch.arange(batch, device=x.device)
-        keys, values = self.kept[layer, 0, :batch], self.kept[layer, 1, :batch]
+        keys, values = self.kept[layer, :, :batch]
         keys[rows, :, places], values[rows, :, places] = k, v
         scores = (keys @ q.unsqueeze(-1)).squeeze(-1) / math.sqrt(q.shape[-1])
         later = torch.arange(self.longest, device=x.device) > places[:, None]
         weights = scores.masked_fill(later[:, None], float("-inf")).softmax(-1)
-        y = (weights.unsqueeze(2) @ values).reshape(batch, 1, width)
-        out: torch.Tensor = block.attention.out(y)
-        return out
+        return attention.joined(weights.unsqueeze(2) @ values)
 
     def next_token(self, batch: int) -> None:
         ids, places = self.ids[:batch], self.places[:batch]
-        x = self.model.tokens(ids) + self.model.positions(places)[:, None]
-        for layer, block in enumerate(self.model.blocks):
-            x = x + self.attend(layer, block, block.norm1(x), places)
-            x = x + block.down(F.gelu(block.up(block.norm2(x))))
-        ids.copy_(self.model.head(self.model.norm(x)).argmax(-1))
+        ids.copy_(self.model.next_word(ids, places[:, None], self.attend_to_kept))
         places.add_(1)
 
     def capture(self, batch: int) -> Any:
         """Something that makes the next token of each text."""
         if self.device != "cuda":
             return lambda: self.next_token(batch)
-        side = torch.cuda.Stream()
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            self.next_token(batch)
-        torch.cuda.current_stream().wait_stream(side)
-        graph = torch.cuda.CUDAGraph()
         others = next(iter(self.graphs.values()), None)
-        with torch.cuda.graph(graph, pool=others.__self__.pool() if others else None):
-            self.next_token(batch)
+        pool = others.__self__.pool() if others else None
+        graph, _ = child.captured(lambda: self.next_token(batch), warm=1, pool=pool)
         return graph.replay
+
+    def attend_and_keep(self, layer: int, attention: Any, x: torch.Tensor) -> torch.Tensor:
+        """Of whole prompts."""
+        batch, length, _ = x.shape
+        q, k, v = attention.parts(x)
+        self.kept[layer, 0, :batch, :, :length] = k
+        self.kept[layer, 1, :batch, :, :length] = v
+        return attention.joined(F.scaled_dot_product_attention(q, k, v, is_causal=True))
 
     def read_prompts(self, ids: torch.Tensor) -> None:
         batch, length = ids.shape
-        x = self.model.tokens(ids) + self.model.positions.weight[:length]
-        for layer, block in enumerate(self.model.blocks):
-            qkv = block.attention.qkv(block.norm1(x))
-            q, k, v = qkv.view(batch, length, 3, block.attention.heads, -1).permute(2, 0, 3, 1, 4)
-            self.kept[layer, 0, :batch, :, :length] = k
-            self.kept[layer, 1, :batch, :, :length] = v
-            y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-            x = x + block.attention.out(y.transpose(1, 2).reshape(batch, length, -1))
-            x = x + block.down(F.gelu(block.up(block.norm2(x))))
-        self.ids[:batch] = self.model.head(self.model.norm(x[:, -1:])).argmax(-1)
+        places = torch.arange(length, device=ids.device)
+        self.ids[:batch] = self.model.next_word(ids, places, self.attend_and_keep)
         self.places.fill_(0)  # a graph has more texts than the batch: theirs lead nowhere
         self.places[:batch] = length
 
@@ -352,7 +273,7 @@ class Notebook(Program):
     def __init__(self, device: str, tiny: bool) -> None:
         self.device, self.tiny = device, tiny
         self.results: deque[torch.Tensor] = deque(maxlen=30)
-        self.model: nn.Module | None = None
+        self.model = nn.Identity()
 
     def step(self, n: int) -> int:
         draw = Draw(n, self.device)
@@ -378,24 +299,11 @@ class Notebook(Program):
 # ---- A small card --------------------------------------------------------------------------------
 
 
-class Small(Trained):
+def make_small(device: str, tiny: bool) -> Program:
     """Uses less than 3 GiB."""
-
-    unit = "tokens"
-
-    def __init__(self, device: str, tiny: bool) -> None:
-        self.words, *shape = (128, 2, 32, 2) if tiny else (8192, 8, 512, 8)
-        super().__init__(Transformer(self.words, *shape))
-        self.device = device
-        self.batches, self.lengths = (
-            (range(1, 4), range(8, 33, 8)) if tiny else (range(1, 7), range(64, 1025, 32))
-        )
-
-    def loss(self, n: int) -> tuple[torch.Tensor, int]:
-        draw = Draw(n, self.device)
-        batch, length = draw.one_of(self.batches), draw.one_of(self.lengths)
-        with autocast(self.device):
-            return self.model(draw.integers(self.words, batch, length)).mean(), batch * length
+    words, *shape = (128, 2, 32, 2) if tiny else (8192, 8, 512, 8)
+    sizes = None if tiny else plain_models.drawn(range(1, 7), plain_models.LENGTHS)
+    return plain_models.on_texts(Transformer(words, *shape), device, words, tiny, sizes)
 
 
 # ---- Two libraries -------------------------------------------------------------------------------
@@ -430,26 +338,22 @@ class Libraries(Images):
             device=self.device,
         )
 
-    def loss(self, n: int) -> tuple[torch.Tensor, int]:
-        draw = Draw(n, self.device)
-        batch, side = draw.one_of(self.batches), draw.one_of(self.sides)
-        noisy = draw.normal(batch, 3, side, side)
-        clean = self.filtered(noisy)
-        with autocast(self.device):
-            return F.mse_loss(self.model(noisy).float(), clean), batch
+    def pair(self, draw: Draw, *shape: int) -> tuple[torch.Tensor, torch.Tensor]:
+        noisy = draw.normal(*shape)
+        return noisy, self.filtered(noisy)
 
 
 # ---- All of them ---------------------------------------------------------------------------------
 
 MAKERS: dict[str, Any] = {
-    "training": lambda device, tiny: Plain("gpt2", device, tiny),
-    "lora": lambda device, tiny: Plain("lora", device, tiny),
+    **plain_models.MAKERS,
+    "training": plain_models.make_gpt2,
     "images": Images,
     "streams": Streams,
     "serving": Serving,
-    "growing": Growing,
+    "growing": plain_models.make_generate,
     "notebook": Notebook,
-    "small": Small,
+    "small": make_small,
     "libraries": Libraries,
 }
 

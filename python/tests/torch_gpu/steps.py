@@ -5,7 +5,6 @@ allocator.
     python steps.py                           # everything; less than six minutes on an H200
     python steps.py --quick                   # one repeat of each
     python steps.py --models gpt2,moe --parts first --repeats 5
-    python steps.py --table rows.jsonl        # the tables of rows that were kept
 
   first   the first step and the first five of a program that begins, then the others: a process
           for each program, allocator and repeat, which take turns
@@ -36,10 +35,10 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from importlib import metadata
 from pathlib import Path
-from typing import Any, NamedTuple, TextIO
+from typing import Any, Callable, NamedTuple, TextIO
 
 import allocators
 import child
@@ -49,93 +48,8 @@ MODELS = ("gpt2", "lora", "resnet", "moe", "graph", "generate")
 PERCENTS = (60.0, 90.0, 98.0, 100.5)
 FIRST = 5
 MOST_OF_EXPANDABLE = 1.05
-GIVE_UP = 3  # refusals
 AHEAD = 3  # processes that import while another has its turn
 Row = dict[str, Any]
-
-
-# ---- One process -------------------------------------------------------------------------------
-
-
-class Server:
-    """Runs a program for each line of standard input, {"steps": N, "cap": BYTES}, and answers with
-    a line."""
-
-    def __init__(self, model: str, device: str) -> None:
-        self.model, self.device = model, device
-
-    def synchronized(self) -> float:
-        import torch
-
-        if self.device == "cuda":
-            torch.cuda.synchronize()
-        return time.perf_counter()
-
-    def try_step(self, program: Any, n: int) -> bool:
-        import torch
-
-        try:
-            program.step(n)
-        except torch.OutOfMemoryError:
-            return False
-        return True
-
-    def train(self, program: Any, steps: int) -> tuple[list[float], int]:
-        """Milliseconds of each step that ended, and how many were refused."""
-        times: list[float] = []
-        refused, last = 0, self.synchronized()
-        for n in range(steps):
-            fits = self.try_step(program, n)
-            now = self.synchronized()
-            if fits:
-                times.append(round(1e3 * (now - last), 3))
-            else:
-                refused += 1
-                program.drop()
-                now = self.synchronized()
-            last = now
-            if refused == GIVE_UP:
-                break
-        return times, refused
-
-    def begin(self, cap: int) -> None:
-        import torch
-
-        child.start_afresh()
-        if self.device == "cuda":
-            if cap:
-                child.set_cap(cap)
-            torch.cuda.reset_peak_memory_stats()
-
-    def memory(self) -> Row:
-        return child.peak_memory(self.device)
-
-    def run(self, steps: int, cap: int) -> Row:
-        """A program from its beginning, on an empty cache."""
-        import plain_models
-        import torch
-
-        began = time.perf_counter()
-        self.begin(cap)
-        before = self.memory()
-        try:
-            program = plain_models.make(self.model, self.device, self.device == "cpu")
-        except torch.OutOfMemoryError:
-            return {"setup_ms": None, "times_ms": [], "refusals": 1, **self.memory()}
-        setup = 1e3 * (self.synchronized() - began)
-        times, refused = self.train(program, steps)
-        found = self.memory()
-        found.update((name, found[name] - before[name]) for name in child.COUNTS)
-        return {"setup_ms": round(setup, 3), "times_ms": times, "refusals": refused, **found}
-
-
-def serve(model: str, device: str) -> None:
-    channel = child.open_channel()
-    import plain_models  # noqa: F401  all that is slow to import
-
-    server = Server(model, device)
-    for line in sys.stdin:
-        print(json.dumps(server.run(**json.loads(line))), file=channel, flush=True)
 
 
 # ---- Processes that take turns -----------------------------------------------------------------
@@ -162,24 +76,22 @@ class Runner:
 
     def start(self, job: Job) -> turns.Worker:
         if job not in self.started:
-            where = allocators.environment(job.allocator)
-            where.setdefault("CUDA_VISIBLE_DEVICES", "0")
-            command = [__file__, "--serve", job.model]
-            if self.given.cpu_check:
-                command.append("--cpu-check")
-            self.started[job] = turns.Worker(f"{job.model}, {job.allocator}", command, where)
+            name = f"{job.model}, {job.allocator}"
+            self.started[job] = turns.program_worker(name, job.allocator, self.given.cpu_check)
         return self.started[job]
 
     def ask(self, job: Job, cap: int, steps: int = 0) -> Row:
         """One answer, or {"error": why there is none}."""
         deadline = time.monotonic() + min(self.given.seconds, max(1.0, self.left() + 20))
-        try:
-            worker = self.start(job)
-            worker.send(json.dumps({"steps": steps or self.given.steps, "cap": cap}))
-            return worker.hear(deadline)
-        except (turns.Failed, OSError, ValueError) as error:
+        worker = self.start(job)
+        row = worker.answer(deadline, do="begin", program=job.model, cap=cap)
+        row = {"setup_ms": None, "times_ms": [], **row}
+        if "error" not in row and not row["refusals"]:
+            count = steps or self.given.steps
+            row.update(worker.answer(deadline, do="steps", count=count, each=True))
+        if "error" in row:
             self.stop(job)
-            return {"error": str(error)}
+        return row
 
     def stop(self, job: Job) -> None:
         worker = self.started.pop(job, None)
@@ -208,11 +120,6 @@ def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def rotated(names: Sequence[str], by: int) -> list[str]:
-    at = by % len(names)
-    return [*names[at:], *names[:at]]
-
-
 def cap_of(percent: float, used: int) -> int:
     """A load of 60 % is a cap of used / 0.6; above 100, so many per cent of what is used."""
     return math.ceil(used * percent / 100 if percent > 100 else used / (percent / 100))
@@ -225,7 +132,7 @@ def play_first(runner: Runner, repeats: Iterable[int]) -> Iterator[Row]:
         Job(model, allocator, repeat)
         for repeat in repeats
         for at, model in enumerate(given.models)
-        for allocator in rotated(given.allocators, repeat + at)
+        for allocator in turns.rotated(given.allocators, repeat + at)
     ]
     for (job,) in runner.in_turn([[job] for job in jobs]):
         yield {"part": "first", **job._asdict(), **runner.ask(job, 0)}
@@ -247,24 +154,16 @@ def play_near(runner: Runner, used: dict[str, int]) -> Iterator[Row]:
     for group in runner.in_turn(groups):
         for turn, percent in enumerate(PERCENTS):
             cap = cap_of(percent, used[group[0].model])
-            for job in rotated(group, turn):  # type: ignore[arg-type]
-                head = {"part": "near", "model": job[0], "allocator": job[1], "percent": percent}
+            for job in turns.rotated(group, turn):
+                head = {**job._asdict(), "part": "near", "percent": percent}
+                del head["repeat"]
                 if runner.left() <= 0:
                     yield {**head, "error": "not begun: the time is up"}
                 else:
-                    yield {**head, "cap": cap, **runner.ask(Job(*job), cap)}
+                    yield {**head, "cap": cap, **runner.ask(job, cap)}
 
 
 # ---- What came of it ---------------------------------------------------------------------------
-
-
-def percentile(times: Sequence[float], percent: float) -> float:
-    """Between two of the times, where it does not fall on one."""
-    ordered = sorted(times)
-    place = percent / 100 * (len(ordered) - 1)
-    low = math.floor(place)
-    high = min(low + 1, len(ordered) - 1)
-    return ordered[low] + (place - low) * (ordered[high] - ordered[low])
 
 
 def figures(row: Row) -> dict[str, float]:
@@ -277,7 +176,7 @@ def figures(row: Row) -> dict[str, float]:
         found["first_step"], found["first_five"] = times[0], sum(times[:FIRST])
     rest = times[FIRST:]
     if rest:
-        found.update(mean=statistics.fmean(rest), p99=percentile(rest, 99), worst=max(rest))
+        found.update(mean=statistics.fmean(rest), p99=turns.percentile(rest, 99), worst=max(rest))
     return found
 
 
@@ -332,81 +231,26 @@ def judge(rows: Sequence[Row]) -> list[str]:
     return missed
 
 
-# ---- Tables ------------------------------------------------------------------------------------
-
-
-def number(value: float | None, digits: int = 1) -> str:
-    return "-" if value is None else f"{value:,.{digits}f}"
-
-
-def table(head: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
-    made = ["| " + " | ".join(cells) + " |" for cells in (head, *lines)]
-    return "\n".join([made[0], "|---" * len(head) + "|", *made[1:]])
-
-
-def with_spread(rows: Sequence[Row], name: str) -> str:
-    """The median of the turns, and where there are several the least and the most."""
-    each = [figures(row) for row in rows if "error" not in row and not row["refusals"]]
-    values = [one[name] for one in each if name in one]
-    if not values:
-        return "-"
-    text = number(statistics.median(values))
-    apart = f" ({number(min(values))}-{number(max(values))})"
-    return text + apart if len(values) > 1 else text
-
-
-def table_first(rows: Sequence[Row]) -> str:
-    head = ("", "", "turns", "context, weights and first step, ms", "first step, ms",
-            "first five, ms", "of expandable's", "noise", "mean, ms", "99 %, ms", "worst, ms",
-            "used / held")  # fmt: skip
-    cells = group_by([row for row in rows if row["part"] == "first"], "model", "allocator")
-    models = dict.fromkeys(model for model, _ in cells)
-    lines = []
-    for model, allocator in itertools.product(models, allocators.NAMES):
-        own = cells.get((model, allocator), [])
-        if not own:
-            continue
-        found, other = medians(own), cells.get((model, "expandable"), [])
-        theirs = medians(other).get("first_five")
-        five, apart = found.get("first_five"), noise(other, "first_five")
-        ran = [row for row in own if "error" not in row]
-        share = (
-            statistics.median([row["used"] / max(1, row["held"]) for row in ran]) if ran else None
-        )
-        times = [with_spread(own, name) for name in ("to_first", "first_step", "first_five")]
-        of_steps = [with_spread(own, name) for name in ("mean", "p99", "worst")]
-        lines.append([model, allocator, str(len(ran)), *times,
-                      number(five / theirs if five and theirs else None, 3), number(apart, 3),
-                      *of_steps, number(share, 3)])  # fmt: skip
-    return table(head, lines) if lines else ""
-
-
-def table_near(rows: Sequence[Row]) -> str:
-    head = ("", "% of what fits", "cap, MiB", "", "mean, ms", "99 %, ms", "worst, ms",
-            "first five, ms", "retries", "host waits, returns for lack of memory",
-            "refusals")  # fmt: skip
-    lines = []
-    near = [row for row in rows if row["part"] == "near" and "error" not in row]
-    order = list(dict.fromkeys(row["model"] for row in near))
-    names = list(allocators.NAMES)
-    near.sort(key=lambda r: (order.index(r["model"]), r["percent"], names.index(r["allocator"])))
-    for row in near:
-        found = figures(row)
-        times = [number(found.get(name)) for name in ("mean", "p99", "worst", "first_five")]
-        head_cells = [row["model"], f"{row['percent']:g}", number(row["cap"] / 2**20)]
-        short = f"{row.get('pressure_waits', '-')}, {row.get('pressure_returns', '-')}"
-        counts = [str(row["retries"]), short, str(row["refusals"])]
-        lines.append([*head_cells, row["allocator"], *times, *counts])
-    said = "Near the limit, one turn of each: how far apart turns are says the table above.\n\n"
-    return said + table(head, lines) if lines else ""
+def summary(rows: Iterable[Row]) -> Iterator[str]:
+    """What was begun, by program and allocator: of its turns the medians in ms, and where there are
+    several the least and the most."""
+    for (model, allocator), own in group_by(rows, "model", "allocator").items():
+        each = [figures(row) for row in own if "error" not in row and not row["refusals"]]
+        said = [f"{len(each)} turns"]
+        for name in dict.fromkeys(itertools.chain(*each)):
+            values = [one[name] for one in each if name in one]
+            apart = f" ({min(values):,.1f}-{max(values):,.1f})" if len(values) > 1 else ""
+            said.append(f"{name} {statistics.median(values):,.1f}{apart}")
+        yield f"{model:9}{allocator:11}{', '.join(said)}"
 
 
 def text_of(rows: Sequence[Row]) -> str:
-    parts = [table_first(rows), table_near(rows)]
-    failed = [f"FAILED: {row['model']}, {row['allocator']}, {row['part']}: {row['error']}"
-              for row in rows if "error" in row]  # fmt: skip
-    missed = [f"MISSED: {text}" for text in judge(rows)]
-    return "\n\n".join(part for part in (*parts, "\n".join(failed), "\n".join(missed)) if part)
+    return "\n".join([
+        *summary([row for row in rows if row["part"] == "first"]),
+        *(f"FAILED: {row['model']}, {row['allocator']}, {row['part']}: {row['error']}"
+          for row in rows if "error" in row),
+        *(f"MISSED: {text}" for text in judge(rows)),
+    ])  # fmt: skip
 
 
 # ---- The command -------------------------------------------------------------------------------
@@ -416,13 +260,9 @@ def said_by(*command: str) -> str:
     """The first line of what a command says; nothing when it cannot be run."""
     try:
         done = subprocess.run(
-            command,
-            capture_output=True,
-            text=True,
-            check=True,
-            timeout=30,
+            command, capture_output=True, text=True, check=True, timeout=30,
             cwd=Path(__file__).parent,
-        )
+        )  # fmt: skip
     except (OSError, subprocess.SubprocessError):
         return ""
     return (done.stdout.splitlines() or [""])[0]
@@ -454,83 +294,69 @@ def where_from(script: str = "steps.py") -> Row:
 class Book:
     """Rows, kept as they come: a run that is ended keeps those it has."""
 
-    def __init__(self, given: argparse.Namespace) -> None:
+    def __init__(
+        self, given: argparse.Namespace, script: str, describe: Callable[[Row], str]
+    ) -> None:
         self.rows: list[Row] = []
-        self.where = where_from()
+        self.where = where_from(script)
+        self.describe, self.json = describe, given.json
         self.file: TextIO | None = (
             given.output.open("w", encoding="utf-8") if given.output else None
         )
-        self.json = given.json
 
-    def add(self, row: Row) -> None:
-        self.rows.append(row)
-        whole = json.dumps({**row, **self.where})
-        if self.json:
-            print(whole, flush=True)
-        if self.file is not None:
-            print(whole, file=self.file, flush=True)
-        place = f"{row['percent']:g} %" if "percent" in row else f"repeat {row.get('repeat')}"
-        found = figures(row)
-        text = (f"FAILED: {row['error']}" if "error" in row else
-                f"first five {number(found.get('first_five'))} ms, mean "
-                f"{number(found.get('mean'))}, {row['retries']} retries, "
-                f"{row['refusals']} refusals")  # fmt: skip
-        say(f"{row['model']:9}{row['allocator']:11}{row['part']} {place:9} {text}")
-
-    def used(self) -> dict[str, int]:
-        """The most that any allocator had in use, so that a cap refuses none what it needs."""
-        found: dict[str, int] = {}
-        for row in self.rows:
-            if row["part"] == "first" and "error" not in row and not row["refusals"]:
-                found[row["model"]] = max(found.get(row["model"], 0), row["used"])
-        return found
+    def take(self, rows: Iterable[Row]) -> list[Row]:
+        for row in rows:
+            self.rows.append(row)
+            whole = json.dumps({**row, **self.where})
+            if self.json:
+                print(whole, flush=True)
+            if self.file is not None:
+                print(whole, file=self.file, flush=True)
+            say(self.describe(row))
+        return self.rows
 
 
-def play(given: argparse.Namespace) -> Book:
+def describe(row: Row) -> str:
+    place = f"{row['percent']:g} %" if "percent" in row else f"repeat {row.get('repeat')}"
+    head = f"{row['model']:9}{row['allocator']:11}{row['part']} {place:9}"
+    if "error" in row:
+        return f"{head} FAILED: {row['error']}"
+    times = (f"{name} {value:,.1f}" for name, value in figures(row).items())
+    counts = (f"{row[name]} {name}" for name in (*child.COUNTS, "refusals") if name in row)
+    share = f"uses {row['used'] / max(1, row['held']):.3f} of what it holds"
+    return f"{head} {', '.join([*times, *counts, share])}"
+
+
+def most_used(rows: Iterable[Row]) -> dict[str, int]:
+    """The most that any allocator had in use, so that a cap refuses none what it needs."""
+    found: dict[str, int] = {}
+    for row in rows:
+        if row["part"] == "first" and "error" not in row and not row["refusals"]:
+            found[row["model"]] = max(found.get(row["model"], 0), row["used"])
+    return found
+
+
+def play(given: argparse.Namespace) -> list[Row]:
     """One repeat of everything first: what the time limit takes are repeats."""
-    runner, book = Runner(given), Book(given)
+    runner, book = Runner(given), Book(given, "steps.py", describe)
     try:
         warm_up(runner)
-        for row in play_first(runner, range(1)):
-            book.add(row)
+        book.take(play_first(runner, range(1)))
         if "near" in given.parts:
-            for row in play_near(runner, book.used()):
-                book.add(row)
+            book.take(play_near(runner, most_used(book.rows)))
         if "first" in given.parts:
-            for row in play_first(runner, range(1, given.repeats)):
-                book.add(row)
+            book.take(play_first(runner, range(1, given.repeats)))
     finally:
         runner.close()
-    return book
-
-
-def read(path: Path) -> list[Row]:
-    rows = []
-    for n, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
-        if line.startswith("{"):
-            try:
-                rows.append(json.loads(line))
-            except ValueError:
-                raise SystemExit(f"{path}:{n}: not a row of steps.py") from None
-    return rows
+    return book.rows
 
 
 def add_what_becomes_of_rows(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--output", type=Path, help="also write rows to this file, as JSON lines")
-    parser.add_argument("--json", action="store_true", help="rows instead of tables")
-    parser.add_argument("--table", type=Path, metavar="ROWS", help="only print the tables of these")
+    parser.add_argument("--json", action="store_true", help="rows instead of text")
     parser.add_argument(
         "--cpu-check", action="store_true", help="tiny programs on the CPU, to try out this script"
     )
-
-
-def split_lists(given: argparse.Namespace, **known_by_name: Collection[str]) -> None:
-    """Arguments that are lists with commas between. Ends the script where one names what is not."""
-    for name, known in known_by_name.items():
-        setattr(given, name, getattr(given, name).split(","))
-        unknown = [one for one in getattr(given, name) if one not in known]
-        if unknown:
-            raise SystemExit(f"--{name}: there is no {unknown[0]}: there are {', '.join(known)}")
 
 
 def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
@@ -548,19 +374,15 @@ def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
         "--limit", type=float, default=340, help="no run begins after so many seconds"
     )
     add_what_becomes_of_rows(parser)
-    parser.add_argument("--serve", help=argparse.SUPPRESS)
     given = parser.parse_args(words)
     given.repeats = 1 if given.quick else given.repeats
-    split_lists(given, models=MODELS, allocators=allocators.NAMES, parts=("first", "near"))
+    turns.split_lists(given, models=MODELS, allocators=allocators.NAMES, parts=("first", "near"))
     return given
 
 
 def main() -> int:
     given = parse()
-    if given.serve:
-        serve(given.serve, "cpu" if given.cpu_check else "cuda")
-        return 0
-    rows = read(given.table) if given.table else play(given).rows
+    rows = play(given)
     if not given.json:
         print(text_of(rows), flush=True)
     return 1 if not rows or judge(rows) or any("error" in row for row in rows) else 0

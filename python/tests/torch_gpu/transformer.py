@@ -3,9 +3,14 @@
 
 from __future__ import annotations
 
+from functools import partial
+from typing import Callable
+
 import torch
 from torch import nn
 from torch.nn import functional as F
+
+Attend = Callable[[torch.Tensor], torch.Tensor]
 
 
 class Attention(nn.Module):
@@ -15,11 +20,16 @@ class Attention(nn.Module):
         self.qkv = nn.Linear(width, 3 * width)
         self.out = nn.Linear(width, width)
 
+    def parts(self, x: torch.Tensor) -> torch.Tensor:
+        """Queries, keys and values of each head."""
+        batch, length, _ = x.shape
+        return self.qkv(x).view(batch, length, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
+
+    def joined(self, y: torch.Tensor) -> torch.Tensor:
+        return self.out(y.transpose(1, 2).flatten(2))
+
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        batch, length, width = x.shape
-        q, k, v = self.qkv(x).view(batch, length, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
-        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-        return self.out(y.transpose(1, 2).reshape(batch, length, width))
+        return self.joined(F.scaled_dot_product_attention(*self.parts(x), is_causal=True))
 
 
 class Block(nn.Module):
@@ -29,8 +39,8 @@ class Block(nn.Module):
         self.attention = Attention(width, heads)
         self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = x + self.attention(self.norm1(x))
+    def forward(self, x: torch.Tensor, attend: Attend | None = None) -> torch.Tensor:
+        x = x + (attend or self.attention)(self.norm1(x))
         return x + self.down(F.gelu(self.up(self.norm2(x))))
 
 
@@ -43,6 +53,16 @@ class Transformer(nn.Module):
         self.blocks = nn.ModuleList(Block(width, heads) for _ in range(layers))
         self.norm = nn.LayerNorm(width)
         self.head = nn.Linear(width, words, bias=False)
+
+    def next_word(
+        self, ids: torch.Tensor, places: torch.Tensor, attend: Callable[..., torch.Tensor]
+    ) -> torch.Tensor:
+        """The likeliest behind each text, of which `ids` are the newest tokens. Attention is
+        attend(layer, attention, x)."""
+        x = self.tokens(ids) + self.positions(places)
+        for layer, block in enumerate(self.blocks):
+            x = block(x, partial(attend, layer, block.attention))
+        return self.head(self.norm(x[:, -1:])).argmax(-1)
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
         x = self.tokens(ids) + self.positions.weight[: ids.shape[1]]

@@ -4,7 +4,9 @@ concluded from the times of their turns."""
 
 from __future__ import annotations
 
+import argparse
 import json
+import math
 import select
 import signal
 import statistics
@@ -12,8 +14,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, NoReturn
 
 import allocators
@@ -69,6 +72,17 @@ class Worker:
         answer: dict[str, Any] = json.loads(line)
         return answer
 
+    def answer(self, deadline: float, **told: Any) -> dict[str, Any]:
+        """What it answers to that; or {"error": why it does not}, and then it is gone, with what it
+        said on standard error."""
+        try:
+            self.send(json.dumps(told))
+            return self.hear(deadline)
+        except Failed as failed:
+            print(failed, file=sys.stderr, flush=True)  # what it said names files of this machine
+            self.close()
+            return {"error": str(failed).splitlines()[0]}
+
     def wait(self, deadline: float) -> None:
         """Until it has ended by itself."""
         try:
@@ -85,6 +99,37 @@ class Worker:
         self.said.close()
 
 
+TRAININGS = ("gpt2", "resnet", "lora")  # of plain_models.py
+
+
+def split_lists(given: argparse.Namespace, **known_by_name: Collection[str]) -> None:
+    """Arguments that are lists with commas between. Ends the script where one names what is not."""
+    for name, known in known_by_name.items():
+        setattr(given, name, getattr(given, name).split(","))
+        unknown = [one for one in getattr(given, name) if one not in known]
+        if unknown:
+            raise SystemExit(f"--{name}: there is no {unknown[0]}: there are {', '.join(known)}")
+
+
+def parser(about: str, models: str, seconds: float) -> argparse.ArgumentParser:
+    """What the scripts that train TRAININGS can be told."""
+    made = argparse.ArgumentParser(description=about.splitlines()[0])
+    made.add_argument("--model", default=models, help=f"one or several of {','.join(TRAININGS)}")
+    made.add_argument("--seconds", type=float, default=seconds, help="limit for each model")
+    made.add_argument("--json", action="store_true", help="one JSON object a line")
+    made.add_argument(
+        "--cpu-check", action="store_true", help="tiny models on the CPU, to try out this script"
+    )
+    made.add_argument("--serve", help=argparse.SUPPRESS)
+    return made
+
+
+def program_worker(name: str, way: str, on_cpu: bool) -> Worker:
+    """A process of program_rank.py under a way."""
+    script = str(Path(__file__).with_name("program_rank.py"))
+    return Worker(name, [script, "cpu" if on_cpu else "cuda"], allocators.on_one_gpu(way))
+
+
 def only_answer(worker: Worker, deadline: float) -> dict[str, Any]:
     """Of a process that answers once and ends; or {"failed": why}, with what it said on standard
     error."""
@@ -99,6 +144,12 @@ def only_answer(worker: Worker, deadline: float) -> dict[str, Any]:
         worker.close()
 
 
+def rotated(names: Sequence[Any], by: int) -> list[Any]:
+    """Another one has the first turn in each round."""
+    at = by % len(names)
+    return [*names[at:], *names[:at]]
+
+
 def paired(theirs: Sequence[float], others: Sequence[float]) -> tuple[float, float]:
     """Mean ratio of the same rounds' times, and half the width of its 95 % interval."""
     ratios = [one / other for one, other in zip(theirs, others)]
@@ -106,3 +157,12 @@ def paired(theirs: Sequence[float], others: Sequence[float]) -> tuple[float, flo
         return ratios[0], float("inf")
     t = T95[min(len(ratios) - 2, len(T95) - 1)]
     return statistics.fmean(ratios), t * statistics.stdev(ratios) / len(ratios) ** 0.5
+
+
+def percentile(values: Sequence[float], percent: float) -> float:
+    """Between two of the values, where it does not fall on one."""
+    ordered = sorted(values)
+    place = percent / 100 * (len(ordered) - 1)
+    low = math.floor(place)
+    high = min(low + 1, len(ordered) - 1)
+    return ordered[low] + (place - low) * (ordered[high] - ordered[low])

@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from typing import Any, Callable
 
 import cases
+import child
 
 GIVEN = cases.parser(__doc__, seconds=60, workers=6).parse_args()
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
@@ -65,14 +66,7 @@ def expect_equal(step: Step, *sleeps: Sleep) -> None:
 
 
 def captured(work: Callable[[], torch.Tensor], pool: Any = None) -> Callable[[], torch.Tensor]:
-    side = torch.cuda.Stream()
-    with torch.cuda.stream(side):
-        for _ in range(3):
-            work()
-    torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, pool=pool):
-        out = work()
+    graph, out = child.captured(work, pool=pool)
 
     def replay() -> torch.Tensor:
         graph.replay()

@@ -10,6 +10,7 @@
 #include "tests/bench/workloads/made_trace.h"
 
 #include <criterion/criterion.h>
+#include <math.h>
 
 #include <stdlib.h>
 #include <string.h>
@@ -216,23 +217,23 @@ static sweep_sample measure(const contender_ops *contender, uint64_t seed) {
 
 Test(vary_sweep, near_its_smallest_capacity_a_contender_holds_no_more_than_that_allows) {
     sweep_sample s = measure(&contender_classic, 0);
-    cr_assert_eq(s.uncapped.outcome, RUN_COMPLETED);
-    cr_assert_eq(s.tight.outcome, RUN_COMPLETED);
-    cr_expect_geq(s.uncapped.held_peak_bytes, s.min_capacity_bytes);
-    cr_expect_geq(s.min_capacity_bytes, s.live_peak_bytes);
-    cr_expect_leq(s.tight.held_peak_bytes, s.min_capacity_bytes / 100 * 102 + (2 << 20));
-    cr_expect_gt(s.uncapped.driver_ns_per_step, 0);
+    const double *is = s.figures;
+    cr_assert_eq(s.outcome, RUN_COMPLETED);
+    cr_expect_geq(is[SWEEP_HELD_PEAK], is[SWEEP_MIN_CAPACITY]);
+    cr_expect_geq(is[SWEEP_MIN_CAPACITY], is[SWEEP_LIVE_PEAK]);
+    cr_expect_leq(is[SWEEP_TIGHT_HELD_PEAK], is[SWEEP_MIN_CAPACITY] * 1.02 + (2 << 20));
+    cr_expect_gt(is[SWEEP_DRIVER_NS], 0);
     cr_expect_str_empty(s.message);
 }
 
 Test(vary_sweep, each_seed_is_another_run) {
-    cr_expect_neq(measure(&contender_ductile, 0).live_peak_bytes,
-                  measure(&contender_ductile, 1).live_peak_bytes);
+    cr_expect_neq(measure(&contender_ductile, 0).figures[SWEEP_LIVE_PEAK],
+                  measure(&contender_ductile, 1).figures[SWEEP_LIVE_PEAK]);
 }
 
 Test(vary_sweep, an_absent_contender_is_no_run) {
     sweep_sample s = measure(&contender_cumemallocasync, 0);
-    cr_expect_eq(s.uncapped.outcome, RUN_ABSENT);
-    cr_expect_eq(s.min_capacity_bytes, 0);
+    cr_expect_eq(s.outcome, RUN_ABSENT);
+    cr_expect(isnan(s.figures[SWEEP_MIN_CAPACITY]));
     cr_expect_str_not_empty(s.message);
 }

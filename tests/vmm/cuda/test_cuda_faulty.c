@@ -51,14 +51,14 @@ Test(cuda_faulty, without_a_fault_calls_pass_and_what_exists_is_listed) {
     assert_ok(make_handle(&phys));
     assert_ok(dvmm_map(d, addr, GRANULE, phys));
     cr_assert_eq(fake->reservations + fake->handles + fake->mappings, 3);
-    assert_u64(faulty_count(&wrapper, FAULTY_RANGE), 1);
-    assert_u64(faulty_count(&wrapper, FAULTY_HANDLE), 1);
-    assert_u64(faulty_count(&wrapper, FAULTY_MAPPING), 1);
+    assert_u64(things_count(&wrapper.left, A_RANGE), 1);
+    assert_u64(things_count(&wrapper.left, A_HANDLE), 1);
+    assert_u64(things_count(&wrapper.left, A_MAPPING), 1);
     assert_ok(dvmm_unmap(d, addr, GRANULE));
     assert_ok(dvmm_phys_release(d, phys));
     assert_ok(dvmm_address_free(d, addr, GRANULE));
     cr_assert_eq(fake->reservations + fake->handles + fake->mappings, 0);
-    assert_u64(wrapper.n_things, 0);
+    assert_u64(wrapper.left.n, 0);
     assert_u64(wrapper.n_calls, 6);
 }
 
@@ -80,7 +80,7 @@ Test(cuda_faulty, a_late_fault_leaves_what_the_driver_has_done) {
     assert_status(make_handle(&phys), DUCTILE_ERR_DRIVER);
     assert_u64(phys, 0);
     cr_assert_eq(fake->handles, 1);
-    assert_u64(faulty_count(&wrapper, FAULTY_HANDLE), 1);
+    assert_u64(things_count(&wrapper.left, A_HANDLE), 1);
     faulty_plan_fault(&wrapper, NULL);
     cr_assert_null(faulty_clean_up(&wrapper, d));
     cr_assert_eq(fake->handles, 0);
@@ -111,6 +111,6 @@ Test(cuda_faulty, what_is_left_is_given_back_in_an_order_that_the_driver_allows)
     assert_ok(dvmm_event_create(d, &event));
     assert_ok(dvmm_host_alloc(d, 4096, &memory));
     cr_assert_null(faulty_clean_up(&wrapper, d));
-    assert_u64(wrapper.n_things, 0);
+    assert_u64(wrapper.left.n, 0);
     cr_assert_eq(fake->reservations + fake->handles + fake->mappings + fake->events, 0);
 }

@@ -107,18 +107,10 @@ bool dvmm_vgpu_point_at(vgpu *gpu, ductile_addr addr, uint64_t size, uint32_t ma
 /* ---- Reservations -------------------------------------------------------------------------- */
 
 /* The first range that ends above addr; n_ranges when there is none. */
-static size_t range_above(const vgpu_memory *m, ductile_addr addr) {
-    size_t low = 0;
-    size_t high = m->n_ranges;
-    while (low < high) {
-        size_t middle = (low + high) / 2;
-        if (m->ranges[middle].start + m->ranges[middle].size <= addr) {
-            low = middle + 1;
-        } else {
-            high = middle;
-        }
-    }
-    return low;
+static uint32_t range_above(const vgpu_memory *m, ductile_addr addr) {
+    uint32_t at = 0;
+    DTI_FIRST(at, m->n_ranges, m->ranges[at].start + m->ranges[at].size > addr);
+    return at;
 }
 
 static bool holds(const vgpu_range *range, ductile_addr addr, uint64_t size) {
@@ -127,13 +119,13 @@ static bool holds(const vgpu_range *range, ductile_addr addr, uint64_t size) {
 
 vgpu_range *dvmm_vgpu_range_of(const vgpu *gpu, ductile_addr addr, uint64_t size) {
     const vgpu_memory *m = &gpu->memory;
-    size_t i = range_above(m, addr);
+    uint32_t i = range_above(m, addr);
     return i < m->n_ranges && holds(&m->ranges[i], addr, size) ? &m->ranges[i] : NULL;
 }
 
 vgpu_range *dvmm_vgpu_range_to_map(const vgpu *gpu, ductile_addr addr, uint64_t size) {
     const vgpu_memory *m = &gpu->memory;
-    size_t i = range_above(m, addr);
+    uint32_t i = range_above(m, addr);
     if (i == m->n_ranges || m->ranges[i].start > addr) {
         return NULL;
     }
@@ -181,7 +173,7 @@ static bool is_free_at(const vgpu *gpu, ductile_addr addr, uint64_t size) {
     if (addr < m->base || addr >= end || size > end - addr) {
         return false;
     }
-    size_t i = range_above(m, addr);
+    uint32_t i = range_above(m, addr);
     return i == m->n_ranges || addr + size <= m->ranges[i].start;
 }
 
@@ -200,17 +192,14 @@ static bool choose_place(vgpu *gpu, uint64_t size, uint64_t alignment, ductile_a
 }
 
 static void insert_range(vgpu_memory *m, ductile_addr start, uint64_t size) {
-    size_t i = range_above(m, start);
-    memmove(&m->ranges[i + 1], &m->ranges[i], (m->n_ranges - i) * sizeof(*m->ranges));
-    m->ranges[i] = (vgpu_range){.start = start, .size = size};
-    m->n_ranges++;
+    const vgpu_range range = {.start = start, .size = size};
+    dti_insert(m->ranges, sizeof range, &m->n_ranges, range_above(m, start), &range);
     m->reserved_bytes += size;
 }
 
-static void remove_range(vgpu_memory *m, size_t i) {
+static void remove_range(vgpu_memory *m, uint32_t i) {
     m->reserved_bytes -= m->ranges[i].size;
-    m->n_ranges--;
-    memmove(&m->ranges[i], &m->ranges[i + 1], (m->n_ranges - i) * sizeof(*m->ranges));
+    dti_remove(m->ranges, sizeof *m->ranges, &m->n_ranges, i);
 }
 
 int dvmm_vgpu_address_reserve(vgpu *gpu, uint64_t size, uint64_t alignment, ductile_addr hint,
@@ -233,7 +222,7 @@ int dvmm_vgpu_address_reserve(vgpu *gpu, uint64_t size, uint64_t alignment, duct
 
 int dvmm_vgpu_address_free(vgpu *gpu, ductile_addr addr, uint64_t size) {
     vgpu_memory *m = &gpu->memory;
-    size_t i = range_above(m, addr);
+    uint32_t i = range_above(m, addr);
     if (i == m->n_ranges || m->ranges[i].start != addr || m->ranges[i].size != size ||
         m->ranges[i].n_mappings != 0) {
         return DVMM_INVALID_VALUE;

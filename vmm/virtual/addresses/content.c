@@ -87,9 +87,7 @@ static bool cut(vgpu_phys *phys, uint64_t offset) {
             return false;
         }
     }
-    memmove(piece + 2, piece + 1, (content->n_pieces - i - 1) * sizeof(*piece));
-    piece[1] = upper;
-    content->n_pieces++;
+    dti_insert(content->pieces, sizeof upper, &content->n_pieces, (uint32_t)i + 1, &upper);
     return true;
 }
 

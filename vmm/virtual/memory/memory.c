@@ -50,10 +50,7 @@ int dvmm_vgpu_phys_create(vgpu *gpu, uint64_t size, const dvmm_phys_props *props
     if (!dvmm_vgpu_is_granules(gpu, size)) {
         return DVMM_INVALID_VALUE;
     }
-    int refused = refusal_of(gpu, props);
-    if (refused != DVMM_SUCCESS) {
-        return refused;
-    }
+    DTI_TRY(refusal_of(gpu, props));
     vgpu_phys *phys = has_memory_for(gpu, size) ? dvmm_slots_take(&m->handles) : NULL;
     if (phys == NULL) {
         return DVMM_OUT_OF_MEMORY;
@@ -146,10 +143,7 @@ static vgpu_phys *find_to_map(vgpu *gpu, dvmm_phys name) {
 /* The hardware lets a mapping run past the end of its reservation, where nothing is reserved. */
 static int map_in(vgpu *gpu, vgpu_range *range, ductile_addr addr, vgpu_phys *phys) {
     dvmm_vgpu_race_map(gpu, phys, addr);
-    int code = dvmm_vgpu_map_anywhere(gpu, addr, phys, DVMM_ACCESS_NONE);
-    if (code != DVMM_SUCCESS) {
-        return code;
-    }
+    DTI_TRY(dvmm_vgpu_map_anywhere(gpu, addr, phys, DVMM_ACCESS_NONE));
     range->n_mappings++;
     if (dvmm_vgpu_range_of(gpu, addr, phys->size) == NULL) {
         dvmm_vgpu_violation(gpu, "map of %#llx, %llu bytes, past the end of its reservation", addr,

@@ -16,33 +16,17 @@
 
 /* The first part that ends above the offset. */
 static uint32_t live_above(const vgpu_shadow *shadow, uint64_t offset) {
-    uint32_t low = 0;
-    uint32_t high = shadow->n_lives;
-    while (low < high) {
-        uint32_t middle = low + (high - low) / 2;
-        if (shadow->lives[middle].end <= offset) {
-            low = middle + 1;
-        } else {
-            high = middle;
-        }
-    }
-    return low;
+    uint32_t at = 0;
+    DTI_FIRST(at, shadow->n_lives, shadow->lives[at].end > offset);
+    return at;
 }
 
 static bool insert(vgpu_shadow *shadow, uint32_t i, vgpu_live live) {
     if (!dti_have_room(&shadow->lives, sizeof live, &shadow->lives_room, shadow->n_lives + 1)) {
         return false;
     }
-    memmove(&shadow->lives[i + 1], &shadow->lives[i], (shadow->n_lives - i) * sizeof(live));
-    shadow->lives[i] = live;
-    shadow->n_lives++;
+    dti_insert(shadow->lives, sizeof live, &shadow->n_lives, i, &live);
     return true;
-}
-
-static void drop(vgpu_shadow *shadow, uint32_t i) {
-    shadow->n_lives--;
-    memmove(&shadow->lives[i], &shadow->lives[i + 1],
-            (shadow->n_lives - i) * sizeof(*shadow->lives));
 }
 
 /* The part of a live block that begins at or holds the address, seen through this mapping. */
@@ -159,6 +143,7 @@ void dvmm_vgpu_block_end(vgpu *gpu, ductile_addr address) {
         }
         block = live->block;
         address += live->end - live->start;
-        drop(&mapping->phys->shadow, (uint32_t)(live - mapping->phys->shadow.lives));
+        vgpu_shadow *shadow = &mapping->phys->shadow;
+        dti_remove(shadow->lives, sizeof *live, &shadow->n_lives, (uint32_t)(live - shadow->lives));
     }
 }

@@ -81,17 +81,9 @@ void dvmm_vgpu_clock_fini(vgpu_clock *clock) {
 
 /* The place of the lane among the ticks, or where it belongs. */
 static uint32_t place_of(const vgpu_clock *clock, uint32_t lane) {
-    uint32_t low = 0;
-    uint32_t high = clock->n_ticks;
-    while (low < high) {
-        uint32_t middle = low + (high - low) / 2;
-        if (clock->ticks[middle].lane < lane) {
-            low = middle + 1;
-        } else {
-            high = middle;
-        }
-    }
-    return low;
+    uint32_t at = 0;
+    DTI_FIRST(at, clock->n_ticks, clock->ticks[at].lane >= lane);
+    return at;
 }
 
 bool dvmm_vgpu_is_before(const vgpu_lanes *lanes, vgpu_tick tick, const vgpu_clock *clock) {
@@ -124,9 +116,7 @@ static void lift(vgpu_clock *clock, vgpu_tick tick) {
         clock->ticks[i].n = dti_max(clock->ticks[i].n, tick.n);
         return;
     }
-    memmove(&clock->ticks[i + 1], &clock->ticks[i], (clock->n_ticks - i) * sizeof(tick));
-    clock->ticks[i] = tick;
-    clock->n_ticks++;
+    dti_insert(clock->ticks, sizeof tick, &clock->n_ticks, i, &tick);
 }
 
 bool dvmm_vgpu_clock_raise(const vgpu_lanes *lanes, vgpu_clock *clock, vgpu_tick tick) {

@@ -8,6 +8,7 @@
  */
 #include "vmm/virtual/work/capture.h"
 
+#include "vmm/base/array.h"
 #include "vmm/base/thread.h"
 #include "vmm/virtual/state/state.h"
 #include "vmm/virtual/state/watch.h"
@@ -96,8 +97,8 @@ static int check_not_captured(const vgpu_queue *queue) {
 }
 
 int dvmm_vgpu_check_prohibited_on(vgpu *gpu, const vgpu_queue *queue) {
-    int code = check_not_captured(queue);
-    return code == DVMM_SUCCESS ? dvmm_vgpu_check_prohibited(gpu) : code;
+    DTI_TRY(check_not_captured(queue));
+    return dvmm_vgpu_check_prohibited(gpu);
 }
 
 int dvmm_vgpu_check_recording(const vgpu_queue *queue) {
@@ -224,11 +225,7 @@ static void end(vgpu *gpu, vgpu_capture *capture) {
         capture->members = queue->next_captured;
         queue->capture = NULL;
     }
-    vgpu_capture **link = &gpu->work.captures;
-    while (*link != capture) {
-        link = &(*link)->next;
-    }
-    *link = capture->next;
+    DTI_UNLINK(gpu->work.captures, capture, next);
     dvmm_vgpu_script_fini(gpu, &capture->script);
     free(capture);
 }
@@ -246,10 +243,7 @@ static int code_at_end(const vgpu_capture *capture) {
 
 int dvmm_vgpu_capture_end(vgpu *gpu, ductile_stream stream, ductile_virtual_graph **graph) {
     vgpu_queue *queue;
-    int code = dvmm_vgpu_find_queue(gpu, stream, &queue);
-    if (code != DVMM_SUCCESS) {
-        return code;
-    }
+    DTI_TRY(dvmm_vgpu_find_queue(gpu, stream, &queue));
     vgpu_capture *capture = queue->capture;
     if (capture == NULL) {
         return DVMM_ILLEGAL_STATE;
@@ -257,7 +251,7 @@ int dvmm_vgpu_capture_end(vgpu *gpu, ductile_stream stream, ductile_virtual_grap
     if (capture->origin != queue) {
         return refuse(capture, DVMM_CAPTURE_UNMATCHED);
     }
-    code = code_at_end(capture);
+    int code = code_at_end(capture);
     if (code == DVMM_SUCCESS && graph != NULL) {
         code = dvmm_vgpu_graph_new(gpu, &capture->script, graph);
     }
@@ -275,11 +269,7 @@ void dvmm_vgpu_capture_lost_stream(vgpu *gpu, vgpu_queue *queue) {
         end(gpu, capture);
         return;
     }
-    vgpu_queue **link = &capture->members;
-    while (*link != queue) {
-        link = &(*link)->next_captured;
-    }
-    *link = queue->next_captured;
+    DTI_UNLINK(capture->members, queue, next_captured);
     capture->is_broken = true;
 }
 
@@ -297,10 +287,7 @@ static bool captures_a_blocking_stream(const vgpu *gpu) {
 
 int dvmm_vgpu_capture_status_of(vgpu *gpu, ductile_stream stream, dvmm_capture_status *out) {
     vgpu_queue *queue;
-    int code = dvmm_vgpu_find_queue(gpu, stream, &queue);
-    if (code != DVMM_SUCCESS) {
-        return code;
-    }
+    DTI_TRY(dvmm_vgpu_find_queue(gpu, stream, &queue));
     if (queue == gpu->work.legacy && captures_a_blocking_stream(gpu)) {
         return DVMM_CAPTURE_IMPLICIT;
     }

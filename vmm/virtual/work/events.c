@@ -121,10 +121,7 @@ static int event_to_watch(vgpu *gpu, dvmm_event handle, vgpu_event **out) {
  * record, and takes memory in use for free. */
 int dvmm_vgpu_event_query(vgpu *gpu, dvmm_event handle) {
     vgpu_event *event;
-    int code = event_to_watch(gpu, handle, &event);
-    if (code != DVMM_SUCCESS) {
-        return code;
-    }
+    DTI_TRY(event_to_watch(gpu, handle, &event));
     dvmm_vgpu_progress(gpu, true);
     if (event->marker == NULL) {
         dvmm_vgpu_violation(gpu, "event_query of %p, which was never recorded", (void *)handle);
@@ -171,11 +168,8 @@ int dvmm_vgpu_stream_wait_event(vgpu *gpu, ductile_stream stream, dvmm_event han
 
 int dvmm_vgpu_stream_wait_stream(vgpu *gpu, ductile_stream stream, ductile_stream on) {
     dvmm_event event;
-    int code = dvmm_vgpu_event_create(gpu, &event);
-    if (code != DVMM_SUCCESS) {
-        return code;
-    }
-    code = dvmm_vgpu_event_record(gpu, event, on);
+    DTI_TRY(dvmm_vgpu_event_create(gpu, &event));
+    int code = dvmm_vgpu_event_record(gpu, event, on);
     if (code == DVMM_SUCCESS) {
         code = dvmm_vgpu_stream_wait_event(gpu, stream, event);
     }

@@ -40,12 +40,9 @@ int dvmm_vgpu_stream_create(vgpu *gpu, ductile_stream *out) {
 }
 
 int dvmm_vgpu_stream_create_blocking(vgpu *gpu, ductile_stream *out) {
-    int code = dvmm_vgpu_stream_create(gpu, out);
-    if (code != DVMM_SUCCESS) {
-        return code;
-    }
+    DTI_TRY(dvmm_vgpu_stream_create(gpu, out));
     vgpu_stream *stream = dvmm_slots_find_handle(&gpu->work.streams, *out);
-    code = dvmm_vgpu_queue_block(gpu, stream->queue);
+    int code = dvmm_vgpu_queue_block(gpu, stream->queue);
     if (code != DVMM_SUCCESS) {
         (void)dvmm_vgpu_stream_destroy(gpu, *out);
         *out = NULL;
@@ -117,10 +114,7 @@ int dvmm_vgpu_stream_sync(vgpu *gpu, ductile_stream stream) {
 
 int dvmm_vgpu_stream_query(vgpu *gpu, ductile_stream stream) {
     vgpu_queue *queue;
-    int code = queue_to_watch(gpu, stream, &queue);
-    if (code != DVMM_SUCCESS) {
-        return code;
-    }
+    DTI_TRY(queue_to_watch(gpu, stream, &queue));
     dvmm_vgpu_progress(gpu, true);
     if (queue->first != NULL && gpu->poison == 0) {
         return DVMM_NOT_READY;
@@ -145,8 +139,8 @@ int dvmm_vgpu_drain(vgpu *gpu) {
 }
 
 int dvmm_vgpu_context_sync(vgpu *gpu) {
-    int code = dvmm_vgpu_check_no_capture(gpu);
-    return code == DVMM_SUCCESS ? dvmm_vgpu_drain(gpu) : code;
+    DTI_TRY(dvmm_vgpu_check_no_capture(gpu));
+    return dvmm_vgpu_drain(gpu);
 }
 
 /* ---- Issuing ------------------------------------------------------------------------------- */

@@ -23,10 +23,7 @@ static ductile_virtual_use use_of(ductile_addr address, uint64_t size, bool writ
 static int check_span(vgpu *gpu, ductile_stream stream, ductile_addr at, uint64_t size,
                       dvmm_access access) {
     vgpu_queue *queue;
-    int code = dvmm_vgpu_find_queue(gpu, stream, &queue);
-    if (code != DVMM_SUCCESS) {
-        return code;
-    }
+    DTI_TRY(dvmm_vgpu_find_queue(gpu, stream, &queue));
     bool may_use = dvmm_vgpu_is_accessible(gpu, at, size, queue->device, access);
     return may_use ? DVMM_SUCCESS : DVMM_INVALID_VALUE;
 }
@@ -51,10 +48,7 @@ static vgpu_op *fill_op(ductile_addr to, uint8_t value, uint64_t size) {
 
 int dvmm_vgpu_fill(vgpu *gpu, ductile_addr to, uint8_t value, uint64_t size,
                    ductile_stream stream) {
-    int code = check_span(gpu, stream, to, size, DVMM_ACCESS_RW);
-    if (code != DVMM_SUCCESS) {
-        return code;
-    }
+    DTI_TRY(check_span(gpu, stream, to, size, DVMM_ACCESS_RW));
     return dvmm_vgpu_issue_on(gpu, stream, fill_op(to, value, size));
 }
 
@@ -177,10 +171,7 @@ int dvmm_vgpu_copy_batch(vgpu *gpu, const dvmm_batch *batch, uint32_t n, ductile
 /* ---- Host memory --------------------------------------------------------------------------- */
 
 int dvmm_vgpu_host_alloc(vgpu *gpu, uint64_t size, void **out) {
-    int code = dvmm_vgpu_check_prohibited(gpu);
-    if (code != DVMM_SUCCESS) {
-        return code;
-    }
+    DTI_TRY(dvmm_vgpu_check_prohibited(gpu));
     vgpu_host_block *block = calloc(1, sizeof(*block));
     void *memory = size != 0 ? calloc(1, size) : NULL;
     if (block == NULL || memory == NULL) {
@@ -205,10 +196,7 @@ static void drop_block(vgpu *gpu, vgpu_host_block **link) {
 }
 
 static int find_and_drop(vgpu *gpu, const void *memory, bool is_registered, int not_found) {
-    int code = dvmm_vgpu_check_prohibited(gpu);
-    if (code != DVMM_SUCCESS) {
-        return code;
-    }
+    DTI_TRY(dvmm_vgpu_check_prohibited(gpu));
     vgpu_host_block **link = &gpu->work.host_blocks;
     while (*link != NULL &&
            ((*link)->memory != memory || (*link)->is_registered != is_registered)) {

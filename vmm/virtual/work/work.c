@@ -8,6 +8,7 @@
  */
 #include "vmm/virtual/work/work.h"
 
+#include "vmm/base/array.h"
 #include "vmm/base/check.h"
 #include "vmm/base/thread.h"
 #include "vmm/virtual/addresses/content.h"
@@ -131,11 +132,7 @@ static void unblock(vgpu *gpu, vgpu_queue *queue) {
     if (gpu->work.legacy != NULL) {
         dvmm_vgpu_order_after_queue(gpu, gpu->work.legacy, queue);
     }
-    vgpu_queue **link = &gpu->work.blocking;
-    while (*link != queue) {
-        link = &(*link)->next_blocking;
-    }
-    *link = queue->next_blocking;
+    DTI_UNLINK(gpu->work.blocking, queue, next_blocking);
 }
 
 static void free_queue(vgpu *gpu, vgpu_queue *queue) {
@@ -442,10 +439,7 @@ static int force_before(vgpu *gpu, const vgpu_op *op) {
 /* Runs the first operation of a queue, whatever its schedule says. */
 static int force_first(vgpu *gpu, vgpu_queue *queue) {
     vgpu_op *op = queue->first;
-    int code = force_before(gpu, op);
-    if (code != DVMM_SUCCESS) {
-        return code;
-    }
+    DTI_TRY(force_before(gpu, op));
     if (is_blocked(op)) {
         return report_stuck(gpu);
     }

@@ -1,40 +1,32 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The process of settings.py that runs programs on one allocator, told what to do in lines."""
+"""The process of steps.py, settings.py and compare.py that runs programs on one allocator, told
+what to do in lines."""
 
 from __future__ import annotations
 
 import gc
-import json
 import sys
 import time
 from typing import Any
 
+import capped_programs
 import child
+import settings_models
+import torch
 
 Row = dict[str, Any]
 GIVE_UP = 3  # refusals
 
 
 class Server:
-    """Answers each line of standard input, {"do": WORD, ...}, with a line."""
-
     def __init__(self, device: str) -> None:
         self.device, self.on_gpu = device, device == "cuda"
         self.program: Any = None
         self.before: Row = {}
         self.is_capped = False
 
-    def synchronized(self) -> float:
-        import torch
-
-        if self.on_gpu:
-            torch.cuda.synchronize()
-        return time.perf_counter()
-
     def start_afresh(self, cap: int) -> None:
         """An empty cache, peaks that begin again, and a cap; 0: none."""
-        import torch
-
         self.program = None
         child.start_afresh()
         if self.on_gpu:
@@ -47,20 +39,24 @@ class Server:
 
     def memory(self) -> Row:
         found = child.peak_memory(self.device)
-        found.update((name, found[name] - self.before[name]) for name in child.COUNTS
-                     if name in found and name in self.before)  # fmt: skip
+        found.update((name, found[name] - self.before[name]) for name in child.COUNTS)
         if self.program is not None:
             found["held"] += self.program.held_elsewhere()
         return found
 
-    # ---- Programs of settings_models.py ----
+    def since(self, began: float) -> float:
+        """Milliseconds."""
+        return round(1e3 * (child.synchronized(self.device) - began), 3)
 
-    def begin(self, program: str, cap: int) -> Row:
-        import settings_models
-        import torch
+    # ---- Programs of settings_models.py and plain_models.py ----
 
+    def begin(self, program: str, cap: int, exact: bool = False) -> Row:
+        """A program from its beginning, on an empty cache; `exact`: its losses are the same to the
+        bit each time."""
+        if exact:
+            child.be_deterministic("cudnn")
+        began = time.perf_counter()
         self.start_afresh(cap)
-        began = self.synchronized()
         if program == "libraries" and self.on_gpu and self.before["backend"] == "ductile":
             import ductile_gpu.cupy
 
@@ -69,11 +65,9 @@ class Server:
             self.program = settings_models.make(program, self.device, not self.on_gpu)
         except torch.OutOfMemoryError:
             return {"refusals": 1, "units": 0, "ms": 0.0, **self.memory()}
-        return {"refusals": 0, "setup_ms": 1e3 * (self.synchronized() - began)}
+        return {"refusals": 0, "setup_ms": self.since(began)}
 
     def try_step(self, n: int) -> int:
-        import torch
-
         try:
             done: int = self.program.step(n)
             return done
@@ -83,18 +77,35 @@ class Server:
         gc.collect()
         return 0
 
-    def steps(self, count: int) -> Row:
-        """So many steps, the host as far ahead as it gets."""
+    def steps(self, count: int, each: bool = False) -> Row:
+        """So many steps, the host as far ahead as it gets; or `each` with its time, if it ended."""
         units = refusals = 0
-        last = self.synchronized()
+        times = []
+        began = last = child.synchronized(self.device)
         for n in range(count):
             done = self.try_step(n)
             units += done
             refusals += not done
+            if each:
+                if done:
+                    times.append(self.since(last))
+                last = child.synchronized(self.device)
             if refusals == GIVE_UP:
                 break
-        took = self.synchronized() - last
-        return {"units": units, "refusals": refusals, "ms": round(1e3 * took, 3), **self.memory()}
+        found = {"units": units, "refusals": refusals, "ms": self.since(began), **self.memory()}
+        return {**found, "times_ms": times} if each else found
+
+    def train(self, first: int, count: int) -> Row:
+        """Steps from the first one, with their losses and times."""
+        losses, times = [], []
+        last = child.synchronized(self.device)
+        for n in range(first, first + count):
+            losses.append(self.program.learn(n)[0])
+            now = child.synchronized(self.device)
+            times.append(now - last)
+            last = now
+        texts = [loss.float().item().hex() for loss in losses]
+        return {"losses": texts, "times": times, **self.memory()}
 
     def end(self) -> Row:
         self.start_afresh(0)
@@ -103,30 +114,14 @@ class Server:
     # ---- Programs of capped_programs.py ----
 
     def capped(self, program: str, cap: int) -> Row:
-        import capped_programs
-
         self.start_afresh(cap)
-        began = self.synchronized()
+        began = child.synchronized(self.device)
         player = capped_programs.Player(self.device)
-        answer = player.play(program)
-        answer["ms"] = round(1e3 * (self.synchronized() - began), 3)
-        answer.update(self.memory())
+        answer = {**player.play(program), "ms": self.since(began), **self.memory()}
         del player
         self.start_afresh(0)
         return answer
 
 
-def main() -> None:
-    channel = child.open_channel()
-    import settings_models  # noqa: F401  all that is slow to import
-
-    server = Server(sys.argv[1])
-    print(json.dumps({"ready": True}), file=channel, flush=True)
-    for line in sys.stdin:
-        told = json.loads(line)
-        word = told.pop("do")
-        print(json.dumps(getattr(server, word)(**told)), file=channel, flush=True)
-
-
 if __name__ == "__main__":
-    main()
+    child.serve(Server(sys.argv[1]), child.open_channel())

@@ -1,0 +1,32 @@
+# SPDX-License-Identifier: Apache-2.0
+"""For tests of the scripts in torch_gpu, which import each other by their names."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+SCRIPTS = Path(__file__).parent / "torch_gpu"
+sys.path.append(str(SCRIPTS))
+
+
+def run(script: str, *arguments: str, **environment: str) -> tuple[int, list[dict[str, Any]]]:
+    """A script's status and the rows it printed."""
+    done = subprocess.run(
+        [sys.executable, str(SCRIPTS / script), *arguments, "--json"],
+        env={**os.environ, **environment}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    return done.returncode, [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def needs(*packages: str) -> None:
+    for package in packages:
+        if importlib.util.find_spec(package) is None:
+            pytest.skip(f"{package} is not installed")

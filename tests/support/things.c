@@ -1,0 +1,77 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "tests/support/things.h"
+
+void things_add(things *t, thing_kind kind, uint64_t it, uint64_t beside) {
+    t->has_overflowed |= t->n == MOST_THINGS;
+    if (t->n < MOST_THINGS) {
+        t->all[t->n++] = (thing){kind, it, beside};
+    }
+}
+
+void things_take_out(things *t, thing_kind kind, uint64_t it) {
+    for (size_t i = t->n; i-- > 0;) {
+        if (t->all[i].kind == kind && t->all[i].it == it) {
+            t->all[i] = t->all[--t->n];
+            return;
+        }
+    }
+}
+
+size_t things_count(const things *t, thing_kind kind) {
+    size_t n = 0;
+    for (size_t i = 0; i < t->n; i++) {
+        n += t->all[i].kind == kind;
+    }
+    return n;
+}
+
+const char *thing_name(thing_kind kind) {
+    static const char *const names[N_THING_KINDS] = {
+        "nothing", "memory of a stream", "stream",      "event", "mapping", "range", "handle",
+        "memory",  "host memory",        "registration"};
+    return names[kind];
+}
+
+static int undo(const thing *t, const dvmm_driver_ops *ops, void *ctx) {
+    void *pointer = (void *)(uintptr_t)t->it;
+    switch (t->kind) {
+    case ORDERED_MEMORY:
+        return ops->mem_free_async(ctx, t->it, (ductile_stream)(uintptr_t)t->beside);
+    case A_STREAM:
+        (void)ops->stream_sync(ctx, pointer);
+        return ops->stream_destroy(ctx, pointer);
+    case AN_EVENT:
+        return ops->event_destroy(ctx, pointer);
+    case A_MAPPING:
+        return ops->unmap(ctx, t->it, t->beside);
+    case A_RANGE:
+        return ops->address_free(ctx, t->it, t->beside);
+    case A_HANDLE:
+        return ops->phys_release(ctx, t->it);
+    case CLASSIC_MEMORY:
+        return ops->mem_free(ctx, t->it);
+    case HOST_MEMORY:
+        return ops->host_free(ctx, pointer);
+    case A_REGISTRATION:
+        return ops->host_unregister(ctx, pointer);
+    case NO_THING:
+    case N_THING_KINDS:
+        break;
+    }
+    return DVMM_SUCCESS;
+}
+
+int things_undo(things *t, const dvmm_driver_ops *ops, void *ctx, thing *first) {
+    int worst = DVMM_SUCCESS;
+    for (int kind = NO_THING + 1; kind < N_THING_KINDS; kind++) {
+        for (size_t i = t->n; i-- > 0;) {
+            int code = t->all[i].kind == (thing_kind)kind ? undo(&t->all[i], ops, ctx) : worst;
+            if (worst == DVMM_SUCCESS && code != DVMM_SUCCESS) {
+                worst = code;
+                *first = t->all[i];
+            }
+        }
+    }
+    t->n = 0;
+    return worst;
+}
