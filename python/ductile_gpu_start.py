@@ -51,6 +51,16 @@ def check_mode(mode: str) -> None:
         raise ValueError(f"{VARIABLE}={mode}: it is 1 (the same as auto), {known}, or 0")
 
 
+def is_on(variable: str) -> bool:
+    """Does the environment ask for what this variable stands for?"""
+    return os.environ.get(variable, "").strip().lower() not in _OFF
+
+
+def one_line(error: BaseException) -> str:
+    """What an exception says, or what it is where it says nothing."""
+    return " ".join(str(error).split()) or type(error).__name__
+
+
 def say(line: str) -> None:
     """One line on standard error; a program without one is not disturbed."""
     try:
@@ -76,7 +86,7 @@ def enable_now(torch: ModuleType) -> None:
 
         ductile_gpu.torch._start.begin(mode)
     except Exception as error:
-        reason = " ".join(str(error).split()) or type(error).__name__
+        reason = one_line(error)
         if mode not in ("auto", "plain"):
             say(f"stopped, because {VARIABLE}={mode} cannot be met: {reason}")
             raise SystemExit(1) from None
@@ -124,8 +134,7 @@ def _record_from_here(folder: str, torch: ModuleType) -> None:
 
         _record_folder.begin(folder, torch)
     except Exception as error:
-        reason = " ".join(str(error).split()) or type(error).__name__
-        say(f"WARNING: this process is not recorded: {reason}")
+        say(f"WARNING: this process is not recorded: {one_line(error)}")
 
 
 # ---- When torch is imported --------------------------------------------------------------------

@@ -5,6 +5,7 @@
  */
 #include "bench/contenders/contender.h"
 #include "bench/contenders/rival_cache.h"
+#include "vmm/base/try.h"
 
 static rival_block *find_best_fit(rival_cache *cache, rival_arena *arena, uint64_t size) {
     (void)cache;
@@ -38,10 +39,7 @@ static ductile_status release_arena(rival_cache *cache, rival_arena *arena) {
         if (rival_block_is_split(block)) {
             continue;
         }
-        ductile_status status = release_block(cache, block);
-        if (status != DUCTILE_OK) {
-            return status;
-        }
+        DTI_TRY(release_block(cache, block));
     }
     return DUCTILE_OK;
 }

@@ -5,6 +5,7 @@
  */
 #include "bench/contenders/contender.h"
 #include "bench/contenders/rival_cache.h"
+#include "vmm/base/try.h"
 
 #include <stdlib.h>
 
@@ -118,11 +119,8 @@ static ductile_status async_init(const contender_env *env, void **self, char *me
         return rival_refuse(DUCTILE_ERR_UNSUPPORTED, "the driver's pool cannot be capped", message,
                             size);
     }
-    ductile_status status = rival_cache_create(NULL, sizeof(async_pool), env, self, message, size);
-    if (status != DUCTILE_OK) {
-        return status;
-    }
-    status = open_pool(*self);
+    DTI_TRY(rival_cache_create(NULL, sizeof(async_pool), env, self, message, size));
+    ductile_status status = open_pool(*self);
     if (status != DUCTILE_OK) {
         free(*self);
         *self = NULL;

@@ -16,6 +16,7 @@
 #include "bench/contenders/plan_steps.h"
 #include "bench/contenders/rival_ranges.h"
 #include "bench/contenders/settings.h"
+#include "vmm/base/try.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -473,11 +474,7 @@ static void planned_fini(void *self) {
 
 static ductile_status planned_init(const contender_env *env, void **self, char *message,
                                    size_t size) {
-    ductile_status status =
-        rival_ranges_create(&planned_policy, sizeof(planned), env, self, message, size);
-    if (status != DUCTILE_OK) {
-        return status;
-    }
+    DTI_TRY(rival_ranges_create(&planned_policy, sizeof(planned), env, self, message, size));
     planned *p = *self;
     p->next = PLAN_NONE;
     settings_planned said;

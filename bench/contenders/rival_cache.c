@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "bench/contenders/rival_cache.h"
+#include "vmm/base/try.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -198,10 +199,7 @@ static ductile_status alloc_rounded(rival_cache *cache, uint64_t size, ductile_s
     if (!rival_cache_reserve(cache)) {
         return DUCTILE_ERR_OUT_OF_HOST_MEMORY;
     }
-    ductile_status status = rival_events_poll(&cache->events);
-    if (status != DUCTILE_OK) {
-        return status;
-    }
+    DTI_TRY(rival_events_poll(&cache->events));
     rival_arena *arena = rival_store_arena(&cache->store, stream, size <= RIVAL_SMALL_MAX);
     if (arena == NULL) {
         return DUCTILE_ERR_OUT_OF_HOST_MEMORY;
@@ -221,10 +219,7 @@ ductile_status rival_cache_alloc(void *self, uint64_t size, ductile_stream strea
     }
     uint64_t rounded = round_request(size);
     rival_block *block = NULL;
-    ductile_status status = alloc_rounded(cache, rounded, stream, &block);
-    if (status != DUCTILE_OK) {
-        return status;
-    }
+    DTI_TRY(alloc_rounded(cache, rounded, stream, &block));
     make_live(cache, block, rounded);
     *out = block->address;
     return DUCTILE_OK;
@@ -242,10 +237,7 @@ ductile_status rival_cache_free(void *self, ductile_addr address) {
         return DUCTILE_ERR_NOT_LIVE;
     }
     if (block->uses != NULL) {
-        ductile_status status = rival_events_record(&cache->events, block);
-        if (status != DUCTILE_OK) {
-            return status;
-        }
+        DTI_TRY(rival_events_record(&cache->events, block));
     }
     hash_map_remove(&cache->live, address);
     block->is_live = false;

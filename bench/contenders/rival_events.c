@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "bench/contenders/rival_events.h"
+#include "vmm/base/try.h"
 
 #include <stdlib.h>
 
@@ -132,11 +133,8 @@ void rival_events_fini(rival_events *events) {
 /* ---- From the free to the end of the work -------------------------------------------------- */
 
 static ductile_status record_use(rival_events *events, rival_use *use) {
-    ductile_status status = take_event(events, &use->event);
-    if (status != DUCTILE_OK) {
-        return status;
-    }
-    status = dvmm_event_record(events->driver, use->event, use->queue->stream);
+    DTI_TRY(take_event(events, &use->event));
+    ductile_status status = dvmm_event_record(events->driver, use->event, use->queue->stream);
     if (status != DUCTILE_OK) {
         put_event(events, use->event);
         use->event = NULL;
@@ -210,10 +208,7 @@ ductile_status rival_events_poll(rival_events *events) {
 ductile_status rival_events_wait(rival_events *events) {
     for (rival_queue *queue = events->queues; queue != NULL; queue = queue->next) {
         while (queue->head != NULL) {
-            ductile_status status = dvmm_event_sync(events->driver, queue->head->event);
-            if (status != DUCTILE_OK) {
-                return status;
-            }
+            DTI_TRY(dvmm_event_sync(events->driver, queue->head->event));
             finish_head(events, queue);
         }
     }

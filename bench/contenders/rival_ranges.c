@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "bench/contenders/rival_ranges.h"
+#include "vmm/base/try.h"
 
 static rival_ranges *ranges_of(rival_cache *cache) {
     return (rival_ranges *)(void *)cache;
@@ -78,12 +79,9 @@ static void unlink_segment(rival_ranges *r, rival_segment *segment) {
 
 static ductile_status add_segment(rival_ranges *r, rival_arena *arena, rival_block **out) {
     rival_segment *segment = NULL;
-    ductile_status status = rival_segment_create(
-        r->cache.driver, arena->stream,
-        arena->is_small ? RIVAL_SMALL_SEGMENT : r->large_handle_bytes, &segment);
-    if (status != DUCTILE_OK) {
-        return status;
-    }
+    DTI_TRY(rival_segment_create(r->cache.driver, arena->stream,
+                                 arena->is_small ? RIVAL_SMALL_SEGMENT : r->large_handle_bytes,
+                                 &segment));
     link_segment(r, segment);
     *out = rival_block_take(&r->cache.store, arena, segment->base, segment->bytes);
     (*out)->segment = segment;
@@ -188,10 +186,7 @@ static ductile_status fill_place(rival_ranges *r, rival_block *place, uint64_t s
     uint64_t have = place->is_mapped ? place->size : 0;
     while (have < size) {
         rival_block *next = place->is_mapped ? place->next : place;
-        ductile_status status = map_block(r, next, dti_min(size - have, next->size));
-        if (status != DUCTILE_OK) {
-            return status;
-        }
+        DTI_TRY(map_block(r, next, dti_min(size - have, next->size)));
         place = next;
         have = place->size;
     }
@@ -209,10 +204,7 @@ ductile_status rival_ranges_grow(rival_cache *cache, rival_arena *arena, uint64_
     }
     rival_block *place = find_place(arena, size);
     if (place == NULL) {
-        ductile_status status = add_segment(r, arena, &place);
-        if (status != DUCTILE_OK) {
-            return status;
-        }
+        DTI_TRY(add_segment(r, arena, &place));
     }
     return fill_place(r, place, size, out);
 }
@@ -309,10 +301,7 @@ static ductile_status unmap_arena(rival_ranges *r, rival_arena *arena) {
     while (node != NULL) {
         uint64_t major = node->major;
         uint64_t minor = node->minor;
-        ductile_status status = unmap_block(r, rival_block_of(node));
-        if (status != DUCTILE_OK) {
-            return status;
-        }
+        DTI_TRY(unmap_block(r, rival_block_of(node)));
         node = rival_set_find_at_least(&arena->free, major, minor + 1);
     }
     return DUCTILE_OK;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "bench/contenders/rival_segment.h"
+#include "vmm/base/try.h"
 
 #include "vmm/base/align.h"
 
@@ -135,11 +136,8 @@ static ductile_status map_slots(rival_segment *segment, size_t begin, size_t end
 ductile_status rival_segment_map(rival_segment *segment, ductile_addr address, uint64_t size) {
     size_t begin = (size_t)((address - segment->base) / segment->handle_bytes);
     size_t end = begin + (size_t)(size / segment->handle_bytes);
-    ductile_status status = create_slots(segment, begin, end);
-    if (status != DUCTILE_OK) {
-        return status;
-    }
-    status = map_slots(segment, begin, end);
+    DTI_TRY(create_slots(segment, begin, end));
+    ductile_status status = map_slots(segment, begin, end);
     if (status != DUCTILE_OK) {
         goto release;
     }

@@ -2,6 +2,7 @@
 #include "bench/replay/gates.h"
 
 #include "bench/base/stopwatch.h"
+#include "vmm/base/try.h"
 
 #include <stdlib.h>
 #include <time.h>
@@ -108,10 +109,7 @@ static void stop_watcher(gates *g) {
 
 static ductile_status make_words(gates *g) {
     size_t size = g->n_lines * WORD_SPACING * sizeof(uint64_t);
-    ductile_status status = dvmm_host_alloc(g->on->driver, size, &g->words);
-    if (status != DUCTILE_OK) {
-        return status;
-    }
+    DTI_TRY(dvmm_host_alloc(g->on->driver, size, &g->words));
     uint64_t *words = g->words;
     for (size_t i = 0; i < g->n_lines; i++) {
         g->lines[i].word = &words[i * WORD_SPACING];
@@ -126,10 +124,7 @@ static ductile_status make_events(gates *g, gate_line *line, uint64_t n) {
         return DUCTILE_ERR_OUT_OF_HOST_MEMORY;
     }
     while (line->capacity < n) {
-        ductile_status status = dvmm_event_create(g->on->driver, &line->events[line->capacity]);
-        if (status != DUCTILE_OK) {
-            return status;
-        }
+        DTI_TRY(dvmm_event_create(g->on->driver, &line->events[line->capacity]));
         line->capacity++;
     }
     return DUCTILE_OK;
@@ -137,10 +132,7 @@ static ductile_status make_events(gates *g, gate_line *line, uint64_t n) {
 
 static ductile_status make_lines(gates *g, const trace *t) {
     for (size_t i = 0; i < g->n_lines; i++) {
-        ductile_status status = make_events(g, &g->lines[i], t->streams[i].max_closed_gates);
-        if (status != DUCTILE_OK) {
-            return status;
-        }
+        DTI_TRY(make_events(g, &g->lines[i], t->streams[i].max_closed_gates));
     }
     return g->on->gpu == NULL ? make_words(g) : DUCTILE_OK;
 }

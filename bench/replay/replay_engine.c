@@ -5,6 +5,7 @@
 #include "bench/base/stopwatch.h"
 #include "bench/replay/stage.h"
 #include "bench/replay/timed_contender.h"
+#include "vmm/base/try.h"
 
 #include <ductile_virtual.h>
 
@@ -136,14 +137,11 @@ static ductile_status record_uses(replay *r, const trace_event *event) {
 
 /* What record_stream and free cost belongs to the contender. */
 static ductile_status free_gated(replay *r, const trace_event *event) {
-    ductile_status status = for_each_gate(r, event, gates_close);
-    if (status != DUCTILE_OK) {
-        return status;
-    }
+    DTI_TRY(for_each_gate(r, event, gates_close));
     if (r->spec->checks) {
         end_block(r, r->addresses[event->slot]);
     }
-    status = record_uses(r, event);
+    ductile_status status = record_uses(r, event);
     if (status == DUCTILE_OK) {
         status = r->ops->free(r->contender, r->addresses[event->slot]);
     }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "bench/replay/stage.h"
+#include "vmm/base/try.h"
 
 #include "vmm/base/align.h"
 
@@ -36,24 +37,18 @@ static ductile_status make_streams(stage *s, size_t n, const ductile_stream *giv
         return DUCTILE_OK;
     }
     while (s->n_streams < n) {
-        ductile_status status = dvmm_stream_create(s->driver, &s->streams[s->n_streams]);
-        if (status != DUCTILE_OK) {
-            return status;
-        }
+        DTI_TRY(dvmm_stream_create(s->driver, &s->streams[s->n_streams]));
         s->n_streams++;
     }
     return DUCTILE_OK;
 }
 
 static ductile_status open_device(stage *s, const stage_plan *plan) {
-    ductile_status status = plan->device->is_virtual ? make_gpu(s, plan) : DUCTILE_OK;
-    if (status == DUCTILE_OK) {
-        status = bench_device_open(plan->device, s->gpu, !plan->is_untimed, &s->driver);
-    }
-    if (status == DUCTILE_OK) {
-        status = bench_device_open(plan->device, s->gpu, !plan->is_untimed, &s->contender_driver);
-    }
-    return status == DUCTILE_OK ? make_streams(s, plan->n_streams, plan->streams) : status;
+    bool is_timed = !plan->is_untimed;
+    DTI_TRY(plan->device->is_virtual ? make_gpu(s, plan) : DUCTILE_OK);
+    DTI_TRY(bench_device_open(plan->device, s->gpu, is_timed, &s->driver));
+    DTI_TRY(bench_device_open(plan->device, s->gpu, is_timed, &s->contender_driver));
+    return make_streams(s, plan->n_streams, plan->streams);
 }
 
 static ductile_status start_contender(stage *s, const stage_plan *plan, char *message,

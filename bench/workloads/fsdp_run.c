@@ -3,6 +3,7 @@
 
 #include "bench/replay/stage.h"
 #include "bench/workloads/fsdp_work.h"
+#include "vmm/base/try.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -133,19 +134,15 @@ static ductile_status be_busy(run *r, const fsdp_op *op) {
 }
 
 static ductile_status gather(run *r, const fsdp_op *op) {
-    ductile_status status = write_tag(r, op);
-    return status == DUCTILE_OK ? be_busy(r, op) : status;
+    DTI_TRY(write_tag(r, op));
+    return be_busy(r, op);
 }
 
 static ductile_status do_work(run *r, const fsdp_op *op) {
-    ductile_status status = read_tag(r, op);
-    if (status == DUCTILE_OK) {
-        status = pass_tag_on(r, op);
-    }
-    if (status == DUCTILE_OK) {
-        status = be_busy(r, op);
-    }
-    return status == DUCTILE_OK ? read_tag(r, op) : status;
+    DTI_TRY(read_tag(r, op));
+    DTI_TRY(pass_tag_on(r, op));
+    DTI_TRY(be_busy(r, op));
+    return read_tag(r, op);
 }
 
 static ductile_status alloc_block(run *r, const fsdp_op *op) {
@@ -249,10 +246,7 @@ static ductile_status perform_all(run *r) {
 
 static ductile_status make_events(run *r) {
     while (r->n_events < r->spec->program->n_events) {
-        ductile_status status = dvmm_event_create(driver_of(r), &r->events[r->n_events]);
-        if (status != DUCTILE_OK) {
-            return status;
-        }
+        DTI_TRY(dvmm_event_create(driver_of(r), &r->events[r->n_events]));
         r->n_events++;
     }
     return DUCTILE_OK;
@@ -273,16 +267,11 @@ static ductile_status prepare(run *r) {
         return DUCTILE_ERR_OUT_OF_HOST_MEMORY;
     }
     void *sources = NULL;
-    ductile_status status =
-        dvmm_host_alloc(driver_of(r), (uint64_t)p->n_works * TAG_BYTES, &sources);
+    DTI_TRY(dvmm_host_alloc(driver_of(r), (uint64_t)p->n_works * TAG_BYTES, &sources));
     r->sources = sources;
-    if (status == DUCTILE_OK) {
-        status = dvmm_mem_alloc(driver_of(r), max_readings(p) * TAG_BYTES, &r->journal);
-    }
-    if (status == DUCTILE_OK) {
-        status = make_events(r);
-    }
-    return status == DUCTILE_OK ? open_work(r) : status;
+    DTI_TRY(dvmm_mem_alloc(driver_of(r), max_readings(p) * TAG_BYTES, &r->journal));
+    DTI_TRY(make_events(r));
+    return open_work(r);
 }
 
 static void clean_up(run *r) {

@@ -4,6 +4,7 @@
 #include "bench/base/stopwatch.h"
 
 #include "vmm/base/align.h"
+#include "vmm/base/try.h"
 
 #include <stdlib.h>
 
@@ -117,21 +118,12 @@ static ductile_status measure(cuda_work *w, move_fn some, uint64_t most, double 
 
 static ductile_status prepare(cuda_work *w) {
     dvmm_driver *d = w->base.on->driver;
-    ductile_status status = dvmm_mem_alloc(d, COPY_BYTES, &w->from);
-    if (status == DUCTILE_OK) {
-        status = dvmm_mem_alloc(d, COPY_BYTES, &w->to);
-    }
-    if (status == DUCTILE_OK) {
-        status = dvmm_mem_alloc(d, UPLOAD_BYTES, &w->landing);
-    }
-    if (status == DUCTILE_OK) {
-        status = dvmm_host_alloc(d, UPLOAD_BYTES, &w->host);
-    }
-    if (status == DUCTILE_OK) {
-        status = measure(w, copy, COPY_BYTES, &w->speed.copy_bytes_per_ns);
-    }
-    return status == DUCTILE_OK ? measure(w, upload, UPLOAD_BYTES, &w->speed.upload_bytes_per_ns)
-                                : status;
+    DTI_TRY(dvmm_mem_alloc(d, COPY_BYTES, &w->from));
+    DTI_TRY(dvmm_mem_alloc(d, COPY_BYTES, &w->to));
+    DTI_TRY(dvmm_mem_alloc(d, UPLOAD_BYTES, &w->landing));
+    DTI_TRY(dvmm_host_alloc(d, UPLOAD_BYTES, &w->host));
+    DTI_TRY(measure(w, copy, COPY_BYTES, &w->speed.copy_bytes_per_ns));
+    return measure(w, upload, UPLOAD_BYTES, &w->speed.upload_bytes_per_ns);
 }
 
 ductile_status fsdp_work_open_cuda(const stage *on, uint64_t seed, fsdp_work **out) {

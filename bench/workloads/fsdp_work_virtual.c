@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "bench/workloads/fsdp_work.h"
+#include "vmm/base/try.h"
 
 #include <stdlib.h>
 
@@ -98,14 +99,11 @@ static ductile_status virtual_busy(fsdp_work *base, size_t stream, uint64_t ns,
     ductile_stream in = base->on->streams[stream];
     const ductile_virtual_use use = {.address = address, .size = size};
     kernel *k = NULL;
-    ductile_status status = take_kernel(w, &k);
-    if (status != DUCTILE_OK) {
-        return status;
-    }
+    DTI_TRY(take_kernel(w, &k));
     k->ns = ns;
     k->has_started = false;
     push(&w->lines[stream], k);
-    status = dvmm_event_record(driver_of(w), k->started, in);
+    ductile_status status = dvmm_event_record(driver_of(w), k->started, in);
     if (status == DUCTILE_OK) {
         status = stage_launch_lazy(base->on, in, size > 0 ? &use : NULL);
     }
@@ -205,10 +203,7 @@ static ductile_status virtual_sync(fsdp_work *base) {
         if (next == NULL) {
             break;
         }
-        ductile_status status = end_kernel(w, next);
-        if (status != DUCTILE_OK) {
-            return status;
-        }
+        DTI_TRY(end_kernel(w, next));
     }
     w->driver_ns = driver_clock(w);
     return dvmm_context_sync(driver_of(w));

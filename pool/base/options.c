@@ -14,29 +14,28 @@
 
 /* ---- The table ----------------------------------------------------------------------------- */
 
-typedef enum kind {
-    SIZE,
-    LIMIT,
-    HANDLES,
-    DIVISIONS,
-    NUMBER,
-    LEVEL,
-    SWITCH,
-    SWITCH_OFF,
-    CHOICE
-} kind;
-
 typedef struct choice {
     const char *name;
     int value;
 } choice;
 
+typedef struct kind kind;
+
 typedef struct key {
     const char *name;
-    kind kind;
+    const kind *kind;
     size_t offset;
     const choice *choices; /* CHOICE, HANDLES: ends with a NULL name */
 } key;
+
+/* How the values of a key are read and written. */
+struct kind {
+    bool (*parse)(const key *k, const char *text, void *field);
+    void (*format)(const key *k, const void *field, char *text, size_t size);
+    const char *wanted; /* NULL: one of the choices */
+};
+
+static const kind SIZE, LIMIT, HANDLES, DIVISIONS, NUMBER, LEVEL, SWITCH, SWITCH_OFF, CHOICE;
 
 static const choice drivers[] = {
     {"cuda", DUCTILE_DRIVER_CUDA}, {"virtual", DUCTILE_DRIVER_VIRTUAL}, {NULL, 0}};
@@ -66,25 +65,25 @@ static const choice shares[] = {{"none", 0}, {"fd", 1}, {"fabric", 8}, {NULL, 0}
 #define FIELD(name) offsetof(ductile_options, name)
 
 static const key keys[] = {
-    {"driver", CHOICE, FIELD(driver), drivers},
-    {"device", NUMBER, FIELD(device), NULL},
-    {"limit_bytes", LIMIT, FIELD(limit_bytes), NULL},
-    {"soft_limit_bytes", LIMIT, FIELD(soft_limit_bytes), NULL},
-    {"sizes", HANDLES, FIELD(sizes), sizes},
-    {"reuse", CHOICE, FIELD(reuse), reuses},
-    {"compact", SWITCH_OFF, FIELD(compact_off), NULL},
-    {"address_budget_bytes", SIZE, FIELD(address_budget_bytes), NULL},
-    {"captures", CHOICE, FIELD(captures), capture_notices},
-    {"record_stream", CHOICE, FIELD(record_stream), records},
-    {"roundup_power2_divisions", DIVISIONS, FIELD(roundup_power2_divisions), NULL},
-    {"caching", SWITCH_OFF, FIELD(caching_off), NULL},
-    {"zero", SWITCH, FIELD(zero), NULL},
-    {"shareable", CHOICE, FIELD(shareable), shares},
-    {"rdma", SWITCH, FIELD(rdma), NULL},
-    {"check", LEVEL, FIELD(check), NULL},
-    {"find", CHOICE, FIELD(find), finds},
-    {"nvtx", CHOICE, FIELD(nvtx), nvtx},
-    {"sleep_host_bytes", SIZE, FIELD(sleep_host_bytes), NULL},
+    {"driver", &CHOICE, FIELD(driver), drivers},
+    {"device", &NUMBER, FIELD(device), NULL},
+    {"limit_bytes", &LIMIT, FIELD(limit_bytes), NULL},
+    {"soft_limit_bytes", &LIMIT, FIELD(soft_limit_bytes), NULL},
+    {"sizes", &HANDLES, FIELD(sizes), sizes},
+    {"reuse", &CHOICE, FIELD(reuse), reuses},
+    {"compact", &SWITCH_OFF, FIELD(compact_off), NULL},
+    {"address_budget_bytes", &SIZE, FIELD(address_budget_bytes), NULL},
+    {"captures", &CHOICE, FIELD(captures), capture_notices},
+    {"record_stream", &CHOICE, FIELD(record_stream), records},
+    {"roundup_power2_divisions", &DIVISIONS, FIELD(roundup_power2_divisions), NULL},
+    {"caching", &SWITCH_OFF, FIELD(caching_off), NULL},
+    {"zero", &SWITCH, FIELD(zero), NULL},
+    {"shareable", &CHOICE, FIELD(shareable), shares},
+    {"rdma", &SWITCH, FIELD(rdma), NULL},
+    {"check", &LEVEL, FIELD(check), NULL},
+    {"find", &CHOICE, FIELD(find), finds},
+    {"nvtx", &CHOICE, FIELD(nvtx), nvtx},
+    {"sleep_host_bytes", &SIZE, FIELD(sleep_host_bytes), NULL},
 };
 
 enum { N_KEYS = sizeof keys / sizeof keys[0], MAX_TOKEN = 128, MAX_CHECK = 3 };
@@ -141,7 +140,7 @@ __attribute__((format(printf, 3, 4))) static ductile_status refuse(char *message
 
 /* ---- Text in ------------------------------------------------------------------------------- */
 
-static bool parse_size(const char *text, uint64_t *out) {
+static bool read_size(const char *text, uint64_t *out) {
     char *end = NULL;
     errno = 0;
     if (!isdigit((unsigned char)text[0])) {
@@ -162,8 +161,15 @@ static bool parse_size(const char *text, uint64_t *out) {
     return true;
 }
 
+static bool parse_size(const key *k, const char *text, void *field) {
+    (void)k;
+    return read_size(text, field);
+}
+
 /* Bytes, or a share of what is limited: "80%". */
-static bool parse_limit(const char *text, uint64_t *out) {
+static bool parse_limit(const key *k, const char *text, void *field) {
+    (void)k;
+    uint64_t *out = field;
     char *end = NULL;
     double share = isdigit((unsigned char)text[0]) ? strtod(text, &end) / 100 : 0;
     if (end != NULL && strcmp(end, "%") == 0) {
@@ -171,87 +177,66 @@ static bool parse_limit(const char *text, uint64_t *out) {
         return dpool_is_limit(*out);
     }
     uint64_t bytes = 0;
-    if (!parse_size(text, &bytes) || dpool_is_share(bytes)) {
+    if (!read_size(text, &bytes) || dpool_is_share(bytes)) {
         return false;
     }
     *out = bytes;
     return true;
 }
 
-static bool parse_int(const char *text, uint64_t most, int *out) {
+static bool parse_int(const key *k, const char *text, void *field) {
     uint64_t n = 0;
-    if (!parse_size(text, &n) || n > most) {
+    if (!read_size(text, &n) || n > (k->kind == &LEVEL ? MAX_CHECK : INT32_MAX)) {
         return false;
     }
-    *out = (int)n;
+    *(int *)field = (int)n;
     return true;
 }
 
-static bool parse_switch(const char *text, bool inverted, int *out) {
+static bool parse_switch(const key *k, const char *text, void *field) {
     bool on = strcmp(text, "on") == 0;
     if (!on && strcmp(text, "off") != 0) {
         return false;
     }
-    *out = on != inverted;
+    *(int *)field = on != (k->kind == &SWITCH_OFF);
     return true;
 }
 
-static bool parse_choice(const char *text, const choice *choices, int *out) {
-    for (; choices->name != NULL; choices++) {
-        if (strcmp(choices->name, text) == 0) {
-            *out = choices->value;
-            return true;
-        }
+static bool parse_choice(const key *k, const char *text, void *field) {
+    const choice *c = k->choices;
+    while (c->name != NULL && strcmp(c->name, text) != 0) {
+        c++;
     }
-    return false;
+    if (c->name != NULL) {
+        *(int *)field = c->value;
+    }
+    return c->name != NULL;
 }
 
 /* A word, or the largest handle in bytes. */
-static bool parse_handles(const char *text, const choice *choices, uint64_t *out) {
+static bool parse_handles(const key *k, const char *text, void *field) {
+    uint64_t *out = field;
     int word = 0;
     uint64_t bytes = 0;
-    if (parse_choice(text, choices, &word)) {
+    if (parse_choice(k, text, &word)) {
         *out = (uint64_t)word;
         return true;
     }
-    if (!parse_size(text, &bytes) || bytes <= DUCTILE_SIZES_QUICK) {
+    if (!read_size(text, &bytes) || bytes <= DUCTILE_SIZES_QUICK) {
         return false;
     }
     *out = bytes;
     return true;
 }
 
-static bool parse_divisions(const char *text, uint32_t *out) {
+static bool parse_divisions(const key *k, const char *text, void *field) {
+    (void)k;
     uint64_t n = 0;
-    if (!parse_size(text, &n) || n > UINT32_MAX || (n != 0 && !dti_is_power_of_two(n))) {
+    if (!read_size(text, &n) || n > UINT32_MAX || (n != 0 && !dti_is_power_of_two(n))) {
         return false;
     }
-    *out = (uint32_t)n;
+    *(uint32_t *)field = (uint32_t)n;
     return true;
-}
-
-static bool parse_value(const key *k, const char *text, void *field) {
-    switch (k->kind) {
-    case SIZE:
-        return parse_size(text, field);
-    case LIMIT:
-        return parse_limit(text, field);
-    case HANDLES:
-        return parse_handles(text, k->choices, field);
-    case DIVISIONS:
-        return parse_divisions(text, field);
-    case NUMBER:
-        return parse_int(text, INT32_MAX, field);
-    case LEVEL:
-        return parse_int(text, MAX_CHECK, field);
-    case SWITCH:
-        return parse_switch(text, false, field);
-    case SWITCH_OFF:
-        return parse_switch(text, true, field);
-    case CHOICE:
-        return parse_choice(text, k->choices, field);
-    }
-    return false;
 }
 
 /* "streams, stream, never, wait" */
@@ -262,30 +247,6 @@ static const char *list_choices(const choice *choices, char *text, size_t size) 
                                    choices->name);
     }
     return text;
-}
-
-/* `text` has room for all choices of any key. */
-static const char *what_is_wanted(const key *k, char *text, size_t size) {
-    switch (k->kind) {
-    case SIZE:
-        return "a size such as 512M or 40G";
-    case LIMIT:
-        return "a size such as 40G, or a share such as 80%";
-    case HANDLES:
-        return "auto, tight, quick, or the largest handle, such as 16M";
-    case DIVISIONS:
-        return "a power of two, or 0 for off";
-    case NUMBER:
-        return "a number";
-    case LEVEL:
-        return "0, 1, 2 or 3";
-    case SWITCH:
-    case SWITCH_OFF:
-        return "on or off";
-    case CHOICE:
-        return list_choices(k->choices, text, size);
-    }
-    return "";
 }
 
 static ductile_status refuse_key(const char *name, char *message, size_t size) {
@@ -307,10 +268,12 @@ ductile_status ductile_options_set(ductile_options *o, const char *name, const c
     if (k == NULL) {
         return refuse_key(name, message, size);
     }
-    if (!parse_value(k, value, field_of(o, k))) {
-        char wanted[MAX_TOKEN];
-        return refuse(message, size, "option '%s' takes %s, not '%s'", name,
-                      what_is_wanted(k, wanted, sizeof wanted), value);
+    if (!k->kind->parse(k, value, field_of(o, k))) {
+        char choices[MAX_TOKEN]; /* has room for all of any key */
+        const char *wanted = k->kind->wanted != NULL
+                                 ? k->kind->wanted
+                                 : list_choices(k->choices, choices, sizeof choices);
+        return refuse(message, size, "option '%s' takes %s, not '%s'", name, wanted, value);
     }
     return DUCTILE_OK;
 }
@@ -389,10 +352,35 @@ static int int_at(const void *field) {
     return value;
 }
 
+static void format_number(const key *k, const void *field, char *text, size_t size) {
+    (void)k;
+    (void)snprintf(text, size, "%llu", (unsigned long long)*(const uint64_t *)field);
+}
+
+static void format_int(const key *k, const void *field, char *text, size_t size) {
+    (void)k;
+    (void)snprintf(text, size, "%d", int_at(field));
+}
+
+static void format_divisions(const key *k, const void *field, char *text, size_t size) {
+    (void)k;
+    (void)snprintf(text, size, "%u", (unsigned)*(const uint32_t *)field);
+}
+
+static void format_switch(const key *k, const void *field, char *text, size_t size) {
+    bool is_on = (int_at(field) != 0) != (k->kind == &SWITCH_OFF);
+    (void)snprintf(text, size, "%s", is_on ? "on" : "off");
+}
+
+static void format_choice(const key *k, const void *field, char *text, size_t size) {
+    (void)snprintf(text, size, "%s", choice_name(k->choices, int_at(field)));
+}
+
 /* With as few digits as read back as the same share. */
-static void format_limit(uint64_t limit, char *text, size_t size) {
+static void format_limit(const key *k, const void *field, char *text, size_t size) {
+    uint64_t limit = *(const uint64_t *)field;
     if (!dpool_is_share(limit)) {
-        (void)snprintf(text, size, "%llu", (unsigned long long)limit);
+        format_number(k, field, text, size);
         return;
     }
     double share = dpool_share_of(limit);
@@ -404,42 +392,27 @@ static void format_limit(uint64_t limit, char *text, size_t size) {
     }
 }
 
-static void format_handles(const choice *choices, uint64_t value, char *text, size_t size) {
+static void format_handles(const key *k, const void *field, char *text, size_t size) {
+    uint64_t value = *(const uint64_t *)field;
     if (value <= DUCTILE_SIZES_QUICK) {
-        (void)snprintf(text, size, "%s", choice_name(choices, (int)value));
+        (void)snprintf(text, size, "%s", choice_name(k->choices, (int)value));
     } else {
-        (void)snprintf(text, size, "%llu", (unsigned long long)value);
+        format_number(k, field, text, size);
     }
 }
 
-static void format_value(const key *k, const void *field, char *text, size_t size) {
-    switch (k->kind) {
-    case SIZE:
-        (void)snprintf(text, size, "%llu", (unsigned long long)*(const uint64_t *)field);
-        break;
-    case LIMIT:
-        format_limit(*(const uint64_t *)field, text, size);
-        break;
-    case HANDLES:
-        format_handles(k->choices, *(const uint64_t *)field, text, size);
-        break;
-    case DIVISIONS:
-        (void)snprintf(text, size, "%u", (unsigned)*(const uint32_t *)field);
-        break;
-    case NUMBER:
-    case LEVEL:
-        (void)snprintf(text, size, "%d", int_at(field));
-        break;
-    case SWITCH:
-    case SWITCH_OFF:
-        (void)snprintf(text, size, "%s",
-                       (int_at(field) != 0) != (k->kind == SWITCH_OFF) ? "on" : "off");
-        break;
-    case CHOICE:
-        (void)snprintf(text, size, "%s", choice_name(k->choices, int_at(field)));
-        break;
-    }
-}
+/* ---- Kinds --------------------------------------------------------------------------------- */
+
+static const kind SIZE = {parse_size, format_number, "a size such as 512M or 40G"};
+static const kind LIMIT = {parse_limit, format_limit, "a size such as 40G, or a share such as 80%"};
+static const kind HANDLES = {parse_handles, format_handles,
+                             "auto, tight, quick, or the largest handle, such as 16M"};
+static const kind DIVISIONS = {parse_divisions, format_divisions, "a power of two, or 0 for off"};
+static const kind NUMBER = {parse_int, format_int, "a number"};
+static const kind LEVEL = {parse_int, format_int, "0, 1, 2 or 3"};
+static const kind SWITCH = {parse_switch, format_switch, "on or off"};
+static const kind SWITCH_OFF = {parse_switch, format_switch, "on or off"};
+static const kind CHOICE = {parse_choice, format_choice, NULL};
 
 size_t ductile_options_format(const ductile_options *o, char *buffer, size_t size) {
     size_t length = 0;
@@ -448,7 +421,7 @@ size_t ductile_options_format(const ductile_options *o, char *buffer, size_t siz
     }
     for (size_t i = 0; i < N_KEYS; i++) {
         char value[MAX_TOKEN];
-        format_value(&keys[i], const_field_of(o, &keys[i]), value, sizeof value);
+        keys[i].kind->format(&keys[i], const_field_of(o, &keys[i]), value, sizeof value);
         size_t at = length < size ? length : size;
         int n = snprintf(size > 0 ? buffer + at : NULL, size - at, "%s%s:%s", i > 0 ? "," : "",
                          keys[i].name, value);
@@ -509,7 +482,7 @@ static bool is_choice(const choice *choices, int value) {
 static ductile_status check_values(const ductile_options *o, char *message, size_t size) {
     for (size_t i = 0; i < N_KEYS; i++) {
         const key *k = &keys[i];
-        if (k->kind == CHOICE && !is_choice(k->choices, int_at(const_field_of(o, k)))) {
+        if (k->kind == &CHOICE && !is_choice(k->choices, int_at(const_field_of(o, k)))) {
             return refuse(message, size, "option '%s' has no such value", k->name);
         }
     }

@@ -139,19 +139,32 @@ void dpool_make_busy_locked(ductile_allocator *a, dpool_block *b) {
     b->state = DPOOL_BUSY;
 }
 
-dpool_block *dpool_carve_free_locked(ductile_allocator *a, dpool_block *b, ductile_addr from,
-                                     ductile_addr to) {
+static dpool_block *carve_locked(ductile_allocator *a, dpool_block *b, ductile_addr from,
+                                 ductile_addr to,
+                                 dpool_block *(*put_back)(ductile_allocator *, dpool_block *)) {
     DTI_ASSERT_HELD(&a->index_lock);
     dpool_make_busy_locked(a, b);
     dpool_block *middle = dpool_cut(&a->nodes, b, from);
     dpool_block *after = dpool_cut(&a->nodes, middle, to);
     if (after != middle) {
-        (void)dpool_make_free_locked(a, after);
+        (void)put_back(a, after);
     }
     if (middle != b) {
-        (void)dpool_make_free_locked(a, b);
+        (void)put_back(a, b);
     }
     return middle;
+}
+
+dpool_block *dpool_carve_free_locked(ductile_allocator *a, dpool_block *b, ductile_addr from,
+                                     ductile_addr to) {
+    DTI_ASSERT_HELD(&a->index_lock);
+    return carve_locked(a, b, from, to, dpool_make_free_locked);
+}
+
+dpool_block *dpool_carve_gap_locked(ductile_allocator *a, dpool_block *b, ductile_addr from,
+                                    ductile_addr to) {
+    DTI_ASSERT_HELD(&a->index_lock);
+    return carve_locked(a, b, from, to, dpool_make_gap_locked);
 }
 
 /* ---- LIVE ---------------------------------------------------------------------------------- */

@@ -37,10 +37,12 @@ dpool_block *dpool_make_gap_locked(ductile_allocator *a, dpool_block *b);
 /* Takes a FREE or GAP block out of its index or list and marks it BUSY. */
 void dpool_make_busy_locked(ductile_allocator *a, dpool_block *b);
 
-/* Makes [from, to) of a FREE block BUSY and returns it; what lies below and above stays FREE.
- * Pre: two spare nodes. */
+/* Makes [from, to) of a FREE or a GAP block BUSY and returns it; what lies below and above stays as
+ * it is. Pre: two spare nodes. */
 dpool_block *dpool_carve_free_locked(ductile_allocator *a, dpool_block *b, ductile_addr from,
                                      ductile_addr to);
+dpool_block *dpool_carve_gap_locked(ductile_allocator *a, dpool_block *b, ductile_addr from,
+                                    ductile_addr to);
 
 /* A BUSY span with memory becomes LIVE. Pre: room in the address map. */
 void dpool_make_live_locked(ductile_allocator *a, dpool_block *b, uint64_t requested);

@@ -285,20 +285,6 @@ static void add_piece(ductile_allocator *a, dpool_plan *p, ductile_addr from, du
     p->n_granules += n;
 }
 
-static dpool_block *carve_gap(ductile_allocator *a, dpool_block *b, ductile_addr from,
-                              ductile_addr to) {
-    dpool_make_busy_locked(a, b);
-    dpool_block *middle = dpool_cut(&a->nodes, b, from);
-    dpool_block *after = dpool_cut(&a->nodes, middle, to);
-    if (after != middle) {
-        (void)dpool_make_gap_locked(a, after);
-    }
-    if (middle != b) {
-        (void)dpool_make_gap_locked(a, b);
-    }
-    return middle;
-}
-
 /* Marks the part of block b in [start, end) BUSY; of a gap, whole granules, whose surplus becomes
  * lead or rest. Returns the block that begins the part. */
 static dpool_block *busy_part(ductile_allocator *a, dpool_plan *p, dpool_block *b,
@@ -310,7 +296,7 @@ static dpool_block *busy_part(ductile_allocator *a, dpool_plan *p, dpool_block *
     }
     ductile_addr low = granule_floor(a, p->region, from);
     ductile_addr high = granule_ceil(a, p->region, to);
-    dpool_block *part = carve_gap(a, b, low, high);
+    dpool_block *part = dpool_carve_gap_locked(a, b, low, high);
     add_piece(a, p, low, high);
     dpool_block *body = dpool_cut(&a->nodes, part, from);
     p->lead = body != part ? part : p->lead;
@@ -590,7 +576,7 @@ static dpool_block *gap_behind(const dpool_plan *p) {
 
 /* Takes n more granules behind the window. */
 static void take_behind(ductile_allocator *a, dpool_plan *p, dpool_block *gap, uint32_t n) {
-    dpool_block *more = carve_gap(a, gap, gap->addr, gap->addr + n * a->granule);
+    dpool_block *more = dpool_carve_gap_locked(a, gap, gap->addr, gap->addr + n * a->granule);
     p->pieces[p->n_pieces - 1].n_granules += n;
     p->n_granules += n;
     if (p->rest != NULL) {
@@ -715,7 +701,7 @@ bool dpool_plan_compaction_locked(ductile_allocator *a, dpool_plan *p, dpool_are
     }
     p->n_own_donors = p->n_donors;
     ductile_addr end = gap->addr + dti_min(p->donated, p->need) * a->granule;
-    p->lead = carve_gap(a, gap, gap->addr, end);
+    p->lead = dpool_carve_gap_locked(a, gap, gap->addr, end);
     add_piece(a, p, p->lead->addr, end);
     return true;
 }

@@ -199,16 +199,24 @@ static ductile_status prepare(ductile_allocator *a, dpool_private_pool *pool) {
     return status;
 }
 
-static ductile_status prepare_set(ductile_allocator *a, dpool_private_pool *set,
-                                  ductile_sleep_report *report) {
+/* Brings the contents of each pool away, or back. */
+static ductile_status
+for_set(ductile_allocator *a, dpool_private_pool *set, ductile_sleep_report *report,
+        ductile_status (*bring)(ductile_allocator *a, dpool_private_pool *pool)) {
     for (dpool_private_pool *pool = set; pool != NULL; pool = pool->next_in_set) {
-        ductile_status status = prepare(a, pool);
+        ductile_status status = bring(a, pool);
         if (status != DUCTILE_OK) {
             dpool_report_pool(report, pool);
             return status;
         }
         report->copied_bytes += pool->host_copy.copied_bytes;
     }
+    return DUCTILE_OK;
+}
+
+static ductile_status prepare_set(ductile_allocator *a, dpool_private_pool *set,
+                                  ductile_sleep_report *report) {
+    DTI_TRY(for_set(a, set, report, prepare));
     return dpool_announce_set(a, set, DUCTILE_MAP_LEAVING);
 }
 
@@ -299,16 +307,14 @@ static void release_empty_regions(ductile_allocator *a, const dpool_private_pool
 }
 
 /* Copies in began with the mapping. */
+static ductile_status end_restore(ductile_allocator *a, dpool_private_pool *pool) {
+    (void)a;
+    return dvmm_host_copy_end_restore(&pool->host_copy);
+}
+
 static ductile_status end_restores(ductile_allocator *a, dpool_private_pool *set,
                                    ductile_sleep_report *report) {
-    for (dpool_private_pool *pool = set; pool != NULL; pool = pool->next_in_set) {
-        ductile_status status = dvmm_host_copy_end_restore(&pool->host_copy);
-        if (status != DUCTILE_OK) {
-            dpool_report_pool(report, pool);
-            return status;
-        }
-        report->copied_bytes += pool->host_copy.copied_bytes;
-    }
+    DTI_TRY(for_set(a, set, report, end_restore));
     return dpool_announce_set(a, set, DUCTILE_MAP_MAPPED);
 }
 

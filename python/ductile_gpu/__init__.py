@@ -19,39 +19,15 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Union
 
 from ductile_gpu._adapters import share
-from ductile_gpu._binding import _abi
-from ductile_gpu._binding._abi import BlockState, Options, Schedule, Stats, Status
+from ductile_gpu._binding import _abi, _errors
+from ductile_gpu._binding._abi import BlockState, CaptureMode, Options, Schedule, Stats, Status
 from ductile_gpu._binding._blocks import Block
 from ductile_gpu._binding._buffer import Buffer
 from ductile_gpu._binding._core import Allocator, Eviction, Limits
-from ductile_gpu._binding._errors import (
-    Asleep,
-    Awake,
-    BadMessage,
-    Busy,
-    Capturing,
-    CorruptHeap,
-    DeviceLost,
-    DeviceUnavailable,
-    DriverError,
-    Error,
-    ForeignPointer,
-    InteriorPointer,
-    InvalidArgument,
-    LayoutChanged,
-    NoDescriptors,
-    NotLive,
-    NotReady,
-    OutOfAddresses,
-    OutOfHostMemory,
-    OutOfMemory,
-    PointerError,
-    ProcessGone,
-    Unsupported,
-)
+from ductile_gpu._binding._errors import *  # noqa: F403
 from ductile_gpu._binding._native import bench_path, include_dir, library_path, schema_path
 from ductile_gpu._binding._sleep import Pool, Slept
-from ductile_gpu._binding._virtual import CaptureMode, VirtualGPU, VirtualGraph, VirtualState
+from ductile_gpu._binding._virtual import VirtualGPU, VirtualGraph, VirtualState
 from ductile_gpu._process._epoch import Epoch
 from ductile_gpu._process._handover import ImportedTag, TagExport, export_tag, import_tag
 from ductile_gpu._process._keep import KeptTag, keep_tag, open_kept
@@ -66,45 +42,22 @@ __version__ = _abi.VERSION
 
 __all__ = [
     "Allocator",
-    "Asleep",
-    "Awake",
-    "BadMessage",
     "Block",
     "BlockState",
     "Buffer",
-    "Busy",
     "CaptureMode",
-    "Capturing",
-    "CorruptHeap",
-    "DeviceLost",
-    "DeviceUnavailable",
-    "DriverError",
     "Epoch",
-    "Error",
     "Eviction",
-    "ForeignPointer",
     "ImportedTag",
-    "InteriorPointer",
-    "InvalidArgument",
     "KeptTag",
-    "LayoutChanged",
     "Limits",
-    "NoDescriptors",
-    "NotLive",
-    "NotReady",
     "Options",
-    "OutOfAddresses",
-    "OutOfHostMemory",
-    "OutOfMemory",
-    "PointerError",
     "Pool",
-    "ProcessGone",
     "Schedule",
     "Slept",
     "Stats",
     "Status",
     "TagExport",
-    "Unsupported",
     "VirtualGPU",
     "VirtualGraph",
     "VirtualState",
@@ -124,6 +77,7 @@ __all__ = [
     "schema_path",
     "share",
     "shared",
+    *_errors.__all__,
 ]
 
 _ON_DEMAND = frozenset(("cuda_core", "cupy", "numba", "rmm", "torch"))

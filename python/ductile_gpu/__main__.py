@@ -12,7 +12,8 @@ from typing import Any, Optional
 
 from ductile_gpu._binding import _abi
 from ductile_gpu._tools._cli import doctor, export, info, keep, record, replay, report, run, top
-from ductile_gpu._tools._cli.common import INTERRUPTED, MISUSED, PROGRAM, Failure, say
+from ductile_gpu._tools._cli.common import INTERRUPTED, MISUSED, PROGRAM, Failure
+from ductile_gpu_start import say
 
 COMMANDS: dict[str, ModuleType] = {
     "record": record,

@@ -15,8 +15,6 @@ from ductile_gpu._process._share import configured
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-__all__ = ["LIBRARIES", "share"]
-
 LIBRARIES = ("torch", "cupy", "numba", "rmm")
 
 

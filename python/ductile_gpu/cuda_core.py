@@ -14,10 +14,9 @@ from __future__ import annotations
 from typing import Any
 
 from ductile_gpu._binding._core import Allocator
-from ductile_gpu._binding._errors import Error, not_installed
-from ductile_gpu._binding._log import logger
+from ductile_gpu._binding._errors import not_installed
 from ductile_gpu._binding._streams import stream_handle
-from ductile_gpu._process._share import allocate, forget, shared
+from ductile_gpu._process._share import allocate, free, shared
 
 try:
     from cuda.core import Buffer, MemoryResource
@@ -41,17 +40,12 @@ class DuctileMemoryResource(MemoryResource):  # type: ignore[misc]
         try:
             return Buffer.from_handle(address, size, mr=self, stream=stream)
         except BaseException:
-            forget(self._allocator, address)
-            self._allocator.free(address)
+            free(self._allocator, address)
             raise
 
     def deallocate(self, ptr: Any, size: int, *, stream: Any) -> None:
         """Frees after the work on `stream`. What is refused is logged: buffers end silently."""
-        forget(self._allocator, int(ptr))
-        try:
-            self._allocator.free(int(ptr), stream_handle(stream))
-        except Error as error:
-            logger.error("%s", error)
+        free(self._allocator, int(ptr), stream_handle(stream))
 
     @property
     def device_id(self) -> int:

@@ -22,16 +22,18 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import os
 import threading
 import weakref
 from collections.abc import Iterator
-from typing import Any, Callable, Optional
+from typing import Any, Optional
 
 from ductile_gpu._binding import _cuda
 from ductile_gpu._binding._core import Allocator
 from ductile_gpu._binding._errors import Error, OutOfMemory, not_installed
 from ductile_gpu._binding._log import logger
+from ductile_gpu._binding._objects import renew_in_child
 from ductile_gpu._binding._streams import StreamLike, stream_handle
 from ductile_gpu._process._share import allocate, forget, shared
 
@@ -51,6 +53,7 @@ _enabled = False
 # Replaced as a whole, so that a free in any thread reads one or the other.
 _watched: frozenset[int] = frozenset()
 _watch_lock = threading.Lock()
+renew_in_child(globals(), "_watch_lock", threading.Lock)
 
 
 def watch_stream(stream: StreamLike) -> None:
@@ -77,8 +80,6 @@ _memories: weakref.WeakSet[_Memory] = weakref.WeakSet()
 
 
 def _after_fork() -> None:
-    global _watch_lock
-    _watch_lock = threading.Lock()
     for memory in _memories:
         memory.lock = threading.RLock()
 
@@ -181,12 +182,8 @@ class DuctileNumbaManager(HostOnlyCUDAMemoryManager):  # type: ignore[misc]
                 raise CudaAPIError(_OUT_OF_MEMORY, str(error)) from error
 
         address = self._attempt_allocation(attempt)
-        return MemoryPointer(
-            self.context,
-            ctypes.c_void_p(address),
-            size,
-            finalizer=_make_finalizer(memory, address),
-        )
+        freed = functools.partial(memory.free, address)
+        return MemoryPointer(self.context, ctypes.c_void_p(address), size, finalizer=freed)
 
     def get_memory_info(self) -> Any:
         """Free and total bytes of the device. What Ductile holds and could reuse counts as free."""
@@ -218,13 +215,6 @@ class DuctileNumbaManager(HostOnlyCUDAMemoryManager):  # type: ignore[misc]
     def interface_version(self) -> int:
         """The version of Numba's interface that this class is written for."""
         return 1
-
-
-def _make_finalizer(memory: _Memory, address: int) -> Callable[[], None]:
-    def finalize() -> None:
-        memory.free(address)
-
-    return finalize
 
 
 def _watch_external_streams(context: Any) -> None:

@@ -12,11 +12,11 @@ from __future__ import annotations
 
 from typing import Any, Optional
 
+from ductile_gpu._binding._abi import ALIGNMENT
 from ductile_gpu._binding._core import Allocator
-from ductile_gpu._binding._errors import Error, not_installed
-from ductile_gpu._binding._log import logger
+from ductile_gpu._binding._errors import not_installed
 from ductile_gpu._binding._streams import stream_handle
-from ductile_gpu._process._share import allocate, forget, shared
+from ductile_gpu._process._share import allocate, free, shared
 
 try:
     import rmm
@@ -24,8 +24,6 @@ except ImportError as error:
     raise not_installed(error, "rmm", "rmm-cu13 or rmm-cu12") from None
 
 __all__ = ["DuctileMemoryResource", "disable", "enable", "is_enabled", "resource"]
-
-_ALIGNMENT = 512  # of every address; RMM's own callers ask for 256
 
 # RMM's C++ side keeps plain pointers to the functions of a resource, and buffers may outlive it.
 _resources: dict[int, DuctileMemoryResource] = {}
@@ -38,19 +36,15 @@ def _functions_of(allocator: Allocator) -> tuple[Any, Any]:
     def allocate_on(*call: Any) -> int:
         """(size, stream), and after RMM 26.10 (stream, size, alignment)."""
         size, stream = call if len(call) == 2 else (call[1], call[0])
-        if len(call) == 3 and call[2] > _ALIGNMENT:
-            raise ValueError(f"addresses are multiples of {_ALIGNMENT}, not of {call[2]}")
+        if len(call) == 3 and call[2] > ALIGNMENT:  # RMM's own callers ask for 256
+            raise ValueError(f"addresses are multiples of {ALIGNMENT}, not of {call[2]}")
         # A MemoryError here becomes rmm's out_of_memory, and a MemoryError again in Python.
         return allocate(allocator, size, stream_handle(stream), "RMM")
 
     def deallocate(*call: Any) -> None:
         """(address, size, stream), and after RMM 26.10 (stream, address, size, alignment)."""
         address, stream = (call[0], call[2]) if len(call) == 3 else (call[1], call[0])
-        forget(allocator, address)
-        try:
-            allocator.free(address, stream_handle(stream))
-        except Error as error:  # RMM's deallocation may not fail
-            logger.error("%s", error)
+        free(allocator, address, stream_handle(stream))
 
     return allocate_on, deallocate
 

@@ -15,20 +15,21 @@ import os
 import sys
 from typing import Any
 
+from ductile_gpu_start import is_on
+
 __all__ = ["PLUGIN", "is_wanted", "register"]
 
 PLUGIN = "ductile"
 """its name in SGLANG_PLUGINS"""
 
 VARIABLE = "DUCTILE_SGLANG"
-_OFF = frozenset(("", "0", "off", "no", "false"))
 _ADAPTER = "sglang.srt.utils.torch_memory_saver_adapter"
 
 
 def is_wanted() -> bool:
     """Does the environment ask for it?"""
     named = [name.strip() for name in os.environ.get("SGLANG_PLUGINS", "").split(",")]
-    return PLUGIN in named or os.environ.get(VARIABLE, "").strip().lower() not in _OFF
+    return PLUGIN in named or is_on(VARIABLE)
 
 
 def register() -> None:

@@ -369,7 +369,7 @@ def python(program, **environment):
 ASK = """
 import ctypes
 from ductile_gpu.memory_saver import _names, _saver
-class Nothing(_names.Handlers):
+class Nothing:
     def follow_region(self): pass
 cdll = _names.BinaryWrapper(Nothing()).cdll
 """

@@ -298,7 +298,7 @@ def read_options(text: str) -> list[tuple[str, str]]:
     }
     (table,) = re.findall(r"const key keys\[\] = \{(.*?)\n\};", text, re.DOTALL)
     found = []
-    for name, kind, words in re.findall(r'\{"(\w+)", (\w+), FIELD\(\w+\), (\w+)\}', table):
+    for name, kind, words in re.findall(r'\{"(\w+)", &(\w+), FIELD\(\w+\), (\w+)\}', table):
         literal = ", ".join(f'"{word}"' for word in choices.get(words, []))
         found.append((name, f"Literal[{literal}]" if kind == "CHOICE" else KINDS[kind]))
     if len(found) < 10:
@@ -315,8 +315,6 @@ def write_options(options: list[tuple[str, str]]) -> list[str]:
 def write_tables(reader: Reader) -> list[str]:
     lines = ["", "", "STATUS_SENTENCES: dict[int, str] = {"]
     lines += [f'    {e[1]}: "{sentence(e)}",' for e in reader.macros["DUCTILE_STATUS_MAP"]]
-    lines += ["}", "", "STAT_MEANINGS: dict[str, str] = {"]
-    lines += [f'    "{e[0]}": "{sentence(e)}",' for e in reader.macros["DUCTILE_STATS_MAP"]]
     lines += ["}", "", "# What pages and tables call those of ductile-bench."]
     lines.append("CONTENDERS: dict[str, str] = {")
     lines += [f'    "{name}": {title},' for name, title in reader.macros["DUCTILE_CONTENDERS_MAP"]]

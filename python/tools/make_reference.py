@@ -16,14 +16,14 @@ from typing import Any
 
 import ductile_gpu
 import ductile_gpu.torch
-from ductile_gpu._binding._objects import Closes, Unique
+from ductile_gpu._binding._objects import Closes, Ends, Unique
 from ductile_gpu._binding._sleep import Sleeps
 
 PARTS = frozenset((Sleeps,))
 ELSEWHERE = {
     ductile_gpu.Options: "[tuning.md](tuning.md#options) has each key, its default and meaning."
 }
-HIDDEN = frozenset((object, Closes, Unique, *PARTS))
+HIDDEN = frozenset((object, Closes, Ends, Unique, *PARTS))
 MODULES = {"ductile_gpu": ductile_gpu, "ductile_gpu.torch": ductile_gpu.torch}
 HEAD = """\
 # Reference of the Python package
@@ -122,7 +122,7 @@ def type_name(hint: Any) -> str:
 
 def write_module(name: str, module: Any) -> Iterator[str]:
     yield from ("", f"## `{name}`")
-    for member in module.__all__:
+    for member in sorted(module.__all__):
         value = getattr(module, member)
         if isinstance(value, type):
             yield from write_class(member, value)

@@ -5,8 +5,8 @@ machine that runs on every Linux since glibc 2.28 (manylinux_2_28).
 
 Zig's C compiler stands in for an old distribution and for the other machine. A wheel is held to
 what twine and auditwheel say, and is tried: on this machine by an installation into an empty
-environment with no compiler in sight, and beside a project called ductile; on another one by
-a program under an emulator, where one is given.
+environment with no compiler in sight; on another one by a program under an emulator, where one is
+given.
 
 Everything comes from the package index that pip is configured for. Nothing is uploaded.
 """
@@ -191,54 +191,6 @@ def try_here(wheel: Path) -> Iterator[str]:
         words = (programs / command[0], *command[1:])
         run(*words, cwd=place, env=only_these(programs))
         yield what
-    yield try_recording(programs, place)
-    yield try_beside(wheel)
-
-
-def try_recording(programs: Path, place: Path) -> str:
-    """Without PyTorch there is nothing to record, which is said."""
-    words = [str(programs / "ductile-gpu"), "record", "script.py"]
-    done = subprocess.run(
-        words, cwd=place, env=only_these(programs), capture_output=True, text=True, check=False
-    )
-    if done.returncode != 1 or "nothing was recorded" not in done.stderr:
-        raise Failure(f"{shlex.join(words)}: status {done.returncode}: {done.stderr}")
-    return "a recording says that nothing was recorded"
-
-
-# The project on the package index whose name is ours but for a word. It has no wheel for this
-# machine: what stands in for it takes the names that it takes.
-OTHER = {
-    "ductile/__init__.py": "__version__ = 'not ours'\n",
-    "ductile-9.dist-info/METADATA": "Metadata-Version: 2.1\nName: ductile\nVersion: 9\n",
-    "ductile-9.dist-info/WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
-    "ductile-9.dist-info/entry_points.txt": "[console_scripts]\nductile = ductile:main\n",
-    "ductile-9.dist-info/RECORD": "",
-}
-
-
-def make_other(folder: Path) -> Path:
-    wheel = folder / "ductile-9-py3-none-any.whl"
-    with zipfile.ZipFile(wheel, "w") as opened:
-        for name, text in OTHER.items():
-            opened.writestr(name, text)
-    return wheel
-
-
-def try_beside(wheel: Path) -> str:
-    """Another project is called ductile: its comings and goings touch nothing of ours."""
-    folder = PLACE / "beside"
-    python = make_environment(folder, wheel)
-    other = make_other(folder)
-    both = ("-c", "import ductile, ductile_gpu; assert ductile.__version__ == 'not ours'")
-    pip = (python, "-m", "pip", "-q")
-    run(*pip, "install", other)
-    run(python, *both)
-    run(*pip, "install", "--force-reinstall", "--no-deps", wheel)
-    run(python, *both)
-    run(*pip, "uninstall", "-y", "ductile")
-    run(python, *TRIALS["a virtual GPU serves"][1:])
-    return "a project called ductile comes and goes beside it"
 
 
 # What the other machine's library has to do.

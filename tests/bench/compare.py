@@ -149,7 +149,6 @@ class OnTheVirtualGpu(Case):
         self.assertRegex(said, r"FAILED: Ductile in C, bad: status 1: .*bad\.trace:1")
         self.assertIn("FAILED: model of expandable segments in C", said)
 
-
     def test_a_peer_that_had_no_turn_is_no_success(self):
         words = self.words("--device", "virtual", "--only", "ductile", "--limit", "1")
         status, said = quietly(compare.main, words)
@@ -258,38 +257,20 @@ class WhatCannotBeBuilt(unittest.TestCase):
 
 
 class Claims(unittest.TestCase):
-    def cell(self, wall, ns, passes=5):
-        one = {"wall_us": wall}
-        row = {
-            "completed": True,
-            "all_passes": one,
-            "ns_per_op": ns,
-            "streams": 1,
-            "passes": passes,
-        }
-        return {"turns": [row], "capacity": None, "failed": []}
-
-    def held(self, **cells):
-        return [
-            held
-            for _, held, _ in compare_table.held_to(
-                {"t": {k.replace("_", "-"): c for k, c in cells.items()}}, True
-            )
-        ]
+    def held(self, ductile, rival):
+        """Which claims hold of one turn of each: (ms of all passes, ns of a call, passes)."""
+        cells = {}
+        for name, (wall, ns, passes) in (("ductile", ductile), ("torch-expandable", rival)):
+            row = {"completed": True, "all_passes": {"wall_us": wall}, "ns_per_op": ns, "streams": 1, "passes": passes}
+            cells[name] = {"turns": [row], "capacity": None, "failed": []}
+        return [held for _, held, _ in compare_table.held_to({"t": cells}, True)]
 
     def test_ductile_is_held_to_the_time_of_expandable_segments_and_to_its_own(self):
-        self.assertEqual(
-            self.held(ductile=self.cell(9, 24), torch_expandable=self.cell(10, 300)), [True, True]
-        )
-        self.assertEqual(
-            self.held(ductile=self.cell(11, 26), torch_expandable=self.cell(10, 300)),
-            [False, False],
-        )
+        self.assertEqual(self.held((9, 24, 5), (10, 300, 5)), [True, True])
+        self.assertEqual(self.held((11, 26, 5), (10, 300, 5)), [False, False])
 
     def test_passes_of_unequal_number_are_not_compared(self):
-        self.assertEqual(
-            self.held(ductile=self.cell(9, 24), torch_expandable=self.cell(10, 300, 3)), [True]
-        )
+        self.assertEqual(self.held((9, 24, 5), (10, 300, 3)), [True])
 
     def test_medians_are_of_the_turns_that_completed(self):
         rows = [{"peer": "ductile", "trace": "t", "completed": done, "ns_per_op": ns}

@@ -5,8 +5,6 @@
 `bench/run ranks`: each rank has data and a lag of its own, the table is of its rows, and what is refused.
 """
 
-import contextlib
-import io
 import json
 import sys
 import tempfile
@@ -15,26 +13,21 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent / "bench"))
 import ranks  # noqa: E402
+from running import call  # noqa: E402
 
 BENCH = "ductile-bench"
 
 
 def run(*words):
-    """Exit status and standard output."""
-    out = io.StringIO()
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(io.StringIO()):
-        try:
-            status = ranks.main(["--bench", BENCH, *words])
-        except SystemExit as end:
-            status = end.code
-    return status, out.getvalue()
+    """Exit status, standard output and standard error."""
+    return call(ranks.main, ["--bench", BENCH, *words])
 
 
 class Ranks(unittest.TestCase):
     def test_each_rank_is_a_row_of_its_own(self):
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "rows.jsonl"
-            status, said = run("--ranks", "3", "--passes", "1", "--output", str(path))
+            status, said, _ = run("--ranks", "3", "--passes", "1", "--output", str(path))
             rows = [json.loads(text) for text in path.read_text().splitlines()]
         self.assertEqual(status, 0)
         self.assertEqual(len(rows), 2 * 3 * 3)

@@ -5,8 +5,6 @@
 `bench/run regret`: the figures of the repository's runs stay where they are, and what is refused.
 """
 
-import contextlib
-import io
 import json
 import sys
 import tempfile
@@ -16,36 +14,32 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT / "bench"))
 import regret  # noqa: E402
+from running import call  # noqa: E402
 
 BENCH = "ductile-bench"
+QUIET = ["--lags", "0", "--seeds", ""]
 TRACES = [str(path) for path in sorted((ROOT / "bench/traces").glob("*.trace.gz"))]
 ONE = str(ROOT / "bench/traces/resnet50_var_batch_res.trace.gz")
 
 
 def run(*words):
     """Exit status, standard output and standard error."""
-    out, err = io.StringIO(), io.StringIO()
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        try:
-            status = regret.main(["--bench", BENCH, *words])
-        except SystemExit as end:
-            status = end.code
-    return status, out.getvalue(), err.getvalue()
+    return call(regret.main, ["--bench", BENCH, *words])
+
+
+def rows_of(kind, *words):
+    """Of the repository's runs: a list of figures, and one of the rows of each contender."""
+    given = regret.parse(["--bench", BENCH, *words, *QUIET, *TRACES])
+    rows = list(regret.run_all(given)[kind].values())
+    return [regret.figures(row) for row in rows], rows
 
 
 class Figures(unittest.TestCase):
     """Bounds of the recorded runs, a little above what they are."""
 
     def test_the_default_holds_no_more_and_takes_no_longer(self):
-        given = regret.parse(
-            ["--bench", BENCH, "--passes", "1,5", "--lags", "0", "--seeds", "", *TRACES]
-        )
-        found = regret.run_all(given)
-        for kind, least, most in (
-            (regret.Kind(1), 0.984, 1.02),
-            (regret.Kind(5), 0.982, 1.75),
-        ):
-            figures = [regret.figures(rows) for rows in found[kind].values()]
+        for passes, least, most in ((1, 0.984, 1.02), (5, 0.982, 1.75)):
+            figures, _ = rows_of(regret.Kind(passes), "--passes", str(passes))
             self.assertEqual(len(figures), len(TRACES))
             self.assertGreater(regret.mean(f.efficiency for f in figures), least)
             self.assertEqual([f.over for f in figures], [0] * len(figures))
@@ -53,46 +47,23 @@ class Figures(unittest.TestCase):
             self.assertLess(time, most)
 
     def test_tight_runs_of_one_stream_come_to_rest(self):
-        words = ["--passes", "8", "--lags", "0", "--seeds", "", "--set", "sizes=tight"]
-        given = regret.parse(["--bench", BENCH, *words, *TRACES])
-        for rows in regret.run_all(given)[regret.Kind(8)].values():
-            if rows["ductile"]["streams"] == 1:
-                self.assertLess(
-                    regret.figures(rows).last_ms, 2, rows["ductile"]["trace"]
-                )
+        for figure, row in zip(*rows_of(regret.Kind(8), "--passes", "8", "--set", "sizes=tight")):
+            if row["ductile"]["streams"] == 1:
+                self.assertLess(figure.last_ms, 2, row["ductile"]["trace"])
 
 
 class Table(unittest.TestCase):
     def test_it_has_a_line_for_each_kind_and_each_input(self):
         status, out, err = run("--passes", "1,2", "--lags", "10", "--seeds", "1", ONE)
         self.assertEqual((status, err), (0, ""))
-        for line in (
-            "| 1 pass |",
-            "| 2 passes |",
-            "| 2 passes, lag 10 |",
-            "| resnet50_var_batch_res |",
-        ):
-            self.assertIn(line, out)
-        self.assertIn("| 2 passes, varied by seed 1 |", out)
+        for line in ("1 pass", "2 passes", "2 passes, lag 10", "2 passes, varied by seed 1", "resnet50_var_batch_res"):
+            self.assertIn(f"| {line} |", out)
 
     def test_output_has_every_row(self):
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder) / "rows.jsonl"
-            run(
-                "--passes",
-                "1",
-                "--lags",
-                "0",
-                "--seeds",
-                "",
-                "--output",
-                str(file),
-                ONE,
-            )
-            rows = [
-                json.loads(line)
-                for line in file.read_text(encoding="utf-8").splitlines()
-            ]
+            run("--passes", "1", *QUIET, "--output", str(file), ONE)
+            rows = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
         self.assertEqual([row["contender"] for row in rows], ["ductile", "expandable"])
 
     def test_an_output_that_cannot_be_written_is_refused_before_it_runs(self):
@@ -102,7 +73,7 @@ class Table(unittest.TestCase):
             self.assertIn("--output", err)
 
     def test_a_file_that_is_no_trace_is_named(self):
-        status, out, err = run("--passes", "1", "--lags", "0", "--seeds", "", __file__)
+        status, out, err = run("--passes", "1", *QUIET, __file__)
         self.assertEqual((status, out), (1, ""))
         self.assertIn("regret.py", err)
 

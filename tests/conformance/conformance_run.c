@@ -64,6 +64,7 @@ static bool device_is_lost(dvmm_driver *driver) {
 static int run_rows(const conformance_device *device, size_t begin, size_t end) {
     char reason[256] = "";
     dvmm_driver *driver = NULL;
+    (void)alarm(SECONDS_PER_ROW);
     if (open_device(device, &driver, reason, sizeof(reason)) != DUCTILE_OK) {
         return EXIT_CANNOT_OPEN;
     }

@@ -14,8 +14,6 @@
 
 #include <stdatomic.h>
 
-enum { FAKE_CALLS_KEPT = 64 };
-
 /* A stream of another context, and that context. */
 #define FAKE_FOREIGN_STREAM ((ductile_stream)0x6000)
 #define FAKE_FOREIGN_CONTEXT ((cu_context)0x3000)

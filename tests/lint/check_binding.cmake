@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-# The Python binding can be made from the public headers and the table of options: python/tools/make_abi.py reads whatever
-# stands in them, and what it writes is Python. python/tests/test_abi.py compares it to the compiler.
+# The Python binding can be made from the public headers and the table of options: python/tools/make_abi.py reads
+# whatever stands in them, and what it writes is Python. python/tests/test_abi.py compares it to the compiler.
 cmake_minimum_required(VERSION 3.23)
 
 find_program(PYTHON python3)

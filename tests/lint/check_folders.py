@@ -14,9 +14,8 @@ Exit status: 0 when all holds; 1 with a line for each fault.
 """
 
 import ast
-import pathlib
-import sys
 
+import lint
 from check_rooms import find_circles
 
 PACKAGE = "ductile_gpu"
@@ -145,13 +144,5 @@ def check(root):
     return faults
 
 
-def main():
-    root = pathlib.Path(sys.argv[1]) if len(sys.argv) > 1 else pathlib.Path(__file__).resolve().parents[2]
-    faults = check(root)
-    for fault in faults:
-        print(fault)
-    sys.exit(1 if faults else 0)
-
-
 if __name__ == "__main__":
-    main()
+    lint.run(check)

@@ -18,11 +18,11 @@ Exit status: 0 when all numbers are; 1 with a line for each block that is not.
 
 import importlib
 import json
-import pathlib
 import re
 import sys
 
 import derivations
+import lint
 
 PAGES = ("README.md", "docs/benchmarking.md", "docs/settings.md")
 PICTURE, ROWS = "docs/images/held.svg", "bench/results/replay-virtual.jsonl"
@@ -127,16 +127,13 @@ def check_picture(root):
         yield f"{PICTURE}: not what bench/plot.py makes of {ROWS}"
 
 
-def main():
-    root = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else pathlib.Path(__file__).parents[2]).resolve()
-    found = list(check_picture(root))
+def check(root):
+    yield from check_picture(root)
     for name in PAGES:
         for number, text, section in blocks_of((root / name).read_text(encoding="utf-8")):
             if wrong := check_block(root, text, section):
-                found.append(f"{name}:{number}: {wrong}")
-    print(*found, sep="\n", end="\n" if found else "")
-    sys.exit(1 if found else 0)
+                yield f"{name}:{number}: {wrong}"
 
 
 if __name__ == "__main__":
-    main()
+    lint.run(check)

@@ -2,8 +2,8 @@
 # docs/tuning.md has a row for every option, and for none that does not exist.
 cmake_minimum_required(VERSION 3.23)
 
-file(STRINGS ${ROOT}/pool/base/options.c lines REGEX "{\"[a-z0-9_]+\", [A-Z_]+, FIELD")
-string(REGEX MATCHALL "{\"[a-z0-9_]+\", [A-Z_]+, FIELD" keys "${lines}")
+file(STRINGS ${ROOT}/pool/base/options.c lines REGEX "{\"[a-z0-9_]+\", &[A-Z_]+, FIELD")
+string(REGEX MATCHALL "{\"[a-z0-9_]+\", &[A-Z_]+, FIELD" keys "${lines}")
 list(TRANSFORM keys REPLACE "{\"([a-z0-9_]+)\".*" "\\1")
 list(LENGTH keys n_keys)
 if(n_keys LESS 15)

@@ -8,9 +8,9 @@ file is there, and contains each name that stands behind it.
 Exit status: 0 when that is so; 1 with a line for each that is not.
 """
 
-import pathlib
 import re
-import sys
+
+import lint
 
 LEAST_ROWS = 15
 
@@ -38,15 +38,13 @@ def complaints_about(root, promise, shown_by):
             yield f"{promise!r} names {word}, which {file} does not contain"
 
 
-def main():
-    root = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else pathlib.Path(__file__).resolve().parents[2])
+def check(root):
     found = list(rows((root / "docs" / "promises.md").read_text()))
-    complaints = [c for promise, shown_by in found for c in complaints_about(root, promise, shown_by)]
+    for promise, shown_by in found:
+        yield from complaints_about(root, promise, shown_by)
     if len(found) < LEAST_ROWS:
-        complaints.append(f"only {len(found)} promises were found")
-    print("\n".join(complaints or [f"{len(found)} promises name tests that are there"]))
-    return 1 if complaints else 0
+        yield f"only {len(found)} promises were found"
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    lint.run(check)

@@ -17,9 +17,10 @@ lies in a header called *_state.h that includes no other room's functions.
 Exit status: 0 when all holds; 1 with a line for each fault.
 """
 
-import pathlib
 import re
 import sys
+
+import lint
 
 # From the bottom up. A room may use itself, the rooms named after it, and what those stand for.
 BELOW_POOL = ["segments", "vmm", "vmm/driver", "vmm/base"]
@@ -45,7 +46,8 @@ ROOMS = {
     "bench/trace": ["bench/base", "vmm/base"],
     "bench/contenders": ["bench/base", "vmm", "vmm/driver", "vmm/base"],
     "bench/replay": ["bench/contenders", "bench/trace", "bench/base", "vmm/driver", "vmm/base"],
-    "bench/workloads": ["bench/replay", "bench/contenders", "bench/trace", "bench/base", "vmm", "vmm/driver", "vmm/base"],
+    "bench/workloads": ["bench/replay", "bench/contenders", "bench/trace", "bench/base", "vmm", "vmm/driver",
+                        "vmm/base"],
     "bench/cli": ["bench/workloads", "bench/replay", "bench/contenders", "bench/trace", "bench/base", "vmm/base"],
     "bench/torch": ["bench/cli", "bench/replay", "bench/contenders", "bench/trace", "bench/base", "vmm/base"],
 }
@@ -116,11 +118,9 @@ class Tree:
         self.root = root
         self.faults = []
         self.code = {}
-        for top in ("vmm", "segments", "pool", "bench"):
-            for path in sorted((root / top).rglob("*.[ch]")):
-                file = str(path.relative_to(root))
-                if not file.startswith("pool/include/"):
-                    self.code[file] = path.read_text()
+        for file, text in lint.sources(root, *(f"{top}/**/*.[ch]" for top in ("vmm", "segments", "pool", "bench"))):
+            if not file.startswith("pool/include/"):
+                self.code[file] = text
         self.bare = {file: COMMENT.sub(" ", text) for file, text in self.code.items()}
         self.defined, self.declared = {}, {}
         for file in self.bare:
@@ -211,16 +211,10 @@ class Tree:
         return self.faults
 
 
-def main():
-    root = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else pathlib.Path(__file__).parents[2]).resolve()
+def check(root):
     tree = Tree(root)
-    if not tree.code or not tree.defined:
-        sys.exit("check_rooms: no sources were found")
-    faults = tree.check()
-    for fault in faults:
-        print(fault)
-    sys.exit(1 if faults else 0)
+    return tree.check() if tree.code and tree.defined else ["no sources were found"]
 
 
 if __name__ == "__main__":
-    main()
+    lint.run(check)

@@ -9,9 +9,9 @@ Exit status: 0 when all is as in the sources; 1 with a line for each difference.
 """
 
 import json
-import pathlib
 import re
-import sys
+
+import lint
 
 SCHEMA = "pool/services/snapshot/snapshot.schema.json"
 
@@ -31,15 +31,14 @@ def differences(what, ours, written):
         yield f"{SCHEMA}: has the {what} {name}, which the library does not write"
 
 
-def main():
-    root = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else pathlib.Path(__file__).parents[2]).resolve()
+def check(root):
     schema = json.loads((root / SCHEMA).read_text())
     statistics = read_statistics((root / "pool/include/ductile.h").read_text())
     writer = (root / "pool/services/snapshot/snapshot.c").read_text()
     states = re.findall(r'case DUCTILE_BLOCK_\w+:\s*return "(\w+)";', writer)
     flags = re.findall(r'dti_json_bool\(j, "(\w+)", true\)', writer)
     if len(statistics) < 20 or len(states) < 5 or not flags:
-        sys.exit(f"{SCHEMA}: the sources that it describes were not found")
+        return [f"{SCHEMA}: the sources that it describes were not found"]
     described = schema["properties"]["statistics"]
     block = schema["$defs"]["block"]["properties"]
     faults = [
@@ -51,9 +50,8 @@ def main():
     for name, text in statistics.items():
         if described["properties"].get(name, {}).get("description", text) != text:
             faults.append(f"{SCHEMA}: {name} is not described as in ductile.h")
-    print("\n".join(faults), end="\n" if faults else "")
-    return 1 if faults else 0
+    return faults
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    lint.run(check)

@@ -14,12 +14,14 @@ file(GLOB_RECURSE scripts ${ROOT}/python/backend/*.py ${ROOT}/python/ductile_gpu
   ${ROOT}/bench/*.py ${ROOT}/bench/*.sh ${ROOT}/tests/*.cmake
   ${ROOT}/bench/*.cmake)
 file(GLOB_RECURSE lists ${ROOT}/vmm/CMakeLists.txt ${ROOT}/segments/CMakeLists.txt
-  ${ROOT}/pool/CMakeLists.txt ${ROOT}/pool/preload/CMakeLists.txt ${ROOT}/bench/CMakeLists.txt ${ROOT}/tests/CMakeLists.txt ${ROOT}/python/CMakeLists.txt)
+  ${ROOT}/pool/CMakeLists.txt ${ROOT}/pool/preload/CMakeLists.txt ${ROOT}/bench/CMakeLists.txt
+  ${ROOT}/tests/CMakeLists.txt ${ROOT}/python/CMakeLists.txt)
 file(GLOB_RECURSE pages ${ROOT}/docs/*.md ${ROOT}/bench/*.md ${ROOT}/python/*.md ${ROOT}/vmm/*.md)
 list(FILTER pages EXCLUDE REGEX "/python/(build|dist|\\.)")
-set(programs ${ROOT}/bench/run ${ROOT}/bench/torch/run ${ROOT}/tests/run ${ROOT}/tests/campaign ${ROOT}/tests/mutate ${ROOT}/tests/coverage ${ROOT}/tests/readme ${ROOT}/bench/plot.py ${ROOT}/python/tests/run ${ROOT}/python/tests/hardware
-  ${ROOT}/python/tests/torch_versions
-  ${ROOT}/python/tests/torch_gpu/run_all ${ROOT}/python/tests/preload_gpu/run ${ROOT}/.ci/run)
+set(programs bench/run bench/torch/run bench/plot.py tests/run tests/campaign tests/mutate tests/coverage tests/readme
+  tests/variants tests/sanitize python/tests/run python/tests/hardware python/tests/torch_versions
+  python/tests/torch_gpu/run_all python/tests/preload_gpu/run .ci/run)
+list(TRANSFORM programs PREPEND ${ROOT}/)
 set(root_files ${ROOT}/python/pyproject.toml ${ROOT}/CMakeLists.txt ${ROOT}/CMakePresets.json ${ROOT}/README.md)
 list(LENGTH sources n_sources)
 if(n_sources LESS 10)

@@ -9,9 +9,9 @@ Python reference.
 Exit status: 0 when none is found; 1 with a line for each.
 """
 
-import pathlib
 import re
-import sys
+
+import lint
 
 # A part of a name or a word, and what to say instead.
 RETIRED = {
@@ -94,15 +94,11 @@ def found_in(text):
             yield read.count("\n", 0, match.start()) + 1, match.group(), instead_of(match.group(), table)
 
 
-def main():
-    root = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else pathlib.Path(__file__).parents[2]).resolve()
-    n_found = 0
+def check(root):
     for file in files_of(root):
         for number, words, say in found_in(file.read_text()) if file.exists() else ():
-            n_found += 1
-            print(f"{file.relative_to(root)}:{number}: \"{words}\": say {say}")
-    sys.exit(1 if n_found else 0)
+            yield f'{file.relative_to(root)}:{number}: "{words}": say {say}'
 
 
 if __name__ == "__main__":
-    main()
+    lint.run(check)

@@ -84,7 +84,7 @@ PLANTS = {
     "a vague subject": (
         "check_words.py", "vmm/range.c", "/* Whoever holds the lock frees it. */\n", '"Whoever": say which caller'),
     "a private word in a test": (
-        "check_words.py", "tests/vmm/test_range.c", "/* The tally of calls. */\n", '"tally": say call counts'),
+        "check_words.py", "tests/vmm/test_parts.c", "/* The tally of calls. */\n", '"tally": say call counts'),
     "a vague subject in the Python package": (
         "check_words.py", "python/ductile_gpu/numba.py", "# Nobody asks.\n", '"Nobody": say which caller'),
     "a private word in a decision": (

@@ -70,6 +70,18 @@ static inline void rig_open_scheduled(rig *r, ductile_schedule schedule, uint64_
     rig_open(r, &options);
 }
 
+/* The nth call of that name from now on fails with the driver's code; NULL: of any name. */
+static inline void rig_fail(const rig *r, const char *call, uint64_t nth, int code) {
+    const ductile_virtual_fault fault = {
+        .struct_size = sizeof fault, .call = call, .nth = nth, .code = code};
+    assert_ok(ductile_virtual_inject(r->gpu, &fault));
+}
+
+/* No call fails from now on. */
+static inline void rig_mend(const rig *r) {
+    assert_ok(ductile_virtual_inject(r->gpu, NULL));
+}
+
 /* For tests that leave something behind on purpose. */
 static inline void rig_abandon(rig *r) {
     dvmm_close(r->d);

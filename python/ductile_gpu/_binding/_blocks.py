@@ -8,8 +8,6 @@ from typing import Any, NamedTuple
 from ductile_gpu._binding import _abi
 from ductile_gpu._binding._abi import BlockState
 
-__all__ = ["Block", "block_from_info", "blocks_of"]
-
 
 class Block(NamedTuple):
     """A span of a segment, as `Allocator.query` and `Allocator.blocks` describe it."""

@@ -6,18 +6,15 @@ from __future__ import annotations
 import contextlib
 import sys
 import weakref
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Optional, Union
 
 from ductile_gpu._binding import _cuda, _dlpack
 from ductile_gpu._binding._errors import ProcessGone
-from ductile_gpu._binding._objects import Unique, close_behind, parse_bytes
+from ductile_gpu._binding._objects import Ends, parse_bytes
 from ductile_gpu._binding._streams import StreamLike, stream_handle
 
 if TYPE_CHECKING:
     from ductile_gpu._binding._core import Allocator
-
-__all__ = ["Buffer"]
 
 
 class _Export:
@@ -29,7 +26,7 @@ class _Export:
         self.buffer = buffer
 
 
-class Buffer(Unique):
+class Buffer(Ends):
     """Bytes of device memory that are freed with this object.
 
     CuPy, Numba, PyTorch and others read it through __cuda_array_interface__ or DLPack, without a
@@ -52,13 +49,16 @@ class Buffer(Unique):
     def __init__(
         self, allocator: Allocator, size: Union[int, str], stream: StreamLike = None
     ) -> None:
-        self.address = 0
+        self._begin(allocator, parse_bytes(size), stream_handle(stream), 0)
+        self.address = allocator.alloc(self.size, self.stream)
+
+    def _begin(self, allocator: Allocator, size: int, stream: int, address: int) -> None:
+        self.address = address
         self._freed = False
         self._exports: weakref.WeakSet[_Export] = weakref.WeakSet()
         self.allocator = allocator
-        self.size = parse_bytes(size)
-        self.stream = stream_handle(stream)
-        self.address = allocator.alloc(self.size, self.stream)
+        self.size: int = size
+        self.stream: int = stream
 
     def record_stream(self, stream: StreamLike) -> None:
         """Tells that work on another stream uses the buffer; see `Allocator.record_stream`."""
@@ -135,17 +135,8 @@ class Buffer(Unique):
             _cuda.order_streams(self.allocator.device, self.stream, stream)
             self.record_stream(stream)
 
-    def __enter__(self) -> Buffer:
-        return self
-
-    def __exit__(
-        self,
-        kind: Optional[type[BaseException]],
-        error: Optional[BaseException],
-        trace: Optional[TracebackType],
-    ) -> None:
-        with close_behind(error):
-            self.free()
+    def _end(self) -> None:
+        self.free()
 
     def __del__(self) -> None:
         if getattr(self, "address", 0) and not sys.is_finalizing():

@@ -20,7 +20,7 @@ from ductile_gpu._binding._abi import Options, Stats
 from ductile_gpu._binding._blocks import Block, block_from_info, blocks_of
 from ductile_gpu._binding._buffer import Buffer
 from ductile_gpu._binding._errors import CorruptHeap, error_from_status, invalid
-from ductile_gpu._binding._native import lib
+from ductile_gpu._binding._native import formatted, lib, sized, written
 from ductile_gpu._binding._objects import (
     INT32,
     UINT64,
@@ -37,8 +37,6 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from ductile_gpu._binding._virtual import VirtualGPU
-
-__all__ = ["Allocator", "Eviction", "Limits", "OptionValue", "PoolId"]
 
 _KEEP = (1 << 64) - 1  # DUCTILE_LIMIT_KEEP
 
@@ -85,6 +83,15 @@ def set_option(options: _abi.ductile_options, key: str, value: OptionValue) -> N
         raise invalid((message.value.decode() or key) + suggest_option(key))
 
 
+def make_options(given: Mapping[str, Any]) -> _abi.ductile_options:
+    """The defaults, and these by their keys. Raises InvalidArgument."""
+    options = _abi.ductile_options()
+    lib.ductile_options_init(byref(options))
+    for key, value in given.items():
+        set_option(options, key, value)
+    return options
+
+
 def suggest_option(key: str) -> str:
     """What may have been meant by a key that no option has; empty for one that there is."""
     keys = list(Options.__annotations__)
@@ -94,10 +101,8 @@ def suggest_option(key: str) -> str:
 
 def format_options(options: _abi.ductile_options) -> dict[str, str]:
     """Options as text, by key."""
-    size = lib.ductile_options_format(byref(options), None, 0) + 1
-    text = ctypes.create_string_buffer(size)
-    lib.ductile_options_format(byref(options), text, size)
-    pairs = (item.partition(":") for item in text.value.decode().split(",") if item)
+    text = formatted(lib.ductile_options_format, byref(options)).decode()
+    pairs = (item.partition(":") for item in text.split(",") if item)
     return {key: value for key, _, value in pairs}
 
 
@@ -108,17 +113,14 @@ def _limit(value: Union[int, str, None]) -> int:
         if wanted >> 63:  # C's mark of a share
             raise invalid(f"'{value}' is not a limit: less than 8 EiB")
         return wanted
-    options = _abi.ductile_options()
-    lib.ductile_options_init(byref(options))
-    set_option(options, "limit_bytes", value.strip())
-    return int(options.limit_bytes)
+    return int(make_options({"limit_bytes": value.strip()}).limit_bytes)
 
 
 # What ended an out-of-memory callback, by thread, until `alloc` raises it.
 _interrupts: dict[int, BaseException] = {}
 
-# Callbacks registered through an `Allocator.borrow`, by its pointer and kind.
-_borrowed_callbacks: dict[tuple[int, str], dict[int, Any]] = {}
+# Callbacks registered through an `Allocator.borrow`, by its pointer, kind and number.
+_borrowed_callbacks: dict[int, dict[str, dict[int, Any]]] = {}
 
 
 class Allocator(Sleeps, Closes):
@@ -151,16 +153,10 @@ class Allocator(Sleeps, Closes):
         self._pointer: Optional[int] = None
         self._borrowed = False
         self._exported: weakref.WeakSet[Buffer] = weakref.WeakSet()
-        self._callbacks: dict[int, Any] = {}
-        self._map_callbacks: dict[int, Any] = {}
+        self._callbacks: dict[str, dict[int, Any]] = {"oom": {}, "map": {}}
         self._device = device
         self._virtual = virtual
-        wanted = _abi.ductile_options()
-        lib.ductile_options_init(byref(wanted))
-        set_option(wanted, "device", device)
-        given: Mapping[str, Any] = options
-        for key, value in given.items():
-            set_option(wanted, key, value)
+        wanted = make_options({"device": device, **options})
         if virtual is not None:
             set_option(wanted, "driver", "virtual")
             wanted.virtual_gpu = virtual.pointer
@@ -168,8 +164,7 @@ class Allocator(Sleeps, Closes):
         out = ctypes.c_void_p()
         _log.forget()
         status = lib.ductile_create(byref(out), byref(wanted))
-        if status:
-            raise error_from_status(status, "no allocator", _log.take())
+        _log.check(status, "no allocator")
         self._pointer = out.value
         if virtual is not None:
             virtual._adopt(self)
@@ -192,8 +187,7 @@ class Allocator(Sleeps, Closes):
         found._borrowed = True
         found._exported = weakref.WeakSet()
         # The library calls them for as long as it lives, whichever thread drops this object.
-        found._callbacks = _borrowed_callbacks.setdefault((pointer, "oom"), {})
-        found._map_callbacks = _borrowed_callbacks.setdefault((pointer, "map"), {})
+        found._callbacks = _borrowed_callbacks.setdefault(pointer, {"oom": {}, "map": {}})
         found._device = device
         found._virtual = None
         return found
@@ -239,7 +233,7 @@ class Allocator(Sleeps, Closes):
             buffer._refuse_while_exported()
         pointer, self._pointer = self._pointer, None
         if pointer is not None and not self._borrowed:
-            self._check(lib.ductile_destroy(pointer), "close")
+            _log.check(lib.ductile_destroy(pointer), "close")
 
     def __del__(self) -> None:
         # At exit the driver frees what a process leaves, and others may still use the memory.
@@ -253,11 +247,6 @@ class Allocator(Sleeps, Closes):
             return "<ductile_gpu.Allocator closed>"
         place = "virtual GPU" if self.is_virtual else f"device {self._device}"
         return f"<ductile_gpu.Allocator on {place}>"
-
-    @staticmethod
-    def _check(status: int, what: str) -> None:
-        if status:
-            raise error_from_status(status, what, _log.take())
 
     # ---- Allocate and free ---------------------------------------------------------------------
 
@@ -313,8 +302,7 @@ class Allocator(Sleeps, Closes):
             status = lib.ductile_free_ex(self.pointer, address, handles, len(streams), None)
         else:
             status = lib.ductile_free(self.pointer, address)
-        if status:
-            raise error_from_status(status, f"free of {address:#x}", _log.take())
+        _log.check(status, f"free of {address:#x}")
 
     def buffer(self, size: Union[int, str], stream: StreamLike = None) -> Buffer:
         """Allocates memory that is freed with the object that is returned. Errors: as `alloc`."""
@@ -335,7 +323,7 @@ class Allocator(Sleeps, Closes):
         address, handle = read_address(address), stream_handle(stream)
         _log.forget()
         status = lib.ductile_record_stream(self.pointer, address, handle)
-        self._check(status, f"record_stream of {address:#x}")
+        _log.check(status, f"record_stream of {address:#x}")
 
     def stream_done(self, stream: StreamLike) -> None:
         """Tells that a stream will be destroyed, so that the driver is not asked about it again.
@@ -344,7 +332,7 @@ class Allocator(Sleeps, Closes):
             Capturing, DriverError: its progress could not be marked; it is let go all the same.
         """
         _log.forget()
-        self._check(lib.ductile_stream_done(self.pointer, stream_handle(stream)), "stream_done")
+        _log.check(lib.ductile_stream_done(self.pointer, stream_handle(stream)), "stream_done")
 
     # ---- Give back and limit -------------------------------------------------------------------
 
@@ -368,7 +356,7 @@ class Allocator(Sleeps, Closes):
         status = lib.ductile_trim(
             self.pointer, optional_pool(pool), parse_bytes(keep), byref(released)
         )
-        self._check(status, "trim" if pool is None else f"pool {pool}")
+        _log.check(status, "trim" if pool is None else f"pool {pool}")
         return released.value
 
     def time_driver_calls(self) -> None:
@@ -405,18 +393,14 @@ class Allocator(Sleeps, Closes):
         self._set_limits("set_soft_limit", soft_limit_bytes=_limit(limit))
 
     def _set_limits(self, call: str, **changed: int) -> None:
-        limits = _abi.ductile_limits(
-            struct_size=sizeof(_abi.ductile_limits), limit_bytes=_KEEP, soft_limit_bytes=_KEEP
-        )
-        for name, value in changed.items():
-            setattr(limits, name, value)
-        self._check(lib.ductile_set_limits(self.pointer, byref(limits)), call)
+        kept = {"limit_bytes": _KEEP, "soft_limit_bytes": _KEEP}
+        limits = sized(_abi.ductile_limits, **{**kept, **changed})
+        _log.check(lib.ductile_set_limits(self.pointer, byref(limits)), call)
 
     def limits(self) -> Limits:
         """The limits in effect, in bytes."""
-        found = _abi.ductile_limits()
-        found.struct_size = sizeof(found)
-        self._check(lib.ductile_get_limits(self.pointer, byref(found)), "limits")
+        found = sized(_abi.ductile_limits)
+        _log.check(lib.ductile_get_limits(self.pointer, byref(found)), "limits")
         return Limits(*(getattr(found, name) for name in Limits._fields))
 
     # ---- Pressure ------------------------------------------------------------------------------
@@ -449,14 +433,7 @@ class Allocator(Sleeps, Closes):
                 _interrupts[threading.get_ident()] = stop
             return 0
 
-        callback = _abi.ductile_oom_fn(answer)
-        number = ctypes.c_uint64()
-        status = lib.ductile_add_oom_callback(
-            self.pointer, callback, None, read_number(priority, "priority", INT32), byref(number)
-        )
-        self._check(status, "add_oom_callback")
-        self._callbacks[number.value] = callback
-        return number.value
+        return self._register("oom", _abi.ductile_oom_fn(answer), priority)
 
     def remove_oom_callback(self, number: int) -> None:
         """Unregisters a callback. Waits for threads that are inside of it.
@@ -464,11 +441,24 @@ class Allocator(Sleeps, Closes):
         Raises:
             InvalidArgument: no such callback.
         """
-        status = lib.ductile_remove_oom_callback(self.pointer, read_number(number, "callback"))
-        self._check(status, f"callback {number}")
-        self._callbacks.pop(number, None)
+        self._unregister("oom", number)
 
     # ---- Registrations -------------------------------------------------------------------------
+
+    def _register(self, kind: str, callback: Any, priority: int) -> int:
+        number = ctypes.c_uint64()
+        add = getattr(lib, f"ductile_add_{kind}_callback")
+        order = read_number(priority, "priority", INT32)
+        status = add(self.pointer, callback, None, order, byref(number))
+        _log.check(status, f"add_{kind}_callback")
+        self._callbacks[kind][number.value] = callback
+        return number.value
+
+    def _unregister(self, kind: str, number: int) -> None:
+        remove = getattr(lib, f"ductile_remove_{kind}_callback")
+        status = remove(self.pointer, read_number(number, "callback"))
+        _log.check(status, f"callback {number}")
+        self._callbacks[kind].pop(number, None)
 
     def add_map_callback(self, tell: Callable[[bool, int, int], None], priority: int = 0) -> int:
         """Registers a function that is told where memory is mapped, and before it leaves.
@@ -491,14 +481,7 @@ class Allocator(Sleeps, Closes):
             except Exception:
                 _log.logger.exception("a map callback failed")
 
-        callback = _abi.ductile_map_fn(pass_on)
-        number = ctypes.c_uint64()
-        status = lib.ductile_add_map_callback(
-            self.pointer, callback, None, read_number(priority, "priority", INT32), byref(number)
-        )
-        self._check(status, "add_map_callback")
-        self._map_callbacks[number.value] = callback
-        return number.value
+        return self._register("map", _abi.ductile_map_fn(pass_on), priority)
 
     def remove_map_callback(self, number: int) -> None:
         """Unregisters a callback. Waits for threads that are inside of it.
@@ -506,25 +489,19 @@ class Allocator(Sleeps, Closes):
         Raises:
             InvalidArgument: no such callback.
         """
-        status = lib.ductile_remove_map_callback(self.pointer, read_number(number, "callback"))
-        self._check(status, f"callback {number}")
-        self._map_callbacks.pop(number, None)
+        self._unregister("map", number)
 
     def oom_report(self) -> Optional[dict[str, Any]]:
         """Why this thread's latest request was refused: numbers in bytes by name, and "advice".
 
         None when this allocator has refused this thread nothing.
         """
-        found = _abi.ductile_oom_report()
-        found.struct_size = sizeof(found)
-        self._check(lib.ductile_get_oom_report(self.pointer, byref(found)), "oom_report")
+        found = sized(_abi.ductile_oom_report)
+        _log.check(lib.ductile_get_oom_report(self.pointer, byref(found)), "oom_report")
         if found.number == 0:
             return None
-        write = lib.ductile_oom_report_format
-        size = write(byref(found), _abi.ReportFormat.JSON, None, 0) + 1
-        text = ctypes.create_string_buffer(size)
-        write(byref(found), _abi.ReportFormat.JSON, text, size)
-        report: dict[str, Any] = json.loads(text.value)
+        text = formatted(lib.ductile_oom_report_format, byref(found), _abi.ReportFormat.JSON)
+        report: dict[str, Any] = json.loads(text)
         return report
 
     # ---- Pools ---------------------------------------------------------------------------------
@@ -552,11 +529,11 @@ class Allocator(Sleeps, Closes):
                 return int(bool(wanted(stream or 0)))
 
             chosen = _abi.ductile_pool_filter(belongs)
-        self._check(lib.ductile_pool_begin(self.pointer, named, chosen, None), f"pool {pool}")
+        _log.check(lib.ductile_pool_begin(self.pointer, named, chosen, None), f"pool {pool}")
         try:
             yield pool
         finally:
-            self._check(lib.ductile_pool_end(self.pointer, named), f"pool {pool}")
+            _log.check(lib.ductile_pool_end(self.pointer, named), f"pool {pool}")
 
     def release_pool(self, pool: PoolId) -> None:
         """Drops a reference: without any, the pool's free memory serves others.
@@ -565,7 +542,7 @@ class Allocator(Sleeps, Closes):
             InvalidArgument: no reference is held.
         """
         named = pool_id(pool)
-        self._check(lib.ductile_pool_release(self.pointer, named), f"pool {pool}")
+        _log.check(lib.ductile_pool_release(self.pointer, named), f"pool {pool}")
 
     def retain_pool(self, pool: PoolId) -> None:
         """Adds a reference to a private pool, and makes it if it does not exist.
@@ -575,7 +552,7 @@ class Allocator(Sleeps, Closes):
         Raises:
             InvalidArgument, OutOfHostMemory.
         """
-        self._check(lib.ductile_pool_retain(self.pointer, pool_id(pool)), f"pool {pool}")
+        _log.check(lib.ductile_pool_retain(self.pointer, pool_id(pool)), f"pool {pool}")
 
     # ---- No more -------------------------------------------------------------------------------
 
@@ -590,8 +567,7 @@ class Allocator(Sleeps, Closes):
     @property
     def options(self) -> dict[str, str]:
         """The options in effect, after defaults and DUCTILE_CONF, as text by key."""
-        found = _abi.ductile_options()
-        lib.ductile_options_init(byref(found))
+        found = make_options({})
         lib.ductile_get_options(self.pointer, byref(found))
         return format_options(found)
 
@@ -605,10 +581,9 @@ class Allocator(Sleeps, Closes):
         Raises:
             InvalidArgument: there is no such pool.
         """
-        found = _abi.ductile_stats()
-        found.struct_size = sizeof(found)
+        found = sized(_abi.ductile_stats)
         status = lib.ductile_get_stats(self.pointer, optional_pool(pool), byref(found))
-        self._check(status, "stats" if pool is None else f"pool {pool}")
+        _log.check(status, "stats" if pool is None else f"pool {pool}")
         return Stats(*(getattr(found, name) for name in Stats._fields))
 
     def reset_peaks(self) -> None:
@@ -621,11 +596,10 @@ class Allocator(Sleeps, Closes):
         Raises:
             ForeignPointer, InteriorPointer, NotLive.
         """
-        found = _abi.ductile_block_info()
-        found.struct_size = sizeof(found)
+        found = sized(_abi.ductile_block_info)
         address = read_address(address)
         status = lib.ductile_query_block(self.pointer, address, byref(found))
-        self._check(status, f"query of {address:#x}")
+        _log.check(status, f"query of {address:#x}")
         return block_from_info(found)
 
     def plan_eviction(
@@ -649,8 +623,7 @@ class Allocator(Sleeps, Closes):
         addresses = [read_address(address) for address in costs]
         prices = [read_number(cost, "cost") for cost in costs.values()]
         many = ctypes.c_ulonglong * len(addresses)
-        chosen, found = many(), _abi.ductile_eviction()
-        found.struct_size = sizeof(found)
+        chosen, found = many(), sized(_abi.ductile_eviction)
         status = lib.ductile_plan_eviction(
             self.pointer, parse_bytes(size), stream_handle(stream), len(addresses),
             many(*addresses), (ctypes.c_uint64 * len(prices))(*prices), chosen, byref(found),
@@ -658,7 +631,7 @@ class Allocator(Sleeps, Closes):
         what = f"a hole of {size} bytes"
         if status == _abi.Status.ERR_OUT_OF_MEMORY:
             what = f"{what}: the largest without these blocks has {found.size:,}"
-        self._check(status, f"{what}, block {found.address:#x}" if found.address else what)
+        _log.check(status, f"{what}, block {found.address:#x}" if found.address else what)
         return Eviction(tuple(chosen[: found.n_blocks]), found.cost, found.address, found.size)
 
     def blocks(self) -> list[Block]:
@@ -670,15 +643,10 @@ class Allocator(Sleeps, Closes):
 
     def snapshot(self) -> dict[str, Any]:
         """The whole state: version, options, statistics, segments with their blocks."""
-        pieces: list[bytes] = []
-
-        def write(_user: Optional[int], text: Optional[bytes], length: int) -> int:
-            pieces.append((text or b"")[:length])
-            return 0
-
-        writer = _abi.ductile_write_fn(write)
-        self._check(lib.ductile_snapshot_json(self.pointer, writer, None), "snapshot")
-        state: dict[str, Any] = json.loads(b"".join(pieces))
+        text = written(
+            lambda writer: lib.ductile_snapshot_json(self.pointer, writer, None), "snapshot"
+        )
+        state: dict[str, Any] = json.loads(text)
         return state
 
     def check(self) -> None:
@@ -691,4 +659,4 @@ class Allocator(Sleeps, Closes):
         status = lib.ductile_check(self.pointer, report, sizeof(report))
         if status == _abi.Status.ERR_CORRUPT:
             raise CorruptHeap(status, "check", (report.value.decode("utf-8", "replace"),))
-        self._check(status, "check")
+        _log.check(status, "check")

@@ -11,17 +11,6 @@ from ctypes import byref
 from functools import cache, lru_cache
 from typing import NamedTuple, Optional
 
-__all__ = [
-    "Device",
-    "Stream",
-    "device_uuid",
-    "devices",
-    "driver_version",
-    "memory_info",
-    "order_streams",
-    "relaxed_capture",
-]
-
 _CAPTURE_RELAXED = 2
 _STREAM_DEFAULT = 0
 _NO_TIMING = 2
@@ -63,6 +52,12 @@ def _check(code: int, call: str, library: Optional[ctypes.CDLL] = None) -> None:
     raise CudaError(f"{call}: {(name.value or b'error').decode()} ({code})")
 
 
+def _device(ordinal: int) -> ctypes.c_int:
+    device = ctypes.c_int()
+    _check(_open().cuDeviceGet(byref(device), ordinal), "cuDeviceGet")
+    return device
+
+
 def driver_version() -> tuple[int, int]:
     """The CUDA version that the driver supports. Raises CudaError where there is none."""
     number = ctypes.c_int()
@@ -85,10 +80,9 @@ def devices() -> list[Device]:
 
 
 def _describe(library: ctypes.CDLL, ordinal: int) -> Device:
-    device = ctypes.c_int()
+    device = _device(ordinal)
     name = ctypes.create_string_buffer(256)
     total = ctypes.c_size_t()
-    _check(library.cuDeviceGet(byref(device), ordinal), "cuDeviceGet")
     _check(library.cuDeviceGetName(name, len(name), device), "cuDeviceGetName")
     _check(library.cuDeviceTotalMem_v2(byref(total), device), "cuDeviceTotalMem")
     capability = (_attribute(device, _COMPUTE_MAJOR), _attribute(device, _COMPUTE_MINOR))
@@ -99,20 +93,16 @@ def _describe(library: ctypes.CDLL, ordinal: int) -> Device:
 @cache
 def device_uuid(ordinal: int) -> str:
     """What nvidia-smi calls the device: "GPU-" and its UUID."""
-    device = ctypes.c_int()
     raw = (ctypes.c_ubyte * 16)()
-    _check(_open().cuDeviceGet(byref(device), ordinal), "cuDeviceGet")
-    _check(_open().cuDeviceGetUuid(raw, device), "cuDeviceGetUuid")
+    _check(_open().cuDeviceGetUuid(raw, _device(ordinal)), "cuDeviceGetUuid")
     return f"GPU-{uuid.UUID(bytes=bytes(raw))}"
 
 
 @contextlib.contextmanager
 def _primary_context(ordinal: int) -> Iterator[ctypes.CDLL]:
     """The device's primary context is current inside, whatever was before and is afterwards."""
-    library = _open()
-    device = ctypes.c_int()
+    library, device = _open(), _device(ordinal)
     context = ctypes.c_void_p()
-    _check(library.cuDeviceGet(byref(device), ordinal), "cuDeviceGet")
     _check(library.cuDevicePrimaryCtxRetain(byref(context), device), "cuDevicePrimaryCtxRetain")
     try:
         _check(library.cuCtxPushCurrent_v2(context), "cuCtxPushCurrent")

@@ -6,8 +6,6 @@ from __future__ import annotations
 import ctypes
 from typing import Any, Optional
 
-__all__ = ["CUDA", "make_capsule"]
-
 CPU, CUDA = 1, 2
 _UNSIGNED = 1
 _VERSION = (1, 0)

@@ -31,9 +31,6 @@ __all__ = [
     "PointerError",
     "ProcessGone",
     "Unsupported",
-    "error_from_status",
-    "invalid",
-    "not_installed",
 ]
 
 
@@ -206,6 +203,12 @@ def not_installed(error: ImportError, library: str, wheel: str) -> ImportError:
 def invalid(message: str) -> InvalidArgument:
     """The exception for an argument about which everything is said by `message`."""
     return InvalidArgument(Status.ERR_INVALID_ARGUMENT, message, alone=True)
+
+
+def check(status: int, what: str = "") -> None:
+    """Raises the exception for a status that is a refusal."""
+    if status:
+        raise error_from_status(status, what)
 
 
 def error_from_status(status: int, what: str = "", details: tuple[str, ...] = ()) -> Error:

@@ -8,6 +8,7 @@ import threading
 from typing import Optional
 
 from ductile_gpu._binding._abi import LogLevel, ductile_log_fn
+from ductile_gpu._binding._errors import error_from_status
 
 logger = logging.getLogger("ductile_gpu")
 logger.addHandler(logging.NullHandler())
@@ -41,6 +42,12 @@ def take() -> tuple[str, ...]:
     lines = tuple(_said.lines)
     _said.lines.clear()
     return lines
+
+
+def check(status: int, what: str) -> None:
+    """Raises the exception for a refused call, with what it said."""
+    if status:
+        raise error_from_status(status, what, take())
 
 
 def _hear(_user: Optional[int], level: int, text: Optional[bytes]) -> None:

@@ -9,11 +9,11 @@ import os
 import sys
 from collections.abc import Collection, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Callable, Optional, TypeVar
 
-from ductile_gpu._binding import _abi
+from ductile_gpu._binding import _abi, _log
 
-__all__ = ["bench_path", "include_dir", "lib", "library_path", "preload_path", "schema_path"]
+Struct = TypeVar("Struct", bound=ctypes.Structure)
 
 
 def _package_folders() -> list[Path]:
@@ -116,3 +116,28 @@ def _load_both() -> ctypes.CDLL:
 
 
 lib = _load_both()
+
+
+def sized(kind: type[Struct], **fields: int) -> Struct:
+    """A struct of C's that says how large it is, as the library wants to know."""
+    return kind(struct_size=ctypes.sizeof(kind), **fields)
+
+
+def formatted(write: Callable[..., int], *what: Any) -> bytes:
+    """What a function writes that is called for the size first."""
+    size = write(*what, None, 0) + 1
+    text = ctypes.create_string_buffer(size)
+    write(*what, text, size)
+    return text.value
+
+
+def written(ask: Callable[[Any], int], what: str) -> bytes:
+    """What a function writes piece by piece, by a callback. Raises what its status says."""
+    pieces: list[bytes] = []
+
+    def write(_user: Any, text: Optional[bytes], length: int) -> int:
+        pieces.append((text or b"")[:length])
+        return 0
+
+    _log.check(ask(_abi.ductile_write_fn(write)), what)
+    return b"".join(pieces)

@@ -6,23 +6,12 @@ from __future__ import annotations
 import contextlib
 import math
 import operator
+import os
 from types import TracebackType
-from typing import Any, NoReturn, Optional, TypeVar, Union
+from typing import Any, Callable, NoReturn, Optional, TypeVar, Union
 
 from ductile_gpu._binding._abi import Status
 from ductile_gpu._binding._errors import ForeignPointer, invalid
-
-__all__ = [
-    "INT32",
-    "UINT64",
-    "Closes",
-    "Removed",
-    "Unique",
-    "close_behind",
-    "parse_bytes",
-    "read_address",
-    "read_number",
-]
 
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 _END = 1 << 64
@@ -63,18 +52,18 @@ def close_behind(error: Optional[BaseException]) -> contextlib.suppress:
     return contextlib.suppress(*(() if error is None else (BufferError,)))
 
 
-_Closes = TypeVar("_Closes", bound="Closes")
+_Ends = TypeVar("_Ends", bound="Ends")
 
 
-class Closes(Unique):
-    """An object that `with` closes at its end."""
+class Ends(Unique):
+    """An object that the end of a `with` lets go of."""
 
     __slots__ = ()
 
-    def close(self) -> None:
+    def _end(self) -> None:
         raise NotImplementedError
 
-    def __enter__(self: _Closes) -> _Closes:
+    def __enter__(self: _Ends) -> _Ends:
         return self
 
     def __exit__(
@@ -84,7 +73,24 @@ class Closes(Unique):
         trace: Optional[TracebackType],
     ) -> None:
         with close_behind(error):
-            self.close()
+            self._end()
+
+
+class Closes(Ends):
+    """One that is closed."""
+
+    __slots__ = ()
+
+    def close(self) -> None:
+        raise NotImplementedError
+
+    def _end(self) -> None:
+        self.close()
+
+
+def renew_in_child(names: dict[str, Any], lock: str, make: Callable[[], Any]) -> None:
+    """Has a forked child make a module's lock again: a thread of the parent may have held it."""
+    os.register_at_fork(after_in_child=lambda: names.__setitem__(lock, make()))
 
 
 def read_number(value: Any, what: str, within: range = UINT64) -> int:

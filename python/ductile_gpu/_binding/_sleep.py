@@ -10,10 +10,8 @@ from typing import Any, Literal, NamedTuple, Optional, Union
 
 from ductile_gpu._binding import _abi, _log
 from ductile_gpu._binding._errors import error_from_status, invalid
-from ductile_gpu._binding._native import lib
+from ductile_gpu._binding._native import lib, sized
 from ductile_gpu._binding._objects import parse_bytes, read_address, read_number
-
-__all__ = ["Contents", "Pool", "PoolId", "Slept", "Tags"]
 
 PoolId = tuple[int, int]
 Contents = Literal["keep", "drop", "zero", "poison"]
@@ -21,25 +19,9 @@ Tags = Union[None, str, Iterable[str]]
 ContentsBy = Union[None, Contents, Mapping[Optional[str], Contents]]
 
 _TAG_BYTES: int = _abi.ductile_sleep_report.tag.size
-_CONTENTS = {
-    None: _abi.Contents.POLICY,
-    "keep": _abi.Contents.KEEP,
-    "drop": _abi.Contents.DROP,
-    "zero": _abi.Contents.ZERO,
-    "poison": _abi.Contents.POISON,
-}
-_NAMES: dict[int, Optional[Contents]] = {
-    _abi.Contents.KEEP: "keep",
-    _abi.Contents.DROP: "drop",
-    _abi.Contents.ZERO: "zero",
-    _abi.Contents.POISON: "poison",
-}
-_STATES: dict[int, Literal["awake", "pausing", "asleep", "resuming"]] = {
-    _abi.PoolState.AWAKE: "awake",
-    _abi.PoolState.PAUSING: "pausing",
-    _abi.PoolState.ASLEEP: "asleep",
-    _abi.PoolState.RESUMING: "resuming",
-}
+_NAMES: dict[int, Any] = {c: c.name.lower() for c in _abi.Contents if c != _abi.Contents.POLICY}
+_CONTENTS = {None: _abi.Contents.POLICY, **{name: number for number, name in _NAMES.items()}}
+_STATES: dict[int, Any] = {state: state.name.lower() for state in _abi.PoolState}
 
 
 class Pool(NamedTuple):
@@ -143,8 +125,7 @@ class Request:
         )
         if is_all:
             named = [tag for tag in by_tag if tag is not None]
-        c = _abi.ductile_sleep_request()
-        c.struct_size = sizeof(c)
+        c = sized(_abi.ductile_sleep_request)
         c.all, c.lenient, c.retain = int(is_all), int(lenient), int(retain)
         c.contents = contents_number(by_tag.get(None))
         self._entries = (_abi.ductile_sleep_tag * len(named))(
@@ -176,8 +157,7 @@ class Request:
 
 def ask(function: Any, pointer: int, request: Request, what: str) -> Slept:
     """Pauses or resumes. Raises what the status says, with the library's advice."""
-    report = _abi.ductile_sleep_report()
-    report.struct_size = sizeof(report)
+    report = sized(_abi.ductile_sleep_report)
     _log.forget()
     status = function(pointer, byref(request.c), byref(report))
     if status:
@@ -211,8 +191,7 @@ def list_pools(pointer: int) -> list[Pool]:
         found = ctypes.c_size_t()
         _log.forget()
         status = lib.ductile_list_pools(pointer, None, array, room, byref(found))
-        if status:
-            raise error_from_status(status, "pools", _log.take())
+        _log.check(status, "pools")
         if found.value <= room:
             return [describe_pool(info) for info in array[: found.value]]
         room = 2 * found.value
@@ -220,17 +199,11 @@ def list_pools(pointer: int) -> list[Pool]:
 
 def why_asleep(pointer: int, status: int) -> tuple[str, ...]:
     """After a refused request: which pool sleeps, and what to do; nothing for other refusals."""
-    found = _abi.ductile_refusal()
-    found.struct_size = sizeof(found)
+    found = sized(_abi.ductile_refusal)
     if status != _abi.Status.ERR_ASLEEP or lib.ductile_sleep_refusal(pointer, byref(found)):
         return ()
     pool = (found.pool.first, found.pool.second)
     return (f"it belongs to {describe_sleeper(found.tag.decode('utf-8', 'replace'), pool)}",)
-
-
-def _check(status: int, what: str) -> None:
-    if status:
-        raise error_from_status(status, what, _log.take())
 
 
 class Sleeps:
@@ -266,7 +239,7 @@ class Sleeps:
         status = lib.ductile_pool_set_tag(
             self.pointer, pool_id(pool), tag_bytes(tag), contents_number(contents)
         )
-        _check(status, f"tag '{tag}' for pool {pool}")
+        _log.check(status, f"tag '{tag}' for pool {pool}")
 
     def pause(
         self,
@@ -345,7 +318,7 @@ class Sleeps:
         host, size = ctypes.c_void_p(), ctypes.c_uint64()
         address = read_address(address)
         status = lib.ductile_kept_contents(self.pointer, address, byref(host), byref(size))
-        _check(status, f"kept contents of {address:#x}")
+        _log.check(status, f"kept contents of {address:#x}")
         return memoryview((ctypes.c_uint8 * size.value).from_address(host.value or 0)).cast("B")
 
     def set_margin(self, size: Union[int, str]) -> None:
@@ -358,7 +331,7 @@ class Sleeps:
             DeviceLost, ProcessGone.
         """
         status = lib.ductile_set_margin(self.pointer, parse_bytes(size))
-        _check(status, f"margin of {size} bytes")
+        _log.check(status, f"margin of {size} bytes")
 
     def reserve_host(self, size: Union[int, str]) -> int:
         """Makes page-locked host memory for kept contents ahead of the pause that needs it.
@@ -376,7 +349,7 @@ class Sleeps:
         """
         held = ctypes.c_uint64()
         status = lib.ductile_sleep_reserve(self.pointer, parse_bytes(size), byref(held))
-        _check(status, f"host memory of {size} bytes")
+        _log.check(status, f"host memory of {size} bytes")
         return held.value
 
     def release_host(self, keep: Union[int, str] = 0) -> int:
@@ -390,5 +363,5 @@ class Sleeps:
         """
         released = ctypes.c_uint64()
         status = lib.ductile_sleep_release(self.pointer, parse_bytes(keep), byref(released))
-        _check(status, "release_host")
+        _log.check(status, "release_host")
         return released.value

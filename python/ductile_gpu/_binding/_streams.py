@@ -9,8 +9,6 @@ from typing import Any, Optional, Union
 
 from ductile_gpu._binding._objects import UINT64
 
-__all__ = ["StreamLike", "stream_handle"]
-
 # An integer, None for the legacy default stream, or a stream object of any library.
 StreamLike = Union[int, None, Any]
 

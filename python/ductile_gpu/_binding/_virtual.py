@@ -9,13 +9,13 @@ import sys
 import weakref
 from collections.abc import Iterable, Iterator
 from ctypes import byref, sizeof
-from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Union
+from typing import TYPE_CHECKING, NamedTuple, Optional, Union
 
 from ductile_gpu._binding import _abi
 from ductile_gpu._binding._abi import CaptureMode, Options, Schedule
 from ductile_gpu._binding._core import Allocator
-from ductile_gpu._binding._errors import error_from_status, invalid
-from ductile_gpu._binding._native import lib
+from ductile_gpu._binding._errors import check, invalid
+from ductile_gpu._binding._native import lib, sized, written
 from ductile_gpu._binding._objects import (
     INT32,
     Closes,
@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     Span = tuple[int, int]
 
 _BYTE = range(256)
-
-__all__ = ["CaptureMode", "Schedule", "VirtualGPU", "VirtualGraph", "VirtualState"]
 
 
 class VirtualState(NamedTuple):
@@ -69,8 +67,7 @@ class VirtualGraph(Unique):
     def launch(self, stream: StreamLike = None) -> None:
         """Issues the graph's work, with the addresses of the capture."""
         status = lib.ductile_virtual_graph_launch(self.pointer, stream_handle(stream))
-        if status:
-            raise error_from_status(status, "launch of a graph")
+        check(status, "launch of a graph")
 
     def close(self) -> None:
         """Destroys the graph, before its GPU is closed; launches under way complete."""
@@ -120,7 +117,7 @@ class VirtualGPU(Closes):
         options.log_calls = read_number(log_calls, "log_calls")
         options.detect = read_number(detect, "detect", INT32)
         out = ctypes.c_void_p()
-        self._check(lib.ductile_virtual_create(byref(out), byref(options)), "no virtual GPU")
+        check(lib.ductile_virtual_create(byref(out), byref(options)), "no virtual GPU")
         self._pointer = out.value
 
     # ---- Life ----------------------------------------------------------------------------------
@@ -152,11 +149,6 @@ class VirtualGPU(Closes):
         if getattr(self, "_pointer", None) is not None and not sys.is_finalizing():
             self.close()
 
-    @staticmethod
-    def _check(status: int, what: str) -> None:
-        if status:
-            raise error_from_status(status, what)
-
     # ---- Streams and work ----------------------------------------------------------------------
 
     def stream(self, blocking: bool = False) -> int:
@@ -171,13 +163,13 @@ class VirtualGPU(Closes):
             if blocking
             else lib.ductile_virtual_stream_create
         )
-        self._check(make(self.pointer, byref(out)), "no stream")
+        check(make(self.pointer, byref(out)), "no stream")
         return out.value or 0
 
     def destroy_stream(self, stream: StreamLike) -> None:
         """Destroys a stream; work already issued still completes."""
         handle = stream_handle(stream)
-        self._check(lib.ductile_virtual_stream_destroy(self.pointer, handle), "destroy_stream")
+        check(lib.ductile_virtual_stream_destroy(self.pointer, handle), "destroy_stream")
 
     def launch(
         self,
@@ -196,16 +188,16 @@ class VirtualGPU(Closes):
         uses = [_use(span, 0) for span in reads] + [_use(span, 1) for span in writes]
         spans = (_abi.ductile_virtual_use * len(uses))(*uses)
         handle = stream_handle(stream)
-        self._check(lib.ductile_virtual_launch(self.pointer, handle, spans, len(uses)), "launch")
+        check(lib.ductile_virtual_launch(self.pointer, handle, spans, len(uses)), "launch")
 
     def wait(self, stream: StreamLike, on: StreamLike) -> None:
         """Makes later work of `stream` wait for all work issued to `on` so far."""
         first, second = stream_handle(stream), stream_handle(on)
-        self._check(lib.ductile_virtual_stream_wait(self.pointer, first, second), "wait")
+        check(lib.ductile_virtual_stream_wait(self.pointer, first, second), "wait")
 
     def sync(self, stream: StreamLike = None) -> None:
         """Waits for a stream: its work, and what that waits for, completes."""
-        self._check(lib.ductile_virtual_stream_sync(self.pointer, stream_handle(stream)), "sync")
+        check(lib.ductile_virtual_stream_sync(self.pointer, stream_handle(stream)), "sync")
 
     def advance(self, steps: int = 1) -> None:
         """Lets units of work time pass (the unit of `lag`)."""
@@ -230,7 +222,7 @@ class VirtualGPU(Closes):
             Capturing: the capture was broken, or another stream has not joined.
         """
         handle = stream_handle(stream)
-        self._check(lib.ductile_virtual_capture_begin(self.pointer, handle, mode), "capture")
+        check(lib.ductile_virtual_capture_begin(self.pointer, handle, mode), "capture")
         graph = VirtualGraph()
         try:
             yield graph
@@ -238,7 +230,7 @@ class VirtualGPU(Closes):
             out = ctypes.c_void_p()
             status = lib.ductile_virtual_capture_end(self.pointer, handle, byref(out))
             graph.pointer = out.value
-        self._check(status, "capture")
+        check(status, "capture")
 
     # ---- Faults --------------------------------------------------------------------------------
 
@@ -263,18 +255,17 @@ class VirtualGPU(Closes):
         Raises:
             InvalidArgument: no such call.
         """
-        fault = _abi.ductile_virtual_fault()
-        fault.struct_size = sizeof(fault)
+        fault = sized(_abi.ductile_virtual_fault)
         fault.call = None if call is None else call.encode()
         fault.nth = read_number(nth, "nth")
         fault.code = read_number(code, "code", INT32)
         fault.effect = read_number(effect, "effect", INT32)
         fault.persistent = int(persistent)
-        self._check(lib.ductile_virtual_inject(self.pointer, byref(fault)), f"fault in {call}")
+        check(lib.ductile_virtual_inject(self.pointer, byref(fault)), f"fault in {call}")
 
     def clear_fault(self) -> None:
         """Takes the planned fault back."""
-        self._check(lib.ductile_virtual_inject(self.pointer, None), "clear_fault")
+        check(lib.ductile_virtual_inject(self.pointer, None), "clear_fault")
 
     @property
     def faults_fired(self) -> int:
@@ -284,15 +275,14 @@ class VirtualGPU(Closes):
     def set_external(self, size: Union[int, str]) -> None:
         """Physical memory that "another process" holds. Raises OutOfMemory beyond what is free."""
         wanted = parse_bytes(size)
-        self._check(lib.ductile_virtual_set_external_bytes(self.pointer, wanted), "set_external")
+        check(lib.ductile_virtual_set_external_bytes(self.pointer, wanted), "set_external")
 
     # ---- What it saw ---------------------------------------------------------------------------
 
     def state(self) -> VirtualState:
         """What the device holds and has seen."""
-        found = _abi.ductile_virtual_state()
-        found.struct_size = sizeof(found)
-        self._check(lib.ductile_virtual_get_state(self.pointer, byref(found)), "state")
+        found = sized(_abi.ductile_virtual_state)
+        check(lib.ductile_virtual_get_state(self.pointer, byref(found)), "state")
         return VirtualState(*(getattr(found, name) for name in VirtualState._fields))
 
     def count(self, call: str) -> int:
@@ -311,15 +301,10 @@ class VirtualGPU(Closes):
 
     def log(self) -> list[str]:
         """The kept driver calls, oldest first: "NUMBER NAME ADDRESS SIZE CODE"."""
-        pieces: list[bytes] = []
-
-        def write(_user: Any, text: Optional[bytes], length: int) -> int:
-            pieces.append((text or b"")[:length])
-            return 0
-
-        writer = _abi.ductile_write_fn(write)
-        self._check(lib.ductile_virtual_write_log(self.pointer, writer, None), "log")
-        return b"".join(pieces).decode().split("\n")[:-1]
+        text = written(
+            lambda writer: lib.ductile_virtual_write_log(self.pointer, writer, None), "log"
+        )
+        return text.decode().split("\n")[:-1]
 
     # ---- Contents ------------------------------------------------------------------------------
 
@@ -327,14 +312,14 @@ class VirtualGPU(Closes):
         """Writes bytes, in stream order. Raises DriverError where the span is not mapped."""
         at, handle = read_address(address), stream_handle(stream)
         status = lib.ductile_virtual_upload(self.pointer, at, data, len(data), handle)
-        self._check(status, f"upload to {address:#x}")
+        check(status, f"upload to {address:#x}")
 
     def fill(self, address: int, value: int, size: int, stream: StreamLike = None) -> None:
         """Fills `size` bytes with `value` (0 to 255), in stream order."""
         at, byte = read_address(address), read_number(value, "value", _BYTE)
         handle = stream_handle(stream)
         status = lib.ductile_virtual_fill(self.pointer, at, byte, parse_bytes(size), handle)
-        self._check(status, f"fill of {address:#x}")
+        check(status, f"fill of {address:#x}")
 
     def read_back(self, address: int, size: int, stream: StreamLike = None) -> bytes:
         """Waits for the stream and reads `size` bytes."""
@@ -342,7 +327,7 @@ class VirtualGPU(Closes):
         room = ctypes.create_string_buffer(max(length, 1))
         handle = stream_handle(stream)
         status = lib.ductile_virtual_read_back(self.pointer, room, at, length, handle)
-        self._check(status, f"read of {address:#x}")
+        check(status, f"read of {address:#x}")
         return room.raw[:length]
 
 

@@ -10,8 +10,6 @@ from collections.abc import Mapping, MutableMapping
 from pathlib import Path
 from typing import Optional
 
-__all__ = ["child_environment", "hook_is_installed", "inherit", "record"]
-
 SITE = str(Path(__file__).parents[1] / "torch" / "site")
 
 

@@ -20,8 +20,6 @@ from typing import Callable, Optional
 
 from ductile_gpu._binding._objects import Closes
 
-__all__ = ["Epoch"]
-
 _BYTES = mmap.PAGESIZE
 _LONGEST_NAP = 0.002
 _MARK = b"e"
@@ -88,8 +86,11 @@ class Epoch(Closes):
     # ---- Turns ---------------------------------------------------------------------------------
 
     @contextlib.contextmanager
-    def _locked(self, kind: int, is_time: Callable[[], bool], until: float) -> Iterator[None]:
+    def _locked(
+        self, kind: int, is_time: Callable[[], bool], timeout: Optional[float]
+    ) -> Iterator[None]:
         """Holds the lock while `is_time` is true. Each user has one of its own: threads, too."""
+        until = float("inf") if timeout is None else time.monotonic() + timeout
         file = os.open(f"/proc/self/fd/{self._descriptor}", os.O_RDWR | os.O_CLOEXEC)
         owner = os.getpid()
         try:
@@ -125,8 +126,7 @@ class Epoch(Closes):
         Raises:
             TimeoutError: they did not end in time; nothing was begun.
         """
-        until = float("inf") if timeout is None else time.monotonic() + timeout
-        with self._locked(fcntl.LOCK_EX, lambda: True, until):
+        with self._locked(fcntl.LOCK_EX, lambda: True, timeout):
             next_even = (self._number.value | 1) + 1
             self._number.value = next_even - 1
             yield next_even
@@ -153,12 +153,11 @@ class Epoch(Closes):
         Raises:
             TimeoutError: nothing newer was published in time, or a writer died while it wrote.
         """
-        until = float("inf") if timeout is None else time.monotonic() + timeout
 
         def is_new() -> bool:
             return self._number.value % 2 == 0 and self._number.value > after
 
-        with self._locked(fcntl.LOCK_SH, is_new, until):
+        with self._locked(fcntl.LOCK_SH, is_new, timeout):
             try:
                 yield self._number.value
             finally:

@@ -22,15 +22,13 @@ from typing import Any, NamedTuple, Optional, Union
 from ductile_gpu._binding import _abi, _cuda
 from ductile_gpu._binding._buffer import Buffer
 from ductile_gpu._binding._core import Allocator
-from ductile_gpu._binding._errors import ProcessGone, error_from_status, invalid
+from ductile_gpu._binding._errors import ProcessGone, check, error_from_status, invalid
 from ductile_gpu._binding._native import lib
 from ductile_gpu._binding._objects import Closes
 from ductile_gpu._binding._sleep import tag_bytes
 from ductile_gpu._binding._streams import StreamLike, stream_handle
 from ductile_gpu._process._live import peer_uid
 from ductile_gpu._process._share import shared
-
-__all__ = ["ImportedTag", "Part", "PartBuffer", "TagExport", "export_tag", "import_tag"]
 
 _TIME = struct.Struct("ll")
 _READ, _READ_WRITE = 1, 3  # DUCTILE_IMPORT_*
@@ -139,8 +137,7 @@ class TagExport(Closes):
         number, self._number = self._number, 0
         if number and not self._allocator.closed:
             status = lib.ductile_unexport_tag(self._allocator.pointer, number)
-            if status:
-                raise error_from_status(status, f"the export of {self.tag!r}")
+            check(status, f"the export of {self.tag!r}")
 
 
 def export_tag(
@@ -187,8 +184,7 @@ def export_tag(
             byref(number),
             byref(layout),
         )
-    if status:
-        raise error_from_status(status, f"tag {tag!r} was not exported")
+    check(status, f"tag {tag!r} was not exported")
     return TagExport(found, tag, number.value, layout.value)
 
 
@@ -203,14 +199,9 @@ class PartBuffer(Buffer):
     """
 
     def __init__(self, owner: ImportedTag, part: Part) -> None:
-        self._freed = False
-        self._exports = weakref.WeakSet()
         self.owner = owner
         self.part = part
-        self.allocator = owner.allocator
-        self.size = part.size
-        self.stream = owner.stream
-        self.address = owner.address + part.offset
+        self._begin(owner.allocator, part.size, owner.stream, owner.address + part.offset)
 
     def record_stream(self, stream: StreamLike) -> None:
         """Refused: order the work of other streams before `ImportedTag.close` instead."""
@@ -356,6 +347,5 @@ def import_tag(
             layout or 0,
             byref(out),
         )
-    if status:
-        raise error_from_status(status, "no tag was imported")
+    check(status, "no tag was imported")
     return ImportedTag(found, out, handle)

@@ -28,14 +28,14 @@ import stat
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from ctypes import byref, sizeof
+from ctypes import byref
 from pathlib import Path
 from typing import Any, Optional, Union
 
 from ductile_gpu._binding import _abi
 from ductile_gpu._binding._core import Allocator
-from ductile_gpu._binding._errors import Busy, NotLive, error_from_status, invalid
-from ductile_gpu._binding._native import lib
+from ductile_gpu._binding._errors import Busy, NotLive, check, invalid
+from ductile_gpu._binding._native import lib, sized
 from ductile_gpu._binding._objects import Closes
 from ductile_gpu._binding._sleep import tag_bytes
 from ductile_gpu._binding._streams import StreamLike
@@ -48,9 +48,7 @@ from ductile_gpu._process._handover import (
     export_tag,
     import_tag,
 )
-from ductile_gpu._process._live import accept_next, is_private, socket_folder
-
-__all__ = ["Keeper", "KeptTag", "ask", "default_path", "keep_tag", "open_kept"]
+from ductile_gpu._process._live import accept_next, is_private, remove_if_left, socket_folder
 
 _LONGEST_REQUEST = 4096
 _LONGEST_ANSWER = 1 << 24  # a line of some hundred bytes for each tag
@@ -116,16 +114,14 @@ class _Held:
         self.pointer = ctypes.c_void_p()
         with blocking(connection, _WORD_SECONDS) as descriptor:
             status = lib.ductile_hold_tag(descriptor, 0, byref(self.pointer))
-        if status:
-            raise error_from_status(status, "the tag cannot be kept")
-        self.info = _abi.ductile_held_info(struct_size=sizeof(_abi.ductile_held_info))
+        check(status, "the tag cannot be kept")
+        self.info = sized(_abi.ductile_held_info)
         lib.ductile_held_describe(self.pointer, byref(self.info))
 
     def pass_to(self, connection: socket.socket) -> None:
         with blocking(connection, _WORD_SECONDS) as descriptor:
             status = lib.ductile_pass_held_tag(self.pointer, descriptor)
-        if status:
-            raise error_from_status(status, "the tag was not passed")
+        check(status, "the tag was not passed")
 
     def __del__(self) -> None:
         if self.pointer:
@@ -201,16 +197,8 @@ class Keeper:
         """The place of a keeper that was killed is free; that of one at work is not."""
         if not stat.S_ISSOCK(self.path.lstat().st_mode):
             raise FileExistsError(f"{self.path} is there already, and is no socket")
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-            probe.setblocking(False)
-            try:
-                probe.connect(str(self.path))
-            except ConnectionRefusedError:
-                self.path.unlink()
-                return
-            except BlockingIOError:
-                pass  # it has a lot to do
-        raise Busy(_abi.Status.ERR_BUSY, f"another process keeps tags at {self.path}")
+        if not remove_if_left(self.path):
+            raise Busy(_abi.Status.ERR_BUSY, f"another process keeps tags at {self.path}")
 
     def serve(self) -> None:
         """Until `close`, from another thread or a signal handler."""
@@ -460,18 +448,20 @@ class KeptTag(Closes):
 
 
 @contextlib.contextmanager
-def _close_on_error(connection: socket.socket) -> Iterator[None]:
+def _entered(
+    path: Union[str, os.PathLike[str], None], do: str, tag: str, wait: Optional[float]
+) -> Iterator[tuple[socket.socket, Epoch]]:
+    """A connection that has the place at the tag; it ends where the block fails."""
+    tag_bytes(tag)
+    connection = _connect(path)
     try:
-        yield
+        _, descriptor = _request(connection, {"do": do, "tag": tag, "wait": wait})
+        if descriptor is None:
+            raise ConnectionError("the owner passed no epoch: is it of another version?")
+        yield connection, Epoch(descriptor)
     except BaseException:
         connection.close()
         raise
-
-
-def _epoch_of(descriptor: Optional[int]) -> Epoch:
-    if descriptor is None:
-        raise ConnectionError("the owner passed no epoch: is it of another version?")
-    return Epoch(descriptor)
 
 
 def keep_tag(
@@ -497,11 +487,7 @@ def keep_tag(
         ConnectionError: no owner listens, or it ended.
         As `export_tag`.
     """
-    tag_bytes(tag)
-    connection = _connect(path)
-    with _close_on_error(connection):
-        _, descriptor = _request(connection, {"do": "put", "tag": tag, "wait": wait})
-        epoch = _epoch_of(descriptor)
+    with _entered(path, "put", tag, wait) as (connection, epoch):
         exported = export_tag(tag, connection, names, allocator=allocator, device=device)
         _read_answer(connection)
         return KeptTag(connection, epoch, exported=exported)
@@ -532,12 +518,7 @@ def open_kept(
         ConnectionError: no owner listens, or it ended.
         As `import_tag`.
     """
-    tag_bytes(tag)
-    connection = _connect(path)
-    with _close_on_error(connection):
-        do = "write" if write else "read"
-        _, descriptor = _request(connection, {"do": do, "tag": tag, "wait": wait})
-        epoch = _epoch_of(descriptor)
+    with _entered(path, "write" if write else "read", tag, wait) as (connection, epoch):
         imported = import_tag(
             connection,
             write=write,

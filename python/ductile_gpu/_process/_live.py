@@ -24,23 +24,12 @@ from typing import Any, Optional
 
 from ductile_gpu._binding import _abi
 from ductile_gpu._binding._core import Allocator
+from ductile_gpu._binding._log import logger
 from ductile_gpu._process._metrics import hardware_id
 from ductile_gpu._process._share import allocators, on_first_use
-
-__all__ = [
-    "VARIABLE",
-    "describe",
-    "listen",
-    "listen_if_asked",
-    "own_sockets",
-    "peer_uid",
-    "pid_of",
-    "remove_if_left",
-    "stop",
-]
+from ductile_gpu_start import is_on
 
 VARIABLE = "DUCTILE_LIVE"
-_OFF = frozenset(("", "0", "off", "no", "false"))
 _SEND_SECONDS = 2.0
 _STOP_SECONDS = 1.0
 # A walk over the blocks holds up allocations: however many ask, it is made this often at most.
@@ -101,14 +90,17 @@ def pid_of(path: Path) -> str:
     return path.stem.partition("-")[0]
 
 
-def remove_if_left(path: Path) -> None:
-    """Removes a socket without a listener: its process was killed before it could clean up."""
+def remove_if_left(path: Path) -> bool:
+    """Removes a socket without a listener: its process was killed before it could clean up. Returns
+    whether it was such a one."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe, contextlib.suppress(OSError):
         probe.settimeout(0)
         try:
             probe.connect(str(path))
         except ConnectionRefusedError:
             path.unlink(missing_ok=True)
+            return True
+    return False
 
 
 def _open_in(folder: Path) -> tuple[Path, socket.socket]:
@@ -285,14 +277,12 @@ atexit.register(stop)
 
 def listen_if_asked() -> None:
     """What DUCTILE_LIVE wants. A program is not ended because it cannot be watched."""
-    if os.environ.get(VARIABLE, "").strip().lower() in _OFF:
+    if not is_on(VARIABLE):
         return
     try:
         listen()
     except OSError as error:
-        import logging
-
-        logging.getLogger("ductile_gpu").warning("%s: %s", VARIABLE, error)
+        logger.warning("%s: %s", VARIABLE, error)
 
 
 on_first_use(listen_if_asked)

@@ -11,18 +11,13 @@ from ductile_gpu._binding._abi import Stats
 from ductile_gpu._binding._core import Allocator
 from ductile_gpu._process._share import allocators
 
-__all__ = ["hardware_id", "metrics"]
-
 Labels = tuple[tuple[str, str], ...]
 Value = tuple[Labels, float]
 
 
 class _Family(NamedTuple):
-    """One metric: what it is called, and its values for an allocator."""
+    """One metric: what it says, and its values for an allocator."""
 
-    name: str
-    kind: str
-    unit: str
     text: str
     values: Callable[[Allocator, Stats], Iterable[Value]]
 
@@ -66,11 +61,8 @@ def _driver_seconds(_allocator: Allocator, stats: Stats) -> Iterator[Value]:
         yield (), stats.driver_time_ns / 1e9
 
 
-_FAMILIES = (
-    _Family(
-        "ductile_memory_bytes",
-        "gauge",
-        "bytes",
+_GAUGES = {
+    "memory_bytes": _Family(
         "Physical memory held, by what it serves; the states add up to all that is held.",
         _by(
             "state",
@@ -81,10 +73,7 @@ _FAMILIES = (
             quarantined="quarantined_bytes",
         ),
     ),
-    _Family(
-        "ductile_memory_peak_bytes",
-        "gauge",
-        "bytes",
+    "memory_peak_bytes": _Family(
         "The most memory held, live, and live or pending, since the peaks were reset.",
         _by(
             "kind",
@@ -93,123 +82,59 @@ _FAMILIES = (
             active="active_peak_bytes",
         ),
     ),
-    _Family(
-        "ductile_requested_bytes",
-        "gauge",
-        "bytes",
-        "Bytes requested for live blocks, before rounding.",
-        _one("requested_bytes"),
+    "requested_bytes": _Family(
+        "Bytes requested for live blocks, before rounding.", _one("requested_bytes")
     ),
-    _Family(
-        "ductile_paused_bytes",
-        "gauge",
-        "bytes",
-        "Bytes of paused blocks, which hold no physical memory.",
-        _one("paused_bytes"),
+    "paused_bytes": _Family(
+        "Bytes of paused blocks, which hold no physical memory.", _one("paused_bytes")
     ),
-    _Family(
-        "ductile_imported_bytes",
-        "gauge",
-        "bytes",
-        "Memory of other processes that is mapped here.",
-        _one("imported_bytes"),
+    "imported_bytes": _Family(
+        "Memory of other processes that is mapped here.", _one("imported_bytes")
     ),
-    _Family(
-        "ductile_pinned_bytes",
-        "gauge",
-        "bytes",
-        "Physical memory that must not move: pinned or exported.",
-        _one("pinned_bytes"),
+    "pinned_bytes": _Family(
+        "Physical memory that must not move: pinned or exported.", _one("pinned_bytes")
     ),
-    _Family(
-        "ductile_limit_bytes",
-        "gauge",
-        "bytes",
-        "How much physical memory the allocator may hold, and what the device has.",
-        _limits,
+    "limit_bytes": _Family(
+        "How much physical memory the allocator may hold, and what the device has.", _limits
     ),
-    _Family(
-        "ductile_address_bytes",
-        "gauge",
-        "bytes",
-        "Virtual addresses reserved.",
-        _one("address_bytes"),
-    ),
-    _Family(
-        "ductile_host_bytes",
-        "gauge",
-        "bytes",
-        "Host memory of the allocator's own bookkeeping.",
-        _one("host_bytes"),
-    ),
-    _Family(
-        "ductile_blocks",
-        "gauge",
-        "",
+    "address_bytes": _Family("Virtual addresses reserved.", _one("address_bytes")),
+    "host_bytes": _Family("Host memory of the allocator's own bookkeeping.", _one("host_bytes")),
+    "blocks": _Family(
         "Blocks by state.",
         _by("state", live="live_blocks", pending="pending_blocks", free="free_blocks"),
     ),
-    _Family("ductile_handles", "gauge", "", "Physical handles held.", _one("handles")),
-    _Family("ductile_allocs", "counter", "", "Successful allocations.", _one("allocs")),
-    _Family("ductile_frees", "counter", "", "Successful frees.", _one("frees")),
-    _Family(
-        "ductile_slow_allocs",
-        "counter",
-        "",
-        "Allocations that no free block served at once.",
-        _one("slow_allocs"),
-    ),
-    _Family(
-        "ductile_out_of_memory",
-        "counter",
-        "",
-        "Requests refused for lack of memory.",
-        _one("out_of_memory"),
-    ),
-    _Family(
-        "ductile_moved_handles",
-        "counter",
-        "",
+    "handles": _Family("Physical handles held.", _one("handles")),
+}
+_COUNTERS = {
+    "allocs": _Family("Successful allocations.", _one("allocs")),
+    "frees": _Family("Successful frees.", _one("frees")),
+    "slow_allocs": _Family("Allocations that no free block served at once.", _one("slow_allocs")),
+    "out_of_memory": _Family("Requests refused for lack of memory.", _one("out_of_memory")),
+    "moved_handles": _Family(
         "Handles moved, by what for: a request, or compaction.",
         _by("reason", request="recycled_handles", compaction="compacted_handles"),
     ),
-    _Family(
-        "ductile_waits",
-        "counter",
-        "",
+    "waits": _Family(
         "Times the host waited for a stream, and a stream was made to wait for another.",
         _by("who", host="stream_syncs", stream="event_waits"),
     ),
-    _Family(
-        "ductile_pressure_waits",
-        "counter",
-        "",
-        "Times the host waited for the GPU because a request lacked memory.",
-        _one("pressure_waits"),
+    "pressure_waits": _Family(
+        "Times the host waited for the GPU because a request lacked memory.", _one("pressure_waits")
     ),
-    _Family(
-        "ductile_pressure_returns",
-        "counter",
-        "",
+    "pressure_returns": _Family(
         "Times memory went back to the driver because a request lacked it.",
         _one("pressure_returns"),
     ),
-    _Family(
-        "ductile_pressure_returned_bytes",
-        "counter",
-        "bytes",
+    "pressure_returned_bytes": _Family(
         "Memory that went back to the driver because a request lacked it.",
         _one("pressure_returned_total_bytes"),
     ),
-    _Family("ductile_driver_calls", "counter", "", "Driver calls.", _driver_calls),
-    _Family(
-        "ductile_driver_seconds",
-        "counter",
-        "seconds",
-        "Time in driver calls; there only after Allocator.time_driver_calls().",
-        _driver_seconds,
+    "driver_calls": _Family("Driver calls.", _driver_calls),
+    "driver_seconds": _Family(
+        "Time in driver calls; there only after Allocator.time_driver_calls().", _driver_seconds
     ),
-)
+}
+_UNITS = ("bytes", "seconds")  # which names end with
 
 
 def _escape(text: str) -> str:
@@ -234,18 +159,20 @@ def _identity(device: int, allocator: Allocator) -> Labels:
     return (("device", str(device)), ("hw_id", hardware_id(device, allocator)))
 
 
-def _write_family(family: _Family, found: list[tuple[Labels, Allocator, Stats]]) -> Iterator[str]:
-    suffix = "_total" if family.kind == "counter" else ""
+def _write_family(
+    name: str, kind: str, family: _Family, found: list[tuple[Labels, Allocator, Stats]]
+) -> Iterator[str]:
+    suffix, unit = "_total" if kind == "counter" else "", name.rpartition("_")[2]
     samples = [
-        _sample(family.name + suffix, identity + labels, value)
+        _sample(f"ductile_{name}{suffix}", identity + labels, value)
         for identity, allocator, stats in found
         for labels, value in family.values(allocator, stats)
     ]
     if samples:
-        yield f"# TYPE {family.name} {family.kind}"
-        if family.unit:
-            yield f"# UNIT {family.name} {family.unit}"
-        yield f"# HELP {family.name} {_escape(family.text)}"
+        yield f"# TYPE ductile_{name} {kind}"
+        if unit in _UNITS:
+            yield f"# UNIT ductile_{name} {unit}"
+        yield f"# HELP ductile_{name} {_escape(family.text)}"
         yield from samples
 
 
@@ -272,6 +199,7 @@ def metrics(of: Optional[Mapping[int, Allocator]] = None) -> str:
         "# HELP ductile_build The version in use; always 1.",
         _sample("ductile_build", (("version", _abi.VERSION),), 1),
     ]
-    for family in _FAMILIES:
-        lines.extend(_write_family(family, found))
+    for kind, families in (("gauge", _GAUGES), ("counter", _COUNTERS)):
+        for name, family in families.items():
+            lines.extend(_write_family(name, kind, family, found))
     return "\n".join([*lines, "# EOF", ""])

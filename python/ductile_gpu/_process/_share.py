@@ -8,22 +8,22 @@ is on, its allocators are the process's; otherwise they are made here, when firs
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import gc
 import os
 import threading
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from ctypes import byref
 from typing import Any, Callable, Optional, cast
 
 from ductile_gpu._binding import _abi
 from ductile_gpu._binding._abi import Options
-from ductile_gpu._binding._core import Allocator, format_options, set_option
-from ductile_gpu._binding._errors import Busy, ForeignPointer, OutOfMemory
+from ductile_gpu._binding._core import Allocator, format_options, make_options
+from ductile_gpu._binding._errors import Busy, Error, ForeignPointer, OutOfMemory
+from ductile_gpu._binding._log import logger
 from ductile_gpu._binding._native import lib
-from ductile_gpu._process import _preload
-
-__all__ = ["allocators", "on_first_use", "provide", "record_stream", "shared"]
+from ductile_gpu._binding._objects import renew_in_child
 
 # Of the process's own allocators: CuPy, Numba and RMM announce no captures.
 _OWN = Options(captures="unannounced")
@@ -36,15 +36,7 @@ _list_used: Optional[Callable[[], Iterable[int]]] = None
 _provided = _OWN
 _complete: Optional[Callable[[Options], None]] = None
 _watchers: list[Callable[[], None]] = []
-
-
-def _renew_lock() -> None:
-    """Another thread of the parent may have held it when the child was forked."""
-    global _lock
-    _lock = threading.RLock()
-
-
-os.register_at_fork(after_in_child=_renew_lock)
+renew_in_child(globals(), "_lock", threading.RLock)
 
 
 # ---- Options -----------------------------------------------------------------------------------
@@ -56,10 +48,7 @@ def effective(options: Options) -> dict[str, str]:
     Raises:
         InvalidArgument: an option; the message names it.
     """
-    made = _abi.ductile_options()
-    lib.ductile_options_init(byref(made))
-    for key, value in {**_provided, **options}.items():
-        set_option(made, key, cast(Any, value))
+    made = make_options({**_provided, **options})
     # What is wrong in the environment is said where an allocator is made.
     lib.ductile_options_parse(byref(made), os.environ.get("DUCTILE_CONF", "").encode(), None, 0)
     return format_options(made)
@@ -176,6 +165,20 @@ def shared(device: int = 0) -> Allocator:
     return found if found is not None else _open(device)
 
 
+def _open_preloaded(device: int, options: Mapping[str, Any]) -> Optional[int]:
+    """The ductile_allocator * of libductile_preload.so, which serves all calls for a device, made
+    with these options where it is not there yet. None: the library is not in the process, or does
+    not serve the device. Raises InvalidArgument."""
+    try:
+        function = ctypes.CDLL(None).ductile_preload_open
+    except AttributeError:
+        return None
+    function.restype = ctypes.c_void_p
+    create = ctypes.cast(lib.ductile_create, ctypes.c_void_p)
+    found: Optional[int] = function(create, ctypes.c_int(device), byref(make_options(options)))
+    return found
+
+
 def _open(device: int) -> Allocator:
     with _lock:
         found = _allocators.get(device)
@@ -184,11 +187,12 @@ def _open(device: int) -> Allocator:
                 found = Allocator.borrow(_provider(device), device)
             else:
                 wanted = cast(Options, {**_provided, **_options})
-                there = _preload.open_device(device, wanted)
-                if there is not None:
-                    found = Allocator.borrow(there, device)
-                else:
-                    found = Allocator(device, virtual=None, **wanted)
+                there = _open_preloaded(device, wanted)
+                found = (
+                    Allocator(device, **wanted)
+                    if there is None
+                    else Allocator.borrow(there, device)
+                )
             _add_callbacks(found)
             _allocators[device] = found
             _let_be_watched()
@@ -286,6 +290,15 @@ def allocate(allocator: Allocator, size: int, stream: int, library: str) -> int:
 def forget(allocator: Allocator, address: int) -> None:
     """The block is about to be freed: then it may be another's."""
     _owners.get(allocator, {}).pop(address, None)
+
+
+def free(allocator: Allocator, address: int, *streams: int) -> None:
+    """Frees what `allocate` gave, for a library whose frees may not fail: a refusal is logged."""
+    forget(allocator, address)
+    try:
+        allocator.free(address, *streams)
+    except Error as error:
+        logger.error("%s", error)
 
 
 def owners(allocator: Allocator) -> dict[int, str]:

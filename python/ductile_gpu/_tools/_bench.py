@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from collections.abc import Sequence
 from typing import Optional
@@ -11,8 +12,26 @@ from typing import Optional
 from ductile_gpu._binding import _native
 
 
+class BenchError(Exception):
+    """It has failed; what it said last."""
+
+    def __init__(self, said: str, command: str, status: int = 1) -> None:
+        lines = said.strip().splitlines() or [f"ductile-bench {command} failed"]
+        super().__init__(lines[-1].removeprefix("ductile-bench: "))
+        self.status = status
+
+
+def ask_bench(command: str, *arguments: str) -> str:
+    """What it prints. Raises BenchError."""
+    words = [str(_native.bench_path()), command, *arguments]
+    done = subprocess.run(words, capture_output=True, text=True, errors="replace", check=False)
+    if done.returncode != 0:
+        raise BenchError(done.stderr, command, done.returncode)
+    return done.stdout
+
+
 def replay_arguments(
-    gpu: Optional[int], capacity: Optional[str], settings: Sequence[str]
+    gpu: Optional[int], capacity: Optional[str] = None, settings: Sequence[str] = ()
 ) -> list[str]:
     """For ductile-bench: on what a recording is replayed, and which part of it."""
     arguments = []

@@ -6,22 +6,17 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import itertools
 import os
 import re
-import shutil
 import signal
 import socket
 import sys
-import tempfile
 from pathlib import Path
 from types import FrameType, ModuleType
 from typing import Optional
 
-from ductile_gpu._tools._recorder import make_recorder, parts_folder
-from ductile_gpu_start import say
-
-__all__ = ["begin", "finish"]
+from ductile_gpu._tools._recorder import free_names, make_recorder, parts_folder
+from ductile_gpu_start import one_line, say
 
 STACKS = "DUCTILE_RECORD_STACKS"
 MAX_EVENTS = "DUCTILE_RECORD_MAX_EVENTS"
@@ -38,9 +33,7 @@ def _stem() -> str:
 
 def _take_name(folder: Path) -> Path:
     """A new, empty file. Containers may have processes of one number and one host name."""
-    stem = _stem()
-    for mark in itertools.chain([""], (f"-{n}" for n in itertools.count(2))):
-        path = folder / f"{stem}{mark}.pickle"
+    for path in free_names(folder, _stem()):
         with contextlib.suppress(FileExistsError), open(path, "xb"):
             return path
     raise AssertionError
@@ -69,17 +62,12 @@ class _Recording:
         self.signal: Optional[int] = None
         """came while it was written"""
         stacks, max_events = _stacks(), _max_events()
-        self.parts = Path(tempfile.mkdtemp(prefix=".ductile-", dir=self.folder))
-        try:
-            self.recorder = make_recorder(stacks, self.parts, max_events)
+        with contextlib.ExitStack() as stack:
+            parts = stack.enter_context(parts_folder(self.folder))
+            self.recorder = make_recorder(stacks, parts, max_events)
             self.recorder.prepare(torch)
             self.recorder.start()
-        except BaseException:
-            self._remove_parts()
-            raise
-
-    def _remove_parts(self) -> None:
-        shutil.rmtree(self.parts, ignore_errors=True)
+            self.parts = stack.pop_all()
 
     def write(self) -> None:
         """Once, in its own process."""
@@ -92,9 +80,8 @@ class _Recording:
                 self.recorder.dump(place / "snapshot.pickle")
                 os.replace(place / "snapshot.pickle", _take_name(self.folder))
         except Exception as error:
-            reason = " ".join(str(error).split()) or type(error).__name__
-            say(f"WARNING: this process was not recorded: {reason}")
-        self._remove_parts()
+            say(f"WARNING: this process was not recorded: {one_line(error)}")
+        self.parts.close()
         self.is_writing = False
         if self.signal is not None:
             _die(self.signal)

@@ -7,6 +7,7 @@ from __future__ import annotations
 import contextlib
 import gzip
 import importlib
+import itertools
 import os
 import shutil
 import tempfile
@@ -14,15 +15,20 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Callable, Optional, cast
+from typing import Any, Callable, Optional
 
-from ductile_gpu_start import say
-
-__all__ = ["NotRecorded", "Recorder", "StackRecorder", "make_recorder", "parts_folder"]
+from ductile_gpu.torch import _install, _recording
+from ductile_gpu_start import one_line, say
 
 
 class NotRecorded(RuntimeError):
     """What was recorded could not be written; one line."""
+
+
+def free_names(folder: Path, stem: str) -> Iterator[Path]:
+    """Snapshots of this name, and then with a number behind it."""
+    for mark in itertools.chain([""], (f"-{n}" for n in itertools.count(2))):
+        yield folder / f"{stem}{mark}.pickle"
 
 
 @contextlib.contextmanager
@@ -39,13 +45,11 @@ def parts_folder(parent: Path) -> Iterator[Path]:
 
 def _add_devices(path: Path, devices: list[dict[str, int]]) -> None:
     """To the dict that a pickle ends with: its last opcode gives way to those that add to it."""
-    from ductile_gpu.torch._recording import more_of_dict
-
     with open(path, "r+b") as file:
         file.seek(-1, os.SEEK_END)
         if devices and file.read(1) == b".":
             file.seek(-1, os.SEEK_END)
-            file.write(more_of_dict("device_memory", devices))
+            file.write(_recording.more_of_dict("device_memory", devices))
 
 
 def _pack(plain: Path, path: Path) -> None:
@@ -59,7 +63,7 @@ class Recorder:
 
     def __init__(self, max_events: Optional[int] = None) -> None:
         self.max_events = max_events
-        self.torch: Optional[Any] = None
+        self.torch: Any = None  # from `prepare` on
         self.started = False
 
     def prepare(self, torch: ModuleType) -> None:
@@ -68,14 +72,13 @@ class Recorder:
 
     def start(self) -> None:
         """CUDA has just been initialised. Pre: prepared."""
-        assert self.torch is not None
         limit = {} if self.max_events is None else {"max_entries": self.max_events}
         self.torch.cuda.memory._record_memory_history("all", context=None, **limit)
         self.started = True
 
     def _used_devices(self) -> list[dict[str, int]]:
         """Free and total memory of the GPUs that hold memory: others are not to be woken."""
-        cuda = cast(Any, self.torch).cuda
+        cuda = self.torch.cuda
         held = [cuda.memory_reserved(device) for device in range(cuda.device_count())]
         return self._devices([{"device": device} for device, size in enumerate(held) if size])
 
@@ -85,13 +88,12 @@ class Recorder:
         found: list[dict[str, int]] = [{} for _ in range(max(used, default=-1) + 1)]
         for device in used:
             with contextlib.suppress(Exception):  # a GPU that failed says nothing any more
-                free, total = cast(Any, self.torch).cuda.mem_get_info(device)
+                free, total = self.torch.cuda.mem_get_info(device)
                 found[device] = {"free": int(free), "total": int(total)}
         return found
 
     def dump(self, path: Path) -> list[str]:
         """Writes PyTorch's snapshot while the recording is on, as it must be. Returns remarks."""
-        assert self.torch is not None
         is_packed = path.suffix == ".gz"
         plain = path.with_suffix("") if is_packed else path
         try:
@@ -147,22 +149,17 @@ class StackRecorder(Recorder):
     def __init__(self, folder: Path) -> None:
         super().__init__()
         self.folder = folder
-        self.recording: Optional[Any] = None
-        self.tracker: Optional[Any] = None
-        self.refusals: Optional[Refusals] = None
+        self.recording: Any = None
+        self.tracker: Any = None
+        self.refusals: Any = None  # all of them from `start` on
 
     def prepare(self, torch: ModuleType) -> None:
         """May compile the adapter."""
-        from ductile_gpu.torch import _install
-
         self.tracker = _install.Tracker()
         super().prepare(torch)
 
     def start(self) -> None:
         """PyTorch's allocator has devices to be tracked."""
-        from ductile_gpu.torch import _recording
-
-        assert self.tracker is not None
         self.recording = _recording.StackRecording(self.folder)
         try:
             self.tracker.start(*_recording.functions(self.recording.library))
@@ -170,7 +167,6 @@ class StackRecorder(Recorder):
             self.recording.close()
             raise
         self._mark_steps()
-        assert self.torch is not None
         self.refusals = Refusals(self.torch)
         self.refusals.watch()
         self.started = True
@@ -182,8 +178,6 @@ class StackRecorder(Recorder):
 
     def _marker(self, stage: str) -> Callable[..., None]:
         def mark(optimizer: Any, _arguments: Any, _named: Any) -> None:
-            assert self.torch is not None
-            assert self.recording is not None
             name = f"Optimizer.step#{type(optimizer).__name__}.step"
             self.recording.annotate(stage, name, self.torch.cuda.current_device())
 
@@ -191,7 +185,6 @@ class StackRecorder(Recorder):
 
     def _look(self) -> dict[str, Any]:
         """What is held at the end; the recording is of use without it, too."""
-        assert self.torch is not None
         try:
             return dict(self.torch.cuda.memory._snapshot())
         except Exception as error:
@@ -200,7 +193,6 @@ class StackRecorder(Recorder):
 
     def _stop_tracking(self) -> None:
         """The recording is of use also where PyTorch says no more."""
-        assert self.tracker is not None
         with contextlib.suppress(Exception):
             self.tracker.stop()
 
@@ -208,24 +200,20 @@ class StackRecorder(Recorder):
         """Stacks were asked for: that nearly none was found is said."""
         if counts.bare == 0 or counts.bare < 0.9 * counts.allocs:
             return []
-        assert self.tracker is not None
         why = "no Python ran on the threads that made them"
         if self.tracker.was_lent:
             why = "the script called _record_memory_history, which leaves no room for another"
         return [f"{counts.bare:,} of {counts.allocs:,} allocations have no stack: {why}"]
 
     def dump(self, path: Path) -> list[str]:
-        from ductile_gpu.torch._recording import RecordingError
-
-        assert self.recording is not None
         found = self._look()
         self._stop_tracking()
         try:
             counts = self.recording.close()
             segments, settings = found["segments"], found.get("allocator_settings", {})
-            refusals = self.refusals.found() if self.refusals is not None else []
-            self.recording.save(path, segments, settings, self._devices(segments), refusals)
-        except (RecordingError, OSError) as error:
+            devices, refusals = self._devices(segments), self.refusals.found()
+            self.recording.save(path, segments, settings, devices, refusals)
+        except (_recording.RecordingError, OSError) as error:
             raise NotRecorded(f"the recording could not be written: {error}") from error
         bare = self._explain_bare(counts)
         few = f"{counts.unnamed:,} allocations have no stack: there were too many different ones"
@@ -258,9 +246,8 @@ class StacksIfPossible(Recorder):
         except Exception as error:
             if type(self.used) is Recorder:
                 raise
-            say(f"this recording has no stacks: {' '.join(str(error).split())}")
+            say(f"this recording has no stacks: {one_line(error)}")
             self.used = Recorder()
-            assert self.torch is not None
             self.used.prepare(self.torch)
             return True
         return False

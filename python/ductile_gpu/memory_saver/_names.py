@@ -5,12 +5,13 @@ from __future__ import annotations
 
 import ctypes
 import logging
-from typing import Any, Callable, Optional
+from typing import TYPE_CHECKING, Any, Callable, Optional
 
 from ductile_gpu._binding._errors import OutOfMemory
 from ductile_gpu.memory_saver.utils import get_binary_path_from_package
 
-__all__ = ["BinaryWrapper", "Handlers"]
+if TYPE_CHECKING:
+    from ductile_gpu.memory_saver._saver import _Impl
 
 _logger = logging.getLogger("ductile_gpu")
 _BYTES = ctypes.POINTER(ctypes.c_uint8)
@@ -87,42 +88,18 @@ def status_of(action: Callable[[], object]) -> int:
     return CUDA_SUCCESS
 
 
-def told(action: Callable[[], object]) -> None:
-    """A call without a status. The reason goes to the same log."""
-    status_of(action)
-
-
-class Handlers:
-    """What the C names lead to."""
-
-    def pause(self, tag: Optional[str]) -> None:
-        raise NotImplementedError
-
-    def resume(self, tag: Optional[str]) -> None:
-        raise NotImplementedError
-
-    def set_margin(self, size: int) -> None:
-        raise NotImplementedError
-
-    def find_backup(self, address: int, size: int) -> int:
-        raise NotImplementedError
-
-    def follow_region(self) -> None:
-        raise NotImplementedError
-
-
 def _text(tag: Optional[bytes]) -> Optional[str]:
     return tag.decode() if tag else None
 
 
 class BinaryWrapper:
-    """The library, connected.
+    """The library, connected to what the C names lead to.
 
     Attributes:
         cdll: with the C names of torch_memory_saver.
     """
 
-    def __init__(self, handlers: Handlers) -> None:
+    def __init__(self, handlers: _Impl) -> None:
         path = get_binary_path_from_package("torch_memory_saver_hook_mode_preload")
         self.cdll = _Library(str(path))
         for name, (result, arguments) in _TYPES.items():
@@ -131,8 +108,8 @@ class BinaryWrapper:
         self._connected = _Handlers(
             _PAUSE(lambda tag: status_of(lambda: handlers.pause(_text(tag)))),
             _PAUSE(lambda tag: status_of(lambda: handlers.resume(_text(tag)))),
-            _MARGIN(lambda size: told(lambda: handlers.set_margin(size))),
+            _MARGIN(lambda size: status_of(lambda: handlers.set_margin(size))),
             _FIND(lambda address, size: handlers.find_backup(address or 0, size) or None),
-            _CHANGED(lambda: told(handlers.follow_region)),
+            _CHANGED(lambda: status_of(handlers.follow_region)),
         )
         self.cdll.ductile_memory_saver_connect(ctypes.byref(self._connected))

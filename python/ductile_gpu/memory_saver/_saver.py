@@ -11,20 +11,20 @@ import sys
 import threading
 import warnings
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Optional
 
 from ductile_gpu._binding._core import Allocator
 from ductile_gpu._binding._errors import OutOfMemory
 from ductile_gpu._binding._sleep import Contents, Pool, PoolId
 from ductile_gpu._process import _share
-from ductile_gpu.memory_saver._names import BinaryWrapper, Handlers
+from ductile_gpu.memory_saver._names import BinaryWrapper
+from ductile_gpu.torch import _tag_pools, _tags
 
 if TYPE_CHECKING:
     import torch
-
-    from ductile_gpu.torch._tag_pools import TagPool
-
-__all__ = ["HookMode", "TorchMemorySaver"]
+else:
+    from ductile_gpu.torch._lazy import torch
 
 HookMode = Literal["preload", "torch"]
 CpuBackupBackend = Literal["mmap", "pinned"]
@@ -55,14 +55,13 @@ class TorchMemorySaver:
         self._hook_mode: HookMode = "preload"
         self._impl: Optional[_Impl] = None
 
-    @contextlib.contextmanager
     def region(
         self,
         tag: str = _TAG_DEFAULT,
         enable_cpu_backup: bool = False,
         enable_disk_backup: bool = False,
         cpu_backup_backend: Optional[CpuBackupBackend] = None,
-    ) -> Iterator[None]:
+    ) -> AbstractContextManager[None]:
         """Inside, tensors that this thread makes can be paused.
 
         Args:
@@ -79,10 +78,8 @@ class TorchMemorySaver:
         _check_backend(enable_cpu_backup, cpu_backup_backend)
         if enable_disk_backup:
             _refuse_disk("enable_disk_backup")
-        with self._started().region(tag, enable_cpu_backup, cpu_backup_backend):
-            yield
+        return self._started().region(tag, enable_cpu_backup, cpu_backup_backend)
 
-    @contextlib.contextmanager
     def cuda_graph(
         self,
         cuda_graph: torch.cuda.CUDAGraph,
@@ -92,7 +89,7 @@ class TorchMemorySaver:
         tag: str = _TAG_DEFAULT,
         enable_cpu_backup: bool = False,
         cpu_backup_backend: Optional[CpuBackupBackend] = None,
-    ) -> Iterator[None]:
+    ) -> AbstractContextManager[None]:
         """torch.cuda.graph, whose memory can be paused; in every hook mode.
 
         Args:
@@ -103,21 +100,18 @@ class TorchMemorySaver:
             As `region`.
         """
         _check_backend(enable_cpu_backup, cpu_backup_backend)
-        with self._started().cuda_graph(
+        return self._started().cuda_graph(
             cuda_graph, pool, stream, capture_error_mode, tag, enable_cpu_backup, cpu_backup_backend
-        ):
-            yield
+        )
 
-    @contextlib.contextmanager
-    def disable(self) -> Iterator[None]:
+    def disable(self) -> AbstractContextManager[None]:
         """Inside a region, or with TMS_INIT_ENABLE: tensors made here are not paused, and can be
         made while all else is. What is free at the end goes back to the device.
 
         Raises:
             RuntimeError: this thread is in no region.
         """
-        with self._started().disable():
-            yield
+        return self._started().disable()
 
     def pause(self, tag: Optional[str] = None) -> None:
         """Gives the device memory of a tag's regions back; None: of all. Waits for the GPU.
@@ -188,10 +182,8 @@ class TorchMemorySaver:
             zero_copy: True: the host copy itself. It must not be used after a resume that drops it,
                 nor after the tensor is freed.
         """
-        from ductile_gpu.torch._tags import kept
-
         self._started()
-        return kept(x, copy=not zero_copy)
+        return _tags.kept(x, copy=not zero_copy)
 
     def set_disk_backup_dir(self, path: str) -> None:
         """Is refused.
@@ -259,21 +251,26 @@ class _Region:
     """A region's pool. When it goes, so does the host memory that nothing needs any more."""
 
     def __init__(self, key: _Key) -> None:
-        from ductile_gpu.torch._tag_pools import tag_pool
-
-        self.pool: Optional[TagPool] = tag_pool(key.tag, key.contents, key.device)
+        self.pool: Optional[_tag_pools.TagPool] = _tag_pools.tag_pool(
+            key.tag, key.contents, key.device
+        )
 
     def __del__(self) -> None:
         if sys is None or sys.is_finalizing() or getattr(self, "pool", None) is None:
             return
-        from ductile_gpu.torch import _tags
-
         self.pool = None
         with contextlib.suppress(Exception):  # a destructor has no caller to tell
-            import torch
-
             torch.cuda.empty_cache()
             _tags.release_host()
+
+
+class _Config(NamedTuple):
+    """A thread's region, as the C names have it."""
+
+    tag: bytes
+    is_active: bool
+    backup: bool
+    backend: bytes
 
 
 class _Settings(threading.local):
@@ -285,7 +282,7 @@ class _Settings(threading.local):
         self.wanted: Any = None
 
 
-class _Impl(Handlers):
+class _Impl:
     def __init__(self, hook_mode: HookMode) -> None:
         self.hook_mode = hook_mode
         self.is_whole = _is_set("TMS_INIT_ENABLE")
@@ -308,17 +305,15 @@ class _Impl(Handlers):
     # ---- Where memory comes from ---------------------------------------------------------------
 
     def _key(self, tag: str, backup: bool, backend: Optional[str]) -> _Key:
-        from ductile_gpu.torch._tag_pools import current_device
-
         kind = (backend or self.cdll.tms_get_cpu_backup_backend().decode()) if backup else ""
         self._note_backend(tag, kind)
-        return _Key(tag, backup, False, kind, current_device())
+        return _Key(tag, backup, False, kind, _tag_pools.current_device())
 
     def _note_backend(self, tag: str, backend: Optional[str]) -> None:
         if backend == "mmap":
             self._mmap_tags.add(tag)
 
-    def _opened(self, key: _Key) -> contextlib.AbstractContextManager[None]:
+    def _opened(self, key: _Key) -> AbstractContextManager[None]:
         found = self._mem_pools.get(key)
         if found is None:
             found = self._mem_pools.setdefault(key, _Region(key))
@@ -346,8 +341,6 @@ class _Impl(Handlers):
         backup: bool,
         backend: Optional[str],
     ) -> Iterator[None]:
-        import torch
-
         contents = self._key(tag, backup, backend).contents
         with (
             self._capture_pool(pool, tag, contents) as handle,
@@ -359,8 +352,6 @@ class _Impl(Handlers):
     @contextlib.contextmanager
     def _capture_pool(self, pool: Any, tag: str, contents: Contents) -> Iterator[PoolId]:
         """A pool with the tag, for a capture: the one that is named, where it is Ductile's."""
-        from ductile_gpu.torch import _tag_pools, _tags
-
         if pool is None:
             yield _tags.graph_pool(tag, contents=contents)
             return
@@ -371,9 +362,7 @@ class _Impl(Handlers):
                 self._graph_pools[named] = self._graph_pools[made] = made
             yield self._graph_pools[named]
             return
-        device = _tag_pools.current_device()
-
-        allocator = _share.shared(device)
+        allocator = _share.shared(_tag_pools.current_device())
         allocator.retain_pool(named)
         try:
             allocator.set_tag(named, tag, contents)
@@ -383,46 +372,38 @@ class _Impl(Handlers):
 
     @contextlib.contextmanager
     def disable(self) -> Iterator[None]:
-        from ductile_gpu.torch._tags import outside
-
         if not self.cdll.tms_get_interesting_region():
             raise RuntimeError(
                 "disable() is for a thread that is in a region, or under TMS_INIT_ENABLE"
             )
-        with self._own_change():
-            self.cdll.tms_set_interesting_region(False)
+        inside = self._config()
+        self._set_config(inside._replace(is_active=False))
         try:
-            with outside():
+            with _tags.outside():
                 yield
         finally:
-            with self._own_change():
-                self.cdll.tms_set_interesting_region(True)
+            self._set_config(inside)
 
     # ---- The region of a thread, as C has it ---------------------------------------------------
 
-    @contextlib.contextmanager
-    def _own_change(self) -> Iterator[None]:
-        before, self._thread.is_own_change = self._thread.is_own_change, True
-        try:
-            yield
-        finally:
-            self._thread.is_own_change = before
-
-    def _config(self) -> tuple[bytes, bool, bool, bytes]:
+    def _config(self) -> _Config:
         c = self.cdll
-        return (
+        return _Config(
             c.tms_get_current_tag(),
             c.tms_get_interesting_region(),
             c.tms_get_enable_cpu_backup(),
             c.tms_get_cpu_backup_backend(),
         )
 
-    def _set_config(self, config: tuple[bytes, bool, bool, bytes]) -> None:
-        with self._own_change():
-            self.cdll.tms_set_current_tag(config[0])
-            self.cdll.tms_set_interesting_region(config[1])
-            self.cdll.tms_set_enable_cpu_backup(config[2])
-            self.cdll.tms_set_cpu_backup_backend(config[3])
+    def _set_config(self, config: _Config) -> None:
+        before, self._thread.is_own_change = self._thread.is_own_change, True
+        try:
+            self.cdll.tms_set_current_tag(config.tag)
+            self.cdll.tms_set_interesting_region(config.is_active)
+            self.cdll.tms_set_enable_cpu_backup(config.backup)
+            self.cdll.tms_set_cpu_backup_backend(config.backend)
+        finally:
+            self._thread.is_own_change = before
 
     @contextlib.contextmanager
     def _with_region_config(
@@ -433,8 +414,8 @@ class _Impl(Handlers):
         enable_disk_backup: bool = False,
     ) -> Iterator[None]:
         before = self._config()
-        backend = cpu_backup_backend.encode() if cpu_backup_backend else before[3]
-        self._set_config((tag.encode(), True, enable_cpu_backup, backend))
+        backend = cpu_backup_backend.encode() if cpu_backup_backend else before.backend
+        self._set_config(_Config(tag.encode(), True, enable_cpu_backup, backend))
         try:
             yield
         finally:
@@ -457,9 +438,7 @@ class _Impl(Handlers):
             if isinstance(wanted, _Key):
                 stack.enter_context(self._opened(wanted))
             elif wanted == "outside":
-                from ductile_gpu.torch._tags import outside
-
-                stack.enter_context(outside())
+                stack.enter_context(_tags.outside())
             own.opened, own.wanted = stack.pop_all(), wanted
 
     def _wanted(self) -> Any:
@@ -476,17 +455,13 @@ class _Impl(Handlers):
     # ---- Pause and resume ----------------------------------------------------------------------
 
     def _allocators(self) -> list[Allocator]:
-        from ductile_gpu.torch._tag_pools import allocators
-
-        return list(allocators().values())
+        return list(_tag_pools.allocators().values())
 
     def _tag_the_rest(self, allocator: Allocator) -> None:
         """TMS_INIT_ENABLE: what is in no region is, under the default tag."""
-        from ductile_gpu.torch._tags import is_apart
-
         contents: Contents = "keep" if _is_set("TMS_INIT_ENABLE_CPU_BACKUP") else "drop"
         for found in allocator.pools():
-            if not found.tag and found.state == "awake" and not is_apart(found.id):
+            if not found.tag and found.state == "awake" and not _tags.is_apart(found.id):
                 allocator.set_tag(found.id, _TAG_DEFAULT, contents)
 
     def _find(self, allocator: Allocator, tag: Optional[str]) -> list[Pool]:
@@ -521,16 +496,12 @@ class _Impl(Handlers):
             allocator.release_host()
 
     def set_margin(self, size: int) -> None:
-        from ductile_gpu.torch import _tag_pools
-
         for device in {_tag_pools.current_device(), *_tag_pools.allocators()}:
             _tag_pools.allocator_of(device).set_margin(size)
         self._margin = size
 
     def find_backup(self, address: int, size: int) -> int:
-        from ductile_gpu.torch._tags import kept_memory
-
-        found = kept_memory(address, size)
+        found = _tags.kept_memory(address, size)
         return 0 if found is None else ctypes.addressof(ctypes.c_uint8.from_buffer(found))
 
 
@@ -546,8 +517,6 @@ def _cached_bytes(allocator: Allocator) -> int:
 def _hold_again(allocator: Allocator, size: int) -> None:
     """A process that was paused whole holds afterwards what it held before: who took the memory
     meanwhile is missed at the resume, not later. No memory for it is no reason to fail."""
-    import torch
-
     if size > 0:
         with contextlib.suppress(OutOfMemory):
             allocator.free(allocator.alloc(size, torch.cuda.current_stream(allocator.device)))

@@ -19,28 +19,16 @@ import os
 import warnings
 from typing import TYPE_CHECKING, Literal
 
+from ductile_gpu._binding import _abi
+from ductile_gpu._binding._errors import Busy
+from ductile_gpu._process import _share
 from ductile_gpu._process._children import child_environment
+from ductile_gpu.torch import _conf, _install, _plain, _tags
 from ductile_gpu.torch._build import BuildError, FailedBefore
 from ductile_gpu.torch._conf import Setting, Treatment
 from ductile_gpu.torch._inspect import TensorBlock, block_of
 from ductile_gpu.torch._install import TooLate
-from ductile_gpu.torch._tags import (
-    GraphPool,
-    TagStats,
-    graph_pool,
-    kept,
-    outside,
-    pause,
-    pause_all,
-    pool,
-    release_host,
-    reserve_host,
-    resume,
-    resume_all,
-    set_margin,
-    sleeping,
-    tags,
-)
+from ductile_gpu.torch._tags import *  # noqa: F403
 
 if TYPE_CHECKING:
     import torch
@@ -50,9 +38,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BuildError",
-    "GraphPool",
     "Setting",
-    "TagStats",
     "TensorBlock",
     "TooLate",
     "Treatment",
@@ -60,23 +46,11 @@ __all__ = [
     "child_environment",
     "disable",
     "enable",
-    "graph_pool",
     "is_active",
-    "kept",
     "mem_pool",
     "mode",
-    "outside",
-    "pause",
-    "pause_all",
-    "pool",
-    "release_host",
-    "reserve_host",
-    "resume",
-    "resume_all",
-    "set_margin",
     "settings",
-    "sleeping",
-    "tags",
+    *_tags.__all__,
 ]
 
 Mode = Literal["auto", "full", "plain"]
@@ -115,8 +89,6 @@ def enable(mode: Mode = "auto", **options: Unpack[Options]) -> None:
         ValueError: PyTorch's allocator settings name another allocator; no such mode or option.
         Busy: Ductile is on already, in another mode or with other options.
     """
-    from ductile_gpu._process import _share
-
     if mode not in ("auto", "full", "plain"):
         raise ValueError(f"mode is 'auto', 'full' or 'plain', not {mode!r}")
     import torch  # noqa: F401 -- the start-up hook may call this while torch is imported
@@ -138,8 +110,6 @@ def disable() -> None:
             made PyTorch's since.
         RuntimeError: the mode is "plain", from which there is no way back.
     """
-    from ductile_gpu.torch import _install
-
     if mode() == "plain":
         raise RuntimeError(
             "Ductile runs behind PyTorch's pluggable interface, which cannot be left: enable(mode="
@@ -151,9 +121,6 @@ def disable() -> None:
 
 
 def _refuse_other_mode(wanted: Mode) -> None:
-    from ductile_gpu._binding import _abi
-    from ductile_gpu._binding._errors import Busy
-
     if is_active() and wanted not in ("auto", mode()):
         raise Busy(
             _abi.Status.ERR_BUSY,
@@ -163,8 +130,6 @@ def _refuse_other_mode(wanted: Mode) -> None:
 
 
 def _install_as(mode: Mode, options: Options) -> None:
-    from ductile_gpu.torch import _install, _plain
-
     if mode == "plain":
         return _plain.install(options)
     try:
@@ -179,8 +144,6 @@ def _install_as(mode: Mode, options: Options) -> None:
 
 def _tell_why_plain(error: BuildError) -> None:
     """Says it in every program, but for what is known already, not in each of its ranks again."""
-    from ductile_gpu.torch import _plain
-
     text = (
         f"Ductile runs behind PyTorch's pluggable interface, because {error}. "
         f"Not available: {', '.join(_plain.MISSING)}"
@@ -194,8 +157,6 @@ def _tell_why_plain(error: BuildError) -> None:
 
 def mode() -> Literal["full", "plain", "off"]:
     """How Ductile is installed: "full", "plain", or "off"."""
-    from ductile_gpu.torch import _install, _plain
-
     if _install.is_installed():
         return "full"
     return "plain" if _plain.is_installed() else "off"
@@ -208,8 +169,6 @@ def is_active() -> bool:
 
 def settings() -> list[Setting]:
     """The keys of PYTORCH_CUDA_ALLOC_CONF, with what becomes of each under Ductile."""
-    from ductile_gpu.torch import _conf
-
     return _conf.describe(_conf.environment())
 
 
@@ -219,6 +178,4 @@ def mem_pool(use_on_oom: bool = False, no_split: bool = False) -> torch.cuda.Mem
     For buffers that are to be kept apart while PyTorch's native allocator serves the rest:
     `with torch.cuda.use_mem_pool(ductile_gpu.torch.mem_pool()): ...`
     """
-    from ductile_gpu.torch import _plain
-
     return _plain.mem_pool(use_on_oom, no_split)

@@ -8,16 +8,7 @@ import sys
 from pathlib import Path
 from typing import Optional
 
-from ductile_gpu.torch import _build, _conf, _surface
-
-
-def _show_info(torch: _build.Torch) -> None:
-    print(f"torch: {torch.version} in {torch.root}")
-    print(f"adapter: {_build.adapter_path(torch)}")
-    unknown = sorted(_surface.unknown(torch.include))
-    print(f"functions of this PyTorch without a counterpart: {', '.join(unknown) or 'none'}")
-    for setting in _conf.describe(_conf.environment()):
-        print(f"{setting.key}:{setting.value}: {setting.treatment.value}. {setting.reason}")
+from ductile_gpu.torch import _build
 
 
 def main(arguments: Optional[list[str]] = None) -> int:
@@ -28,14 +19,13 @@ def main(arguments: Optional[list[str]] = None) -> int:
     build.add_argument(
         "--output", type=Path, help="the file; name it in DUCTILE_TORCH_ADAPTER when running"
     )
-    commands.add_parser("info", help="which adapter is used, and what becomes of the settings")
-    given = parser.parse_args(arguments)
+    words = sys.argv[1:] if arguments is None else arguments
+    if words[:1] == ["info"]:
+        parser.error("info is gone: `ductile-gpu info` says it")
+    given = parser.parse_args(words)
     try:
         torch = _build.describe_torch()
-        if given.command == "build":
-            print(_build.build(torch, given.output and given.output.absolute(), again=True))
-        else:
-            _show_info(torch)
+        print(_build.build(torch, given.output and given.output.absolute(), again=True))
     except (_build.BuildError, ImportError) as error:
         print(f"ductile_gpu.torch: {error}", file=sys.stderr)
         return 1

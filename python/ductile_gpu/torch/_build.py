@@ -9,6 +9,7 @@ what it was made from. Many ranks may start at once: one compiles, the others wa
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import fcntl
 import hashlib
 import os
@@ -25,8 +26,6 @@ from typing import IO, NamedTuple, Optional
 
 from ductile_gpu._binding._native import include_dir, library_path
 from ductile_gpu.torch import _surface
-
-__all__ = ["BuildError", "Torch", "adapter_path", "build", "describe_torch"]
 
 SOURCES = Path(__file__).parent / "adapter"
 # What the adapter was compiled against and tried with; see python/tests/torch_versions. A newer
@@ -213,6 +212,8 @@ def _flags(torch: Torch) -> list[str]:
         f'-DDUCTILE_TORCH_VERSION="{torch.version}"',
         f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.cxx11_abi)}",
     ]
+    for since in range(OLDEST[1] + 1, NEWEST[1] + 1):
+        flags += [f"-DOVERRIDE_SINCE_{since}={'override' if torch.minor >= since else ''}"]
     folders = [torch.include, torch.include / "torch" / "csrc" / "api" / "include"]
     for folder in [*folders, *_cuda_includes(torch)]:
         flags += ["-isystem", str(folder)]
@@ -307,7 +308,7 @@ def _describe_failure(torch: Torch, complaint: str, record: Path) -> str:
     if _is_untried(torch):
         newest = ".".join(map(str, NEWEST))
         newer = f", which is newer than {newest}, the newest that this Ductile was tried with"
-        news = _list_unknown(torch)
+        news = list_unknown(torch)
         newer += f", and declares {news}" if news else ""
     return (
         f"the adapter does not compile against PyTorch {torch.version}{newer}: "
@@ -315,7 +316,15 @@ def _describe_failure(torch: Torch, complaint: str, record: Path) -> str:
     )
 
 
-def _list_unknown(torch: Torch) -> str:
+def load(path: Path) -> ctypes.CDLL:
+    """Raises BuildError."""
+    try:
+        return ctypes.CDLL(str(path))
+    except OSError as error:
+        raise BuildError(f"{path} cannot be loaded: {error}") from None
+
+
+def list_unknown(torch: Torch) -> str:
     """The functions of its allocator that the adapter does not have; "" where there are none."""
     try:
         return ", ".join(sorted(_surface.unknown(torch.include)))
@@ -414,7 +423,7 @@ def compiled_path(torch: Torch) -> Path:
 def tell_what_is_unknown(torch: Torch) -> None:
     """A warning where this PyTorch asks an allocator for more than the adapter has. One rank says
     it."""
-    news = _list_unknown(torch)
+    news = list_unknown(torch)
     if news and os.environ.get("LOCAL_RANK", "0") == "0":
         warnings.warn(
             f"PyTorch {torch.version} has allocator functions that this version of Ductile does "

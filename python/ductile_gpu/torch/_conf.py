@@ -12,8 +12,6 @@ import re
 from enum import Enum
 from typing import NamedTuple
 
-__all__ = ["Setting", "Treatment", "check", "describe", "parse"]
-
 
 class Treatment(Enum):
     """What Ductile does about a key."""

@@ -7,8 +7,7 @@ from typing import Any, NamedTuple
 
 from ductile_gpu._binding._errors import PointerError
 from ductile_gpu._process import _share
-
-__all__ = ["TensorBlock", "block_of"]
+from ductile_gpu.torch import _install, _plain
 
 
 class TensorBlock(NamedTuple):
@@ -39,8 +38,6 @@ def block_of(tensor: Any) -> TensorBlock:
 
     No driver call; constant time. True until the next allocation or free nearby.
     """
-    from ductile_gpu.torch import _install, _plain
-
     if not tensor.is_cuda:
         raise ValueError("the tensor is not on a CUDA device")
     if not (_install.is_installed() or _plain.is_installed()):

@@ -4,19 +4,20 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import os
 import sys
 import threading
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Optional, cast
+from typing import Any, Callable, Optional, cast
 
 from ductile_gpu._binding import _abi
+from ductile_gpu._binding._objects import renew_in_child
 from ductile_gpu._process import _share
 from ductile_gpu.torch import _build, _conf
-
-__all__ = ["TooLate", "adapter", "install", "is_installed", "leave"]
+from ductile_gpu.torch._lazy import torch
 
 _SHARED_STRUCTS = (
     _abi.ductile_options,
@@ -33,21 +34,17 @@ _NCCL_HOOK = (
     "NCCL_USE_TENSOR_REGISTER_ALLOCATOR_HOOK",
 )
 _NCCL2_SINCE = 15
+_SETTERS = (
+    "_accelerator_setAllocatorSettings",
+    "_cuda_cudaCachingAllocator_set_allocator_settings",
+)
 _TRUE = ("1", "y", "yes", "t", "true")
 
 _TOO_LATE = 2  # of ductile_torch_install and ductile_torch_leave
 
 _lock = threading.Lock()
 _adapter: Optional[ctypes.CDLL] = None
-
-
-def _renew_lock() -> None:
-    """In a forked child, where the thread that held it may not be."""
-    global _lock
-    _lock = threading.Lock()
-
-
-os.register_at_fork(after_in_child=_renew_lock)
+renew_in_child(globals(), "_lock", threading.Lock)
 
 
 class TooLate(RuntimeError):
@@ -68,11 +65,21 @@ def call(function: Any, *arguments: Any) -> None:
         raise error(message.value.decode(errors="replace"))
 
 
+def _wrap(names: tuple[str, ...], changed: Callable[..., None]) -> None:
+    """Has a function called in place of functions of torch._C, with the original first."""
+    for name in names:
+        original = getattr(torch._C, name, None)
+        if original is not None:
+            setattr(torch._C, name, functools.partial(changed, original))
+
+
+def _warn(text: str) -> None:
+    """Names the line that called `enable`."""
+    warnings.warn(text, RuntimeWarning, stacklevel=6)
+
+
 def _load(path: Path, torch: _build.Torch) -> ctypes.CDLL:
-    try:
-        loaded = ctypes.CDLL(str(path))
-    except OSError as error:
-        raise _build.BuildError(f"{path} cannot be loaded: {error}") from None
+    loaded = _build.load(path)
     loaded.ductile_torch_built_for.restype = ctypes.c_char_p
     loaded.ductile_torch_allocator.restype = ctypes.c_void_p
     loaded.ductile_torch_open.restype = ctypes.c_void_p
@@ -116,23 +123,14 @@ def _check_layout(loaded: ctypes.CDLL, path: Path) -> None:
 
 def _follow_settings(loaded: ctypes.CDLL) -> None:
     """Has the adapter look again when settings are parsed again at run time."""
-    import torch
 
-    for name in (
-        "_accelerator_setAllocatorSettings",
-        "_cuda_cudaCachingAllocator_set_allocator_settings",
-    ):
-        original = getattr(torch._C, name, None)
-        if original is None:
-            continue
+    def changed(original: Any, text: str) -> None:
+        _conf.check(text)
+        original(text)
+        named = "per_process_memory_fraction" in _conf.parse(text)
+        call(loaded.ductile_torch_refresh, ctypes.c_int(named))
 
-        def changed(text: str, _original: Any = original) -> None:
-            _conf.check(text)
-            _original(text)
-            named = "per_process_memory_fraction" in _conf.parse(text)
-            call(loaded.ductile_torch_refresh, ctypes.c_int(named))
-
-        setattr(torch._C, name, changed)
+    _wrap(_SETTERS, changed)
 
 
 def options_text(options: Mapping[str, Any]) -> str:
@@ -146,8 +144,6 @@ def options_text(options: Mapping[str, Any]) -> str:
 
 def _open_device(device: int) -> int:
     """The library's allocator of a device, for those who share it with PyTorch."""
-    import torch
-
     torch.cuda.init()
     assert _adapter is not None
     message = ctypes.create_string_buffer(1024)
@@ -159,8 +155,6 @@ def _open_device(device: int) -> int:
 
 def _list_used() -> list[int]:
     """The devices whose allocator has served something."""
-    import torch
-
     if _adapter is None or not torch.cuda.is_initialized():
         return []
     find = _adapter.ductile_torch_allocator
@@ -174,8 +168,6 @@ def set_options(options: Mapping[str, Any]) -> None:
 
 def _records_history() -> bool:
     """Does PyTorch's allocator of the moment keep the program's memory history?"""
-    import torch
-
     asked = getattr(torch._C, "_cuda_isHistoryEnabled", None)
     try:
         return torch.cuda.is_initialized() and asked is not None and bool(asked())
@@ -186,27 +178,19 @@ def _records_history() -> bool:
 def _record_on() -> None:
     """Goes on with a history that was begun under native. What stacks it has, native does not say:
     those of Python it is."""
-    import torch
-
     try:
         torch.cuda.memory._record_memory_history("all", context="all", stacks="python")
     except Exception as error:
-        warnings.warn(
-            f"the memory history ends where Ductile was enabled: {error}",
-            RuntimeWarning,
-            stacklevel=5,
-        )
+        _warn(f"the memory history ends where Ductile was enabled: {error}")
 
 
 def _tell_what_stays(loaded: ctypes.CDLL) -> None:
     waiting = loaded.ductile_torch_inherited()
     if waiting:
         pools = "a memory pool or a capture is" if waiting == 1 else f"{waiting} memory pools are"
-        warnings.warn(
+        _warn(
             f"{pools} open that began before Ductile was enabled: until it is closed, new memory "
-            "comes from PyTorch's own allocator",
-            RuntimeWarning,
-            stacklevel=5,
+            "comes from PyTorch's own allocator"
         )
 
 
@@ -239,11 +223,9 @@ def _registering() -> list[str]:
 def _register_nothing(names: list[str]) -> None:
     for name in names:
         os.environ[name] = "0"
-        warnings.warn(
+        _warn(
             f"{name} is turned off: Ductile's memory moves, and would stay registered with NCCL "
-            "where it was, as with PyTorch's expandable segments",
-            RuntimeWarning,
-            stacklevel=5,
+            "where it was, as with PyTorch's expandable segments"
         )
 
 
@@ -253,12 +235,10 @@ def _tell_of_nccl2(torch: _build.Torch) -> None:
     is_old = torch.minor < _NCCL2_SINCE or os.environ.get("TORCH_DIST_USE_NCCL2") == "0"
     settings = _conf.parse(_conf.environment()).get("expandable_segments", "")
     if is_rank and not is_old and settings.lower() != "true" and not _has_nccl():
-        warnings.warn(
+        _warn(
             f"PyTorch {torch.version}'s NCCL backend registers the memory that it finds, and is "
             "not told when Ductile's moves: set PYTORCH_ALLOC_CONF=expandable_segments:True, which "
-            "changes nothing else under Ductile",
-            RuntimeWarning,
-            stacklevel=5,
+            "changes nothing else under Ductile"
         )
 
 
@@ -340,21 +320,14 @@ class Tracker:
             call(self._loaded.ductile_torch_gather, ctypes.c_void_p(before))
 
     def _follow_history(self) -> None:
-        import torch
+        def changed(original: Any, enabled: Any, *more: Any, **named: Any) -> None:
+            original(enabled, *more, **named)
+            self._is_lent = bool(enabled)
+            self.was_lent = self.was_lent or self._is_lent
+            if self._before is not None:
+                self._gather(self._before)
 
-        for name in ("_cuda_record_memory_history", "_cuda_record_memory_history_legacy"):
-            original = getattr(torch._C, name, None)
-            if original is None:
-                continue
-
-            def changed(enabled: Any, *more: Any, _original: Any = original, **named: Any) -> None:
-                _original(enabled, *more, **named)
-                self._is_lent = bool(enabled)
-                self.was_lent = self.was_lent or self._is_lent
-                if self._before is not None:
-                    self._gather(self._before)
-
-            setattr(torch._C, name, changed)
+        _wrap(("_cuda_record_memory_history", "_cuda_record_memory_history_legacy"), changed)
 
 
 def is_installed() -> bool:

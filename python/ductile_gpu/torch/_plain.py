@@ -8,7 +8,6 @@ interface has no hook for is made up for here as far as Python can.
 from __future__ import annotations
 
 import ctypes
-import os
 import threading
 from collections import OrderedDict
 from collections.abc import Mapping
@@ -16,10 +15,10 @@ from pathlib import Path
 from typing import Any, Optional
 
 from ductile_gpu._binding._native import library_path
+from ductile_gpu._binding._objects import renew_in_child
 from ductile_gpu._process import _share
 from ductile_gpu.torch import _build, _conf, _install
-
-__all__ = ["MISSING", "install", "is_installed", "mem_pool"]
+from ductile_gpu.torch._lazy import torch
 
 MISSING = (
     "memory history and snapshots",
@@ -34,15 +33,7 @@ _lock = threading.Lock()
 _library: Optional[ctypes.CDLL] = None
 _pluggable: Any = None  # kept for the process's life: blocks name it
 _installed = False
-
-
-def _renew_lock() -> None:
-    """In a forked child, where the thread that held it may not be."""
-    global _lock
-    _lock = threading.Lock()
-
-
-os.register_at_fork(after_in_child=_renew_lock)
+renew_in_child(globals(), "_lock", threading.Lock)
 
 # std::c10::Error is thrown by this function of libc10: checks in C++ headers call it.
 _THROWS = "_ZN3c106detail14torchCheckFailEPKcS2_jS2_"
@@ -61,11 +52,7 @@ def library() -> ctypes.CDLL:
     """libductile_torch, loaded when first needed. Raises BuildError where it cannot be."""
     global _library
     if _library is None:
-        path = library_path().with_name("libductile_torch.so")
-        try:
-            loaded = ctypes.CDLL(str(path))
-        except OSError as error:
-            raise _build.BuildError(f"{path} cannot be loaded: {error}") from None
+        loaded = _build.load(library_path().with_name("libductile_torch.so"))
         loaded.ductile_torch_plain_open.restype = ctypes.c_void_p
         loaded.ductile_torch_beside_first.restype = ctypes.c_uint64
         _let_it_throw(loaded)
@@ -78,8 +65,6 @@ def _address(function: Any) -> int:
 
 
 def _let_it_throw(loaded: ctypes.CDLL) -> None:
-    import torch
-
     libc10 = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libc10.so"))
     throws = getattr(libc10, _THROWS, None)
     if throws is not None:
@@ -88,8 +73,6 @@ def _let_it_throw(loaded: ctypes.CDLL) -> None:
 
 def make(malloc: str = "ductile_torch_malloc", free: str = "ductile_torch_free") -> Any:
     """PyTorch's object for two functions of the library."""
-    import torch
-
     loaded = library()
     made = torch.cuda.memory.CUDAPluggableAllocator(str(loaded._name), malloc, free)
     for setter, function in _SETTERS:
@@ -99,8 +82,6 @@ def make(malloc: str = "ductile_torch_malloc", free: str = "ductile_torch_free")
 
 def open_device(device: int) -> int:
     """The library's allocator of a device, made if need be."""
-    import torch
-
     torch.cuda.init()
     found = library().ductile_torch_plain_open(device)
     if not found:
@@ -110,8 +91,6 @@ def open_device(device: int) -> int:
 
 def list_used() -> list[int]:
     """The devices that were allocated on."""
-    import torch
-
     if not torch.cuda.is_initialized():
         return []
     loaded = library()
@@ -125,8 +104,6 @@ def set_options(options: Mapping[str, Any]) -> None:
 
 
 def _refuse_when_late() -> None:
-    import torch
-
     if torch.cuda.is_initialized():
         raise _install.TooLate(
             "CUDA is already in use in this process, and without the adapter PyTorch exchanges its "
@@ -137,8 +114,6 @@ def _refuse_when_late() -> None:
 
 def install(options: Mapping[str, Any]) -> None:
     """Makes Ductile PyTorch's allocator without the adapter."""
-    import torch
-
     global _pluggable, _installed
     with _lock:
         if _installed:
@@ -205,15 +180,11 @@ def nested_stats(device: int) -> dict[str, Any]:
 
 
 def _index(device: Any) -> int:
-    import torch
-
     return int(torch.cuda._utils._get_device_index(device, optional=True))
 
 
 def _make_up_for_statistics() -> None:
     """Replaces the functions of torch.cuda that would raise."""
-    import torch
-
     memory = torch.cuda.memory
 
     def memory_stats_as_nested_dict(device: Any = None) -> dict[str, Any]:
@@ -245,8 +216,6 @@ def _make_up_for_statistics() -> None:
 
 def mem_pool(use_on_oom: bool, no_split: bool) -> Any:
     """A torch.cuda.MemPool on Ductile's memory."""
-    import torch
-
     global _pluggable
     with _lock:
         if _pluggable is None:

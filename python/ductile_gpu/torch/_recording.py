@@ -22,8 +22,6 @@ from typing import Any, BinaryIO, NamedTuple, cast
 
 from ductile_gpu._binding._native import _find
 
-__all__ = ["Counts", "RecordingError", "StackRecording", "functions"]
-
 # Places in the unpickler's memory; see recording/pickling.h.
 TEXTS = {
     0: "action",

@@ -11,8 +11,9 @@ from typing import Any, Optional
 
 from ductile_gpu._binding._abi import VERSION
 from ductile_gpu._process import _notes, _share
-from ductile_gpu.torch import enable, mode
-from ductile_gpu_start import say
+from ductile_gpu.torch import _install, _plain, enable, mode
+from ductile_gpu.torch._lazy import torch
+from ductile_gpu_start import one_line, say
 
 QUIET = "DUCTILE_TORCH_QUIET"
 _RANKS = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "LOCAL_RANK")
@@ -23,8 +24,6 @@ _problem: Optional[str] = None
 
 def begin(wanted: Any) -> None:
     """Enables Ductile, in a mode of `enable`, and sees to it that the outcome is told."""
-    import torch
-
     global _begun, _problem
     if not _begun:
         _begun = True
@@ -34,10 +33,8 @@ def begin(wanted: Any) -> None:
     except Warning as told:  # an error by the user's filter: it is on all the same
         say(f"WARNING: {told}")
     except Exception as error:
-        _problem = " ".join(str(error).split()) or type(error).__name__
+        _problem = one_line(error)
         raise
-    from ductile_gpu.torch import _install, _plain
-
     _share.let_complete(_install.set_options if mode() == "full" else _plain.set_options)
 
 
@@ -77,8 +74,6 @@ def _active_options() -> str:
 
 def _announce(found: str, problem: Optional[str]) -> None:
     """What is active, on standard error: once, not in each rank nor again in its children."""
-    import torch
-
     if not is_first_rank():
         return
     if problem is not None and problem != _problem:  # of that the import of torch has told

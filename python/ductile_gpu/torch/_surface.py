@@ -12,8 +12,6 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ["KNOWN", "declared", "unknown"]
-
 ADAPTER = Path(__file__).parent / "adapter" / "torch_allocator.h"
 
 HEADERS = (
@@ -23,23 +21,8 @@ HEADERS = (
 )
 CLASSES = ("Allocator", "DeviceAllocator", "CUDAAllocator")
 
-# Implemented by the adapter, each in every form that 2.6 to 2.15 declare.
-_NAMES = """
-    allocate raw_deleter copy_data raw_alloc raw_alloc_with_stream raw_delete init initialized
-    getMemoryFraction setMemoryFraction getExpandableSegmentSizes emptyCache enable isEnabled
-    cacheInfo getBaseAllocation recordStream getDeviceStats resetAccumulatedStats resetPeakStats
-    snapshot beginAllocateToPool endAllocateToPool releasePool getPoolUseCount
-    ensureExistsAndIncrefPool createOrIncrefPool setUseOnOOM setNoSplit checkPoolLiveAllocations
-    shareIpcHandle getIpcDevPtr isHistoryEnabled recordHistory recordAnnotation pushCompileContext
-    popCompileContext setUserMetadata getUserMetadata attachOutOfMemoryObserver
-    attachAllocatorTraceTracker enablePeerAccess memcpyAsync getCheckpointState
-    setCheckpointPoolState name getMemoryInfo attachOomRejectionObserver getContextForPointer
-    markCaptureBegin markCaptureEnd allocateWithAddress supportsUserMetadata annotateMemory
-"""
-IMPLEMENTED = frozenset(_NAMES.split())
 # Whose default body is right: a block's context is its address.
 INHERITED = frozenset(("is_simple_data_ptr",))
-KNOWN = IMPLEMENTED | INHERITED
 
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 _VIRTUAL = re.compile(r"\bvirtual\b[^;{}()]*?(~?\w+)\s*\(")
@@ -75,6 +58,12 @@ def _forms(text: str, functions: re.Pattern[str]) -> Iterator[tuple[str, int]]:
         yield found[1], _parameters(text, found.end())
 
 
+def _own_forms() -> frozenset[tuple[str, int]]:
+    """What the adapter implements."""
+    text = _COMMENT.sub("", ADAPTER.read_text(encoding="utf-8"))
+    return frozenset(_forms(_body(text, "Allocator"), _FUNCTION))
+
+
 def _declared_forms(include: Path) -> Iterator[tuple[str, int]]:
     for header in HEADERS:
         text = _COMMENT.sub("", (include / header).read_text(encoding="utf-8"))
@@ -91,10 +80,10 @@ def declared(include: Path) -> frozenset[str]:
 def unknown(include: Path) -> frozenset[str]:
     """What the headers declare and the adapter has never heard of: functions by their names, and
     forms of known ones with their number of parameters."""
-    text = _COMMENT.sub("", ADAPTER.read_text(encoding="utf-8"))
-    own = set(_forms(_body(text, "Allocator"), _FUNCTION))
-    return (declared(include) - KNOWN) | {
+    own = _own_forms()
+    known = {name for name, _ in own}
+    return (declared(include) - known - INHERITED) | {
         f"{name} with {count} parameters"
         for name, count in _declared_forms(include)
-        if name in IMPLEMENTED and (name, count) not in own
+        if name in known and (name, count) not in own
     }

@@ -25,16 +25,7 @@ from ductile_gpu._binding._errors import Busy
 from ductile_gpu._binding._sleep import Contents, PoolId, contents_number, tag_bytes
 from ductile_gpu._process import _share
 from ductile_gpu.torch import _install, _plain
-
-__all__ = [
-    "TagPool",
-    "allocator_of",
-    "allocators",
-    "current_device",
-    "graph_tag_pool",
-    "is_beside",
-    "tag_pool",
-]
+from ductile_gpu.torch._lazy import torch
 
 _DIRECT = 0x64756374696C65  # the first number of the ids of pools that only the library knows
 _numbers = itertools.count(1)
@@ -42,8 +33,6 @@ _numbers = itertools.count(1)
 
 def current_device() -> int:
     """The device of the next allocation."""
-    import torch
-
     return int(torch.cuda.current_device())
 
 
@@ -63,12 +52,22 @@ class TagPool:
         self.mem_pool: Any = None
         self.id: PoolId = (0, 0)
         self.handle: PoolId = (0, 0)
+        self._make()
+
+    def _make(self) -> None:
+        raise NotImplementedError
+
+    def _take(self, named: PoolId) -> None:
+        """A pool of Ductile's that has no object of PyTorch's goes with this one."""
+        self.id = self.handle = named
+        allocator = _share.shared(self.device)
+        allocator.retain_pool(named)
+        weakref.finalize(self, _release, allocator, named)
+        allocator.set_tag(named, self.tag, self.contents)
 
     @contextlib.contextmanager
     def opened(self) -> Iterator[None]:
         """Inside, requests of this thread on the pool's device are served from it."""
-        import torch
-
         _make_workspace(self.device)
         with torch.cuda.use_mem_pool(self.mem_pool, self.device):
             yield
@@ -101,8 +100,6 @@ def _make_workspace(device: int) -> None:
     """cuBLAS keeps a workspace for each thread and stream, made at the first product. Made in a
     pool it would sleep with the tag, and the next product outside would use it: so it is made
     before. Each time, because PyTorch can drop workspaces in between."""
-    import torch
-
     # Without cuBLAS there is no workspace; what else is wrong, the first tensor says.
     with contextlib.suppress(RuntimeError), _no_word_of_a_context(), torch.cuda.device(device):
         if not torch.cuda.is_current_stream_capturing():
@@ -126,25 +123,17 @@ def _drop_unused() -> None:
 
 
 class _Full(TagPool):
-    def __init__(self, tag: str, contents: Optional[Contents], device: int) -> None:
-        import torch
-
-        super().__init__(tag, contents, device)
-        with torch.cuda.device(device):
+    def _make(self) -> None:
+        with torch.cuda.device(self.device):
             self.mem_pool = torch.cuda.MemPool()
         first, second = self.mem_pool.id
         self.id = self.handle = (first, second)
-        _share.shared(device).set_tag(self.id, tag, contents)
+        _share.shared(self.device).set_tag(self.id, self.tag, self.contents)
 
 
 class _Plain(TagPool):
-    def __init__(self, tag: str, contents: Optional[Contents], device: int) -> None:
-        super().__init__(tag, contents, device)
-        self.id = self.handle = (_DIRECT, next(_numbers))
-        allocator = _share.shared(device)
-        allocator.retain_pool(self.id)
-        weakref.finalize(self, _release, allocator, self.id)
-        allocator.set_tag(self.id, tag, contents)
+    def _make(self) -> None:
+        self._take((_DIRECT, next(_numbers)))
 
     @contextlib.contextmanager
     def opened(self) -> Iterator[None]:
@@ -178,13 +167,10 @@ def _pluggable(slot: int) -> Any:
 
 
 class _Beside(TagPool):
-    def __init__(self, tag: str, contents: Optional[Contents], device: int) -> None:
-        import torch
-
-        super().__init__(tag, contents, device)
+    def _make(self) -> None:
         library = _plain.library()
         second = ctypes.c_uint64()
-        named, number = tag_bytes(tag), contents_number(contents)
+        named, number = tag_bytes(self.tag), contents_number(self.contents)
         slot = library.ductile_torch_beside_take(named, number, ctypes.byref(second))
         if slot < 0:
             raise Busy(
@@ -194,7 +180,7 @@ class _Beside(TagPool):
             )
         weakref.finalize(self, library.ductile_torch_beside_give, slot)
         self.id = (int(library.ductile_torch_beside_first()), second.value)
-        with torch.cuda.device(device):
+        with torch.cuda.device(self.device):
             self.mem_pool = torch.cuda.MemPool(_pluggable(slot).allocator())
         first, last = self.mem_pool.id
         self.handle = (first, last)
@@ -213,16 +199,9 @@ def _beside_allocators() -> dict[int, Allocator]:
 class _OfGraphs(TagPool):
     """A pool that only captures use. PyTorch makes it at the capture; the library knows it now."""
 
-    def __init__(self, tag: str, contents: Optional[Contents], device: int) -> None:
-        import torch
-
-        super().__init__(tag, contents, device)
+    def _make(self) -> None:
         first, second = torch.cuda.graph_pool_handle()
-        self.id = self.handle = (first, second)
-        allocator = _share.shared(device)
-        allocator.retain_pool(self.id)
-        weakref.finalize(self, _release, allocator, self.id)
-        allocator.set_tag(self.id, tag, contents)
+        self._take((first, second))
 
 
 # ---- In whatever mode --------------------------------------------------------------------------

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Union
 
 from ductile_gpu._binding._abi import Status
@@ -24,6 +24,8 @@ from ductile_gpu.torch._tag_pools import (
 
 if TYPE_CHECKING:
     import torch
+else:
+    from ductile_gpu.torch._lazy import torch
 
 __all__ = [
     "GraphPool",
@@ -145,8 +147,6 @@ def outside() -> Iterator[None]:
 
     On the current device. What is free at the end goes back to the device; tensors may stay.
     """
-    import torch
-
     device = current_device()
     if is_beside():
         with torch.cuda.use_mem_pool(torch.cuda.MemPool()):
@@ -174,9 +174,9 @@ def is_apart(found: PoolId) -> bool:
 # ---- Sleep -------------------------------------------------------------------------------------
 
 
-def add(one: Slept, other: Slept) -> Slept:
-    """What two calls did together."""
-    return Slept(*(a + b for a, b in zip(one, other)))
+def together(done: Iterable[Slept]) -> Slept:
+    """What several calls did."""
+    return Slept(*map(sum, zip((0, 0, 0, 0, 0), *done)))
 
 
 def _present(pools: list[Pool]) -> set[str]:
@@ -197,9 +197,6 @@ def _chosen(tag: Tags, strict: bool) -> list[tuple[Allocator, list[str]]]:
         for allocator, present in found
         if present.intersection(wanted)
     ]
-
-
-_NOTHING = Slept(0, 0, 0, 0, 0)
 
 
 def pause(tag: Tags = None, *, contents: ContentsBy = None, strict: bool = True) -> Slept:
@@ -225,10 +222,10 @@ def pause(tag: Tags = None, *, contents: ContentsBy = None, strict: bool = True)
         OutOfHostMemory: for kept contents.
         Busy, DriverError, DeviceLost.
     """
-    done = _NOTHING
-    for allocator, names in _chosen(tag, strict):
-        done = add(done, allocator.pause(names, contents=contents, lenient=not strict))
-    return done
+    return together(
+        allocator.pause(names, contents=contents, lenient=not strict)
+        for allocator, names in _chosen(tag, strict)
+    )
 
 
 def resume(tag: Tags = None, *, strict: bool = True, retain: bool = False) -> Slept:
@@ -248,11 +245,11 @@ def resume(tag: Tags = None, *, strict: bool = True, retain: bool = False) -> Sl
         OutOfMemory: the message says how much more must be free; all sleeps as before.
         Busy, DriverError, DeviceLost.
     """
-    done = _NOTHING
-    for allocator, names in _chosen(tag, strict):
-        lenient = not strict or tag is None
-        done = add(done, allocator.resume(names, lenient=lenient, retain=retain))
-    return done
+    lenient = not strict or tag is None
+    return together(
+        allocator.resume(names, lenient=lenient, retain=retain)
+        for allocator, names in _chosen(tag, strict)
+    )
 
 
 def _whole_process() -> list[Allocator]:
@@ -285,16 +282,11 @@ def pause_all(
         Unsupported: Ductile is not PyTorch's allocator.
         As `pause`. What sleeps already is passed over.
     """
-    done = _NOTHING
-    for allocator in _whole_process():
-        slept = allocator.pause(
-            contents=contents,
-            except_tags=awake,
-            except_pools=[*_apart, _BYPASS],
-            bypass=_BYPASS if serve_others else None,
-        )
-        done = add(done, slept)
-    return done
+    left_out, bypass = [*_apart, _BYPASS], _BYPASS if serve_others else None
+    return together(
+        a.pause(contents=contents, except_tags=awake, except_pools=left_out, bypass=bypass)
+        for a in _whole_process()
+    )
 
 
 def resume_all() -> Slept:
@@ -305,10 +297,7 @@ def resume_all() -> Slept:
         OutOfMemory: the message says how much more must be free; all sleeps as before.
         Busy, DriverError, DeviceLost.
     """
-    done = _NOTHING
-    for allocator in _whole_process():
-        done = add(done, allocator.resume(except_pools=[_BYPASS], lenient=True))
-    return done
+    return together(a.resume(except_pools=[_BYPASS], lenient=True) for a in _whole_process())
 
 
 # ---- What sleeps -------------------------------------------------------------------------------
@@ -362,8 +351,6 @@ def kept(tensor: torch.Tensor, *, copy: bool = True) -> Optional[torch.Tensor]:
     Raises:
         ValueError: the tensor is not on a GPU, or not contiguous.
     """
-    import torch
-
     if not tensor.is_cuda or not tensor.is_contiguous():
         raise ValueError("kept contents are those of a contiguous tensor on a GPU")
     if tensor.nbytes == 0:
@@ -389,29 +376,14 @@ def kept_memory(address: int, size: int) -> Optional[memoryview]:
 
 
 def reserve_host(size: Union[int, str], device: Optional[int] = None) -> int:
-    """Makes page-locked host memory for kept contents ahead of the first pause.
-
-    See `Allocator.reserve_host`.
-
-    Args:
-        size: bytes, or text such as "40G".
-        device: ordinal; None: the current device.
-
-    Raises:
-        OutOfHostMemory, DriverError.
-    """
+    """`Allocator.reserve_host` for the tagged memory of a device; None: the current one."""
     return allocator_of(current_device() if device is None else device).reserve_host(size)
 
 
 def set_margin(size: Union[int, str], device: Optional[int] = None) -> None:
-    """Refuses requests that would leave less than this free on the device.
+    """`Allocator.set_margin` for a device, None: the current one, for NCCL and other processes.
 
-    For NCCL, cuBLAS, and other processes. Requests for tagged memory; where Ductile is PyTorch's
-    allocator, all requests.
-
-    Args:
-        size: bytes, or text such as "1G"; 0: none.
-        device: ordinal; None: the current device.
+    It holds for requests for tagged memory; where Ductile is PyTorch's allocator, for all.
     """
     allocator_of(current_device() if device is None else device).set_margin(size)
 

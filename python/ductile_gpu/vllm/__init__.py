@@ -13,11 +13,10 @@ from __future__ import annotations
 
 import functools
 import logging
-import os
-from typing import TYPE_CHECKING, Any, Callable
+from typing import Any, Callable, Optional
 
-if TYPE_CHECKING:
-    from ductile_gpu.vllm._allocator import SleepAllocator
+from ductile_gpu.vllm._allocator import SleepAllocator
+from ductile_gpu_start import is_on
 
 __all__ = ["BACKEND", "adopt", "register"]
 
@@ -25,7 +24,6 @@ BACKEND = "ductile"
 """the name for --sleep-mode-backend"""
 
 VARIABLE = "DUCTILE_VLLM"
-_OFF = frozenset(("", "0", "off", "no", "false"))
 _logger = logging.getLogger("ductile_gpu")
 
 
@@ -44,10 +42,16 @@ def register() -> None:
 
 def is_wanted(vllm_config: Any) -> bool:
     """Is vLLM's memory to come from Ductile?"""
-    if os.environ.get(VARIABLE, "").strip().lower() not in _OFF:
-        return True
     model = getattr(vllm_config, "model_config", None)
-    return getattr(model, "sleep_mode_backend", None) == BACKEND
+    return is_on(VARIABLE) or getattr(model, "sleep_mode_backend", None) == BACKEND
+
+
+def adopted() -> Optional[SleepAllocator]:
+    """Ductile's allocator, where vLLM's sleep mode uses it in this process."""
+    from vllm.device_allocator.cumem import CuMemAllocator
+
+    found = CuMemAllocator.instance
+    return found if isinstance(found, SleepAllocator) else None
 
 
 def adopt() -> SleepAllocator:
@@ -58,12 +62,11 @@ def adopt() -> SleepAllocator:
     """
     from vllm.device_allocator.cumem import CuMemAllocator
 
-    from ductile_gpu.vllm._allocator import SleepAllocator
-
-    found = CuMemAllocator.instance
-    if isinstance(found, SleepAllocator):
+    found = adopted()
+    if found is not None:
         return found
-    if found is not None and found.get_current_usage() > 0:
+    own = CuMemAllocator.instance
+    if own is not None and own.get_current_usage() > 0:
         raise RuntimeError(
             "vLLM's own sleep allocator is in use in this process already: Ductile cannot take its "
             f"place. Choose the backend, or set {VARIABLE}=1, before the first engine is made"
@@ -71,25 +74,26 @@ def adopt() -> SleepAllocator:
     made = SleepAllocator()
     CuMemAllocator.instance = made
     # vLLM asks for its own C extension first, which this one does without.
-    CuMemAllocator.get_instance = staticmethod(_get_instance(CuMemAllocator.get_instance))
+    original = CuMemAllocator.get_instance
+    CuMemAllocator.get_instance = staticmethod(lambda: adopted() or original())
     _logger.info("vLLM's sleep mode uses Ductile")
     return made
 
 
-def _get_instance(original: Callable[[], Any]) -> Callable[[], Any]:
-    @functools.wraps(original)
-    def get_instance() -> Any:
-        from vllm.device_allocator.cumem import CuMemAllocator
-
-        from ductile_gpu.vllm._allocator import SleepAllocator
-
-        found = CuMemAllocator.instance
-        return found if isinstance(found, SleepAllocator) else original()
-
-    return get_instance
-
-
 # ---- vLLM's hook points ------------------------------------------------------------------------
+
+
+def _in_place_of(original: Any, function: Callable[..., Any]) -> Any:
+    """The function, which gets the original first; the original where it is such a one already."""
+    if getattr(original, "_of_ductile", False):
+        return original
+
+    @functools.wraps(original)
+    def called(*values: Any, **named: Any) -> Any:
+        return function(original, *values, **named)
+
+    called._of_ductile = True  # type: ignore[attr-defined]
+    return called
 
 
 def _register_backend() -> None:
@@ -106,18 +110,12 @@ def _watch_workers() -> None:
     """The first place that knows the configuration, before anything is allocated."""
     from vllm.v1.worker.worker_base import WorkerBase
 
-    original = WorkerBase.__init__
-    if getattr(original, "_of_ductile", False):
-        return
-
-    @functools.wraps(original)
-    def init(self: Any, vllm_config: Any, *more: Any, **named: Any) -> None:
+    def init(original: Any, self: Any, vllm_config: Any, *more: Any, **named: Any) -> None:
         if is_wanted(vllm_config):
             adopt()
         original(self, vllm_config, *more, **named)
 
-    init._of_ductile = True  # type: ignore[attr-defined]
-    WorkerBase.__init__ = init
+    WorkerBase.__init__ = _in_place_of(WorkerBase.__init__, init)
 
 
 class _Seen:
@@ -135,38 +133,28 @@ def _let_graphs_sleep() -> None:
     from vllm.config import VllmConfig
 
     original = vars(VllmConfig).get("use_cumem_cudagraph_pool")
-    if not isinstance(original, property) or getattr(original.fget, "_of_ductile", False):
+    if not isinstance(original, property):
         return
-    ask: Any = original.fget
 
-    def use_cumem_cudagraph_pool(self: Any) -> bool:
+    def use_cumem_cudagraph_pool(ask: Any, self: Any) -> bool:
         model = self.model_config
         if getattr(model, "sleep_mode_backend", None) != BACKEND:
             return bool(ask(self))
         return bool(ask(_Seen(self, model_config=_Seen(model, sleep_mode_backend="cumem"))))
 
-    use_cumem_cudagraph_pool._of_ductile = True  # type: ignore[attr-defined]
-    VllmConfig.use_cumem_cudagraph_pool = property(use_cumem_cudagraph_pool)
+    VllmConfig.use_cumem_cudagraph_pool = property(
+        _in_place_of(original.fget, use_cumem_cudagraph_pool)
+    )
 
 
 def _take_tag_hooks() -> None:
     """Versions whose allocator tells of unmapping have a function of the module for it."""
     import vllm.device_allocator as module
 
-    original = getattr(module, "register_tag_hooks", None)
-    if original is None or getattr(original, "_of_ductile", False):
-        return
+    def register_tag_hooks(original: Any, tag: str, before_unmap: Any, after_map: Any) -> Any:
+        found = adopted()
+        register = original if found is None else found.register_tag_hooks
+        return register(tag, before_unmap, after_map)
 
-    @functools.wraps(original)
-    def register_tag_hooks(tag: str, before_unmap: Any, after_map: Any) -> Any:
-        from vllm.device_allocator.cumem import CuMemAllocator
-
-        from ductile_gpu.vllm._allocator import SleepAllocator
-
-        found = CuMemAllocator.instance
-        if isinstance(found, SleepAllocator):
-            return found.register_tag_hooks(tag, before_unmap, after_map)
-        return original(tag, before_unmap, after_map)
-
-    register_tag_hooks._of_ductile = True  # type: ignore[attr-defined]
-    module.register_tag_hooks = register_tag_hooks
+    if hasattr(module, "register_tag_hooks"):
+        module.register_tag_hooks = _in_place_of(module.register_tag_hooks, register_tag_hooks)

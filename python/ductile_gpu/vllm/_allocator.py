@@ -13,8 +13,7 @@ from ductile_gpu._binding._core import Allocator
 from ductile_gpu._binding._errors import OutOfHostMemory, OutOfMemory
 from ductile_gpu._binding._sleep import Contents, Pool, Slept
 from ductile_gpu.torch import _tag_pools, _tags
-
-__all__ = ["SleepAllocator"]
+from ductile_gpu.torch._lazy import torch
 
 _logger = logging.getLogger("ductile_gpu")
 _GRAPHS = "cudagraph"
@@ -248,10 +247,8 @@ class SleepAllocator:
         from vllm.device_allocator import AllocationData
 
         out: dict[int, Any] = {}
-        by_allocator: dict[Allocator, dict[tuple[int, int], Pool]] = {}
-        for allocator, found in self._pools():
-            by_allocator.setdefault(allocator, {})[found.id] = found
-        for allocator, pools in by_allocator.items():
+        for allocator, found in _by_allocator(self._pools()).items():
+            pools = {pool.id: pool for pool in found}
             for block in allocator.blocks():
                 home = pools.get(block.pool)
                 if home is not None and block.state.name in ("LIVE", "PAUSED"):
@@ -268,23 +265,22 @@ def _as_tuple(tags: Union[tuple[str, ...], str]) -> tuple[str, ...]:
 
 def _tidy() -> None:
     """Tensors in reference cycles, and what PyTorch caches, are no reason to run short."""
-    import torch
-
     gc.collect()
     torch.cuda.empty_cache()
+
+
+def _by_allocator(found: list[tuple[Allocator, Pool]]) -> dict[Allocator, list[Pool]]:
+    out: dict[Allocator, list[Pool]] = {}
+    for allocator, pool in found:
+        out.setdefault(allocator, []).append(pool)
+    return out
 
 
 def _call(
     found: list[tuple[Allocator, Pool]], act: Callable[[Allocator, list[Pool]], Slept]
 ) -> Slept:
     """One call for each allocator. vLLM takes a RuntimeError for the lack of memory."""
-    done = Slept(0, 0, 0, 0, 0)
-    by_allocator: dict[Allocator, list[Pool]] = {}
-    for allocator, pool in found:
-        by_allocator.setdefault(allocator, []).append(pool)
-    for allocator, pools in by_allocator.items():
-        try:
-            done = _tags.add(done, act(allocator, pools))
-        except (OutOfMemory, OutOfHostMemory) as error:
-            raise RuntimeError(str(error)) from error
-    return done
+    try:
+        return _tags.together(act(*each) for each in _by_allocator(found).items())
+    except (OutOfMemory, OutOfHostMemory) as error:
+        raise RuntimeError(str(error)) from error

@@ -106,7 +106,7 @@ def be_client(given: argparse.Namespace) -> int:
 
 
 def renumbered(given: str | None) -> dict[str, str]:
-    """What clients say of the devices that the service was given: it numbers them anew."""
+    """What clients say of the devices that the service was given: it numbers them by itself."""
     if not given:
         return {}
     return {"CUDA_VISIBLE_DEVICES": ",".join(str(n) for n in range(len(given.split(","))))}

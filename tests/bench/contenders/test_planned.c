@@ -1,17 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Placement by plan: packing keeps lives apart, steps are followed and left as they should be, and
- * the contender puts the requests of a step that comes again where its layout has them.
+ * Placement by plan: packing keeps lives apart, and steps are followed and left as they should be.
+ * What the contender makes of steps that come again is in tests/bench/recordings.txt.
  */
-#include "bench/contenders/contender.h"
 #include "bench/contenders/plan_steps.h"
-#include "vmm/driver/open_virtual.h"
-
-#include <criterion/criterion.h>
-
-#include <ductile_virtual.h>
-
-#define MIB ((uint64_t)1 << 20)
+#include "tests/bench/program.h"
+#include "tests/support/rng.h"
 
 /* ---- Packing ------------------------------------------------------------------------------- */
 
@@ -24,20 +18,16 @@ static bool share_time(const plan_span *a, const plan_span *b) {
     return a->born < b->dies && b->born < a->dies;
 }
 
-static uint32_t next_random(uint32_t *state) {
-    *state = *state * 1664525u + 1013904223u;
-    return *state >> 8;
-}
-
-static void make_spans(plan_span *spans, size_t n, uint32_t *state) {
+static void make_spans(plan_span *spans, size_t n, rng *r) {
     for (size_t i = 0; i < n; i++) {
-        uint32_t born = next_random(state) % 100;
-        bool stays = next_random(state) % 8 == 0;
-        spans[i] = (plan_span){.size = (1 + next_random(state) % 64) * MIB,
-                               .born = born,
-                               .dies = stays ? PLAN_FOREVER : born + 1 + next_random(state) % 30,
-                               .range = next_random(state) % 2,
-                               .request = (uint32_t)i};
+        uint32_t born = (uint32_t)rng_below(r, 100);
+        bool stays = rng_below(r, 8) == 0;
+        spans[i] =
+            (plan_span){.size = rng_between(r, 1, 64) * MIB,
+                        .born = born,
+                        .dies = stays ? PLAN_FOREVER : born + (uint32_t)rng_between(r, 1, 30),
+                        .range = (uint32_t)rng_below(r, 2),
+                        .request = (uint32_t)i};
     }
     spans[0].is_fixed = true;
     spans[0].offset = 100 * MIB;
@@ -46,9 +36,9 @@ static void make_spans(plan_span *spans, size_t n, uint32_t *state) {
 Test(plan_pack, nothing_that_lives_at_the_same_time_shares_memory) {
     enum { N = 120 };
     plan_span spans[N];
-    uint32_t state = 1;
+    rng r = rng_seeded(1);
     for (int round = 0; round < 30; round++) {
-        make_spans(spans, N, &state);
+        make_spans(spans, N, &r);
         cr_assert(plan_pack(spans, N, (plan_order)(round % PLAN_ORDERS)));
         for (size_t i = 0; i < N; i++) {
             cr_expect(!spans[i].is_fixed || spans[i].offset == 100 * MIB);
@@ -152,128 +142,36 @@ Test(plan_steps, a_refused_one_is_followed_again_in_the_next_step_only) {
 
 /* ---- The contender ------------------------------------------------------------------------- */
 
-static ductile_virtual_gpu *gpu;
-static dvmm_driver *driver;
-static ductile_stream stream;
-static void *self;
-
-static void open_with(const char *setting) {
-    char message[160] = "";
-    ductile_virtual_options options;
-    ductile_virtual_options_init(&options);
-    options.capacity_bytes = 4096 * MIB;
-    cr_assert_eq(ductile_virtual_create(&gpu, &options), DUCTILE_OK);
-    cr_assert_eq(dvmm_open_virtual(gpu, &driver, NULL, 0), DUCTILE_OK);
-    cr_assert_eq(dvmm_stream_create(driver, &stream), DUCTILE_OK);
-    contender_env env = {
-        .driver = driver, .gpu = gpu, .settings = &setting, .n_settings = setting != NULL};
-    cr_assert_eq(contender_planned.init(&env, &self, message, sizeof message), DUCTILE_OK, "%s",
-                 message);
-}
-
-static void close_all(void) {
-    contender_planned.fini(self);
-    ductile_virtual_state state = {.struct_size = sizeof state};
-    cr_assert_eq(ductile_virtual_get_state(gpu, &state), DUCTILE_OK);
-    cr_expect_eq(state.handles, 0);
-    cr_expect_eq(state.mappings, 0);
-    cr_expect_eq(state.reservations, 0);
-    cr_expect_eq(state.violations, 0);
-    cr_expect_eq(dvmm_stream_destroy(driver, stream), DUCTILE_OK);
-    dvmm_close(driver);
-    ductile_virtual_destroy(gpu);
-}
-
-static ductile_addr take(uint64_t mib) {
-    ductile_addr address = 0;
-    cr_assert_eq(contender_planned.alloc(self, mib * MIB, stream, &address), DUCTILE_OK);
-    return address;
-}
-
-static void give(ductile_addr address) {
-    cr_assert_eq(contender_planned.free(self, address), DUCTILE_OK);
-}
-
-static contender_stats stats(void) {
-    contender_stats stats = {0};
-    contender_planned.stats(self, &stats);
-    return stats;
-}
-
-/* 80 MiB are live at most. Best fit needs 100: the large request finds 20 MiB free on one side of
- * what stays, and on the other 20 that can grow. */
 static void run_awkward_step(void) {
-    ductile_addr first = take(20);
-    ductile_addr stays = take(20);
-    ductile_addr third = take(20);
+    ductile_addr first = take(20 * MIB);
+    ductile_addr stays = take(20 * MIB);
+    ductile_addr third = take(20 * MIB);
     give(first);
     give(third);
-    ductile_addr large = take(60);
+    ductile_addr large = take(60 * MIB);
     give(stays);
     give(large);
 }
 
-Test(planned, a_step_that_comes_again_uses_what_its_layout_needs) {
-    open_with(NULL);
-    run_awkward_step();
-    contender_stats once = stats();
-    cr_expect_eq(once.plan.placed, 0);
-    cr_expect_eq(once.reserved_peak_bytes, 100 * MIB);
-    for (int i = 0; i < 3; i++) {
-        run_awkward_step();
-    }
-    contender_stats now = stats();
-    cr_expect_eq(now.plan.requests, 16);
-    cr_expect_geq(now.plan.placed, 11);
-    cr_expect_eq(now.reserved_peak_bytes, once.reserved_peak_bytes);
-    cr_expect_eq(now.plan.touched_bytes, 80 * MIB);
-    close_all();
-}
-
-Test(planned, where_memory_is_missing_free_handles_move_if_told) {
-    open_with("planned.moves=1");
-    ductile_addr first = take(20);
-    (void)take(20);
-    give(first);
-    (void)take(40);
-    cr_expect_eq(stats().reserved_bytes, 60 * MIB);
-    cr_expect_eq(stats().creates, 3);
-    close_all();
-}
-
-Test(planned, without_moves_it_grows) {
-    open_with(NULL);
-    ductile_addr first = take(20);
-    (void)take(20);
-    give(first);
-    (void)take(40);
-    cr_expect_eq(stats().reserved_bytes, 80 * MIB);
-    close_all();
-}
-
 Test(planned, a_trim_between_steps_does_no_harm) {
-    open_with("planned.handle_mib=2");
+    start_with(&contender_planned, 4096 * MIB, "planned.handle_mib=2", DUCTILE_SCHEDULE_EAGER);
     for (int i = 0; i < 4; i++) {
         run_awkward_step();
-        cr_assert_eq(contender_planned.trim(self), DUCTILE_OK);
+        cr_assert_eq(now.ops->trim(now.self), DUCTILE_OK);
         cr_expect_eq(stats().reserved_bytes, 0);
     }
-    close_all();
+    end_as_it_is();
 }
 
-Test(planned, refuses_settings_that_it_does_not_know) {
-    const char *const wrong[] = {"planned.moves=2", "planned.handle_mib=0", "planned.foresight=1",
-                                 "planned.handle_mib=2x"};
-    for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
-        char message[160] = "";
-        void *refused = NULL;
-        contender_env env = {.settings = &wrong[i], .n_settings = 1};
-        cr_assert_eq(dvmm_open_virtual(NULL, &driver, NULL, 0), DUCTILE_OK);
-        env.driver = driver;
-        cr_expect_eq(contender_planned.init(&env, &refused, message, sizeof message),
-                     DUCTILE_ERR_INVALID_ARGUMENT, "%s", wrong[i]);
-        cr_expect_null(refused);
-        cr_expect_neq(message[0], '\0');
-        dvmm_close(driver);
-    }
+/* Other settings that are wrong are in tests/bench/misuse.txt. */
+Test(planned, refuses_foresight_where_no_replay_is_known) {
+    static const char *const setting = "planned.foresight=1";
+    char message[160] = "";
+    bench_device device;
+    stage opened;
+    cr_assert(bench_device_find(BENCH_DEVICE_VIRTUAL, 0, &device, message, sizeof message));
+    const stage_plan plan = {
+        .device = &device, .contender = &contender_planned, .settings = &setting, .n_settings = 1};
+    cr_expect_eq(stage_open(&opened, &plan, message, sizeof message), DUCTILE_ERR_INVALID_ARGUMENT);
+    cr_expect_str_not_empty(message);
 }

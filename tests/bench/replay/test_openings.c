@@ -1,20 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Openings are those that looking at every stretch of every layout finds; and of a small trace
- * whose blocks are known by hand.
- */
+/* Openings are those that looking at every stretch of every layout finds. */
 #include "bench/replay/openings.h"
-#include "bench/replay/view.h"
-#include "bench/trace/trace_finish.h"
-#include "bench/trace/trace_text.h"
 #include "tests/support/rng.h"
 
 #include <criterion/criterion.h>
-#include <string.h>
 
 enum { MAX_SPANS = 40, N_LAYOUTS = 4000 };
-
-#define MIB ((uint64_t)1 << 20)
 
 /* Spans of small sizes: gaps, pending ones and beginnings among them. */
 static size_t draw_layout(opening_span *spans, rng *r) {
@@ -167,44 +158,4 @@ Test(openings, neighbouring_holes_of_one_range_are_one_and_of_two_are_two) {
     cr_expect(openings_fit_elsewhere(spans, 6, &o));
     spans[2].begins = true;
     cr_expect_not(openings_fit_elsewhere(spans, 6, &o));
-}
-
-/* ---- Of a replay ---------------------------------------------------------------------------- */
-
-/* Two blocks of 9 MiB lie in each segment of 20; every second goes, and 12 MiB find no hole. */
-static const char comb[] = "a 0 9437184 0\na 1 9437184 0\na 2 9437184 0\na 3 9437184 0\n"
-                           "a 4 9437184 0\na 5 9437184 0\nf 0\nf 2\nf 4\na 6 12582912 0\n";
-
-Test(openings, a_refusal_names_the_blocks_in_its_way) {
-    bench_device device;
-    char reason[256];
-    trace_builder b = {0};
-    trace_error error = {0};
-    const char *why = NULL;
-    input in = input_of_memory(comb, sizeof comb - 1);
-    cr_assert(bench_device_find(BENCH_DEVICE_VIRTUAL, 0, &device, reason, sizeof reason));
-    cr_assert(trace_read_text(&in, &b, &error));
-    trace *t = trace_make(&b, "x.trace", &why);
-    cr_assert_not_null(t);
-    replay_spec spec = {
-        .trace = t, .device = &device, .contender = &contender_classic, .n_passes = 1};
-    view v = {0};
-    view_try(&spec, 60 * MIB, &v);
-    const openings *o = &v.at_stop;
-    cr_assert(o->is_known);
-    cr_expect_eq(o->request_bytes, 12 * MIB);
-    cr_expect_eq(o->largest_hole, 9 * MIB);
-    cr_assert(o->has_least);
-    cr_expect_eq(o->least.bytes, 20 * MIB);
-    cr_expect_eq(o->least.live_bytes, 9 * MIB);
-    cr_expect(o->least.moves);
-    cr_assert_eq(o->least.n_blocks, 1);
-    for (size_t i = o->least.first; i < o->least.end; i++) {
-        if (o->spans[i].state == SPAN_LIVE) {
-            cr_expect_eq(o->spans[i].block % 2, 1, "block %u", o->spans[i].block);
-            cr_expect_eq(o->spans[i].born, o->spans[i].block);
-        }
-    }
-    view_fini(&v);
-    trace_free(t);
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Steps of recorded runs, marked or found, and other runs made of them: what is shuffled, what is
- * scaled, and that frees stay with their blocks.
+ * Other runs made of a recorded one: what is shuffled, what is scaled, and that frees stay with
+ * their blocks. How steps are found is in tests/bench/recordings.txt and models.txt.
  */
 #include "bench/trace/trace_text.h"
 #include "bench/trace/trace_variant.h"
@@ -51,30 +51,9 @@ static trace_builder vary(uint64_t seed) {
     return b;
 }
 
-/* ---- Steps --------------------------------------------------------------------------------- */
+/* ---- Variants ------------------------------------------------------------------------------ */
 
-TestSuite(steps, .fini = drop_all);
-
-Test(steps, marks_are_the_steps) {
-    open_text("a 1 100 0\nf 1\ns\na 2 100 0\ns\nf 2\na 3 50 0\ns\na 4 50 0\n");
-    cr_assert_eq(varier.steps.n, 3);
-    cr_expect_eq(varier.steps.ends[0], 3);
-    cr_expect_eq(varier.steps.ends[1], 5);
-    cr_expect_eq(varier.steps.ends[2], recorded.n_events, "what follows belongs to the last");
-    cr_expect_eq(varier.steps.born[3], 2);
-}
-
-/* The recorded events without their marks. */
-static void unmark(void) {
-    size_t n = 0;
-    for (size_t i = 0; i < recorded.n_events; i++) {
-        if (recorded.events[i].kind != TRACE_STEP) {
-            recorded.events[n++] = recorded.events[i];
-        }
-    }
-    recorded.n_events = n;
-    recorded.n_steps = 0;
-}
+TestSuite(variant, .fini = drop_all);
 
 static const vary_options loop = {.layers = 4,
                                   .hidden = 256,
@@ -86,53 +65,6 @@ static const vary_options loop = {.layers = 4,
                                   .seed = 3,
                                   .element_bytes = 2,
                                   .optimizer = VARY_ADAMW};
-
-static void expect_found_as_marked(const vary_options *options) {
-    cr_assert_null(vary_generate(options, &recorded));
-    cr_assert_null(trace_varier_init(&varier, &recorded));
-    size_t marked[16];
-    size_t n = varier.steps.n;
-    cr_assert_eq(n, options->steps);
-    for (size_t i = 0; i < n; i++) {
-        marked[i] = varier.steps.ends[i] - i - 1; /* marks are events, too */
-    }
-    trace_varier_drop(&varier);
-    unmark();
-    cr_assert_null(trace_varier_init(&varier, &recorded));
-    cr_assert_eq(varier.steps.n, n);
-    for (size_t i = 0; i < n; i++) {
-        cr_expect_eq(varier.steps.ends[i], marked[i], "step %zu", i);
-    }
-}
-
-Test(steps, of_a_training_loop_are_found_where_it_marks_them) {
-    expect_found_as_marked(&loop);
-}
-
-Test(steps, of_a_loop_that_recomputes_are_found_too) {
-    vary_options recomputing = loop;
-    recomputing.recompute = true;
-    recomputing.layers = 12;
-    expect_found_as_marked(&recomputing);
-}
-
-Test(steps, without_a_border_there_is_one) {
-    open_text("a 1 100 0\na 2 100 0\nf 1\nf 2\na 3 100 0\n");
-    cr_assert_eq(varier.steps.n, 1);
-    cr_expect_eq(varier.steps.ends[0], recorded.n_events);
-}
-
-Test(steps, what_lives_for_half_of_them_lasts) {
-    open_text("a 1 9 0\na 2 9 0\na 3 9 0\ns\nf 3\ns\nf 1\ns\na 4 9 0\nf 4\ns\n");
-    cr_expect(varier.steps.is_lasting[0], "freed two of four steps later");
-    cr_expect(varier.steps.is_lasting[1], "never freed");
-    cr_expect_not(varier.steps.is_lasting[2]);
-    cr_expect_not(varier.steps.is_lasting[3]);
-}
-
-/* ---- Variants ------------------------------------------------------------------------------ */
-
-TestSuite(variant, .fini = drop_all);
 
 static bool same_events(const trace_builder *a, const trace_builder *b) {
     return a->n_events == b->n_events &&

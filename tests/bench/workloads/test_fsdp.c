@@ -1,17 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The sharded training step: that its program is one that PyTorch could have made, that work on the
- * virtual GPU takes the time it is given, and that an allocator which hands out memory too early
- * is found.
+ * The sharded training step: that work on the virtual GPU takes the time it is given, and that an
+ * allocator which hands out memory too early is found. Its program, and what its runs hold, are in
+ * tests/bench/models.txt.
  */
-#include "bench/trace/trace_finish.h"
 #include "bench/workloads/fsdp_run.h"
 
 #include <criterion/criterion.h>
-
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 static const fsdp_options small = {.layers = 4,
                                    .hidden = 256,
@@ -24,228 +19,61 @@ static const fsdp_options small = {.layers = 4,
                                    .seed = 1};
 
 static fsdp_program program;
-static trace *events;
-static bench_device device;
 static fsdp_result result;
 
+/* Its work is long against what the host takes to issue it. */
 static void build(const fsdp_options *options) {
-    char reason[128];
     cr_assert_null(fsdp_check(options), "%s", fsdp_check(options));
     cr_assert(fsdp_build(options, &program));
-    trace_builder b;
-    const char *why = fsdp_generate(&program, &b);
-    cr_assert_null(why, "%s", why);
-    events = trace_make(&b, "fsdp", &why);
-    cr_assert_not_null(events, "%s", why);
-    cr_assert(bench_device_find(BENCH_DEVICE_VIRTUAL, 0, &device, reason, sizeof reason));
-}
-
-static void drop_now(void) {
-    fsdp_drop(&program);
-    trace_free(events);
-    events = NULL;
-}
-
-TestSuite(fsdp, .fini = drop_now);
-
-static fsdp_run_spec spec_of(const contender_ops *contender, uint64_t seed) {
-    return (fsdp_run_spec){
-        .program = &program, .device = &device, .contender = contender, .seed = seed};
-}
-
-static const fsdp_result *run(fsdp_run_spec spec) {
-    fsdp_run(&spec, &result);
-    return &result;
-}
-
-/* The other stream does nothing. */
-static const fsdp_result *run_alone(const contender_ops *contender, const char *setting,
-                                    size_t stream) {
-    fsdp_run_spec spec = spec_of(contender, 1);
-    spec.settings = &setting;
-    spec.n_settings = setting != NULL;
-    spec.is_idle[FSDP_N_STREAMS - 1 - stream] = true;
-    return run(spec);
-}
-
-/* ---- The program --------------------------------------------------------------------------- */
-
-Test(fsdp, every_gathered_and_every_reduced_block_is_used_by_the_other_stream) {
-    size_t n_used[FSDP_N_STREAMS] = {0};
-    build(&small);
-    for (size_t i = 0; i < events->n_events; i++) {
-        if (events->events[i].kind == TRACE_USE) {
-            n_used[events->events[i].stream]++;
-        }
-    }
-    uint64_t units = 2 * small.layers;
-    cr_assert_eq(n_used[FSDP_COMPUTE], small.steps * (2 * units - 1), "one for each gather");
-    cr_assert_eq(n_used[FSDP_COMMUNICATION], small.steps * units, "one for each gradient");
-}
-
-Test(fsdp, only_the_shards_live_to_the_end) {
-    build(&small);
-    int64_t live = 0;
-    for (size_t i = 0; i < events->n_events; i++) {
-        live += events->events[i].kind == TRACE_ALLOC;
-        live -= events->events[i].kind == TRACE_FREE;
-    }
-    cr_assert_eq((uint64_t)live, 2 * small.layers * 5);
-}
-
-static uint64_t allocated_bytes(void) {
-    uint64_t sum = 0;
-    for (uint32_t i = 0; i < program.n_blocks; i++) {
-        sum += program.bytes[i];
-    }
-    return sum;
-}
-
-Test(fsdp, the_same_seed_gives_the_same_program) {
-    build(&small);
-    uint64_t sum = allocated_bytes();
-    fsdp_options other = small;
-    drop_now();
-    build(&small);
-    cr_assert_eq(allocated_bytes(), sum);
-    other.seed = 2;
-    drop_now();
-    build(&other);
-    cr_assert_neq(allocated_bytes(), sum);
-}
-
-/* ---- Work on streams ----------------------------------------------------------------------- */
-
-/* Against what the host takes to issue it. */
-static void make_work_long(void) {
     for (size_t i = 0; i < program.n_ops; i++) {
         program.ops[i].ns *= 1000;
     }
 }
 
-Test(fsdp, a_stream_alone_takes_the_sum_of_its_work) {
-    uint64_t sum[FSDP_N_STREAMS] = {0};
-    build(&small);
-    for (size_t i = 0; i < program.n_ops; i++) {
-        const fsdp_op *op = &program.ops[i];
-        sum[op->stream] += op->kind == FSDP_GATHER || op->kind == FSDP_WORK ? op->ns * 1000 : 0;
-    }
-    make_work_long();
-    for (size_t i = 0; i < FSDP_N_STREAMS; i++) {
-        cr_assert_eq(run_alone(&contender_expandable, NULL, i)->outcome, RUN_COMPLETED);
-        cr_expect_gt((double)result.elapsed_ns, 0.9 * (double)sum[i], "stream %zu", i);
-        cr_expect_lt((double)result.elapsed_ns, 1.15 * (double)sum[i], "stream %zu", i);
-    }
+static void drop_now(void) {
+    fsdp_drop(&program);
 }
 
-Test(fsdp, the_streams_overlap) {
-    uint64_t alone[FSDP_N_STREAMS];
-    build(&small);
-    make_work_long();
-    for (size_t i = 0; i < FSDP_N_STREAMS; i++) {
-        alone[i] = run_alone(&contender_expandable, NULL, i)->elapsed_ns;
-    }
-    uint64_t together = run(spec_of(&contender_expandable, 1))->elapsed_ns;
-    cr_assert_lt(together, alone[0] + alone[1]);
-    cr_assert_geq(together, alone[0]);
-    cr_assert_geq(together, alone[1]);
-}
+TestSuite(fsdp, .fini = drop_now);
 
-Test(fsdp, no_contender_hands_out_memory_that_is_in_use) {
-    build(&small);
-    for (size_t i = 0; all_contenders[i] != NULL; i++) {
-        for (uint64_t seed = 1; seed <= 3; seed++) {
-            run(spec_of(all_contenders[i], seed));
-            if (result.outcome == RUN_ABSENT) {
-                continue;
-            }
-            const char *name = all_contenders[i]->name;
-            cr_expect_eq(result.outcome, RUN_COMPLETED, "%s: %s", name, result.message);
-            cr_expect_gt(result.n_tags, 0);
-            cr_expect_eq(result.wrong_tags, 0, "%s, seed %llu", name, (unsigned long long)seed);
-            cr_expect_eq(result.violations, 0, "%s", name);
-        }
-    }
-}
-
-/* ---- Ductile's two ways -------------------------------------------------------------------- */
-
-/* Large against a granule; the host runs far ahead. */
-static const fsdp_options large = {.layers = 12,
-                                   .hidden = 4096,
-                                   .ranks = 64,
-                                   .tokens_min = 2048,
-                                   .tokens_max = 8192,
-                                   .steps = 4,
-                                   .prefetch = 3,
-                                   .hold = 1,
-                                   .seed = 1};
-
-static const fsdp_result *run_ductile(const char *setting, uint64_t seed) {
-    fsdp_run_spec spec = spec_of(&contender_ductile, seed);
-    spec.settings = &setting;
-    spec.n_settings = 1;
-    run(spec);
+/* Of these streams; the others do nothing. */
+static const fsdp_result *run(const contender_ops *contender, bool computes, bool communicates) {
+    bench_device device;
+    char reason[128];
+    cr_assert(bench_device_find(BENCH_DEVICE_VIRTUAL, 0, &device, reason, sizeof reason));
+    const fsdp_run_spec spec = {
+        .program = &program,
+        .device = &device,
+        .contender = contender,
+        .seed = 1,
+        .is_idle = {[FSDP_COMPUTE] = !computes, [FSDP_COMMUNICATION] = !communicates}};
+    fsdp_run(&spec, &result);
     cr_assert_eq(result.outcome, RUN_COMPLETED, "%s", result.message);
-    cr_assert_eq(result.wrong_tags, 0, "seed %llu", (unsigned long long)seed);
-    cr_assert_eq(result.violations, 0);
     return &result;
 }
 
-Test(fsdp, with_wait_the_peak_is_the_same_on_every_run_and_near_what_is_live) {
-    build(&large);
-    uint64_t peak = run_ductile("record_stream=wait", 1)->stats.reserved_peak_bytes;
-    cr_expect_leq((double)peak, (double)events->live_peak_bytes / 0.98);
-    for (uint64_t seed = 2; seed <= 5; seed++) {
-        run_ductile("record_stream=wait", seed);
-        cr_expect_eq(result.stats.reserved_peak_bytes, peak);
-        cr_expect_eq(result.stats.stream_syncs, 0, "the host waited");
-        cr_expect_gt(result.stats.event_waits, 0);
-    }
+static uint64_t time_of(size_t stream) {
+    return run(&contender_expandable, stream == FSDP_COMPUTE, stream == FSDP_COMMUNICATION)
+        ->elapsed_ns;
 }
 
-Test(fsdp, with_poll_the_peak_is_what_a_host_that_runs_ahead_makes_it) {
-    build(&large);
-    for (uint64_t seed = 1; seed <= 2; seed++) {
-        run_ductile("record_stream=poll", seed);
-        cr_expect_gt(result.stats.reserved_peak_bytes, events->live_peak_bytes / 2 * 3);
-        cr_expect_eq(result.stats.event_waits, 0, "streams were tied together");
-        cr_expect_eq(result.stats.stream_syncs, 0);
-    }
-}
-
-/* A host that may not run ahead finds memory that is done with. */
-Test(fsdp, with_a_limiter_no_way_to_allocate_holds_what_all_gathers_of_a_step_take) {
-    const contender_ops *polling[] = {&contender_ductile, &contender_expandable};
-    fsdp_options limited = large;
-    limited.limiter = limited.prefetch + 1;
-    for (size_t i = 0; i < 2; i++) {
-        build(&large);
-        uint64_t ahead = run(spec_of(polling[i], 1))->stats.reserved_peak_bytes;
-        cr_expect_gt(result.gap_mean_ns, 0);
-        drop_now();
-        build(&limited);
-        run(spec_of(polling[i], 1));
-        cr_expect_lt(result.stats.reserved_peak_bytes, ahead / 2, "%s", polling[i]->name);
-        cr_expect_lt((double)result.stats.reserved_peak_bytes,
-                     1.2 * (double)events->live_peak_bytes);
-        cr_expect_eq(result.wrong_tags + result.violations, 0);
-        drop_now();
-    }
-}
-
-/* Communication is the shorter of the two and hides behind compute. */
-Test(fsdp, with_poll_the_streams_overlap_as_if_nobody_waited) {
+Test(fsdp, a_stream_alone_takes_the_sum_of_its_work_and_they_overlap) {
+    uint64_t sum[FSDP_N_STREAMS] = {0};
     uint64_t alone[FSDP_N_STREAMS];
-    const char *poll = "record_stream=poll";
-    build(&large);
-    for (size_t i = 0; i < FSDP_N_STREAMS; i++) {
-        alone[i] = run_alone(&contender_ductile, poll, i)->steady_ns;
+    build(&small);
+    for (size_t i = 0; i < program.n_ops; i++) {
+        const fsdp_op *op = &program.ops[i];
+        sum[op->stream] += op->kind == FSDP_GATHER || op->kind == FSDP_WORK ? op->ns : 0;
     }
-    double together = (double)run_ductile(poll, 1)->steady_ns;
-    double longer = (double)(alone[0] > alone[1] ? alone[0] : alone[1]);
-    double shorter = (double)(alone[0] > alone[1] ? alone[1] : alone[0]);
-    cr_expect_lt(together, longer + 0.1 * shorter);
+    for (size_t i = 0; i < FSDP_N_STREAMS; i++) {
+        alone[i] = time_of(i);
+        cr_expect_gt((double)alone[i], 0.9 * (double)sum[i], "stream %zu", i);
+        cr_expect_lt((double)alone[i], 1.15 * (double)sum[i], "stream %zu", i);
+    }
+    uint64_t together = run(&contender_expandable, true, true)->elapsed_ns;
+    cr_assert_lt(together, alone[0] + alone[1]);
+    cr_assert_geq(together, alone[0]);
+    cr_assert_geq(together, alone[1]);
 }
 
 /* ---- A contender that forgets record_stream ------------------------------------------------ */
@@ -264,32 +92,8 @@ Test(fsdp, memory_that_is_handed_out_too_early_is_found) {
     careless.record_stream = forget;
     slow_compute.tokens_min = slow_compute.tokens_max = 20000;
     build(&slow_compute);
-    make_work_long();
-    cr_assert_eq(run(spec_of(&careless, 1))->outcome, RUN_COMPLETED);
+    run(&careless, true, true);
     cr_assert_gt(result.wrong_tags, 0);
     cr_assert_gt(result.violations, 0);
-    cr_assert_eq(run(spec_of(&contender_expandable, 1))->wrong_tags, 0);
-}
-
-/* ---- Wrong options ------------------------------------------------------------------------- */
-
-Test(fsdp, what_cannot_be_meant_is_refused) {
-    fsdp_options o = small;
-    o.layers = 0;
-    cr_expect_not_null(fsdp_check(&o));
-    o = small;
-    o.tokens_min = 501;
-    cr_expect_not_null(fsdp_check(&o));
-    o = small;
-    o.prefetch = 0;
-    cr_expect_not_null(fsdp_check(&o));
-    o = small;
-    o.steps = 1;
-    cr_expect_not_null(fsdp_check(&o));
-    o = small;
-    o.limiter = o.prefetch; /* the host would wait for what it has not issued */
-    cr_expect_not_null(fsdp_check(&o));
-    o = small;
-    o.hidden = UINT64_MAX;
-    cr_expect_not_null(fsdp_check(&o));
+    cr_assert_eq(run(&contender_expandable, true, true)->wrong_tags, 0);
 }

@@ -4,30 +4,20 @@
  * backend calls a stand-in for libcuda, which counts: an early fault must not reach it, a late one
  * must, every other call must pass with its operands, and what exists must be listed.
  */
-#include "tests/fake_cuda/fake_libcuda.h"
-#include "tests/support/expect.h"
+#include "tests/fake_cuda/open_fake.h"
 #include "tests/support/faulty_driver.h"
-#include "vmm/cuda/open.h"
-
-#include <dlfcn.h>
 
 #define GRANULE ((uint64_t)2 << 20)
 
-static fake_state *fake;
-static dvmm_driver *d;
 static faulty_driver wrapper;
 
 static void open_wrapped(void) {
-    void *library = dlopen(FAKE_LIBCUDA_12000, RTLD_NOW | RTLD_LOCAL);
-    cr_assert(library != NULL, "%s", dlerror());
-    fake = dlsym(library, "fake_control");
-    cr_assert_not_null(fake);
-    assert_ok(dvmm_open_cuda(0, &d, NULL, 0));
-    faulty_install(&wrapper, d);
+    open_fake();
+    faulty_install(&wrapper, driver);
 }
 
 static void close_wrapped(void) {
-    dvmm_close(d);
+    dvmm_close(driver);
     cr_expect_eq(fake->contexts, 0);
 }
 
@@ -41,22 +31,22 @@ static void plan(uint64_t nth, bool is_late, bool for_good) {
 
 static ductile_status make_handle(dvmm_phys *out) {
     const dvmm_phys_props props = {0};
-    return dvmm_phys_create(d, GRANULE, &props, out);
+    return dvmm_phys_create(driver, GRANULE, &props, out);
 }
 
 Test(cuda_faulty, without_a_fault_calls_pass_and_what_exists_is_listed) {
     ductile_addr addr = 0;
     dvmm_phys phys = 0;
-    assert_ok(dvmm_address_reserve(d, GRANULE, &addr));
+    assert_ok(dvmm_address_reserve(driver, GRANULE, &addr));
     assert_ok(make_handle(&phys));
-    assert_ok(dvmm_map(d, addr, GRANULE, phys));
+    assert_ok(dvmm_map(driver, addr, GRANULE, phys));
     cr_assert_eq(fake->reservations + fake->handles + fake->mappings, 3);
     assert_u64(things_count(&wrapper.left, A_RANGE), 1);
     assert_u64(things_count(&wrapper.left, A_HANDLE), 1);
     assert_u64(things_count(&wrapper.left, A_MAPPING), 1);
-    assert_ok(dvmm_unmap(d, addr, GRANULE));
-    assert_ok(dvmm_phys_release(d, phys));
-    assert_ok(dvmm_address_free(d, addr, GRANULE));
+    assert_ok(dvmm_unmap(driver, addr, GRANULE));
+    assert_ok(dvmm_phys_release(driver, phys));
+    assert_ok(dvmm_address_free(driver, addr, GRANULE));
     cr_assert_eq(fake->reservations + fake->handles + fake->mappings, 0);
     assert_u64(wrapper.left.n, 0);
     assert_u64(wrapper.n_calls, 6);
@@ -71,7 +61,7 @@ Test(cuda_faulty, an_early_fault_does_not_reach_the_driver) {
     assert_u64(phys, 0);
     assert_u64(wrapper.n_failures, 1);
     assert_ok(make_handle(&phys)); /* once */
-    assert_ok(dvmm_phys_release(d, phys));
+    assert_ok(dvmm_phys_release(driver, phys));
 }
 
 Test(cuda_faulty, a_late_fault_leaves_what_the_driver_has_done) {
@@ -82,7 +72,7 @@ Test(cuda_faulty, a_late_fault_leaves_what_the_driver_has_done) {
     cr_assert_eq(fake->handles, 1);
     assert_u64(things_count(&wrapper.left, A_HANDLE), 1);
     faulty_plan_fault(&wrapper, NULL);
-    cr_assert_null(faulty_clean_up(&wrapper, d));
+    cr_assert_null(faulty_clean_up(&wrapper, driver));
     cr_assert_eq(fake->handles, 0);
 }
 
@@ -94,10 +84,10 @@ Test(cuda_faulty, a_fault_for_good_is_of_calls_of_that_name_alone) {
     dvmm_phys none = 0;
     assert_status(make_handle(&none), DUCTILE_ERR_DRIVER);
     assert_status(make_handle(&none), DUCTILE_ERR_DRIVER);
-    assert_ok(dvmm_address_reserve(d, GRANULE, &addr));
+    assert_ok(dvmm_address_reserve(driver, GRANULE, &addr));
     assert_u64(wrapper.n_failures, 2);
-    assert_ok(dvmm_phys_release(d, phys));
-    assert_ok(dvmm_address_free(d, addr, GRANULE));
+    assert_ok(dvmm_phys_release(driver, phys));
+    assert_ok(dvmm_address_free(driver, addr, GRANULE));
 }
 
 Test(cuda_faulty, what_is_left_is_given_back_in_an_order_that_the_driver_allows) {
@@ -105,12 +95,12 @@ Test(cuda_faulty, what_is_left_is_given_back_in_an_order_that_the_driver_allows)
     dvmm_phys phys = 0;
     dvmm_event event = NULL;
     void *memory = NULL;
-    assert_ok(dvmm_address_reserve(d, GRANULE, &addr));
+    assert_ok(dvmm_address_reserve(driver, GRANULE, &addr));
     assert_ok(make_handle(&phys));
-    assert_ok(dvmm_map(d, addr, GRANULE, phys));
-    assert_ok(dvmm_event_create(d, &event));
-    assert_ok(dvmm_host_alloc(d, 4096, &memory));
-    cr_assert_null(faulty_clean_up(&wrapper, d));
+    assert_ok(dvmm_map(driver, addr, GRANULE, phys));
+    assert_ok(dvmm_event_create(driver, &event));
+    assert_ok(dvmm_host_alloc(driver, 4096, &memory));
+    cr_assert_null(faulty_clean_up(&wrapper, driver));
     assert_u64(wrapper.left.n, 0);
     cr_assert_eq(fake->reservations + fake->handles + fake->mappings + fake->events, 0);
 }

@@ -5,41 +5,7 @@
  * theirs, on a stream of ours. A stream of another context is not ours; one of a green context is,
  * if the driver is new enough to tell.
  */
-#include "tests/fake_cuda/fake_libcuda.h"
-#include "tests/support/expect.h"
-#include "vmm/cuda/open.h"
-
-#include <dlfcn.h>
-
-static fake_state *fake;
-static dvmm_driver *driver;
-static const dvmm_driver_ops *ops;
-static void *ctx;
-
-static void load_fake(void) {
-    void *library = dlopen(FAKE_LIBCUDA_12000, RTLD_NOW | RTLD_LOCAL);
-    cr_assert(library != NULL, "%s", dlerror());
-    fake = dlsym(library, "fake_control");
-    cr_assert_not_null(fake);
-}
-
-static void open_driver(void) {
-    assert_ok(dvmm_open_cuda(0, &driver, NULL, 0));
-    ops = dvmm_raw_ops(driver, &ctx);
-}
-
-static void open_fake(void) {
-    load_fake();
-    open_driver();
-}
-
-static void close_fake(void) {
-    dvmm_close(driver);
-    cr_assert_eq(fake->contexts, 0);
-    cr_assert_eq(fake->events, 0);
-    cr_assert_eq(fake->streams, 0);
-    cr_assert_eq(fake->pushes, fake->pops);
-}
+#include "tests/fake_cuda/open_fake.h"
 
 TestSuite(driver_cuda_foreign, .init = open_fake, .fini = close_fake);
 
@@ -65,9 +31,7 @@ Test(driver_cuda_foreign, an_event_that_cannot_be_recorded_there_is_not) {
         dvmm_event event = NULL;
         int expected = i == 0 ? DVMM_INVALID_HANDLE : DVMM_OUT_OF_MEMORY;
         cr_assert_eq(ops->event_create(ctx, &event), DVMM_SUCCESS);
-        fake->failing = steps[i];
-        fake->fail_code = DVMM_OUT_OF_MEMORY;
-        fake->fail_from = 0;
+        plan_failure(steps[i], DVMM_OUT_OF_MEMORY);
         cr_assert_eq(ops->event_record(ctx, event, FAKE_FOREIGN_STREAM), expected, "%s", steps[i]);
         fake->failing = NULL;
         cr_assert_eq(fake->events, 1, "%s left an event", steps[i]);
@@ -80,8 +44,7 @@ Test(driver_cuda_foreign, an_event_that_cannot_be_recorded_there_is_not) {
 Test(driver_cuda_foreign, an_event_is_not_recorded_where_their_context_cannot_be_entered) {
     dvmm_event event = NULL;
     cr_assert_eq(ops->event_create(ctx, &event), DVMM_SUCCESS);
-    fake->failing = "cuCtxPushCurrent";
-    fake->fail_code = DVMM_OUT_OF_MEMORY;
+    plan_failure("cuCtxPushCurrent", DVMM_OUT_OF_MEMORY);
     fake->fail_from = 1;
     cr_assert_eq(ops->event_record(ctx, event, FAKE_FOREIGN_STREAM), DVMM_OUT_OF_MEMORY);
     fake->failing = NULL;
@@ -96,9 +59,7 @@ Test(driver_cuda_foreign, an_invalid_stream_of_ours_is_told_so_and_nothing_is_re
     ductile_stream stream = NULL;
     cr_assert_eq(ops->stream_create(ctx, &stream), DVMM_SUCCESS);
     cr_assert_eq(ops->event_create(ctx, &event), DVMM_SUCCESS);
-    fake->failing = "cuEventRecord";
-    fake->fail_code = DVMM_INVALID_HANDLE;
-    fake->fail_from = 0;
+    plan_failure("cuEventRecord", DVMM_INVALID_HANDLE);
     cr_assert_eq(ops->event_record(ctx, event, stream), DVMM_INVALID_HANDLE);
     cr_assert_eq(ops->event_record(ctx, event, FAKE_STREAM_OF_NONE), DVMM_INVALID_HANDLE);
     fake->failing = NULL;
@@ -114,9 +75,7 @@ Test(driver_cuda_foreign, a_close_that_cannot_enter_the_context_still_closes) {
     cr_assert_eq(ops->event_create(ctx, &event), DVMM_SUCCESS);
     cr_assert_eq(ops->event_record(ctx, event, FAKE_FOREIGN_STREAM), DVMM_SUCCESS);
     cr_assert_eq(ops->event_destroy(ctx, event), DVMM_SUCCESS);
-    fake->failing = "cuCtxPushCurrent";
-    fake->fail_code = DVMM_ILLEGAL_STATE;
-    fake->fail_from = 0;
+    plan_failure("cuCtxPushCurrent", DVMM_ILLEGAL_STATE);
     dvmm_close(driver);
     cr_assert_eq(fake->contexts, 0);
     cr_assert_eq(fake->streams, 1);
@@ -145,8 +104,7 @@ Test(driver_cuda_foreign, a_stream_of_a_green_context_is_ours_and_one_of_another
 
 Test(driver_cuda_foreign, a_stream_is_not_ours_when_asking_fails) {
     int is_ours = 1;
-    fake->failing = "cuStreamGetCtx_v2";
-    fake->fail_code = DVMM_INVALID_VALUE;
+    plan_failure("cuStreamGetCtx_v2", DVMM_INVALID_VALUE);
     cr_assert_eq(ops->stream_is_ours(ctx, FAKE_GREEN_STREAM, &is_ours), DVMM_INVALID_VALUE);
     cr_assert(!is_ours);
     cr_assert(!dvmm_stream_is_ours(driver, FAKE_GREEN_STREAM));

@@ -5,16 +5,11 @@
  * status, the sentence, and what the stand-in still holds. Each test is its own process, so
  * nothing remains for the next.
  */
-#include "tests/fake_cuda/fake_libcuda.h"
-#include "tests/support/expect.h"
+#include "tests/fake_cuda/open_fake.h"
 #include "tests/support/in_child.h"
-#include "vmm/cuda/open.h"
+#include "tests/vmm/played.h"
 
 #include <dirent.h>
-#include <dlfcn.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -22,48 +17,22 @@
 
 static char reason[512];
 
-static fake_state *load_fake(const char *path) {
-    void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-    cr_assert(library != NULL, "%s", dlerror());
-    fake_state *fake = dlsym(library, "fake_control");
-    cr_assert_not_null(fake);
-    return fake;
-}
-
-static dvmm_driver *open_fake(void) {
-    dvmm_driver *driver = NULL;
-    ductile_status status = dvmm_open_cuda(0, &driver, reason, sizeof(reason));
-    cr_assert_eq(status, DUCTILE_OK, "%s: %s", ductile_status_name(status), reason);
-    cr_assert_str_empty(reason);
-    return driver;
-}
-
-/* Opening fails like this, says something like that, and holds nothing. */
-static void expect_refusal(const fake_state *fake, int ordinal, ductile_status expected,
-                           const char *word) {
-    dvmm_driver *driver = (dvmm_driver *)&reason;
+/* Opening fails, says something like that, and holds nothing. */
+static ductile_status refuse(int ordinal, const char *says) {
+    driver = (dvmm_driver *)&reason;
     ductile_status status = dvmm_open_cuda(ordinal, &driver, reason, sizeof(reason));
-    cr_expect_eq(status, expected, "%s: %s", ductile_status_name(status), reason);
     cr_expect_null(driver);
-    cr_expect_not_null(strstr(reason, word), "\"%s\" does not say \"%s\"", reason, word);
+    cr_expect_not_null(strstr(reason, says), "\"%s\" does not say \"%s\"", reason, says);
     cr_expect_eq(fake->contexts, 0, "the context was not released: %s", reason);
     cr_expect_eq(fake->current, NULL, "the caller's context changed: %s", reason);
-}
-
-static void expect_nothing_held(const fake_state *fake) {
-    cr_expect_eq(fake->contexts, 0);
-    cr_expect_eq(fake->reservations, 0);
-    cr_expect_eq(fake->handles, 0);
-    cr_expect_eq(fake->mappings, 0);
-    cr_expect_eq(fake->graphs, 0);
-    cr_expect_eq(fake->pushes, fake->pops);
+    return status;
 }
 
 /* ---- Opening ------------------------------------------------------------------------------- */
 
 static void open_and_close(const char *path) {
-    fake_state *fake = load_fake(path);
-    dvmm_driver *driver = open_fake();
+    load_library(path);
+    open_driver();
     const dvmm_caps *caps = dvmm_get_caps(driver);
     cr_expect_str_eq(caps->name, "Fake GPU");
     cr_expect_eq(caps->granule_bytes, 2u << 20);
@@ -73,8 +42,7 @@ static void open_and_close(const char *path) {
     cr_expect_eq(fake->contexts, 1);
     cr_expect_eq(fake->wrong_finds, 0, "searched with another version or flag");
     cr_expect_eq(fake->pool_threshold, 0, "the pool was changed without need");
-    dvmm_close(driver);
-    expect_nothing_held(fake);
+    close_fake();
 }
 
 /* ---- The version of the kernel driver -------------------------------------------------------- */
@@ -110,7 +78,7 @@ static size_t open_files(void) {
 static void expect_version(const char *in_the_file, const char *told) {
     size_t before = open_files();
     kernel_file = in_the_file;
-    dvmm_driver *driver = open_fake();
+    open_driver();
     kernel_file = NULL;
     cr_expect_str_eq(dvmm_get_caps(driver)->driver_version, told);
     dvmm_close(driver);
@@ -118,10 +86,10 @@ static void expect_version(const char *in_the_file, const char *told) {
 }
 
 Test(driver_cuda_load, tells_the_version_of_the_kernel_driver_and_closes_its_file) {
-    fake_state *fake = load_fake(FAKE_LIBCUDA_12000);
+    load_fake();
     expect_version("570.86.15\n", "13.0 (570.86.15)");
     expect_version("", "13.0");
-    expect_nothing_held(fake);
+    expect_nothing_held();
 }
 
 Test(driver_cuda_load, opens_with_the_search_of_cuda_12) {
@@ -137,21 +105,20 @@ Test(driver_cuda_load, opens_by_exported_names_alone) {
 }
 
 Test(driver_cuda_load, opens_twice_and_each_holds_the_context) {
-    fake_state *fake = load_fake(FAKE_LIBCUDA_12000);
-    dvmm_driver *first = open_fake();
-    dvmm_driver *second = open_fake();
+    load_fake();
+    open_driver();
+    dvmm_driver *first = driver;
+    open_driver();
     cr_expect_eq(fake->contexts, 2);
     dvmm_close(first);
     cr_expect_eq(fake->contexts, 1);
-    dvmm_close(second);
-    expect_nothing_held(fake);
+    close_fake();
 }
 
 Test(driver_cuda_load, says_that_no_library_is_there) {
     if (dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL) != NULL) {
         cr_skip_test("this machine has a driver");
     }
-    dvmm_driver *driver = NULL;
     cr_expect_eq(dvmm_open_cuda(0, &driver, reason, sizeof(reason)), DUCTILE_ERR_NO_LIBRARY);
     cr_expect_not_null(strstr(reason, "libcuda.so.1"), "%s", reason);
     cr_expect_null(driver);
@@ -159,11 +126,9 @@ Test(driver_cuda_load, says_that_no_library_is_there) {
 }
 
 Test(driver_cuda_load, cuts_a_sentence_to_fit) {
-    fake_state *fake = load_fake(FAKE_LIBCUDA_12000);
-    fake->failing = "cuInit";
-    fake->fail_code = DVMM_NO_DEVICE;
+    load_fake();
     char small[8];
-    dvmm_driver *driver = NULL;
+    plan_failure("cuInit", DVMM_NO_DEVICE);
     cr_expect_eq(dvmm_open_cuda(0, &driver, small, sizeof(small)), DUCTILE_ERR_NO_DEVICE);
     cr_expect_eq(strlen(small), sizeof(small) - 1);
 }
@@ -179,64 +144,40 @@ Test(driver_cuda_load, names_each_required_function_that_is_missing) {
         CU_REQUIRED_FUNCTIONS(NAMES)
 #undef NAMES
     };
-    fake_state *fake = load_fake(FAKE_LIBCUDA_12000);
+    load_fake();
     for (size_t i = 0; i < LENGTH(required); i++) {
         fake->hidden = required[i].name;
-        expect_refusal(fake, 0, DUCTILE_ERR_DRIVER_TOO_OLD, required[i].exported);
+        cr_expect_eq(refuse(0, required[i].exported), DUCTILE_ERR_DRIVER_TOO_OLD);
     }
     fake->hidden = NULL;
-    dvmm_close(open_fake());
-    expect_nothing_held(fake);
+    open_driver();
+    close_fake();
 }
 
-Test(driver_cuda_load, believes_a_search_that_says_it_found_nothing) {
-    fake_state *fake = load_fake(FAKE_LIBCUDA_12000);
-    fake->hidden = "cuMemCreate";
-    fake->hidden_answer = 1; /* CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND */
-    expect_refusal(fake, 0, DUCTILE_ERR_DRIVER_TOO_OLD, "cuMemCreate");
+/* ---- Features that a driver or device may lack --------------------------------------------- */
+
+/* The name of the device and what it has. */
+static const char *features(void) {
+    static char text[128];
+    const dvmm_caps *caps = dvmm_get_caps(driver);
+    (void)snprintf(text, sizeof text, "%s:%s%s%s%s%s", caps->name,
+                   caps->has_async_pool ? " pool" : "", caps->has_stream_memops ? " values" : "",
+                   caps->has_context_events ? " events" : "", caps->has_batches ? " batches" : "",
+                   (caps->share_types & DVMM_SHARE_FABRIC) != 0 ? " fabric" : "");
+    return text;
 }
 
-static dvmm_caps caps_without(fake_state *fake, const char *hidden) {
-    fake->hidden = hidden;
-    dvmm_driver *driver = open_fake();
-    dvmm_caps caps = *dvmm_get_caps(driver);
-    dvmm_close(driver);
-    return caps;
-}
-
-Test(driver_cuda_load, lives_without_waiting_for_values) {
-    fake_state *fake = load_fake(FAKE_LIBCUDA_12000);
-    dvmm_caps caps = caps_without(fake, "cuStreamWaitValue64");
-    cr_expect(caps.has_async_pool && !caps.has_stream_memops);
-}
-
-Test(driver_cuda_load, lives_without_the_pool) {
-    fake_state *fake = load_fake(FAKE_LIBCUDA_12000);
-    dvmm_caps caps = caps_without(fake, "cuMemPoolTrimTo");
-    cr_expect(!caps.has_async_pool && caps.has_stream_memops);
-}
-
-Test(driver_cuda_load, lives_without_context_events) {
-    fake_state *fake = load_fake(FAKE_LIBCUDA_12000);
-    cr_expect(!caps_without(fake, "cuCtxRecordEvent").has_context_events);
-}
-
-Test(driver_cuda_load, lives_without_batches_of_copies) {
-    fake_state *fake = load_fake(FAKE_LIBCUDA_12000);
-    cr_expect(!caps_without(fake, "cuMemcpyBatchAsync").has_batches);
-    dvmm_driver *driver = open_fake();
-    void *ctx;
-    const dvmm_driver_ops *ops = dvmm_raw_ops(driver, &ctx);
+Test(driver_cuda_load, answers_unsupported_without_batches_of_copies) {
     dvmm_batch batch = {.n = 1};
+    load_fake();
+    fake->hidden = "cuMemcpyBatchAsync";
+    open_driver();
     cr_expect_eq(ops->copy_batch(ctx, &batch, (ductile_stream)&batch), DVMM_NOT_SUPPORTED);
-    dvmm_close(driver);
+    close_fake();
 }
 
 Test(driver_cuda_load, a_batch_goes_from_the_device_or_to_it) {
-    fake_state *fake = load_fake(FAKE_LIBCUDA_12000);
-    dvmm_driver *driver = open_fake();
-    void *ctx;
-    const dvmm_driver_ops *ops = dvmm_raw_ops(driver, &ctx);
+    open_fake();
     dvmm_batch batch = {.n = 2, .device = {1, 2}, .host = {3, 4}, .sizes = {5, 6}};
     cr_expect_eq(ops->copy_batch(ctx, &batch, (ductile_stream)&batch), DVMM_SUCCESS);
     cr_expect(fake->copied_to == 2 && fake->copied_from == 4 && fake->copied_bytes == 6);
@@ -246,43 +187,12 @@ Test(driver_cuda_load, a_batch_goes_from_the_device_or_to_it) {
     dvmm_close(driver);
 }
 
-Test(driver_cuda_load, asks_the_device_for_features) {
-    fake_state *fake = load_fake(FAKE_LIBCUDA_12000);
-    fake->has_pools = 0;
-    fake->has_wait_value = 0;
-    dvmm_caps caps = caps_without(fake, NULL);
-    cr_expect(!caps.has_async_pool && !caps.has_stream_memops);
-}
-
-Test(driver_cuda_load, lives_without_a_default_pool) {
-    fake_state *fake = load_fake(FAKE_LIBCUDA_12000);
-    fake->failing = "cuDeviceGetDefaultMemPool";
-    fake->fail_code = DVMM_NOT_SUPPORTED;
-    cr_expect(!caps_without(fake, NULL).has_async_pool);
-}
-
-Test(driver_cuda_load, lives_without_a_name) {
-    fake_state *fake = load_fake(FAKE_LIBCUDA_12000);
-    fake->failing = "cuDeviceGetName";
-    fake->fail_code = DVMM_UNKNOWN;
-    cr_expect_str_empty(caps_without(fake, NULL).name);
-}
-
-Test(driver_cuda_load, offers_fabric_handles_where_the_device_has_them) {
-    fake_state *fake = load_fake(FAKE_LIBCUDA_12000);
-    cr_expect_eq(caps_without(fake, NULL).share_types & DVMM_SHARE_FABRIC, 0);
-    fake->has_fabric = 1;
-    cr_expect_neq(caps_without(fake, NULL).share_types & DVMM_SHARE_FABRIC, 0);
-}
-
 Test(driver_cuda_load, answers_unsupported_for_missing_features) {
-    fake_state *fake = load_fake(FAKE_LIBCUDA_12000);
+    load_fake();
     fake->has_pools = 0;
     fake->has_wait_value = 0;
     fake->hidden = "cuCtxRecordEvent";
-    dvmm_driver *driver = open_fake();
-    void *ctx;
-    const dvmm_driver_ops *ops = dvmm_raw_ops(driver, &ctx);
+    open_driver();
     ductile_addr addr = 0;
     uint64_t a = 0;
     uint64_t b = 0;
@@ -295,92 +205,23 @@ Test(driver_cuda_load, answers_unsupported_for_missing_features) {
     dvmm_close(driver);
 }
 
-/* ---- No device ----------------------------------------------------------------------------- */
+/* ---- The ends of a process ----------------------------------------------------------------- */
 
-typedef struct refusal {
-    const char *call;
-    int code;
-    ductile_status status;
-    const char *word; /* that the sentence must hold */
-} refusal;
-
-static const refusal refusals[] = {
-    {"cuInit", 3, DUCTILE_ERR_FORKED, "forked"},
-    {"cuInit", 34, DUCTILE_ERR_NO_LIBRARY, "stub"},
-    {"cuInit", 36, DUCTILE_ERR_DRIVER_TOO_OLD, "newer kernel driver"},
-    {"cuInit", 46, DUCTILE_ERR_NO_DEVICE, "exclusively"},
-    {"cuInit", 100, DUCTILE_ERR_NO_DEVICE, "no device"},
-    {"cuInit", 802, DUCTILE_ERR_NO_DEVICE, "not ready"},
-    {"cuInit", 803, DUCTILE_ERR_NO_DEVICE, "different versions"},
-    {"cuInit", 804, DUCTILE_ERR_NO_DEVICE, "forward-compatibility"},
-    {"cuInit", 805, DUCTILE_ERR_NO_DEVICE, "MPS"},
-    {"cuInit", 999, DUCTILE_ERR_DRIVER, "CUDA_ERROR_UNKNOWN (999)"},
-    {"cuDriverGetVersion", 34, DUCTILE_ERR_NO_LIBRARY, "stub"},
-    {"cuDeviceGet", 999, DUCTILE_ERR_DRIVER, "cuDeviceGet"},
-    {"cuDeviceGetAttribute", 1, DUCTILE_ERR_NO_VMM, "virtual memory management"},
-    {"cuDevicePrimaryCtxRetain", 2, DUCTILE_ERR_DRIVER, "cuDevicePrimaryCtxRetain"},
-    {"cuDevicePrimaryCtxRetain", 46, DUCTILE_ERR_NO_DEVICE, "exclusively"},
-    {"cuMemGetAllocationGranularity", 1, DUCTILE_ERR_DRIVER, "Granularity"},
-    {"cuDeviceTotalMem", 1, DUCTILE_ERR_DRIVER, "cuDeviceTotalMem"},
-};
-
-Test(driver_cuda_load, says_why_there_is_no_device) {
-    fake_state *fake = load_fake(FAKE_LIBCUDA_12000);
-    for (size_t i = 0; i < LENGTH(refusals); i++) {
-        fake->failing = refusals[i].call;
-        fake->fail_code = refusals[i].code;
-        expect_refusal(fake, 0, refusals[i].status, refusals[i].word);
-    }
-    expect_nothing_held(fake);
-}
-
-Test(driver_cuda_load, says_how_many_devices_there_are) {
-    fake_state *fake = load_fake(FAKE_LIBCUDA_12000);
-    expect_refusal(fake, 2, DUCTILE_ERR_NO_DEVICE, "no device 2: the driver sees 2");
-    expect_refusal(fake, -1, DUCTILE_ERR_NO_DEVICE, "no device -1");
-}
-
-Test(driver_cuda_load, refuses_a_device_when_nobody_can_count_them) {
-    fake_state *fake = load_fake(FAKE_LIBCUDA_12000);
-    fake->failing = "cuDeviceGetCount";
-    fake->fail_code = DVMM_UNKNOWN;
-    expect_refusal(fake, 2, DUCTILE_ERR_NO_DEVICE, "there is no device 2");
-}
-
-Test(driver_cuda_load, refuses_a_driver_before_11_2) {
-    fake_state *fake = load_fake(FAKE_LIBCUDA_12000);
-    fake->version = 11010;
-    expect_refusal(fake, 0, DUCTILE_ERR_DRIVER_TOO_OLD, "CUDA 11.1");
-    fake->version = 11020;
-    dvmm_close(open_fake());
-}
-
-Test(driver_cuda_load, refuses_a_device_without_vmm) {
-    fake_state *fake = load_fake(FAKE_LIBCUDA_12000);
-    fake->has_vmm = 0;
-    expect_refusal(fake, 0, DUCTILE_ERR_NO_VMM, "does not support virtual memory management");
+static int open_another(void) {
+    int calls = fake->n_calls;
+    dvmm_driver *again = NULL;
+    ductile_status status = dvmm_open_cuda(0, &again, reason, sizeof(reason));
+    return status == DUCTILE_ERR_FORKED && fake->n_calls == calls ? 0 : 1;
 }
 
 Test(driver_cuda_load, refuses_in_a_forked_child_without_a_call) {
-    fake_state *fake = load_fake(FAKE_LIBCUDA_12000);
-    dvmm_driver *driver = open_fake();
-    int calls = fake->n_calls;
-    pid_t child = fork();
-    if (child == 0) {
-        dvmm_driver *again = NULL;
-        ductile_status status = dvmm_open_cuda(0, &again, reason, sizeof(reason));
-        _exit(status == DUCTILE_ERR_FORKED && fake->n_calls == calls ? 0 : 1);
-    }
-    int status = 0;
-    cr_assert_eq(waitpid(child, &status, 0), child);
-    cr_expect(WIFEXITED(status) && WEXITSTATUS(status) == 0);
-    dvmm_close(driver);
+    open_fake();
+    cr_expect_eq(in_child(open_another), 0);
+    close_fake();
 }
 
-/* ---- The ends of a process ----------------------------------------------------------------- */
-
 /* 0 when every call on the open driver is refused as `expected`, and none reaches the library. */
-static int is_left_alone(const fake_state *fake, dvmm_driver *driver, ductile_status expected) {
+static int is_left_alone(ductile_status expected) {
     int calls = fake->n_calls;
     uint64_t free_bytes = 1;
     uint64_t total_bytes = 1;
@@ -392,35 +233,28 @@ static int is_left_alone(const fake_state *fake, dvmm_driver *driver, ductile_st
     return asked == expected && created == expected && fake->n_calls == calls ? 0 : 1;
 }
 
-static fake_state *alive;
-static dvmm_driver *open_driver;
-
 static int use_parents_driver(void) {
-    return is_left_alone(alive, open_driver, DUCTILE_ERR_FORKED);
+    return is_left_alone(DUCTILE_ERR_FORKED);
 }
 
 Test(driver_cuda_load, makes_no_call_in_a_forked_child) {
-    alive = load_fake(FAKE_LIBCUDA_12000);
-    open_driver = open_fake();
+    open_fake();
     cr_assert_eq(in_child(use_parents_driver), 0);
-    uint64_t free_bytes = 0;
-    uint64_t total_bytes = 0;
-    cr_assert_eq(dvmm_mem_info(open_driver, &free_bytes, &total_bytes), DUCTILE_OK);
-    dvmm_close(open_driver);
-    expect_nothing_held(alive);
+    cr_assert_eq(dvmm_context_sync(driver), DUCTILE_OK);
+    close_fake();
 }
 
 /* Registered before the library saw the process, so it runs when the library has seen its end. */
 static void use_driver_at_exit(void) {
-    _exit(is_left_alone(alive, open_driver, DUCTILE_ERR_EXITING) == 0 ? 42 : 1);
+    _exit(is_left_alone(DUCTILE_ERR_EXITING) == 0 ? 42 : 1);
 }
 
 static int exit_with_open_driver(void) {
-    alive = load_fake(FAKE_LIBCUDA_12000);
+    load_fake();
     if (atexit(use_driver_at_exit) != 0) {
         return 10;
     }
-    open_driver = open_fake();
+    open_driver();
     exit(11);
 }
 
@@ -428,45 +262,91 @@ Test(driver_cuda_load, makes_no_call_once_the_process_exits) {
     cr_assert_eq(in_child(exit_with_open_driver), 42);
 }
 
-/* ---- The start probe ----------------------------------------------------------------------- */
+/* ---- What is lacking or fails, in text (opening.txt) ---------------------------------------- */
 
-typedef struct probe_failure {
-    const char *call;
-    int reservations, handles, mappings; /* that must stay, because their fate is unknown */
-} probe_failure;
-
-static const probe_failure probe_failures[] = {
-    {"cuMemAddressReserve", 0, 0, 0}, {"cuMemCreate", 0, 0, 0},      {"cuMemMap", 0, 0, 0},
-    {"cuMemSetAccess", 0, 0, 0},      {"cuMemGetAccess", 0, 0, 0},   {"cuMemUnmap", 1, 1, 1},
-    {"cuMemRelease", 0, 1, 0},        {"cuMemAddressFree", 1, 0, 0},
-};
-
-static void fail_probe(fake_state *fake, const probe_failure *f, int code,
-                       ductile_status expected) {
-    fake->reservations = fake->handles = fake->mappings = 0;
-    fake->failing = f->call;
-    fake->fail_code = code;
-    expect_refusal(fake, 0, expected, f->call);
-    cr_expect_eq(fake->reservations, f->reservations, "%s: %d reserved", f->call,
-                 fake->reservations);
-    cr_expect_eq(fake->handles, f->handles, "%s: %d handles", f->call, fake->handles);
-    cr_expect_eq(fake->mappings, f->mappings, "%s: %d mapped", f->call, fake->mappings);
+static bool is_place(const char *text, uint64_t *out) {
+    (void)text, (void)out;
+    return false;
 }
 
-Test(driver_cuda_load, undoes_the_probe_wherever_it_fails) {
-    fake_state *fake = load_fake(FAKE_LIBCUDA_12000);
-    for (size_t i = 0; i < LENGTH(probe_failures); i++) {
-        fail_probe(fake, &probe_failures[i], DVMM_UNKNOWN, DUCTILE_ERR_DRIVER);
-        fail_probe(fake, &probe_failures[i], DVMM_NOT_SUPPORTED, DUCTILE_ERR_NO_VMM);
+/* A word whose "~" are blanks. */
+static const char *words(unsigned i) {
+    static char text[128];
+    (void)snprintf(text, sizeof text, "%s", word[i]);
+    for (char *at = text; (at = strchr(at, '~')) != NULL;) {
+        *at = ' ';
     }
+    return text;
 }
 
-Test(driver_cuda_load, refuses_a_mapping_that_forgets_its_access) {
-    fake_state *fake = load_fake(FAKE_LIBCUDA_12000);
-    fake->granted = DVMM_ACCESS_READ;
-    expect_refusal(fake, 0, DUCTILE_ERR_DRIVER, "cuMemGetAccess");
-    expect_nothing_held(fake);
+/* "hide cuMemCreate": the search finds nothing; "hide cuMemCreate 1": and says so. */
+static void play_hide(void) {
+    fake->hidden = word[1];
+    fake->hidden_answer = word[2] != NULL ? (int)number(word[2]) : 0;
 }
+
+static void play_fail(void) {
+    plan_failure(word[1], (int)number(word[2]));
+}
+
+/* "has pools 0" */
+static void play_has(void) {
+    const struct {
+        const char *name;
+        int *member;
+    } all[] = {{"pools", &fake->has_pools},
+               {"waits", &fake->has_wait_value},
+               {"fabric", &fake->has_fabric},
+               {"vmm", &fake->has_vmm},
+               {"version", &fake->version}};
+    for (size_t i = 0; i < LENGTH(all); i++) {
+        if (is(1, all[i].name)) {
+            *all[i].member = (int)number(word[2]);
+            return;
+        }
+    }
+    cr_assert(is(1, "granted"));
+    fake->granted = number(word[2]);
+}
+
+/* "opens NAME:~FEATURES": and is closed again. */
+static void play_opens(void) {
+    open_driver();
+    cr_expect_str_eq(features(), words(1));
+    fake->failing = NULL;
+    close_fake();
+}
+
+/* "refuses 2 NO_DEVICE no~device~2" */
+static void play_refuses(void) {
+    char name[64];
+    fake->reservations = fake->handles = fake->mappings = 0;
+    (void)snprintf(name, sizeof name, "DUCTILE_ERR_%s", word[2]);
+    ductile_status status = refuse((int)strtol(word[1], NULL, 10), words(3));
+    cr_expect_str_eq(ductile_status_name(status), name, "%s", reason);
+}
+
+/* "holds 1 1 1": reservations, handles and mappings. */
+static void play_holds(void) {
+    cr_expect_eq(fake->reservations, (int)number(word[1]));
+    cr_expect_eq(fake->handles, (int)number(word[2]));
+    cr_expect_eq(fake->mappings, (int)number(word[3]));
+}
+
+static const verb verbs[] = {VERB(hide),  VERB(fail),    VERB(has),
+                             VERB(opens), VERB(refuses), VERB(holds)};
+
+static void open_claim(unsigned schedule, const scenario *claim) {
+    (void)schedule, (void)claim;
+    load_fake();
+}
+
+static void close_claim(void) {
+    cr_expect_eq(fake->contexts, 0);
+}
+
+/* The library is searched once in a process. */
+PLAY_EACH(driver_cuda_opening, OPENING, open_claim, close_claim)
 
 /* ---- The table ----------------------------------------------------------------------------- */
 
@@ -521,38 +401,15 @@ Test(driver_cuda_load, refuses_a_mapping_that_forgets_its_access) {
     X("cuMemFreeHost", true, ops->host_free(ctx, host))                                            \
     X("cuStreamDestroy", true, ops->stream_destroy(ctx, stream))
 
-/* What the entries work with; the fake does not look at most of it. */
-typedef struct operands {
-    const dvmm_driver_ops *ops;
-    void *ctx;
-    fake_state *fake;
-    dvmm_driver *driver;
-} operands;
-
-static operands open_operands(void) {
-    operands o = {.fake = load_fake(FAKE_LIBCUDA_12000)};
-    o.driver = open_fake();
-    o.ops = dvmm_raw_ops(o.driver, &o.ctx);
-    return o;
-}
-
-static void close_operands(const operands *o) {
-    dvmm_close(o->driver);
-    expect_nothing_held(o->fake);
-}
-
-static void expect_call(const fake_state *fake, const char *expected, bool in_context,
-                        cu_context callers) {
+static void expect_call(const char *expected, bool in_context, cu_context callers) {
     cr_expect_str_eq(fake->last_call, expected);
     cr_expect_eq(fake->current, callers, "%s changed the caller's context", expected);
     cr_expect_eq(fake->context_of_last_call, in_context ? fake->primary : callers,
                  "%s ran in the wrong context", expected);
 }
 
-/* What ENTRIES names. */
-#define DECLARE_OPERANDS(o)                                                                        \
-    const dvmm_driver_ops *ops = (o)->ops;                                                         \
-    void *ctx = (o)->ctx;                                                                          \
+/* What ENTRIES names; the fake does not look at most of it. */
+#define DECLARE_OPERANDS                                                                           \
     const dvmm_phys_props props = {0};                                                             \
     uint64_t a = 0;                                                                                \
     uint64_t b = 0;                                                                                \
@@ -570,12 +427,12 @@ static void expect_call(const fake_state *fake, const char *expected, bool in_co
     dvmm_shared shared = {.type = DVMM_SHARE_FD, .fd = -1}
 
 /* Makes every call of the seam once; none may forget to exist. */
-static void make_all_calls(const operands *o, cu_context callers) {
-    DECLARE_OPERANDS(o);
+static void make_all_calls(cu_context callers) {
+    DECLARE_OPERANDS;
     int n = 0;
 #define MAKE_CALL(function, in_context, call)                                                      \
     cr_expect_eq(call, DVMM_SUCCESS, "%s", #call);                                                 \
-    expect_call(o->fake, function, in_context, callers);                                           \
+    expect_call(function, in_context, callers);                                                    \
     n++;
     ENTRIES(MAKE_CALL)
 #undef MAKE_CALL
@@ -586,137 +443,137 @@ static void make_all_calls(const operands *o, cu_context callers) {
 }
 
 Test(driver_cuda_load, entries_bring_our_context_where_there_is_none) {
-    operands o = open_operands();
-    make_all_calls(&o, NULL);
-    close_operands(&o);
+    open_fake();
+    make_all_calls(NULL);
+    close_fake();
 }
 
 Test(driver_cuda_load, entries_restore_the_callers_context) {
-    operands o = open_operands();
+    open_fake();
     cu_context callers = (cu_context)0x9000;
-    o.fake->current = callers;
-    make_all_calls(&o, callers);
-    close_operands(&o);
+    fake->current = callers;
+    make_all_calls(callers);
+    close_fake();
 }
 
 Test(driver_cuda_load, entries_push_nothing_when_our_context_is_current) {
-    operands o = open_operands();
-    o.fake->current = o.fake->primary;
-    int pushes = o.fake->pushes;
-    make_all_calls(&o, o.fake->primary);
-    cr_expect_eq(o.fake->pushes, pushes);
-    close_operands(&o);
+    open_fake();
+    fake->current = fake->primary;
+    int pushes = fake->pushes;
+    make_all_calls(fake->primary);
+    cr_expect_eq(fake->pushes, pushes);
+    close_fake();
 }
 
 /* Every entry fails once: through `instead`, or through the function it ends with. The code comes
  * through, and no context is left. */
-static void fail_all_calls(const operands *o, const char *instead) {
-    DECLARE_OPERANDS(o);
-    o->fake->fail_code = DVMM_ILLEGAL_STATE;
+static void fail_all_calls(const char *instead) {
+    DECLARE_OPERANDS;
+    fake->fail_code = DVMM_ILLEGAL_STATE;
 #define FAIL_CALL(function, in_context, call)                                                      \
     if (instead == NULL || (in_context)) {                                                         \
-        o->fake->failing = instead != NULL ? instead : (function);                                 \
+        fake->failing = instead != NULL ? instead : (function);                                    \
         cr_expect_eq(call, DVMM_ILLEGAL_STATE, "%s", #call);                                       \
     }                                                                                              \
-    cr_expect_null(o->fake->current, "%s left a context", #call);
+    cr_expect_null(fake->current, "%s left a context", #call);
     ENTRIES(FAIL_CALL)
 #undef FAIL_CALL
-    o->fake->failing = NULL;
+    fake->failing = NULL;
 }
 
 Test(driver_cuda_load, entries_hand_on_the_drivers_code) {
-    operands o = open_operands();
-    fail_all_calls(&o, NULL);
-    dvmm_close(o.driver);
+    open_fake();
+    fail_all_calls(NULL);
+    dvmm_close(driver);
 }
 
 Test(driver_cuda_load, entries_that_cannot_bring_our_context_make_no_call) {
     static const char *const steps[] = {"cuCtxGetCurrent", "cuCtxPushCurrent"};
-    operands o = open_operands();
+    open_fake();
     ductile_addr addr = 0;
-    cr_assert_eq(o.ops->mem_alloc_async(o.ctx, 1, NULL, &addr), DVMM_SUCCESS); /* asks the pool */
+    cr_assert_eq(ops->mem_alloc_async(ctx, 1, NULL, &addr), DVMM_SUCCESS); /* asks the pool */
     for (size_t i = 0; i < LENGTH(steps); i++) {
-        int calls = o.fake->n_calls;
-        fail_all_calls(&o, steps[i]);
-        cr_expect_eq(o.fake->n_calls, calls, "%s failed, and the entry went on", steps[i]);
+        int calls = fake->n_calls;
+        fail_all_calls(steps[i]);
+        cr_expect_eq(fake->n_calls, calls, "%s failed, and the entry went on", steps[i]);
     }
-    close_operands(&o);
+    close_fake();
 }
 
 /* What an entry does before the function that it ends with. */
 Test(driver_cuda_load, entries_hand_on_the_code_of_each_step) {
     static const char *const steps[] = {"cuDeviceGet", "cuMemPoolSetAttribute",
                                         "cuStreamEndCapture", "cuMemcpyDtoHAsync"};
-    operands o = open_operands();
-    uint64_t word = 0;
+    open_fake();
+    uint64_t value = 0;
     ductile_addr addr = 0;
-    o.fake->fail_code = DVMM_ILLEGAL_STATE;
+    fake->fail_code = DVMM_ILLEGAL_STATE;
     for (size_t i = 0; i < LENGTH(steps); i++) {
         int can = 0;
-        o.fake->failing = steps[i];
-        int code = i == 0   ? o.ops->can_access_peer(o.ctx, 1, &can)
-                   : i == 1 ? o.ops->mem_alloc_async(o.ctx, 1, NULL, &addr)
-                   : i == 2 ? o.ops->capture_end(o.ctx, NULL)
-                            : o.ops->read_back(o.ctx, &word, 1, 1, NULL);
+        fake->failing = steps[i];
+        int code = i == 0   ? ops->can_access_peer(ctx, 1, &can)
+                   : i == 1 ? ops->mem_alloc_async(ctx, 1, NULL, &addr)
+                   : i == 2 ? ops->capture_end(ctx, NULL)
+                            : ops->read_back(ctx, &value, 1, 1, NULL);
         cr_expect_eq(code, DVMM_ILLEGAL_STATE, "%s", steps[i]);
-        cr_expect_str_eq(o.fake->last_call, steps[i]);
+        cr_expect_str_eq(fake->last_call, steps[i]);
     }
-    o.fake->failing = NULL;
-    close_operands(&o);
+    fake->failing = NULL;
+    close_fake();
 }
 
 Test(driver_cuda_load, keeps_the_pools_memory_from_first_use_on) {
-    operands o = open_operands();
+    open_fake();
     ductile_addr addr = 0;
-    cr_expect_eq(o.fake->pool_threshold, 0);
-    cr_expect_eq(o.ops->mem_alloc_async(o.ctx, 1, NULL, &addr), DVMM_SUCCESS);
-    cr_expect_eq(o.fake->pool_threshold, UINT64_MAX);
-    close_operands(&o);
+    cr_expect_eq(fake->pool_threshold, 0);
+    cr_expect_eq(ops->mem_alloc_async(ctx, 1, NULL, &addr), DVMM_SUCCESS);
+    cr_expect_eq(fake->pool_threshold, UINT64_MAX);
+    close_fake();
 }
 
 Test(driver_cuda_load, tells_current_and_peak_of_the_pool) {
-    operands o = open_operands();
-    uint64_t now = 0;
+    open_fake();
+    uint64_t current = 0;
     uint64_t peak = 0;
-    cr_expect_eq(o.ops->async_pool_info(o.ctx, &now, &peak), DVMM_SUCCESS);
-    cr_expect_eq(now, CU_POOL_RESERVED_CURRENT);
+    cr_expect_eq(ops->async_pool_info(ctx, &current, &peak), DVMM_SUCCESS);
+    cr_expect_eq(current, CU_POOL_RESERVED_CURRENT);
     cr_expect_eq(peak, CU_POOL_RESERVED_HIGH);
-    now = peak = 0;
-    cr_expect_eq(dvmm_async_pool_info(o.driver, &now, &peak), DUCTILE_OK);
-    cr_expect(now == CU_POOL_RESERVED_CURRENT && peak == CU_POOL_RESERVED_HIGH);
-    close_operands(&o);
+    current = peak = 0;
+    cr_expect_eq(dvmm_async_pool_info(driver, &current, &peak), DUCTILE_OK);
+    cr_expect(current == CU_POOL_RESERVED_CURRENT && peak == CU_POOL_RESERVED_HIGH);
+    close_fake();
 }
 
 Test(driver_cuda_load, a_trim_starts_new_peaks) {
-    operands o = open_operands();
-    cr_expect_eq(o.ops->async_pool_trim(o.ctx, 0), DVMM_SUCCESS);
-    cr_expect_eq(o.fake->pool_trims, 1);
-    cr_expect_eq(o.fake->reserved_peak_resets, 1);
-    cr_expect_eq(o.fake->used_peak_resets, 1);
-    cr_expect_eq(o.fake->pool_threshold, 0, "a peak was taken for the threshold");
-    close_operands(&o);
+    open_fake();
+    cr_expect_eq(ops->async_pool_trim(ctx, 0), DVMM_SUCCESS);
+    cr_expect_eq(fake->pool_trims, 1);
+    cr_expect_eq(fake->reserved_peak_resets, 1);
+    cr_expect_eq(fake->used_peak_resets, 1);
+    cr_expect_eq(fake->pool_threshold, 0, "a peak was taken for the threshold");
+    close_fake();
 }
 
 Test(driver_cuda_load, a_failed_trim_says_so_and_keeps_the_peaks) {
-    operands o = open_operands();
-    o.fake->fail_code = DVMM_INVALID_VALUE;
-    o.fake->failing = "cuMemPoolTrimTo";
-    cr_expect_eq(o.ops->async_pool_trim(o.ctx, 0), DVMM_INVALID_VALUE);
-    cr_expect_eq(o.fake->reserved_peak_resets, 0);
-    close_operands(&o);
+    open_fake();
+    fake->fail_code = DVMM_INVALID_VALUE;
+    fake->failing = "cuMemPoolTrimTo";
+    cr_expect_eq(ops->async_pool_trim(ctx, 0), DVMM_INVALID_VALUE);
+    cr_expect_eq(fake->reserved_peak_resets, 0);
+    close_fake();
 }
 
 /* The driver has no clock of its own: a call takes as long for it as for the host. */
 Test(driver_cuda_load, its_time_is_the_hosts) {
-    operands o = open_operands();
+    open_fake();
     dvmm_counters counters;
-    dvmm_time_calls(o.driver);
-    uint64_t before = dvmm_clock_ns(o.driver);
-    cr_expect_eq(dvmm_context_sync(o.driver), DUCTILE_OK);
-    uint64_t after = dvmm_clock_ns(o.driver);
-    dvmm_get_counters(o.driver, &counters);
+    dvmm_time_calls(driver);
+    uint64_t before = dvmm_clock_ns(driver);
+    cr_expect_eq(dvmm_context_sync(driver), DUCTILE_OK);
+    uint64_t after = dvmm_clock_ns(driver);
+    dvmm_get_counters(driver, &counters);
     cr_expect(before != 0 && before <= after);
     cr_expect_eq(counters.driver_time_ns, counters.host_time_ns);
     cr_expect(counters.host_time_ns <= after - before);
-    close_operands(&o);
+    close_fake();
 }

@@ -3,41 +3,28 @@
  * The idea: in a stand-in for the driver every call takes a while, so that two threads meet in it
  * unless allocators of one process take turns.
  */
-#include "tests/fake_cuda/fake_libcuda.h"
-#include "tests/support/expect.h"
-#include "vmm/cuda/open.h"
+#include "tests/fake_cuda/open_fake.h"
 
-#include <dlfcn.h>
 #include <pthread.h>
 
 enum { N_ROUNDS = 4, LINGER_US = 2000 };
 
-static fake_state *fake;
-
-static void load_fake(void) {
-    void *library = dlopen(FAKE_LIBCUDA_12000, RTLD_NOW | RTLD_LOCAL);
-    cr_assert(library != NULL, "%s", dlerror());
-    fake = dlsym(library, "fake_control");
-    cr_assert_not_null(fake);
-}
-
 TestSuite(cuda_turns, .init = load_fake);
 
 /* Returns the number of calls that failed. */
-static void *map_and_unmap(void *driver) {
-    uint64_t size = dvmm_get_caps(driver)->granule_bytes;
+static void *map_and_unmap(void *of) {
+    uint64_t size = dvmm_get_caps(of)->granule_bytes;
     const dvmm_phys_props props = {0};
     const int device = 1;
     uintptr_t n_failed = 0;
     for (int i = 0; i < N_ROUNDS; i++) {
         dvmm_phys phys = 0;
-        n_failed += dvmm_phys_create(driver, size, &props, &phys) != DUCTILE_OK;
-        n_failed += dvmm_map(driver, size, size, phys) != DUCTILE_OK;
-        n_failed += dvmm_set_access(driver, size, size, DVMM_ACCESS_RW) != DUCTILE_OK;
-        n_failed +=
-            dvmm_set_access_for(driver, size, size, DVMM_ACCESS_RW, &device, 1) != DUCTILE_OK;
-        n_failed += dvmm_unmap(driver, size, size) != DUCTILE_OK;
-        n_failed += dvmm_phys_release(driver, phys) != DUCTILE_OK;
+        n_failed += dvmm_phys_create(of, size, &props, &phys) != DUCTILE_OK;
+        n_failed += dvmm_map(of, size, size, phys) != DUCTILE_OK;
+        n_failed += dvmm_set_access(of, size, size, DVMM_ACCESS_RW) != DUCTILE_OK;
+        n_failed += dvmm_set_access_for(of, size, size, DVMM_ACCESS_RW, &device, 1) != DUCTILE_OK;
+        n_failed += dvmm_unmap(of, size, size) != DUCTILE_OK;
+        n_failed += dvmm_phys_release(of, phys) != DUCTILE_OK;
     }
     return (void *)n_failed;
 }

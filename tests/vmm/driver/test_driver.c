@@ -9,15 +9,18 @@
 #include "vmm/base/check.h"
 #include "vmm/base/lock.h"
 
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+enum { CALL_NS = 1000 };
+
 /* ---- A backend of answers ------------------------------------------------------------------ */
 
-/* What the backend will answer, and what it was asked. */
-static struct {
+/* What the backend will answer, and what it was asked, of each thread. */
+static _Thread_local struct {
     int code;
     uint64_t n_calls;
     uint64_t n_closed;
@@ -26,7 +29,7 @@ static struct {
 
 static int answer(void) {
     told.n_calls++;
-    told.clock += 1000;
+    told.clock += CALL_NS;
     return told.code;
 }
 
@@ -38,13 +41,6 @@ static void answer_close(void *ctx) {
 static uint64_t answer_clock(void *ctx) {
     (void)ctx;
     return told.clock;
-}
-
-static int answer_mem_info(void *ctx, uint64_t *free_bytes, uint64_t *total_bytes) {
-    (void)ctx;
-    *free_bytes = 1;
-    *total_bytes = 2;
-    return answer();
 }
 
 static int answer_reserve(void *ctx, uint64_t size, uint64_t alignment, ductile_addr hint,
@@ -94,12 +90,12 @@ static int answer_exchange(void *ctx, dvmm_capture_mode *mode) {
 
 static const dvmm_driver_ops answers = {.close = answer_close,
                                         .clock_ns = answer_clock,
-                                        .mem_info = answer_mem_info,
                                         .address_reserve = answer_reserve,
                                         .address_free = answer_span,
                                         .phys_create = answer_create,
                                         .unmap = answer_span,
                                         .event_query = answer_query,
+                                        .event_sync = answer_query,
                                         .event_record = answer_record,
                                         .stream_query = answer_stream,
                                         .stream_sync = answer_stream,
@@ -121,14 +117,16 @@ static void close_answers(void) {
 
 TestSuite(driver, .init = open_answers, .fini = close_answers);
 
+#define EVENT ((dvmm_event)(uintptr_t)64)
+
 static ductile_status ask_event(int code) {
     told.code = code;
-    return dvmm_event_query(d, (dvmm_event)(uintptr_t)64);
+    return dvmm_event_query(d, EVENT);
 }
 
-static dvmm_counters counters(void) {
+static dvmm_counters counters_of(const dvmm_driver *of) {
     dvmm_counters c;
-    dvmm_get_counters(d, &c);
+    dvmm_get_counters(of, &c);
     return c;
 }
 
@@ -165,17 +163,6 @@ Test(driver, running_out_of_addresses_is_no_lack_of_memory) {
 
 /* ---- Outputs ------------------------------------------------------------------------------- */
 
-Test(driver, a_failure_leaves_zero_in_outputs) {
-    ductile_addr addr = 1;
-    uint64_t free_bytes = 9;
-    uint64_t total_bytes = 9;
-    told.code = DVMM_INVALID_VALUE;
-    assert_status(dvmm_address_reserve(d, GRANULE, &addr), DUCTILE_ERR_DRIVER);
-    assert_status(dvmm_mem_info(d, &free_bytes, &total_bytes), DUCTILE_ERR_DRIVER);
-    assert_u64(addr, 0);
-    assert_u64(free_bytes + total_bytes, 0);
-}
-
 Test(driver, who_cannot_tell_is_capturing) {
     dvmm_capture_status status = DVMM_CAPTURE_NONE;
     told.code = DVMM_CAPTURE_IMPLICIT;
@@ -203,7 +190,7 @@ Test(driver, calls_and_failures_are_counted) {
     (void)ask_event(DVMM_SUCCESS);
     (void)ask_event(DVMM_INVALID_VALUE);
     cr_assert_eq(dvmm_last_code(), DVMM_INVALID_VALUE);
-    dvmm_counters c = counters();
+    dvmm_counters c = counters_of(d);
     assert_u64(c.calls[DVMM_CALL_event_query], 2);
     assert_u64(c.failures[DVMM_CALL_event_query], 1);
     assert_u64(c.driver_time_ns + c.host_time_ns, 0);
@@ -213,8 +200,8 @@ Test(driver, calls_are_timed_once_asked_for) {
     dvmm_time_calls(d);
     (void)ask_event(DVMM_SUCCESS);
     (void)ask_event(DVMM_INVALID_VALUE);
-    dvmm_counters c = counters();
-    assert_u64(c.driver_time_ns, 2000);
+    dvmm_counters c = counters_of(d);
+    assert_u64(c.driver_time_ns, 2 * CALL_NS);
     cr_assert_gt(c.host_time_ns, 0);
 }
 
@@ -222,7 +209,7 @@ Test(driver, not_ready_answers_a_query_and_fails_other_calls) {
     assert_status(ask_event(DVMM_NOT_READY), DUCTILE_ERR_NOT_READY);
     assert_status(dvmm_stream_query(d, NULL), DUCTILE_ERR_NOT_READY);
     assert_status(dvmm_stream_sync(d, NULL), DUCTILE_ERR_NOT_READY);
-    dvmm_counters c = counters();
+    dvmm_counters c = counters_of(d);
     assert_u64(c.failures[DVMM_CALL_event_query], 0);
     assert_u64(c.failures[DVMM_CALL_stream_query], 0);
     assert_u64(c.failures[DVMM_CALL_stream_sync], 1);
@@ -261,6 +248,101 @@ Test(driver, all_calls_are_traced_when_asked) {
     dvmm_set_trace(d, NULL, NULL, false);
     assert_ok(dvmm_unmap(d, 4 * GRANULE, GRANULE));
     assert_u64(notes.n, 1);
+}
+
+/* ---- Many threads, of which some have ended, and several devices ---------------------------- */
+
+enum { N_THREADS = 37, N_ROUNDS = 2000, N_DEVICES = 2 };
+
+static dvmm_driver *devices[N_DEVICES];
+static pthread_barrier_t all_ready;
+
+static void open_devices(void) {
+    dvmm_caps caps = {.granule_bytes = 2 << 20};
+    for (int i = 0; i < N_DEVICES; i++) {
+        assert_ok(dvmm_driver_new(&answers, NULL, &caps, &devices[i]));
+        dvmm_time_calls(devices[i]);
+    }
+}
+
+static void close_devices(void) {
+    for (int i = 0; i < N_DEVICES; i++) {
+        dvmm_close(devices[i]);
+    }
+}
+
+TestSuite(driver_counts, .init = open_devices, .fini = close_devices);
+
+/* In each round and on each device: a query, one not answered yet, a wait that fails, and a record.
+ */
+static void *make_calls(void *user) {
+    (void)user;
+    (void)pthread_barrier_wait(&all_ready);
+    for (int i = 0; i < N_ROUNDS * N_DEVICES; i++) {
+        dvmm_driver *of = devices[i % N_DEVICES];
+        told.code = DVMM_SUCCESS;
+        (void)dvmm_event_query(of, EVENT);
+        (void)dvmm_event_record(of, EVENT, NULL);
+        told.code = DVMM_NOT_READY;
+        (void)dvmm_event_query(of, EVENT);
+        (void)dvmm_event_sync(of, EVENT);
+    }
+    return NULL;
+}
+
+static void assert_counts(const dvmm_driver *of, uint64_t n_threads) {
+    uint64_t n = n_threads * N_ROUNDS;
+    dvmm_counters c = counters_of(of);
+    assert_u64(c.calls[DVMM_CALL_event_query], 2 * n);
+    assert_u64(c.calls[DVMM_CALL_event_sync], n);
+    assert_u64(c.calls[DVMM_CALL_event_record], n);
+    assert_u64(c.failures[DVMM_CALL_event_query], 0);
+    assert_u64(c.failures[DVMM_CALL_event_sync], n);
+    assert_u64(c.driver_time_ns, 4 * n * CALL_NS);
+}
+
+/* What was counted never becomes less. */
+static void watch(uint64_t until) {
+    dvmm_counters before = counters_of(devices[0]);
+    while (before.calls[DVMM_CALL_event_sync] < until) {
+        dvmm_counters now = counters_of(devices[0]);
+        for (int i = 0; i < DVMM_N_CALLS; i++) {
+            cr_assert_geq(now.calls[i], before.calls[i]);
+        }
+        cr_assert_geq(now.host_time_ns, before.host_time_ns);
+        before = now;
+    }
+}
+
+static void run_wave(uint64_t n_before) {
+    pthread_t threads[N_THREADS];
+    cr_assert_eq(pthread_barrier_init(&all_ready, NULL, N_THREADS), 0);
+    for (int i = 0; i < N_THREADS; i++) {
+        cr_assert_eq(pthread_create(&threads[i], NULL, make_calls, NULL), 0);
+    }
+    watch((n_before + N_THREADS) * N_ROUNDS);
+    for (int i = 0; i < N_THREADS; i++) {
+        cr_assert_eq(pthread_join(threads[i], NULL), 0);
+    }
+    (void)pthread_barrier_destroy(&all_ready);
+}
+
+Test(driver_counts, are_exact_for_many_threads_and_for_those_that_ended) {
+    for (uint64_t wave = 0; wave < 3; wave++) {
+        run_wave(wave * N_THREADS);
+        for (int i = 0; i < N_DEVICES; i++) {
+            assert_counts(devices[i], (wave + 1) * N_THREADS);
+        }
+    }
+}
+
+/* A device is opened where another one was: its counts begin at nothing. */
+Test(driver_counts, of_a_device_opened_anew_begin_at_nothing) {
+    run_wave(0);
+    close_devices();
+    open_devices();
+    run_wave(0);
+    assert_counts(devices[0], N_THREADS);
 }
 
 /* ---- When nothing may be called ------------------------------------------------------------ */

@@ -9,21 +9,15 @@ static void open_rig(void) {
 }
 
 static void close_rig(void) {
-    assert_ok(ductile_virtual_inject(r.gpu, NULL));
+    rig_mend(&r);
     rig_close(&r);
 }
 
 TestSuite(driver_outputs, .init = open_rig, .fini = close_rig);
 
-static void fail_next(void) {
-    const ductile_virtual_fault fault = {
-        .struct_size = sizeof fault, .nth = 1, .code = DVMM_INVALID_VALUE};
-    assert_ok(ductile_virtual_inject(r.gpu, &fault));
-}
-
 #define assert_asked(call)                                                                         \
     do {                                                                                           \
-        fail_next();                                                                               \
+        rig_fail(&r, NULL, 1, DVMM_INVALID_VALUE);                                                 \
         assert_status(call, DUCTILE_ERR_DRIVER);                                                   \
     } while (0)
 

@@ -3,16 +3,11 @@
  * What the virtual GPU detects, and what orders work, in text (claims.txt): each claim is played on
  * a new device under every schedule, since how soon work completes must not matter.
  */
-#include "tests/support/numbered.h"
-#include "tests/support/rig.h"
-#include "tests/support/script.h"
+#include "tests/vmm/played.h"
 
 #include <pthread.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
-enum { MOST_WORDS = 7, MOST_EVENTS = 8, N_STREAMS = 9, MOST_HANDLES = 4 };
+enum { MOST_EVENTS = 8, N_STREAMS = 10, MOST_HANDLES = 4 };
 
 #define GRANULE ((uint64_t)2 << 20)
 
@@ -29,34 +24,18 @@ typedef struct stage {
     dvmm_event events[MOST_EVENTS];
     ductile_virtual_graph *graph;
     uint64_t *gate;
+    uint64_t clock;
 } stage;
 
 static stage s;
-static char *word[MOST_WORDS]; /* of the operation */
-
-static bool is(unsigned i, const char *text) {
-    return word[i] != NULL && strcmp(word[i], text) == 0;
-}
 
 /* ---- Operands ------------------------------------------------------------------------------ */
 
-/* "4096", "2M-512", "pair+2M" */
-static uint64_t number(const char *text) {
-    uint64_t sum = 0;
-    uint64_t part = 0;
-    char piece[32];
-    for (char sign = '+'; text != NULL && *text != '\0';) {
-        size_t n = strcspn(text, "+-");
-        (void)snprintf(piece, sizeof piece, "%.*s", (int)n, text);
-        part = strcmp(piece, "pair") == 0    ? s.pair - s.at
-               : strcmp(piece, "range") == 0 ? s.range - s.at
-                                             : 0;
-        cr_assert(part != 0 || script_number(piece, &part), "%s is no number", piece);
-        sum = sign == '+' ? sum + part : sum - part;
-        sign = text[n];
-        text += n + (sign != '\0');
-    }
-    return sum;
+/* "pair", "range" */
+static bool is_place(const char *text, uint64_t *out) {
+    bool is_pair = strcmp(text, "pair") == 0;
+    *out = (is_pair ? s.pair : s.range) - s.at;
+    return is_pair || strcmp(text, "range") == 0;
 }
 
 static ductile_addr place(unsigned i) {
@@ -74,16 +53,16 @@ static ductile_stream make_stream(char name) {
     return made;
 }
 
-/* Streams 1 to 3; the default ones, 0 and t; b, a blocking one, x, of another context, p, of the
- * other device, and n, one more. Each is made when it is named first. */
+/* Streams 1 to 3; the default ones, 0, which l is, too, and t; b, a blocking one, x, of another
+ * context, p, of the other device, and n, one more. Each is made when it is named first. */
 static ductile_stream *stream(unsigned i) {
-    static const char names[] = "0t123bxpn";
+    static const char names[] = "0lt123bxpn";
     const char *at = word[i] != NULL && word[i][1] == '\0' ? strchr(names, word[i][0]) : NULL;
     cr_assert(at != NULL, "no stream is named %s", word[i]);
     size_t k = (size_t)(at - names);
     if (!s.is_made[k]) {
         s.is_made[k] = true;
-        s.streams[k] = k < 2 ? (ductile_stream)(uintptr_t)(2 * k) : make_stream(*at);
+        s.streams[k] = k < 3 ? (ductile_stream)(uintptr_t)k : make_stream(*at);
     }
     return &s.streams[k];
 }
@@ -94,6 +73,15 @@ static dvmm_event *event(unsigned i) {
     cr_assert(k < MOST_EVENTS, "no event is named %s", word[i]);
     s.events[k] = s.events[k] != NULL ? s.events[k] : rig_event(&s.r);
     return &s.events[k];
+}
+
+/* ---- Answers -------------------------------------------------------------------------------- */
+
+/* What the call gave is the driver's code behind "->", or 0. */
+static void gives(int code) {
+    const char *told = behind("->");
+    int expected = told != NULL ? (int)number(told) : 0;
+    cr_assert_eq(code, expected, "it gave %d", code);
 }
 
 /* ---- Work ---------------------------------------------------------------------------------- */
@@ -118,25 +106,31 @@ static void play_writes(void) {
     launch(true);
 }
 
-/* "fill 1 0 512 7": by the program; "fills": by the allocator. */
+/* "fill 1 0 512 7": by the program; "fills 1 0 512": by the allocator; "failed" behind either. */
 static void play_fill(void) {
-    assert_ok(ductile_virtual_fill(s.r.gpu, place(2), (uint8_t)number(word[4]), number(word[3]),
-                                   *stream(1)));
+    gave(ductile_virtual_fill(s.r.gpu, place(2), (uint8_t)number(word[4]), number(word[3]),
+                              *stream(1)));
 }
 
 static void play_fills(void) {
-    assert_ok(dvmm_fill(s.r.d, place(2), 0, number(word[3]), *stream(1)));
+    gave(dvmm_fill(s.r.d, place(2), 0, number(word[3]), *stream(1)));
 }
 
 static void play_copy(void) {
-    assert_ok(dvmm_copy(s.r.d, place(2), place(3), number(word[4]), *stream(1)));
+    gave(dvmm_copy(s.r.d, place(2), place(3), number(word[4]), *stream(1)));
 }
 
-/* "byte 1 0 7": a read by the host, behind the stream's work. */
+/* "upload p 0 failed": a byte. */
+static void play_upload(void) {
+    const uint8_t byte = 1;
+    gave(dvmm_upload(s.r.d, place(2), &byte, 1, *stream(1)));
+}
+
+/* "byte 1 0 7": a read by the host, behind the stream's work; "byte 1 0 failed". */
 static void play_byte(void) {
     uint8_t got = 0;
-    assert_ok(ductile_virtual_read_back(s.r.gpu, &got, place(2), 1, *stream(1)));
-    cr_assert(word[3] == NULL || got == number(word[3]), "it is %d", got);
+    gave(ductile_virtual_read_back(s.r.gpu, &got, place(2), 1, *stream(1)));
+    cr_assert(word[3] == NULL || is(3, "failed") || got == number(word[3]), "it is %d", got);
 }
 
 /* "order 1 2": stream 2 waits for 1. */
@@ -167,9 +161,8 @@ static void play_sync(void) {
 
 /* "record e0 1", "record e0 context", "record e0 context refused" */
 static void play_record(void) {
-    ductile_status status = is(2, "context") ? dvmm_context_record(s.r.d, *event(1))
-                                             : dvmm_event_record(s.r.d, *event(1), *stream(2));
-    assert_status(status, is(3, "refused") ? DUCTILE_ERR_CAPTURING : DUCTILE_OK);
+    gave(is(2, "context") ? dvmm_context_record(s.r.d, *event(1))
+                          : dvmm_event_record(s.r.d, *event(1), *stream(2)));
 }
 
 static void play_wait(void) {
@@ -219,6 +212,12 @@ static void play_gate(void) {
 
 static void play_open(void) {
     __atomic_store_n(s.gate, 1, __ATOMIC_SEQ_CST);
+    s.gate = NULL;
+}
+
+/* Before it was opened. */
+static void play_free_gate(void) {
+    assert_ok(dvmm_host_free(s.r.d, s.gate));
     s.gate = NULL;
 }
 
@@ -299,15 +298,6 @@ static void play_close(void) {
 
 /* ---- Memory by the raw table: the wrappers' own checks forbid misuse ------------------------ */
 
-/* What the call gave is the driver's code behind "->", or 0. */
-static void gives(int code) {
-    int expected = 0;
-    for (unsigned i = 1; i + 1 < MOST_WORDS; i++) {
-        expected = is(i, "->") ? (int)number(word[i + 1]) : expected;
-    }
-    cr_assert_eq(code, expected, "it gave %d", code);
-}
-
 static dvmm_phys *handle(unsigned i) {
     size_t k = word[i] != NULL && word[i][0] == 'h' ? (size_t)(word[i][1] - '0') : MOST_HANDLES;
     cr_assert(k < MOST_HANDLES, "no handle is named %s", word[i]);
@@ -386,6 +376,11 @@ static void play_left(void) {
     assert_status(ductile_virtual_set_external_bytes(s.r.gpu, total), DUCTILE_ERR_OUT_OF_MEMORY);
 }
 
+/* "peak 12M": the most that was in use. */
+static void play_peak(void) {
+    assert_u64(rig_state(&s.r).used_peak_bytes, number(word[1]));
+}
+
 /* "mem_free pair+512 -> 1" */
 static void play_mem_free(void) {
     gives(RAW(&s.r, mem_free, place(1)));
@@ -402,8 +397,17 @@ static void play_query(void) {
 
 /* ---- Graphs -------------------------------------------------------------------------------- */
 
+/* "capture 1", "capture p global" */
 static void play_capture(void) {
-    assert_ok(ductile_virtual_capture_begin(s.r.gpu, *stream(1), DUCTILE_CAPTURE_RELAXED));
+    assert_ok(ductile_virtual_capture_begin(
+        s.r.gpu, *stream(1), is(2, "global") ? DUCTILE_CAPTURE_GLOBAL : DUCTILE_CAPTURE_RELAXED));
+}
+
+/* "captured 1", "captured 0 -> 906" */
+static void play_captured(void) {
+    dvmm_capture_status status = DVMM_CAPTURE_NONE;
+    gives(RAW(&s.r, capture_status, *stream(1), &status));
+    cr_assert(is(2, "->") || status == DVMM_CAPTURE_ACTIVE);
 }
 
 /* "end_capture 1", "end_capture 1 broken" */
@@ -428,10 +432,29 @@ static void play_rest(void) {
 
 /* ---- What is seen -------------------------------------------------------------------------- */
 
-static void play_fault(void) {
-    const ductile_virtual_fault it = {
-        .struct_size = sizeof it, .call = word[1], .nth = 1, .code = 1, .effect = 1};
-    assert_ok(ductile_virtual_inject(s.r.gpu, &it));
+PLAY_EVERY_DEVICE(&s.r)
+
+/* "lost": the device is, by that code. */
+static void play_lost(void) {
+    assert_u64((unsigned)rig_state(&s.r).poisoned, number(word[1]));
+}
+
+/* "ours 1", "theirs x": whether the stream is of the driver's context. */
+static void play_ours(void) {
+    cr_assert(dvmm_stream_is_ours(s.r.d, *stream(1)));
+}
+
+static void play_theirs(void) {
+    cr_assert(!dvmm_stream_is_ours(s.r.d, *stream(1)));
+}
+
+/* "clock", and "took 200" nanoseconds since. */
+static void play_clock(void) {
+    s.clock = dvmm_clock_ns(s.r.d);
+}
+
+static void play_took(void) {
+    assert_u64(dvmm_clock_ns(s.r.d) - s.clock, number(word[1]));
 }
 
 /* "saw nothing", "saw reuse": one violation in all; "saw misuse 2". */
@@ -450,43 +473,22 @@ static void play_saw(void) {
 
 /* ---- Playing ------------------------------------------------------------------------------- */
 
-#define VERB(name)                                                                                 \
-    { #name, play_##name }
+static const verb verbs[] = {
+    VERB(reads),     VERB(writes),  VERB(fill),      VERB(fills),       VERB(copy),
+    VERB(byte),      VERB(upload),  VERB(order),     VERB(destroy),     VERB(new),
+    VERB(sync),      VERB(record),  VERB(wait),      VERB(await),       VERB(known),
+    VERB(advance),   VERB(pending), VERB(done),      VERB(gate),        VERB(open),
+    VERB(elsewhere), VERB(begin),   VERB(end),       VERB(over),        VERB(unmap),
+    VERB(map),       VERB(twice),   VERB(pair),      VERB(alloc),       VERB(release),
+    VERB(access),    VERB(close),   VERB(reserve),   VERB(unreserve),   VERB(create),
+    VERB(forget),    VERB(place),   VERB(back),      VERB(take_away),   VERB(let),
+    VERB(let_both),  VERB(can),     VERB(they_can),  VERB(left),        VERB(mem_free),
+    VERB(end_event), VERB(query),   VERB(capture),   VERB(end_capture), VERB(launch),
+    VERB(drop),      VERB(rest),    OF_EVERY_DEVICE, VERB(saw),         VERB(captured),
+    VERB(free_gate), VERB(ours),    VERB(theirs),    VERB(clock),       VERB(took),
+    VERB(peak),      VERB(lost)};
 
-static const struct {
-    const char *name;
-    void (*play)(void);
-} verbs[] = {VERB(reads),   VERB(writes),   VERB(fill),        VERB(fills),    VERB(copy),
-             VERB(byte),    VERB(order),    VERB(destroy),     VERB(new),      VERB(sync),
-             VERB(record),  VERB(wait),     VERB(await),       VERB(known),    VERB(advance),
-             VERB(pending), VERB(done),     VERB(gate),        VERB(open),     VERB(elsewhere),
-             VERB(begin),   VERB(end),      VERB(over),        VERB(unmap),    VERB(map),
-             VERB(twice),   VERB(pair),     VERB(alloc),       VERB(release),  VERB(access),
-             VERB(close),   VERB(reserve),  VERB(unreserve),   VERB(create),   VERB(forget),
-             VERB(place),   VERB(back),     VERB(take_away),   VERB(let),      VERB(let_both),
-             VERB(can),     VERB(they_can), VERB(left),        VERB(mem_free), VERB(end_event),
-             VERB(query),   VERB(capture),  VERB(end_capture), VERB(launch),   VERB(drop),
-             VERB(rest),    VERB(fault),    VERB(saw)};
-
-static const scenario *now;
-static unsigned now_schedule;
-static char now_text[64]; /* what is played */
-
-static void play_operation(char *text) {
-    char *rest_of = NULL;
-    for (unsigned i = 0; i < MOST_WORDS; i++) {
-        word[i] = strtok_r(i == 0 ? text : NULL, " ", &rest_of);
-    }
-    for (size_t i = 0; i < sizeof verbs / sizeof *verbs; i++) {
-        if (is(0, verbs[i].name)) {
-            verbs[i].play();
-            return;
-        }
-    }
-    cr_assert_fail("what is %s?", word[0]);
-}
-
-static void open_stage(unsigned schedule) {
+static void open_stage(unsigned schedule, const scenario *claim) {
     static const int both[] = {0, 1};
     ductile_virtual_options options;
     ductile_virtual_options_init(&options);
@@ -494,50 +496,15 @@ static void open_stage(unsigned schedule) {
     options.lag = 3;
     options.seed = 11;
     options.n_devices = 2;
+    options.no_context_events = claim->has_old_driver;
     memset(&s, 0, sizeof s);
     rig_open(&s.r, &options);
     s.at = rig_row(&s.r, 2);
     assert_ok(dvmm_set_access_for(s.r.d, s.at, 2 * GRANULE, DVMM_ACCESS_RW, both, 2));
 }
 
-static void play_claim(const scenario *claim, unsigned schedule) {
-    char text[1024];
-    now = claim;
-    now_schedule = schedule;
-    open_stage(schedule);
-    for (size_t i = 0; i < claim->n_lines; i++) {
-        char *rest_of = NULL;
-        (void)snprintf(text, sizeof text, "%s", claim->lines[i]);
-        for (char *at = strtok_r(text, ";", &rest_of); at != NULL;
-             at = strtok_r(NULL, ";", &rest_of)) {
-            (void)snprintf(now_text, sizeof now_text, "line %u:%s", claim->numbers[i], at);
-            play_operation(at);
-        }
-    }
+static void close_stage(void) {
     rig_abandon(&s.r);
-    now = NULL;
 }
 
-static script claims;
-
-ParameterizedTestParameters(virtual_claims, hold_under_every_schedule) {
-    assert_fine(script_read(&claims, CLAIMS));
-    return numbered(0, claims.n);
-}
-
-static void say_what_failed(void) {
-    if (now != NULL) {
-        cr_log_error("%s: schedule %u, %s", now->name, now_schedule, now_text);
-    }
-}
-
-ParameterizedTest(uint64_t *i, virtual_claims, hold_under_every_schedule, .fini = say_what_failed) {
-    assert_fine(script_read(&claims, CLAIMS));
-    for (unsigned schedule = 0; schedule < 4; schedule++) {
-        if ((claims.all[*i].schedules >> schedule & 1) != 0) {
-            play_claim(&claims.all[*i], schedule);
-        }
-    }
-    free(claims.all);
-    free(claims.text);
-}
+PLAY_EACH(virtual_claims, CLAIMS, open_stage, close_stage)

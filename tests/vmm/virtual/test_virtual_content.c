@@ -136,12 +136,15 @@ Test(virtual_content, any_mixture_reads_back_as_on_an_array) {
 
 /* ---- Size ---------------------------------------------------------------------------------- */
 
-/* Every granule of a full H200 filled in parts: the host holds a description, not the bytes. */
+/* Every granule of a full H200 in handles of its own, filled in parts: the host holds a
+ * description, not the bytes. */
 Test(virtual_content, a_full_device_fits_the_host) {
     uint64_t n = dvmm_get_caps(r.d)->total_bytes / r.granule;
     ductile_virtual_set_schedule(r.gpu, DUCTILE_SCHEDULE_EAGER, 0);
     struct mallinfo2 before = mallinfo2();
     ductile_addr addr = rig_row(&r, n);
+    cr_assert(rig_state(&r).handles == n && rig_state(&r).mappings == n);
+    assert_u64(rig_state(&r).used_bytes, n * r.granule);
     for (uint64_t i = 0; i < n; i++) {
         fill(addr + i * r.granule, (uint8_t)i, r.granule);
         fill(addr + i * r.granule + 512, (uint8_t)(i + 1), r.granule / 2);

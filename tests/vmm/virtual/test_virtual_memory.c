@@ -1,13 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Memory of the virtual GPU beyond what the rows of tests/conformance state, which hold codes and
- * state to those of an H200: what is a violation, where memory and addresses end, that nothing
- * overlaps, what calls cost. Misuse goes through the raw table: the wrappers' own checks forbid it.
+ * Memory of the virtual GPU beyond what claims.txt and the rows of tests/conformance state: where
+ * addresses end, that nothing overlaps, and how small allocations lie.
  */
 #include "tests/support/rig.h"
 #include "tests/support/rng.h"
-
-#include <string.h>
 
 static rig r;
 
@@ -22,8 +19,6 @@ static void close_rig(void) {
 }
 
 TestSuite(virtual_memory, .init = open_rig, .fini = close_rig);
-
-static const dvmm_phys_props plain;
 
 /* ---- Addresses ----------------------------------------------------------------------------- */
 
@@ -54,58 +49,79 @@ Test(virtual_memory, freed_addresses_are_handed_out_again) {
     }
 }
 
-/* Any sequence of reservations and frees, with or without a seed, never gives overlapping ones. */
-static void churn_addresses(uint64_t seed) {
-    enum { N = 40 };
+/* Any sequence of spans that come and go, whatever they are, never gives overlapping ones. */
+typedef struct span_kind {
+    ductile_status (*take)(uint64_t size, ductile_addr *out);
+    ductile_status (*give)(ductile_addr addr, uint64_t size);
+    uint64_t (*size)(rng *random);
+} span_kind;
+
+static void churn(const span_kind *kind, uint64_t seed) {
+    enum { N = 100, STEPS = 10000 };
     ductile_addr addr[N] = {0};
     uint64_t size[N] = {0};
     rng random = rng_seeded(seed);
-    for (int step = 0; step < 4000; step++) {
+    for (int step = 0; step < STEPS; step++) {
         size_t i = rng_below(&random, N);
         if (addr[i] != 0) {
-            assert_ok(dvmm_address_free(r.d, addr[i], size[i]));
+            assert_ok(kind->give(addr[i], size[i]));
             addr[i] = 0;
             continue;
         }
-        size[i] = r.granule * (1 + rng_below(&random, 1 << 18));
-        assert_ok(dvmm_address_reserve(r.d, size[i], &addr[i]));
+        size[i] = kind->size(&random);
+        assert_ok(kind->take(size[i], &addr[i]));
         for (size_t j = 0; j < N; j++) {
             bool apart = j == i || addr[j] == 0 || addr[j] + size[j] <= addr[i] ||
                          addr[i] + size[i] <= addr[j];
-            cr_assert(apart, "step %d: reservations %zu and %zu overlap", step, i, j);
+            cr_assert(apart, "step %d: spans %zu and %zu overlap", step, i, j);
         }
     }
     for (size_t i = 0; i < N; i++) {
-        if (addr[i] != 0) {
-            assert_ok(dvmm_address_free(r.d, addr[i], size[i]));
-        }
+        assert_ok(addr[i] != 0 ? kind->give(addr[i], size[i]) : DUCTILE_OK);
     }
 }
 
+static ductile_status reserve(uint64_t size, ductile_addr *out) {
+    return dvmm_address_reserve(r.d, size, out);
+}
+
+static ductile_status unreserve(ductile_addr addr, uint64_t size) {
+    return dvmm_address_free(r.d, addr, size);
+}
+
+static uint64_t granules(rng *random) {
+    return r.granule * (1 + rng_below(random, 1 << 18));
+}
+
+static const span_kind reservations = {reserve, unreserve, granules};
+
 Test(virtual_memory, reservations_never_overlap) {
-    churn_addresses(1);
+    churn(&reservations, 1);
 }
 
 Test(virtual_memory, reservations_placed_by_a_seed_never_overlap) {
     close_rig();
     rig_open_scheduled(&r, DUCTILE_SCHEDULE_EAGER, 0, 99);
-    churn_addresses(2);
+    churn(&reservations, 2);
 }
 
-/* ---- Handles ------------------------------------------------------------------------------- */
+static ductile_status allocate(uint64_t size, ductile_addr *out) {
+    return dvmm_mem_alloc(r.d, size, out);
+}
 
-Test(virtual_memory, memory_ends_at_the_capacity) {
-    uint64_t n = dvmm_get_caps(r.d)->total_bytes / r.granule;
-    dvmm_phys most = rig_create(&r, n - 1);
-    dvmm_phys last = rig_create(&r, 1);
-    dvmm_phys more = 1;
-    assert_status(dvmm_phys_create(r.d, r.granule, &plain, &more), DUCTILE_ERR_OUT_OF_MEMORY);
-    assert_u64(more, 0);
-    assert_ok(dvmm_phys_release(r.d, last));
-    assert_ok(dvmm_phys_create(r.d, r.granule, &plain, &last));
-    assert_ok(dvmm_phys_release(r.d, last));
-    assert_ok(dvmm_phys_release(r.d, most));
-    assert_u64(rig_state(&r).used_peak_bytes, n * r.granule);
+static ductile_status free_allocation(ductile_addr addr, uint64_t size) {
+    (void)size;
+    return dvmm_mem_free(r.d, addr);
+}
+
+static uint64_t small_or_large(rng *random) {
+    uint64_t bound = rng_below(random, 2) == 0 ? 100000 : 20 * r.granule;
+    return 1 + rng_below(random, bound);
+}
+
+Test(virtual_memory, allocations_never_overlap) {
+    static const span_kind allocations = {allocate, free_allocation, small_or_large};
+    churn(&allocations, 7);
 }
 
 /* ---- Maps ---------------------------------------------------------------------------------- */
@@ -140,80 +156,4 @@ Test(virtual_memory, small_allocations_share_granules) {
     for (size_t i = 0; i < 1000; i++) {
         assert_ok(dvmm_mem_free(r.d, addr[(i * 7) % 1000]));
     }
-}
-
-/* Allocations live at the same time are disjoint, whatever came and went before. */
-Test(virtual_memory, allocations_never_overlap) {
-    enum { N = 200 };
-    ductile_addr addr[N] = {0};
-    uint64_t size[N] = {0};
-    rng random = rng_seeded(7);
-    for (int step = 0; step < 20000; step++) {
-        size_t i = rng_below(&random, N);
-        if (addr[i] != 0) {
-            assert_ok(dvmm_mem_free(r.d, addr[i]));
-            addr[i] = 0;
-            continue;
-        }
-        uint64_t bound = rng_below(&random, 2) == 0 ? 100000 : 20 * r.granule;
-        size[i] = 1 + rng_below(&random, bound);
-        assert_ok(dvmm_mem_alloc(r.d, size[i], &addr[i]));
-        for (size_t j = 0; j < N; j++) {
-            bool apart = j == i || addr[j] == 0 || addr[j] + size[j] <= addr[i] ||
-                         addr[i] + size[i] <= addr[j];
-            cr_assert(apart, "step %d: allocations %zu and %zu overlap", step, i, j);
-        }
-    }
-    for (size_t i = 0; i < N; i++) {
-        if (addr[i] != 0) {
-            assert_ok(dvmm_mem_free(r.d, addr[i]));
-        }
-    }
-}
-
-Test(virtual_memory, the_stream_ordered_pool_is_absent) {
-    ductile_addr addr = 1;
-    cr_assert_not(dvmm_get_caps(r.d)->has_async_pool);
-    assert_status(dvmm_mem_alloc_async(r.d, 512, NULL, &addr), DUCTILE_ERR_UNSUPPORTED);
-    assert_u64(addr, 0);
-}
-
-/* ---- Scale --------------------------------------------------------------------------------- */
-
-/* All of an H200 in the smallest handles. */
-Test(virtual_memory, a_full_device_of_granules_is_held) {
-    uint64_t n = dvmm_get_caps(r.d)->total_bytes / r.granule;
-    ductile_addr addr = rig_row(&r, n);
-    ductile_virtual_state s = rig_state(&r);
-    assert_u64(s.handles, n);
-    assert_u64(s.mappings, n);
-    assert_u64(s.used_bytes, n * r.granule);
-    rig_unrow(&r, addr, n);
-}
-
-/* ---- Cost ---------------------------------------------------------------------------------- */
-
-static uint64_t time_of_mapping(uint64_t n_granules, ductile_addr addr) {
-    uint64_t before = dvmm_clock_ns(r.d);
-    rig_back(&r, addr, n_granules);
-    return dvmm_clock_ns(r.d) - before;
-}
-
-Test(virtual_memory, time_passes_as_on_an_h200) {
-    ductile_addr addr = rig_reserve(&r, 1024);
-    assert_u64(time_of_mapping(1, addr), 6100 + 400 + 18500 + 7400);
-    assert_u64(time_of_mapping(32, addr + 32 * r.granule), 7100 + 340 + 19400 + 25000);
-    uint64_t before = dvmm_clock_ns(r.d);
-    assert_ok(dvmm_unmap(r.d, addr, r.granule));
-    assert_u64(dvmm_clock_ns(r.d) - before, 12800);
-    assert_ok(dvmm_unmap(r.d, addr + 32 * r.granule, 32 * r.granule));
-    assert_ok(dvmm_address_free(r.d, addr, 1024 * r.granule));
-}
-
-Test(virtual_memory, one_call_over_many_mappings_is_no_cheaper) {
-    ductile_addr addr = rig_row(&r, 10);
-    uint64_t before = dvmm_clock_ns(r.d);
-    assert_ok(dvmm_unmap(r.d, addr, 10 * r.granule));
-    assert_u64(dvmm_clock_ns(r.d) - before, 10 * 12800);
-    assert_ok(dvmm_address_free(r.d, addr, 10 * r.granule));
 }

@@ -4,19 +4,19 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import sys
-from collections.abc import Iterable, Mapping
-from ctypes import byref
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
-from ductile_gpu._binding import _abi
-from ductile_gpu._binding._core import set_option
+from ductile_gpu._binding._core import make_options
 from ductile_gpu._binding._errors import InvalidArgument
-from ductile_gpu._binding._native import lib
+from ductile_gpu_start import say
 
 PROGRAM = "ductile-gpu"
 MISUSED = 2
 INTERRUPTED = 130
+SUFFIXES = (".trace.gz", ".trace", ".pickle", ".pickle.gz")  # of recordings
 
 
 class Failure(Exception):
@@ -27,13 +27,17 @@ class Failure(Exception):
         self.status = status
 
 
-def say(line: str) -> None:
-    """One line on standard error, where progress and remarks belong."""
-    print(f"{PROGRAM}: {line}", file=sys.stderr, flush=True)
+@contextlib.contextmanager
+def or_fail(what: object) -> Iterator[None]:
+    """What the system refuses inside ends the command; the line says of what."""
+    try:
+        yield
+    except OSError as error:
+        raise Failure(f"{what}: {error.strerror or error}") from None
 
 
 def progress(line: str) -> None:
-    """The same, only where a terminal shows it."""
+    """One line on standard error, where `say` says what stays, only where a terminal shows it."""
     if sys.stderr.isatty():
         say(line)
 
@@ -65,11 +69,8 @@ def add_replay_options(parser: argparse.ArgumentParser) -> None:
 
 def check_settings(settings: Mapping[str, str]) -> None:
     """Refuses what no allocator takes, before anything is done."""
-    probe = _abi.ductile_options()
-    lib.ductile_options_init(byref(probe))
     try:
-        for key, value in settings.items():
-            set_option(probe, key, value)
+        make_options(settings)
     except InvalidArgument as error:
         raise Failure(f"--set: {error}", MISUSED) from None
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Optional
 
-from ductile_gpu._tools._cli.common import MISUSED, Failure, progress, refuse_replacing, say
+from ductile_gpu._tools._cli.common import MISUSED, Failure, or_fail, progress, refuse_replacing
 from ductile_gpu._tools._files import replacing
 from ductile_gpu._tools._formats.chrome import (
     Memory,
@@ -18,6 +18,7 @@ from ductile_gpu._tools._formats.chrome import (
     write_chrome,
 )
 from ductile_gpu._tools._sizes import in_bytes
+from ductile_gpu_start import say
 
 SUMMARY = "write a recorded run as a Chrome trace, for Perfetto"
 DESCRIPTION = """\
@@ -66,9 +67,8 @@ def _read_profile(path: Optional[Path]) -> Optional[Profile]:
         return None
     progress(f"reading {path}")
     try:
-        return read_profile(path)
-    except OSError as error:
-        raise Failure(f"{path}: {error.strerror or error}") from None
+        with or_fail(path):
+            return read_profile(path)
     except ValueError as error:
         raise Failure(f"{path}: {error}") from None
 
@@ -108,7 +108,7 @@ def main(options: argparse.Namespace) -> int:
     progress(f"reading {options.file}")
     try:
         base_ns = None if profile is None else profile.base_ns
-        with Memory(options.file, base_ns, options.max_events) as memory:
+        with or_fail(output), Memory(options.file, base_ns, options.max_events) as memory:
             if profile is not None:
                 _warn_of_other_run(profile, memory)
             progress(f"writing {output}")
@@ -116,8 +116,6 @@ def main(options: argparse.Namespace) -> int:
                 write_chrome(part, memory, profile)
     except SnapshotError as error:
         raise Failure(f"{options.file}: {error}") from None
-    except OSError as error:
-        raise Failure(f"{output}: {error.strerror or error}") from None
     size = in_bytes(output.stat().st_size)
     say(f"written to {output} ({size}); open it at ui.perfetto.dev")
     return 0

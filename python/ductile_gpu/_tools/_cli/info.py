@@ -12,10 +12,11 @@ from typing import Any, Optional
 
 from ductile_gpu._binding import _abi, _cuda, _native
 from ductile_gpu._binding._core import Allocator
-from ductile_gpu._binding._errors import Error, InvalidArgument
-from ductile_gpu._binding._virtual import VirtualGPU
+from ductile_gpu._binding._errors import Error
 from ductile_gpu._tools._cli.common import Failure
+from ductile_gpu._tools._cli.doctor_probe import describe_options
 from ductile_gpu._tools._sizes import in_bytes
+from ductile_gpu.torch import _build, _conf
 
 SUMMARY = "show versions, GPUs and the options in effect"
 DESCRIPTION = """\
@@ -44,15 +45,20 @@ def _installed(candidates: tuple[str, ...]) -> str:
 
 
 def _describe_adapter() -> Optional[str]:
-    """Whether PyTorch's adapter is there or can be; None without PyTorch."""
+    """PyTorch's adapter, whether it is there or can be; None without PyTorch."""
     if _installed(LIBRARIES["torch"]) == "not installed":
         return None
-    from ductile_gpu.torch import _build
-
     try:
-        return _build.describe_adapter()
-    except ImportError as error:
+        found, unknown = _build.describe_adapter(), _build.list_unknown(_build.describe_torch())
+    except (ImportError, _build.BuildError) as error:
         return f"none: {error}"
+    return f"{found}; it does not know of {unknown}" if unknown else found
+
+
+def _describe_settings() -> list[str]:
+    """What becomes of PyTorch's settings under Ductile."""
+    found = _conf.describe(_conf.environment())
+    return [f"{s.key}:{s.value}: {s.treatment.value}. {s.reason}".rstrip() for s in found]
 
 
 def _probe(ordinal: int) -> str:
@@ -86,16 +92,11 @@ def _describe_gpus() -> tuple[list[dict[str, Any]], str]:
 
 
 def _options() -> dict[str, str]:
-    """The effective options: asked on a virtual GPU, which every machine has."""
-    try:
-        with VirtualGPU() as gpu, gpu.allocator() as allocator:
-            options = allocator.options
-    except InvalidArgument as error:
+    found = describe_options()
+    if "options_problem" in found:
         named = f"DUCTILE_CONF={os.environ.get('DUCTILE_CONF', '')}"
-        raise Failure(f"{named}: {' '.join(str(error).split())}") from error
-    options.pop("driver", None)
-    options.pop("device", None)
-    return options
+        raise Failure(f"{named}: {found['options_problem']}")
+    return {key: text for key, text in found["options"].items() if key not in ("driver", "device")}
 
 
 def collect() -> dict[str, Any]:
@@ -108,6 +109,7 @@ def collect() -> dict[str, Any]:
         "python": platform.python_version(),
         "libraries": {name: _installed(names) for name, names in LIBRARIES.items()},
         "torch_adapter": _describe_adapter(),
+        "torch_settings": _describe_settings(),
         "driver": driver,
         "gpus": gpus,
         "DUCTILE_CONF": os.environ.get("DUCTILE_CONF"),
@@ -127,6 +129,8 @@ def _print(found: dict[str, Any]) -> None:
         print(f"{name:<10} {version}")
         if name == "torch" and found["torch_adapter"] is not None:
             print(f"  adapter  {found['torch_adapter']}")
+            for setting in found["torch_settings"]:
+                print(f"  setting  {setting}")
     conf = found["DUCTILE_CONF"]
     print(f"options    DUCTILE_CONF is {'not set' if conf is None else conf}; in effect:")
     for key, value in found["options"].items():

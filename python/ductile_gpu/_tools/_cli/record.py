@@ -4,22 +4,27 @@
 from __future__ import annotations
 
 import argparse
-import itertools
 import os
 import shutil
-import subprocess
 from pathlib import Path
 from types import ModuleType
 from typing import Callable, Optional
 
 import ductile_gpu_start
-from ductile_gpu._binding import _native
 from ductile_gpu._process import _children
 from ductile_gpu._tools import _record_folder
-from ductile_gpu._tools._cli.common import MISUSED, Failure, progress, say
+from ductile_gpu._tools._bench import BenchError, ask_bench, replay_arguments
+from ductile_gpu._tools._cli.common import MISUSED, SUFFIXES, Failure, or_fail, progress
 from ductile_gpu._tools._cli.script import add_script_arguments, check_script, run_script
-from ductile_gpu._tools._recorder import NotRecorded, Recorder, make_recorder, parts_folder
+from ductile_gpu._tools._recorder import (
+    NotRecorded,
+    Recorder,
+    free_names,
+    make_recorder,
+    parts_folder,
+)
 from ductile_gpu._tools._sizes import in_bytes
+from ductile_gpu_start import say
 
 SUMMARY = "run a PyTorch script and record what it allocates"
 DESCRIPTION = """\
@@ -41,7 +46,6 @@ spawned engines, workers. Each writes a snapshot of its own there, named by rank
   ductile-gpu report runs
 
 DUCTILE_RECORD=runs in the environment does the same for a program that is started otherwise."""
-SUFFIXES = (".trace.gz", ".trace", ".pickle", ".pickle.gz")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -137,31 +141,20 @@ class _Start:
 
 def _free_name(output: Path) -> Path:
     """For a snapshot in place of a trace: it replaces no other file."""
-    stem = output.name[: -len(_suffix(output))]
-    marks = itertools.chain([""], (f"-{n}" for n in itertools.count(2)))
-    paths = (output.with_name(f"{stem}{mark}.pickle") for mark in marks)
-    return next(path for path in paths if not path.exists())
+    names = free_names(output.parent, output.name[: -len(_suffix(output))])
+    return next(path for path in names if not path.exists())
 
 
 def _convert(snapshot: Path, output: Path, gpu: Optional[int], here: Path) -> None:
-    command = [str(_native.bench_path()), "convert"]
-    if gpu is not None:
-        command += ["--gpu", str(gpu)]
-    answer = subprocess.run(
-        [*command, "--", str(snapshot), str(output)],
-        capture_output=True,
-        text=True,
-        errors="replace",
-        check=False,
-    )
-    if answer.returncode != 0:
+    try:
+        ask_bench("convert", *replay_arguments(gpu), "--", str(snapshot), str(output))
+    except BenchError as error:
         kept = _free_name(output)
         shutil.move(str(snapshot), kept)
-        said = answer.stderr.strip().splitlines()[-1:] or ["ductile-bench convert failed"]
-        reason = said[0].removeprefix("ductile-bench: ").removeprefix(f"{snapshot}: ")
         raise Failure(
-            f"no trace was made ({reason}); PyTorch's snapshot is kept as {_shown(kept, here)}"
-        )
+            f"no trace was made ({str(error).removeprefix(f'{snapshot}: ')}); PyTorch's snapshot "
+            f"is kept as {_shown(kept, here)}"
+        ) from None
 
 
 def _shown(path: Path, here: Path) -> Path:
@@ -234,10 +227,8 @@ def _make_folder(options: argparse.Namespace) -> Path:
         raise Failure(f"--gpu: {options.output} gets all GPUs; only a trace is of one", MISUSED)
     if not folder.parent.is_dir():
         raise Failure(f"{folder.parent}: no such folder for the recordings")
-    try:
+    with or_fail(options.output):
         folder.mkdir(exist_ok=True)
-    except OSError as error:
-        raise Failure(f"{options.output}: {error.strerror}") from None
     problem = ductile_gpu_start.why_not_recorded(str(folder))
     if problem is not None:
         raise Failure(f"{options.output}: the recordings cannot be written there: {problem}")

@@ -9,7 +9,6 @@ import subprocess
 from typing import Any
 
 from ductile_gpu._binding import _native
-from ductile_gpu._binding._abi import CONTENDERS
 from ductile_gpu._tools._bench import replay_arguments
 from ductile_gpu._tools._cli.common import (
     PROGRAM,
@@ -18,6 +17,7 @@ from ductile_gpu._tools._cli.common import (
     check_settings,
     read_settings,
 )
+from ductile_gpu._tools._report import _collect
 from ductile_gpu._tools._sizes import in_bytes
 
 SUMMARY = "say what a recorded run would need, without a GPU"
@@ -30,7 +30,7 @@ memory PyTorch's native allocator, its expandable segments and Ductile would hav
   ductile-gpu replay --min-capacity snapshot.pickle
 
 ductile-bench replay --help shows what else a replay can do."""
-NAMES = {name: CONTENDERS[name] for name in ("classic", "expandable", "ductile")}
+NAMES = dict(reversed(_collect.NAMES.items()))
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -15,7 +15,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple, Optional
 
-from ductile_gpu._tools._cli.common import MISUSED, Failure, add_replay_options, progress, say
+from ductile_gpu._tools._cli.common import (
+    MISUSED,
+    SUFFIXES,
+    Failure,
+    add_replay_options,
+    or_fail,
+    progress,
+)
 from ductile_gpu._tools._report import _forecast, _page, _words
 from ductile_gpu._tools._report._collect import (
     Choices,
@@ -25,6 +32,7 @@ from ductile_gpu._tools._report._collect import (
     collect,
 )
 from ductile_gpu._tools._sizes import in_bytes
+from ductile_gpu_start import say
 
 SUMMARY = "make a page of a recorded run: why it ran out, what would fit, who holds it"
 DESCRIPTION = """\
@@ -41,7 +49,6 @@ input.
   ductile-gpu report --batch 4,8,12 run.trace.gz      the last three steps had these batches
   ductile-gpu report --batch 4x512,8x512,8x1024 run.trace.gz      these batches and lengths"""
 USUAL_PAGE = "report.html"
-SUFFIXES = (".trace", ".trace.gz", ".pickle", ".pickle.gz")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -87,12 +94,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _keep(pipe: str, copy: Path) -> None:
-    try:
-        given = 0 if pipe == "-" else pipe
-        with open(given, "rb", closefd=given != 0) as source, open(copy, "wb") as file:
-            shutil.copyfileobj(source, file)
-    except OSError as error:
-        raise Failure(f"{pipe}: {error.strerror}") from None
+    given = 0 if pipe == "-" else pipe
+    with or_fail(pipe), open(given, "rb", closefd=given != 0) as source, open(copy, "wb") as file:
+        shutil.copyfileobj(source, file)
 
 
 @contextlib.contextmanager
@@ -260,13 +264,6 @@ def _find(options: argparse.Namespace) -> tuple[dict[str, Any], bool]:
     return _page.gather(recordings, forecasts, options.compare, missing), bool(missing)
 
 
-def _write(page: str, output: Path) -> None:
-    try:
-        _page.write_page(output, page)
-    except OSError as error:
-        raise Failure(f"{output}: {error.strerror}") from None
-
-
 def _print_json(found: dict[str, Any]) -> None:
     for recording in found["recordings"]:
         print(json.dumps(_page.numbers(recording)))
@@ -307,7 +304,8 @@ def main(options: argparse.Namespace) -> int:
         return int(is_partial)
     try:
         if output is not None:  # first, since who reads what is printed may stop reading
-            _write(_page.page_of(data), output)
+            with or_fail(output):
+                _page.write_page(output, _page.page_of(data))
     finally:
         (_print_json if options.json else _print_verdicts)(data)
     if output is not None:

@@ -9,10 +9,9 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Optional, cast
+from typing import Any, Optional
 
 import ductile_gpu_start
-from ductile_gpu._binding._errors import InvalidArgument
 from ductile_gpu._process import _live, _notes, _share
 from ductile_gpu._process._children import inherit
 from ductile_gpu._tools._cli.common import (
@@ -21,11 +20,11 @@ from ductile_gpu._tools._cli.common import (
     add_settings,
     check_settings,
     read_settings,
-    say,
 )
 from ductile_gpu._tools._cli.run_all import run_all
 from ductile_gpu._tools._cli.script import add_script_arguments, check_script, run_script
 from ductile_gpu._tools._sizes import in_bytes
+from ductile_gpu_start import say
 
 SUMMARY = "run a script with Ductile as PyTorch's allocator"
 DESCRIPTION = """\
@@ -75,14 +74,6 @@ def _summarise() -> None:
             f"GPU {device}: at the peak {in_bytes(stats.allocated_peak_bytes)} live, "
             f"{in_bytes(stats.reserved_peak_bytes)} held; {stats.allocs:,} allocations"
         )
-
-
-def _check_settings(settings: Mapping[str, Any]) -> None:
-    """Refuses at once what would be refused when the script imports torch."""
-    try:
-        _share.effective(cast(Any, settings))
-    except InvalidArgument as error:
-        raise Failure(f"--set: {error}", MISUSED) from None
 
 
 def _judge(folder: Path) -> int:
@@ -141,8 +132,8 @@ def _run(options: argparse.Namespace, settings: Mapping[str, Any], notes: Path) 
 def main(options: argparse.Namespace) -> int:
     """Returns the script's exit status; 1 where it is 0 and another allocator served GPU memory."""
     settings = read_settings(options.set)
+    check_settings(settings)
     if options.all:
-        check_settings(settings)
         if options.summary or options.live:
             raise Failure("--summary and --live are for PyTorch alone, not with --all", MISUSED)
         with tempfile.TemporaryDirectory(prefix="ductile-run-") as folder:
@@ -150,6 +141,5 @@ def main(options: argparse.Namespace) -> int:
     if options.native_malloc:
         raise Failure("--native-malloc goes with --all", MISUSED)
     check_script(options.script, options.module)
-    _check_settings(settings)
     with tempfile.TemporaryDirectory(prefix="ductile-run-") as folder:
         return _run(options, settings, Path(folder))

@@ -16,12 +16,11 @@ import tempfile
 import zlib
 from collections.abc import Iterable
 from pathlib import Path
-from types import TracebackType
 from typing import IO, Any, NamedTuple, Optional, cast
 
 from ductile_gpu._binding import _native
-
-__all__ = ["Memory", "Profile", "SnapshotError", "read_profile", "write_chrome"]
+from ductile_gpu._binding._objects import Closes
+from ductile_gpu._tools._bench import BenchError
 
 Event = dict[str, Any]
 PIECE_BYTES = 1 << 20
@@ -64,7 +63,7 @@ def read_profile(path: Path) -> Profile:
 # ---- Memory ------------------------------------------------------------------------------------
 
 
-class Memory:
+class Memory(Closes):
     """The events of a snapshot's memory, as ductile-bench makes them.
 
     Args:
@@ -102,9 +101,8 @@ class Memory:
         if self._process.wait() == 0:
             return {}
         self._said.seek(0)
-        said = self._said.read().decode(errors="replace").strip().splitlines()
-        reason = said[-1] if said else "ductile-bench export failed"
-        raise SnapshotError(reason.removeprefix(f"ductile-bench: {self._path}: "))
+        reason = str(BenchError(self._said.read().decode(errors="replace"), "export"))
+        raise SnapshotError(reason.removeprefix(f"{self._path}: "))
 
     def close(self) -> None:
         """Ends the process if it is still at work."""
@@ -112,17 +110,6 @@ class Memory:
         self._process.wait()
         self.events.close()
         self._said.close()
-
-    def __enter__(self) -> Memory:
-        return self
-
-    def __exit__(
-        self,
-        kind: Optional[type[BaseException]],
-        error: Optional[BaseException],
-        trace: Optional[TracebackType],
-    ) -> None:
-        self.close()
 
 
 # ---- The file ----------------------------------------------------------------------------------

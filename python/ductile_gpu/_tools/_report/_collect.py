@@ -4,15 +4,14 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Callable, Optional
 
-from ductile_gpu._binding import _native
 from ductile_gpu._binding._abi import CONTENDERS
+from ductile_gpu._tools import _bench
 from ductile_gpu._tools._bench import replay_arguments
 
 # In the order in which pages and tables show them.
@@ -49,6 +48,10 @@ class Recording:
     @property
     def name(self) -> str:
         return str(self.facts["trace"])
+
+    def stack(self, number: int) -> str:
+        """Empty for 0, which is none."""
+        return str(self.facts["stacks"][number - 1]) if number else ""
 
     @property
     def live_peak(self) -> int:
@@ -131,20 +134,13 @@ class Choices:
 
 def ask_bench(command: str, *arguments: str) -> list[dict[str, Any]]:
     """The JSON objects that ductile-bench prints. Raises RecordingError, and Misused."""
-    answer = subprocess.run(
-        [str(_native.bench_path()), command, *arguments],
-        capture_output=True,
-        text=True,
-        errors="replace",
-        check=False,
-    )
-    if answer.returncode != 0:
-        said = answer.stderr.strip().splitlines() or [f"ductile-bench {command} failed"]
-        line = said[-1].removeprefix("ductile-bench: ")
-        if answer.returncode == 2:
-            raise Misused(line.removeprefix(f"{command}: "))
-        raise RecordingError(line)
-    return [json.loads(line) for line in answer.stdout.split("\n") if line]
+    try:
+        lines = _bench.ask_bench(command, *arguments).split("\n")
+    except _bench.BenchError as error:
+        if error.status == 2:
+            raise Misused(str(error).removeprefix(f"{command}: ")) from None
+        raise RecordingError(str(error)) from None
+    return [json.loads(line) for line in lines if line]
 
 
 def _view(path: Path, choices: Choices) -> Recording:

@@ -38,6 +38,7 @@ from ductile_gpu._tools._report._scaling import (
     NoTemplate,
     Template,
     as_events,
+    line_of,
 )
 from ductile_gpu._tools._sizes import in_bytes
 
@@ -65,12 +66,7 @@ class Line:
 
 def fit(points: list[tuple[int, int]]) -> Line:
     """The line of least squares through (size, bytes)."""
-    n = len(points)
-    mean_x = sum(x for x, _ in points) / n
-    mean_y = sum(y for _, y in points) / n
-    spread = sum((x - mean_x) ** 2 for x, _ in points)
-    slope = sum((x - mean_x) * (y - mean_y) for x, y in points) / spread
-    base = mean_y - slope * mean_x
+    base, slope = line_of(*zip(*points))
     return Line(base, slope, max(abs(y - base - slope * x) for x, y in points))
 
 

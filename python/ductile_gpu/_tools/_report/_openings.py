@@ -16,7 +16,7 @@ from ductile_gpu._tools._report._collect import Recording
 def _name(recording: Recording, member: dict[str, Any]) -> str:
     """The stack that allocated it, or what else is known of it."""
     if member["stack"]:
-        return str(recording.facts["stacks"][member["stack"] - 1])
+        return recording.stack(member["stack"])
     if member["before_recording"]:
         return _who.BEFORE
     kind = _who.LASTING if member["lasting"] else _who.PASSING

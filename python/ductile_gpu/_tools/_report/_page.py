@@ -25,6 +25,7 @@ SCRIPTS = (
 )  # fmt: skip
 KIB = 1024
 SIZES = ("asked", "held", "live", "pending", "free", "cached")
+SUMMED = ("before", "after", "change", "blocks_before", "blocks_after")
 # Of stacks, what a reader opens; the others are summed on the page.
 MOST_ROWS = 400
 MOST_STACKS = 3000  # that a flame graph has
@@ -135,14 +136,16 @@ def _opening(recording: Recording, name: str) -> Optional[dict[str, Any]]:
     return None if found is None else {**found, "note": _words.openings(recording, name, found)}
 
 
+def _others(rows: list[dict[str, Any]], *summed: str, **more: Any) -> list[dict[str, Any]]:
+    """One row for those that a reader does not open."""
+    key = f"{len(rows):,} others"
+    sums = {name: sum(row[name] for row in rows) for name in summed}
+    return [{"key": key, "name": key, **sums, **more}] if rows else []
+
+
 def _rows(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    rest = rows[MOST_ROWS:]
-    if not rest:
-        return rows
-    names = ("bytes", "blocks", "freed")
-    more = {"growth": 0, "refused": False, "is_stack": False, "name": f"{len(rest):,} others"}
-    sums = {name: sum(row[name] for row in rest) for name in names}
-    return [*rows[:MOST_ROWS], {"key": more["name"], **sums, **more}]
+    more = {"growth": 0, "refused": False, "is_stack": False}
+    return [*rows[:MOST_ROWS], *_others(rows[MOST_ROWS:], "bytes", "blocks", "freed", **more)]
 
 
 def _views(recording: Recording) -> dict[str, list[dict[str, Any]]]:
@@ -218,7 +221,7 @@ def _comparison(recordings: Sequence[Recording]) -> dict[str, Any]:
     same = before.name == after.name
     return {
         "by": by,
-        "rows": rows[:MOST_ROWS] + _other_changes(rows[MOST_ROWS:]),
+        "rows": rows[:MOST_ROWS] + _others(rows[MOST_ROWS:], *SUMMED),
         "before": "before" if same else before.name,
         "after": "after" if same else after.name,
         "before_bytes": before.live_peak,
@@ -226,13 +229,6 @@ def _comparison(recordings: Sequence[Recording]) -> dict[str, Any]:
         "change": after.live_peak - before.live_peak,
         "note": _words.comparison(before, after, by),
     }
-
-
-def _other_changes(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    if not rows:
-        return []
-    names = ("before", "after", "change", "blocks_before", "blocks_after")
-    return [{"key": f"{len(rows):,} others", **{n: sum(row[n] for row in rows) for n in names}}]
 
 
 def _pack(data: dict[str, Any]) -> str:

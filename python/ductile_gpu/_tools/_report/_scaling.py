@@ -95,7 +95,7 @@ def alike(steps: Sequence[Step]) -> list[Step]:
 # ---- Sizes -------------------------------------------------------------------------------------
 
 
-def _line(xs: Sequence[float], ys: Sequence[float]) -> tuple[float, float]:
+def line_of(xs: Sequence[float], ys: Sequence[float]) -> tuple[float, float]:
     """Base and slope of the line of least squares."""
     n = len(xs)
     mean_x, mean_y = sum(xs) / n, sum(ys) / n
@@ -123,7 +123,7 @@ def fit(sizes: Sequence[int], bytes_of: Sequence[int]) -> Polynomial:
     not, such as a workspace that another algorithm needs, stays at its largest."""
     if len(set(bytes_of)) == 1:
         return float(bytes_of[0]), 0.0, 0.0
-    base, slope = _line(sizes, bytes_of)
+    base, slope = line_of(sizes, bytes_of)
     worst = max(abs(base + slope * x - y) for x, y in zip(sizes, bytes_of))
     slack = max(UNIT, max(bytes_of) / 100)
     if slope > 0 and base >= -slack and worst <= slack:

@@ -27,24 +27,14 @@ def place(recording: Recording, event: int) -> dict[str, Any]:
 # ---- The refused request ----------------------------------------------------------------------
 
 
-def _stack_name(recording: Recording, number: int) -> Optional[str]:
-    return str(_frames.name_of(recording.facts["stacks"][number - 1])) if number else None
-
-
 def _terms(refusal: dict[str, Any]) -> dict[str, Any]:
     """What held memory consisted of when the request was refused."""
     if "recorded" in refusal:
         return {name: value for name, value in refusal["recorded"].items() if name != "map"}
     held, live = refusal["held_bytes"], refusal["live_bytes"]
     free = held - live if held > live else None
-    unknown = {"holes": None, "largest_hole": None}
-    return {
-        "held_bytes": held,
-        "live_bytes": live,
-        "pending_bytes": 0,
-        "free_bytes": free,
-        **unknown,
-    }
+    found = {"held_bytes": held, "live_bytes": live, "pending_bytes": 0, "free_bytes": free}
+    return {**found, "holes": None, "largest_hole": None}
 
 
 def _others(recording: Recording, held: int, free: int) -> Optional[int]:
@@ -59,14 +49,14 @@ def refused(recording: Recording) -> Optional[dict[str, Any]]:
     refusal = recording.worst_refusal
     if refusal is None:
         return None
-    terms = _terms(refusal)
+    terms, stack = _terms(refusal), recording.stack(refusal["stack"])
     free, held = refusal["device_free_bytes"], terms["held_bytes"]
     # Where so much was free on the device, what refused it was a limit of the process.
     is_limited = free >= refusal["request_bytes"]
     return {
         "request_bytes": refusal["request_bytes"],
-        "by": _stack_name(recording, refusal["stack"]),
-        "stack": recording.facts["stacks"][refusal["stack"] - 1] if refusal["stack"] else None,
+        "by": str(_frames.name_of(stack)) if stack else None,
+        "stack": stack or None,
         **place(recording, refusal["event"]),
         "replay_event": refusal["event"],
         **terms,
@@ -93,13 +83,6 @@ def _modelled(recording: Recording, name: str) -> int:
     return max((int(point[held]) for point in run["points"] if point[event] < until), default=0)
 
 
-def _why_apart(recording: Recording) -> str:
-    before = recording.bytes_before
-    if 2 * before > recording.live_peak:
-        return "packed again"
-    return "unknown"
-
-
 def recorded(recording: Recording) -> Optional[dict[str, Any]]:
     """What PyTorch's allocator held, and how far its model is from that; None: it is not known."""
     found = recording.recorded
@@ -108,12 +91,13 @@ def recorded(recording: Recording) -> Optional[dict[str, Any]]:
     kept = {name: value for name, value in found.items() if name != "map"}
     model = "expandable" if found["expandable"] else "classic"
     modelled, held = _modelled(recording, model), found["held_peak_bytes"]
-    is_apart = held > 0 and abs(modelled - held) > APART * held
+    is_apart = held > 0 and abs(modelled - held) > APART * held and recording.has_history
+    is_packed = 2 * recording.bytes_before > recording.live_peak
     return {
         **kept,
         "allocator": model,
         "modelled_peak_bytes": modelled,
-        "apart": _why_apart(recording) if is_apart and recording.has_history else None,
+        "apart": ("packed again" if is_packed else "unknown") if is_apart else None,
         "before_bytes": recording.bytes_before,
     }
 

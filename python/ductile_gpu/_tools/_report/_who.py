@@ -12,6 +12,7 @@ from typing import Any
 
 from ductile_gpu._tools._report import _frames
 from ductile_gpu._tools._report._collect import Recording
+from ductile_gpu._tools._report._scaling import line_of
 
 NO_STACK = "no stack recorded"
 REFUSED = "asked for and refused"
@@ -62,13 +63,9 @@ def _size_label(size_from: int) -> str:
     return f"{size_from} {names[unit]} to {upper} {names[upper_unit]}"
 
 
-def _stack_of(recording: Recording, holder: dict[str, Any]) -> str:
-    number = holder["stack"]
-    return str(recording.facts["stacks"][number - 1]) if number else ""
-
-
 def _stack_key(recording: Recording, holder: dict[str, Any]) -> str:
-    return _stack_of(recording, holder) or (BEFORE if holder["before_recording"] else NO_STACK)
+    before = BEFORE if holder["before_recording"] else NO_STACK
+    return recording.stack(holder["stack"]) or before
 
 
 def title(row: dict[str, Any], by: str) -> str:
@@ -82,34 +79,23 @@ def _key(recording: Recording, holder: dict[str, Any], by: str) -> str:
     if by == "stack":
         return _stack_key(recording, holder)
     if by == "category":
-        stack = _stack_of(recording, holder)
+        stack = recording.stack(holder["stack"])
         return category_of(stack, holder["before_recording"], holder["lasting"])
     if by == "stream":
         return f"stream {holder['stream']}"
     return _size_label(holder["size_from"])
 
 
-def _slope(levels: list[int]) -> float:
-    """Bytes gained from one level to the next, by least squares, over the second half."""
-    late = levels[len(levels) // 2 :]
-    n = len(late)
-    if n < 3:
-        return 0.0
-    middle = (n - 1) / 2
-    spread = sum((i - middle) ** 2 for i in range(n))
-    return sum((i - middle) * level for i, level in enumerate(late)) / spread
-
-
 def _growth(recording: Recording, levels: list[int]) -> int:
     """Bytes a step that are never given back; 0 unless it grows in nearly all of them."""
-    late = levels[len(levels) // 2 :]
+    late = levels[len(levels) // 2 :]  # by least squares
     steps: list[int] = recording.facts["level_steps"]
     rises = sum(b > a for a, b in zip(late, late[1:]))
     falls = sum(b < a for a, b in zip(late, late[1:]))
     if len(late) < 4 or falls > 0 or 2 * rises < len(late) - 1:
         return 0
     apart = (steps[-1] - steps[0]) / (len(steps) - 1)
-    return round(_slope(levels) / apart)
+    return round(line_of(range(len(late)), late)[1] / apart)
 
 
 def group(recording: Recording, by: str) -> list[dict[str, Any]]:

@@ -46,27 +46,24 @@ def _holes(found: dict[str, Any]) -> str:
     return f"{text} in {found['holes']:,} holes{more}"
 
 
+def _parts(found: dict[str, Any]) -> list[str]:
+    parts = [f"{in_bytes(found['live_bytes'])} live"]
+    if found["pending_bytes"]:
+        parts.append(f"{in_bytes(found['pending_bytes'])} pending")
+    return [*parts, _holes(found)] if found["free_bytes"] else parts
+
+
 def _terms(found: dict[str, Any]) -> str:
     """What held memory consists of: "2.86 GiB live + 1.09 GiB free in 103 holes"."""
-    terms = [f"{in_bytes(found['live_bytes'])} live"]
-    if found["pending_bytes"]:
-        terms.append(f"{in_bytes(found['pending_bytes'])} pending")
-    if found["free_bytes"]:
-        terms.append(_holes(found))
-    return " + ".join(terms)
-
-
-# ---- What happened ------------------------------------------------------------------------------
+    return " + ".join(_parts(found))
 
 
 def _brief(found: dict[str, Any]) -> str:
     """The same, as far as it is of use at first sight."""
-    terms = [f"{in_bytes(found['live_bytes'])} live"]
-    if found["pending_bytes"]:
-        terms.append(f"{in_bytes(found['pending_bytes'])} pending")
-    if found["free_bytes"]:
-        terms.append(_holes({**found, "largest_hole": None}))
-    return ", ".join(terms)
+    return ", ".join(_parts({**found, "largest_hole": None}))
+
+
+# ---- What happened ------------------------------------------------------------------------------
 
 
 def _of_refusal(s: dict[str, Any]) -> Sentence:
@@ -140,10 +137,7 @@ def _fits(s: dict[str, Any]) -> Sentence:
     if s["refused"] is not None and len(needs) > 1:  # the least, and what it ran with
         own = s["recorded"]["allocator"] if s["recorded"] else "classic"
         told = [told[0], own if own in needs and own != told[0] else told[-1]]
-    return [
-        ("Fits", True),
-        (f" on {_ways({name: needs[name] for name in told})}.", False),
-    ]
+    return [("Fits", True), (f" on {_ways({name: needs[name] for name in told})}.", False)]
 
 
 def _held(s: dict[str, Any]) -> Sentence:
@@ -159,11 +153,7 @@ def headline(s: dict[str, Any]) -> Sentence:
     """What happened, and on which device it would fit with what."""
     stopped = [name for name, run in s["allocators"].items() if not run["completed"]]
     if not s["history"]:
-        return [
-            *_of_held(s),
-            ("No history was recorded", True),
-            (".", False),
-        ]
+        return [*_of_held(s), ("No history was recorded", True), (".", False)]
     if s["refused"] is not None:
         return [*_of_refusal(s), *_fits(s)]
     if stopped:
@@ -328,8 +318,9 @@ def _blocks(row: dict[str, Any]) -> str:
     return f"{of} ({in_bytes(row['live_bytes'])}: {mostly}{name})"
 
 
-def _elsewhere(row: dict[str, Any]) -> str:
-    return "; other holes have room for them" if row["moves"] else ""
+def _without(row: dict[str, Any]) -> str:
+    elsewhere = "; other holes have room for them" if row["moves"] else ""
+    return f" Without {_blocks(row)} it has {in_bytes(row['bytes'])}{elsewhere}."
 
 
 def openings(recording: Recording, name: str, found: dict[str, Any]) -> str:
@@ -338,12 +329,7 @@ def openings(recording: Recording, name: str, found: dict[str, Any]) -> str:
     where, least = _when(found["place"], recording.n_steps), found["least"]
     if found["request"] is None:
         text = f"At the live peak, {where}, the largest hole of {NAMES[name]} has {hole}."
-        widest = found["widest"][:1]
-        more = [
-            f" Without {_blocks(row)} it has {in_bytes(row['bytes'])}{_elsewhere(row)}."
-            for row in widest
-        ]
-        return text + "".join(more)
+        return text + "".join(_without(row) for row in found["widest"][:1])
     asked, capacity = in_bytes(found["request"]), in_bytes(found["capacity"])
     if capacity == in_bytes(recording.runs[name].get("min_capacity_bytes") or 0):
         capacity = f"just below {capacity}"
@@ -353,7 +339,7 @@ def openings(recording: Recording, name: str, found: dict[str, Any]) -> str:
     )
     if least is None:
         return f"{text} No 64 neighbouring blocks make room for it."
-    return f"{text} Without {_blocks(least)} it has {in_bytes(least['bytes'])}{_elsewhere(least)}."
+    return text + _without(least)
 
 
 def _is_won(found: Optional[dict[str, Any]]) -> bool:

@@ -21,6 +21,11 @@ namespace {
 std::mutex uncached_mutex;
 auto &uncached = *new std::unordered_map<void *, DeviceIndex>(); /* freed from at exit, too */
 
+/* uncached_mutex held. */
+void follow_uncached() {
+    set_special(kUncached, !caching_enabled || !uncached.empty());
+}
+
 void *take_uncached(Device &device, size_t size, cudaStream_t stream) {
     const c10::cuda::CUDAGuard guard(device.index);
     void *ptr = nullptr;
@@ -32,15 +37,8 @@ void *take_uncached(Device &device, size_t size, cudaStream_t stream) {
     C10_CUDA_CHECK(error);
     const std::lock_guard<std::mutex> lock(uncached_mutex);
     uncached[ptr] = device.index;
-    special.fetch_or(kUncached);
+    follow_uncached();
     return ptr;
-}
-
-/* uncached_mutex held. */
-void clear_when_all_is_cached() {
-    if (caching_enabled && uncached.empty()) {
-        special.fetch_and(~kUncached);
-    }
 }
 
 bool give_back_uncached(void *ptr) {
@@ -49,7 +47,7 @@ bool give_back_uncached(void *ptr) {
         if (uncached.erase(ptr) == 0) {
             return false;
         }
-        clear_when_all_is_cached();
+        follow_uncached();
     }
     C10_CUDA_CHECK(cudaFree(ptr));
     return true;
@@ -67,7 +65,7 @@ C10_ALWAYS_INLINE bool is_profiled() {
 void report_to_profiler(Device &device, void *ptr, int64_t change) {
     ductile_stats stats = read_stats(device);
     c10::reportMemoryUsageToProfiler(ptr, change, stats.allocated_bytes, stats.reserved_bytes,
-                                     c10::Device(c10::DeviceType::CUDA, device.index));
+                                     to_device(device.index));
 }
 
 /* ---- Allocating ----------------------------------------------------------------------------- */
@@ -92,19 +90,16 @@ ductile_status ask_library(ductile_allocator *a, size_t size, cudaStream_t strea
 }
 
 /* A pool that is open for this thread until the end of a block. */
-class OpenPool {
+class OpenPool : Fixed {
   public:
     OpenPool(Device &device, const MempoolId_t &id) : device_(device), id_(id) {
         auto self = std::this_thread::get_id();
-        device.pools.begin(device, id,
-                           [self](cudaStream_t) { return std::this_thread::get_id() == self; });
+        device.pools.begin(id, [self](cudaStream_t) { return std::this_thread::get_id() == self; });
     }
-    OpenPool(const OpenPool &) = delete;
-    OpenPool &operator=(const OpenPool &) = delete;
     ~OpenPool() {
         try {
-            device_.pools.end(device_, id_);
-            device_.pools.release(device_, id_);
+            device_.pools.end(id_);
+            device_.pools.release(id_);
         } catch (const std::exception &e) {
             TORCH_WARN("closing a pool: ", e.what());
         }
@@ -118,7 +113,7 @@ class OpenPool {
 ductile_status try_last_resort(Device &device, const MempoolId_t &id, size_t size,
                                cudaStream_t stream, ductile_addr *out) {
     const OpenPool pool(device, id);
-    if (!device.pools.is_native(device, id)) {
+    if (!device.pools.is_native(id)) {
         return ask_library(device.open(), size, stream, out);
     }
     try {
@@ -191,9 +186,9 @@ void *take_noted(Device &device, size_t size, size_t rounded, cudaStream_t strea
             count_rounded(1);
         }
         if ((flags & kWatched) != 0) {
-            device.watch.note_changes(device, context);
+            device.watch.note_changes(context);
             if (status == DUCTILE_OK) {
-                device.watch.note_alloc(device, to_pointer(address), size, stream, context);
+                device.watch.note_alloc(to_pointer(address), size, stream, context);
             }
         }
     }
@@ -241,7 +236,7 @@ C10_ALWAYS_INLINE void *take_block(size_t size, DeviceIndex index, cudaStream_t 
     /* -1, and all of them before init(), are no index below n_devices */
     if (C10_LIKELY(static_cast<unsigned>(index) < count_devices() &&
                    special.load(std::memory_order_relaxed) == 0 && !is_profiled())) {
-        ductile_allocator *a = devices[index].allocator.load(std::memory_order_acquire);
+        ductile_allocator *a = devices[index].opened();
         ductile_addr address = 0;
         if (C10_LIKELY(a != nullptr &&
                        ductile_alloc(a, size, to_ductile(stream), &address) == DUCTILE_OK)) {
@@ -282,8 +277,7 @@ bool is_end(ductile_status status) {
 }
 
 ductile_status free_noted(Device &device, void *ptr, unsigned flags, const Context &context) {
-    ductile_block_info info = {};
-    info.struct_size = sizeof info;
+    auto info = sized<ductile_block_info>();
     const std::lock_guard<std::recursive_mutex> lock(device.mutex);
     ductile_status status = ductile_query_block(device.open(), to_address(ptr), &info);
     if (status != DUCTILE_OK) {
@@ -300,8 +294,8 @@ ductile_status free_noted(Device &device, void *ptr, unsigned flags, const Conte
     if ((flags & kWatched) == 0) {
         return ductile_free(device.open(), to_address(ptr));
     }
-    status = device.watch.free(device, ptr, info, context);
-    device.watch.note_changes(device, context);
+    status = device.watch.free(ptr, info, context);
+    device.watch.note_changes(context);
     return status;
 }
 
@@ -338,8 +332,7 @@ C10_NOINLINE void give_back_otherwise(void *ptr) {
         forget_export(home->open(), ptr);
     }
     if (is_profiled()) {
-        ductile_block_info info = {};
-        info.struct_size = sizeof info;
+        auto info = sized<ductile_block_info>();
         if (ductile_query_block(home->open(), to_address(ptr), &info) == DUCTILE_OK) {
             report_to_profiler(*home, ptr, -static_cast<int64_t>(info.size));
         }
@@ -358,8 +351,7 @@ void Allocator::enable(bool value) {
     }
     const std::lock_guard<std::mutex> lock(uncached_mutex);
     caching_enabled = value;
-    special.fetch_or(kUncached); /* until memory of that time is freed */
-    clear_when_all_is_cached();
+    follow_uncached(); /* until memory of that time is freed */
 }
 
 void delete_block(void *ptr) {
@@ -372,7 +364,7 @@ void delete_block(void *ptr) {
     }
     if (C10_LIKELY(special.load(std::memory_order_relaxed) == 0 && count_devices() != 0 &&
                    !is_profiled())) {
-        ductile_allocator *a = guess_home(ptr).allocator.load(std::memory_order_acquire);
+        ductile_allocator *a = guess_home(ptr).opened();
         if (C10_LIKELY(a != nullptr && ductile_free(a, to_address(ptr)) == DUCTILE_OK)) {
             return;
         }
@@ -384,7 +376,7 @@ c10::DataPtr Allocator::allocate(size_t size) {
     DeviceIndex device = current_device();
     cudaStream_t stream = c10::cuda::getCurrentCUDAStream(device).stream();
     void *ptr = take_traced(size, device, stream);
-    return {ptr, ptr, &delete_block, c10::Device(c10::DeviceType::CUDA, device)};
+    return {ptr, ptr, &delete_block, to_device(device)};
 }
 
 c10::DeleterFnPtr Allocator::raw_deleter() const {

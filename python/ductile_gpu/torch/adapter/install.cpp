@@ -88,10 +88,12 @@ void refuse_while_capturing() {
 
 void refuse_others(caching::CUDAAllocator *current) {
     std::string name = current->name();
-    TORCH_CHECK(name != "pluggable", "PyTorch's allocator is a CUDAPluggableAllocator already: "
+    TORCH_CHECK(name != "pluggable",
+                "PyTorch's allocator is a CUDAPluggableAllocator already: "
                 "Ductile does not replace it. Leave torch.cuda.memory.change_current_allocator "
                 "out of the program, or use ductile_gpu.torch.mem_pool() beside it");
-    TORCH_CHECK(name != "cudaMallocAsync", "PyTorch's allocator is cudaMallocAsync, which the "
+    TORCH_CHECK(name != "cudaMallocAsync",
+                "PyTorch's allocator is cudaMallocAsync, which the "
                 "setting backend:cudaMallocAsync chose when PyTorch was loaded: Ductile replaces "
                 "the native one. Leave that setting out");
     TORCH_CHECK(name == "native", "PyTorch's allocator is \"", name,
@@ -101,10 +103,10 @@ void refuse_others(caching::CUDAAllocator *current) {
 /* As far as native says it: whom it tells of what, only native knows. */
 void take_over_settings(caching::CUDAAllocator *native) {
     the_allocator()->init(count_native_devices(native));
-    for (int i = 0; i < n_devices; i++) {
-        devices[i].fraction = native->getMemoryFraction(devices[i].index);
-        if (native_reserved(devices[i].index) != 0) {
-            (void)devices[i].open(); /* what fails, fails before anything has changed */
+    for (Device &device : AllDevices()) {
+        device.fraction = native->getMemoryFraction(device.index);
+        if (native_reserved(device.index) != 0) {
+            (void)device.open(); /* what fails, fails before anything has changed */
         }
     }
     if (!native->isEnabled()) {
@@ -176,6 +178,8 @@ void leave() {
 
 } // namespace ductile_torch
 
+using namespace ductile_torch;
+
 extern "C" {
 
 #define ADAPTER_API __attribute__((visibility("default")))
@@ -183,74 +187,71 @@ extern "C" {
 /* Makes Ductile the allocator of this process, or has it serve again. 0; 1 or, where it cannot be
  * now, 2 with a message. */
 ADAPTER_API int ductile_torch_install(char *message, size_t size) {
-    return ductile_torch::guarded(message, size, ductile_torch::install);
+    return guarded(message, size, install);
 }
 
 ADAPTER_API int ductile_torch_is_installed(void) {
-    return ductile_torch::caching::allocator.load() == ductile_torch::the_allocator();
+    return caching::allocator.load() == the_allocator();
 }
 
-/* Gives new memory back to PyTorch's own allocator. What Ductile has served stays with it until it is
- * freed. 0; 1 or, where it cannot be now, 2 with a message. */
+/* Gives new memory back to PyTorch's own allocator. What Ductile has served stays with it until it
+ * is freed. 0; 1 or, where it cannot be now, 2 with a message. */
 ADAPTER_API int ductile_torch_leave(char *message, size_t size) {
-    return ductile_torch::guarded(message, size, ductile_torch::leave);
+    return guarded(message, size, leave);
 }
 
 /* Does new memory come from Ductile, or will it when pools are closed that were open before? */
 ADAPTER_API int ductile_torch_is_serving(void) {
-    return ductile_torch_is_installed() != 0 && !ductile_torch::is_off();
+    return ductile_torch_is_installed() != 0 && !is_off();
 }
 
 /* Pools and captures that were open before Ductile came and are not closed yet: so long new memory
  * comes from PyTorch's own allocator. */
 ADAPTER_API int ductile_torch_inherited(void) {
-    return static_cast<int>(ductile_torch::count_inherited());
+    return static_cast<int>(count_inherited());
 }
 
 /* Is `take` of ductile_torch_gather called? */
 ADAPTER_API int ductile_torch_is_gathering(void) {
-    return ductile_torch::note.load() != nullptr;
+    return note.load() != nullptr;
 }
 
 /* Options of the library, as in DUCTILE_CONF, for devices that are still to be used. */
 ADAPTER_API int ductile_torch_set_options(const char *text, char *message, size_t size) {
-    return ductile_torch::guarded(message, size, [&] { ductile_torch::set_options(text); });
+    return guarded(message, size, [&] { set_options(text); });
 }
 
 /* The library's allocator of a device, made if need be; NULL with a message when it cannot be. */
 ADAPTER_API ductile_allocator *ductile_torch_open(int device, char *message, size_t size) {
     ductile_allocator *a = nullptr;
-    (void)ductile_torch::guarded(message, size, [&] {
-        a = ductile_torch::device_at(static_cast<c10::DeviceIndex>(device)).open();
-    });
+    (void)guarded(message, size,
+                  [&] { a = device_at(static_cast<c10::DeviceIndex>(device)).open(); });
     return a;
 }
 
 /* After the allocator's settings have been parsed again, with a memory fraction among them or not.
  */
 ADAPTER_API int ductile_torch_refresh(int is_fraction_named, char *message, size_t size) {
-    return ductile_torch::guarded(message, size,
-                                  [&] { ductile_torch::refresh_settings(is_fraction_named != 0); });
+    return guarded(message, size, [&] { refresh_settings(is_fraction_named != 0); });
 }
 
 /* Why calls do not take the quick path at the moment: bits of `Special`; 0: they do. */
 ADAPTER_API unsigned ductile_torch_detours(void) {
-    return ductile_torch::special.load();
+    return special.load();
 }
 
 /* Tells as many devices as PyTorch would: for programs that use the allocator without CUDA's
  * initialisation, such as tests on the virtual GPU. */
 ADAPTER_API int ductile_torch_init(int device_count, char *message, size_t size) {
-    return ductile_torch::guarded(message, size,
-                                  [&] { ductile_torch::the_allocator()->init(device_count); });
+    return guarded(message, size, [&] { the_allocator()->init(device_count); });
 }
 
 /* allocateWithAddress, likewise. The block is the caller's. */
 ADAPTER_API int ductile_torch_alloc_at(size_t bytes, void *address, cudaStream_t stream,
                                        char *message, size_t size) {
-    return ductile_torch::guarded(message, size, [&] {
-        ductile_torch::Device &device = ductile_torch::device_at(0);
-        (void)ductile_torch::allocate_at(device, bytes, address, stream).release_context();
+    return guarded(message, size, [&] {
+        Device &device = device_at(0);
+        (void)allocate_at(device, bytes, address, stream).release_context();
     });
 }
 
@@ -260,14 +261,14 @@ ADAPTER_API int ductile_torch_alloc_at(size_t bytes, void *address, cudaStream_t
 ADAPTER_API int ductile_torch_track(void (*event)(int action, int device, uint64_t address,
                                                   uint64_t bytes, uint64_t stream),
                                     char *message, size_t size) {
-    return ductile_torch::guarded(message, size, [&] {
-        auto tracker = [event](const ductile_torch::TraceEntry &entry) {
+    return guarded(message, size, [&] {
+        auto tracker = [event](const TraceEntry &entry) {
             event(static_cast<int>(entry.action_), entry.device_, entry.addr_, entry.size_,
                   reinterpret_cast<uintptr_t>(entry.stream_));
         };
-        ductile_torch::caching::get()->attachAllocatorTraceTracker(tracker);
+        caching::get()->attachAllocatorTraceTracker(tracker);
         if (ductile_torch_is_installed() == 0) {
-            ductile_torch::own_trackers.push_back(tracker);
+            own_trackers.push_back(tracker);
         }
     });
 }
@@ -276,19 +277,18 @@ ADAPTER_API int ductile_torch_track(void (*event)(int action, int device, uint64
  * NULL: no more. It is PyTorch's history, with one entry and no stacks: a program that records
  * history replaces it. */
 ADAPTER_API int ductile_torch_gather(void (*take)(void), char *message, size_t size) {
-    return ductile_torch::guarded(message, size, [&] {
-        ductile_torch::note.store(take, std::memory_order_release);
-        ductile_torch::gather(&ductile_torch::caching::CUDAAllocator::recordHistory,
-                              take != nullptr);
+    return guarded(message, size, [&] {
+        note.store(take, std::memory_order_release);
+        gather(&caching::CUDAAllocator::recordHistory, take != nullptr);
     });
 }
 
 /* The library's allocator of a device; NULL when it has served nothing yet. */
 ADAPTER_API ductile_allocator *ductile_torch_allocator(int device) {
-    if (device < 0 || device >= ductile_torch::n_devices) {
+    if (device < 0 || device >= n_devices) {
         return nullptr;
     }
-    return ductile_torch::devices[device].allocator.load(std::memory_order_acquire);
+    return devices[device].opened();
 }
 
 /* The version of PyTorch compiled against, as "2.11.0". */

@@ -139,12 +139,11 @@ std::set<MempoolId_t> list_candidates() {
 /* side.mutex held. */
 void find_inherited() {
     std::set<MempoolId_t> candidates = list_candidates();
-    for (int i = 0; i < n_devices; i++) {
-        auto device = static_cast<DeviceIndex>(i);
+    for (Device &device : AllDevices()) {
         for (const MempoolId_t &pool : candidates) {
-            if (native_holds_pool(device, pool) && !devices[i].pools.is_open(pool) &&
-                is_open(device, pool)) {
-                side.inherited.insert({device, pool});
+            if (native_holds_pool(device.index, pool) && !device.pools.is_open(pool) &&
+                is_open(device.index, pool)) {
+                side.inherited.insert({device.index, pool});
             }
         }
     }
@@ -162,11 +161,7 @@ void inherit() {
 
 /* side.mutex held. */
 void serve_by_whom_it_is_now() {
-    if (side.off || !side.inherited.empty()) {
-        special.fetch_or(kNative);
-    } else {
-        special.fetch_and(~kNative);
-    }
+    set_special(kNative, side.off || !side.inherited.empty());
 }
 
 /* side.mutex held. True where a look found one. */
@@ -213,6 +208,14 @@ void end_native_pool(DeviceIndex device, const MempoolId_t &pool) {
     }
 }
 
+static void make_room_for_native(Device &device) {
+    ductile_allocator *a = device.opened();
+    if (a != nullptr) {
+        std::ignore = ductile_trim(a, nullptr, 0, nullptr);
+    }
+    share_limit(device);
+}
+
 /* ---- Who serves ----------------------------------------------------------------------------- */
 
 void stay_with_native() {
@@ -238,9 +241,7 @@ void serve_by_ductile() {
         serve_by_whom_it_is_now();
     }
     empty_native();
-    for (int i = 0; i < n_devices; i++) {
-        share_limit(devices[i]);
-    }
+    share_limits();
 }
 
 void serve_by_native() {
@@ -250,11 +251,9 @@ void serve_by_native() {
         side.is_ours = true;
         serve_by_whom_it_is_now();
     }
-    for (int i = 0; i < n_devices; i++) {
-        ductile_allocator *a = devices[i].allocator.load(std::memory_order_acquire);
-        if (a != nullptr) {
-            std::ignore = ductile_trim(a, nullptr, 0, nullptr); /* what stays serves a request later */
-            share_limit(devices[i]);
+    for (Device &device : AllDevices()) {
+        if (device.opened() != nullptr) {
+            make_room_for_native(device); /* what stays serves a request later */
         }
     }
 }
@@ -339,9 +338,8 @@ namespace {
 constexpr size_t kAll = static_cast<size_t>(c10::CachingDeviceAllocator::StatType::AGGREGATE);
 
 uint64_t device_bytes(const Device &device) {
-    ductile_limits limits = {};
-    limits.struct_size = sizeof limits;
-    ductile_allocator *a = device.allocator.load(std::memory_order_acquire);
+    auto limits = sized<ductile_limits>();
+    ductile_allocator *a = device.opened();
     return a != nullptr && ductile_get_limits(a, &limits) == DUCTILE_OK ? limits.device_bytes : 0;
 }
 
@@ -396,6 +394,12 @@ void share_limit(Device &device) {
         double own = static_cast<double>(read_stats(device).reserved_bytes) / total;
         limit_native(device, std::max(device.fraction - own, 0.0));
     });
+}
+
+void share_limits() {
+    for (Device &device : AllDevices()) {
+        share_limit(device);
+    }
 }
 
 void follow_fraction(Device &device) {
@@ -462,14 +466,6 @@ void *try_native(size_t size, cudaStream_t stream) {
     } catch (const c10::OutOfMemoryError &) {
         return nullptr;
     }
-}
-
-void make_room_for_native(Device &device) {
-    ductile_allocator *a = device.allocator.load(std::memory_order_acquire);
-    if (a != nullptr) {
-        std::ignore = ductile_trim(a, nullptr, 0, nullptr);
-    }
-    share_limit(device);
 }
 
 } // namespace

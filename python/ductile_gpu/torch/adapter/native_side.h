@@ -24,6 +24,13 @@ bool is_native_in_use();
 /* Initialised where it is not yet. */
 caching::CUDAAllocator *native_allocator();
 
+/* Has it do what was done here, where it is in use. */
+template <typename Action> void tell_native(Action action) {
+    if (is_native_in_use()) {
+        action(*native_allocator());
+    }
+}
+
 /* How many devices it was told of; 0: it is not initialised. */
 int count_native_devices(caching::CUDAAllocator *allocator);
 
@@ -74,11 +81,9 @@ void end_native_pool(DeviceIndex device, const MempoolId_t &pool);
 
 /* Tells native of a capture whose memory is Ductile's, by an open pool that nothing belongs to: it
  * queries no event and frees nothing meanwhile. */
-class NativeNotice {
+class NativeNotice : Fixed {
   public:
     explicit NativeNotice(DeviceIndex device);
-    NativeNotice(const NativeNotice &) = delete;
-    NativeNotice &operator=(const NativeNotice &) = delete;
     ~NativeNotice();
 
   private:
@@ -93,6 +98,8 @@ uint64_t native_reserved(DeviceIndex device);
 
 /* Looks again what each side holds: of a memory fraction each may have what the other leaves. */
 void share_limit(Device &device);
+
+void share_limits(); /* of all devices */
 
 /* The memory fraction has changed, and Ductile's own cap with it. */
 void follow_fraction(Device &device);

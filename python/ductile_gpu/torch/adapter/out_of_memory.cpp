@@ -36,8 +36,7 @@ MemoryInfo read_memory_info(const Device &device) {
 /* What the library may hold: the smallest of PyTorch's fraction, Ductile's own limit, the device.
  */
 ductile_limits read_limits(Device &device) {
-    ductile_limits limits = {};
-    limits.struct_size = sizeof limits;
+    auto limits = sized<ductile_limits>();
     return ductile_get_limits(device.open(), &limits) == DUCTILE_OK ? limits : ductile_limits{};
 }
 
@@ -90,8 +89,7 @@ void tell_refused(Device &device, const ductile_stats &stats, const MemoryInfo &
 }
 
 std::string write_advice(Device &device) {
-    ductile_oom_report report = {};
-    report.struct_size = sizeof report;
+    auto report = sized<ductile_oom_report>();
     ductile_allocator *a = device.open();
     if (ductile_get_oom_report(a, &report) != DUCTILE_OK || report.number == 0) {
         return std::string();
@@ -107,8 +105,7 @@ std::string write_advice(Device &device) {
 /* PyTorch's policy for servers: under a memory fraction, what exceeds it is refused without asking
  * any observer, and is counted apart. */
 bool is_rejection(Device &device) {
-    ductile_oom_report report = {};
-    report.struct_size = sizeof report;
+    auto report = sized<ductile_oom_report>();
     return device.fraction < 1.0 && rejects_early() &&
            ductile_get_oom_report(device.open(), &report) == DUCTILE_OK &&
            report.held_bytes + report.missing_bytes > report.limit_bytes;
@@ -129,11 +126,10 @@ void raise_out_of_memory(Device &device, size_t size, cudaStream_t stream, Conte
     MemoryInfo info = read_memory_info(device);
     {
         const std::lock_guard<std::recursive_mutex> lock(device.mutex);
-        device.watch.note_out_of_memory(device, info.free, size, stream, std::move(context));
+        device.watch.record(TraceEntry::OOM, info.free, size, stream, {0, 0}, context);
     }
     c10::reportOutOfMemoryToProfiler(static_cast<int64_t>(size), stats.allocated_bytes,
-                                     stats.reserved_bytes,
-                                     c10::Device(c10::DeviceType::CUDA, device.index));
+                                     stats.reserved_bytes, to_device(device.index));
     tell_refused(device, stats, info, size);
     TORCH_CHECK_WITH(OutOfMemoryError, false, write_message(device, stats, info, size), advice,
                      " See documentation for Memory Management  "
@@ -142,8 +138,7 @@ void raise_out_of_memory(Device &device, size_t size, cudaStream_t stream, Conte
 }
 
 void raise_asleep(Device &device, size_t size) {
-    ductile_refusal refusal = {};
-    refusal.struct_size = sizeof refusal;
+    auto refusal = sized<ductile_refusal>();
     bool is_known = ductile_sleep_refusal(device.open(), &refusal) == DUCTILE_OK;
     std::string name = is_known && refusal.tag[0] != '\0' ? std::string("'") + refusal.tag + "'"
                                                           : "memory without a tag";
@@ -155,31 +150,29 @@ void raise_asleep(Device &device, size_t size) {
     abort(); /* not reached: the check throws */
 }
 
-void Allocator::attachOutOfMemoryObserver(caching::OutOfMemoryObserver observer) {
+/* What native refuses first, it is asked for again: of that no observer hears. */
+template <typename Observer>
+static void attach(std::vector<Observer> &own, Observer observer,
+                   void (caching::CUDAAllocator::*at_native)(Observer)) {
     if (is_native_in_use()) {
-        native_allocator()->attachOutOfMemoryObserver(
-            [observer](int64_t device, size_t size, size_t total, size_t free) {
-                if (!is_first_try()) {
-                    observer(device, size, total, free);
-                }
-            });
+        (native_allocator()->*at_native)([observer](auto... told) {
+            if (!is_first_try()) {
+                observer(told...);
+            }
+        });
     }
     const std::lock_guard<std::mutex> lock(observers_mutex);
-    observers.push_back(std::move(observer));
+    own.push_back(std::move(observer));
+}
+
+void Allocator::attachOutOfMemoryObserver(caching::OutOfMemoryObserver observer) {
+    attach(observers, std::move(observer), &caching::CUDAAllocator::attachOutOfMemoryObserver);
 }
 
 #if DUCTILE_TORCH_MINOR >= 12
 void Allocator::attachOomRejectionObserver(caching::OomRejectionObserver observer) {
-    if (is_native_in_use()) {
-        native_allocator()->attachOomRejectionObserver(
-            [observer](int64_t device, size_t size, size_t held, size_t total) {
-                if (!is_first_try()) {
-                    observer(device, size, held, total);
-                }
-            });
-    }
-    const std::lock_guard<std::mutex> lock(observers_mutex);
-    rejection_observers.push_back(std::move(observer));
+    attach(rejection_observers, std::move(observer),
+           &caching::CUDAAllocator::attachOomRejectionObserver);
 }
 #endif
 

@@ -86,7 +86,7 @@ template <typename Value> bool receive_all(int fd, Value &value) {
 }
 
 /* A block being passed; its free waits for the end of this. */
-class Passing {
+class Passing : Fixed {
   public:
     Passing(const Request &request, int fd) : ptr_(to_pointer(request.address)), fd_(fd) {
         const std::lock_guard<std::mutex> lock(exports_mutex);
@@ -98,8 +98,6 @@ class Passing {
             answer_ = found->second.answer;
         }
     }
-    Passing(const Passing &) = delete;
-    Passing &operator=(const Passing &) = delete;
     ~Passing() {
         if (is_there_) {
             const std::lock_guard<std::mutex> lock(exports_mutex);
@@ -276,9 +274,7 @@ void forget_export(ductile_allocator *a, void *ptr) {
         }
         taken = entry.taken;
         exports.erase(found);
-        if (exports.empty()) {
-            special.fetch_and(~kExported);
-        }
+        set_special(kExported, !exports.empty());
     }
     while (taken-- > 0) {
         (void)ductile_unexport(a, to_address(ptr));
@@ -363,9 +359,8 @@ void Allocator::enablePeerAccess(DeviceIndex index, DeviceIndex peer) {
             C10_CUDA_CHECK(error);
         }
     }
-    if (is_native_in_use()) {
-        native_allocator()->enablePeerAccess(index, peer); /* for memory that it has mapped */
-    }
+    /* for memory that it has mapped */
+    tell_native([&](auto &native) { native.enablePeerAccess(index, peer); });
     open_to_peer(device_at(peer), index);
 }
 
@@ -387,11 +382,10 @@ bool has_peer_access(DeviceIndex index, DeviceIndex peer) {
 } // namespace
 
 void adopt_peers(Device &device) {
-    for (int i = 0; i < n_devices; i++) {
-        auto other = static_cast<DeviceIndex>(i);
-        if (other != device.index && c10::cuda::hasPrimaryContext(other) &&
-            has_peer_access(other, device.index)) {
-            open_to_peer(device, other);
+    for (const Device &other : AllDevices()) {
+        if (other.index != device.index && c10::cuda::hasPrimaryContext(other.index) &&
+            has_peer_access(other.index, device.index)) {
+            open_to_peer(device, other.index);
         }
     }
 }

@@ -19,12 +19,10 @@ namespace ductile_torch {
 
 constexpr size_t kNameBytes = 24;
 
-struct Socket {
+struct Socket : Fixed {
     int fd = -1;
     explicit Socket(int given) : fd(given) {
     }
-    Socket(const Socket &) = delete;
-    Socket &operator=(const Socket &) = delete;
     ~Socket();
     /* Half a minute, for either side. */
     void limit_waiting() const;

@@ -21,11 +21,6 @@ struct Collector {
         return is_default_pool(only) || pool_of_block(block) == only;
     }
 
-    static bool has_memory(ductile_block_state state) {
-        return state == DUCTILE_BLOCK_LIVE || state == DUCTILE_BLOCK_FREE ||
-               state == DUCTILE_BLOCK_PENDING || state == DUCTILE_BLOCK_BUSY;
-    }
-
     void add(const ductile_block_info &block) {
         if (!has_memory(block.state) || !is_wanted(block)) {
             return;
@@ -77,16 +72,11 @@ struct Collector {
     }
 };
 
-int collect(void *user, const ductile_block_info *block) {
-    static_cast<Collector *>(user)->add(*block);
-    return 0;
-}
-
 std::vector<SegmentInfo> list_segments(Device &device, const MempoolId_t &only) {
     Collector collector{device, only, {}, 0};
-    ductile_allocator *a = device.allocator.load(std::memory_order_acquire);
+    ductile_allocator *a = device.opened();
     if (a != nullptr) {
-        walk_blocks(a, collect, &collector);
+        walk_blocks(a, [&](const ductile_block_info &block) { collector.add(block); });
     }
     return std::move(collector.segments);
 }
@@ -140,11 +130,10 @@ SnapshotInfo native_snapshot(const MempoolId_t &pool, bool include_traces) {
 
 SnapshotInfo Allocator::snapshot(MempoolId_t pool, bool include_traces) {
     SnapshotInfo out;
-    for (int i = 0; i < n_devices; i++) {
-        Device &device = devices[i];
+    for (Device &device : AllDevices()) {
         const std::lock_guard<std::recursive_mutex> lock(device.mutex);
         if ((special & kWatched) != 0 && device.allocator.load() != nullptr) {
-            device.watch.note_changes(device, nullptr);
+            device.watch.note_changes(nullptr);
         }
         std::vector<SegmentInfo> segments = list_segments(device, pool);
         size_t active = sum_active(segments);
@@ -155,15 +144,17 @@ SnapshotInfo Allocator::snapshot(MempoolId_t pool, bool include_traces) {
             trace = device.watch.trace.list();
             convert_times(trace);
         }
-        device.watch.note_snapshot(device, active); /* for the next one, as PyTorch does */
+        /* for the next one, as PyTorch does */
+        device.watch.record(TraceEntry::SNAPSHOT, 0, active, nullptr, {0, 0}, nullptr);
         out.device_traces.push_back(std::move(trace));
     }
     std::sort(out.segments.begin(), out.segments.end(),
               [](const SegmentInfo &a, const SegmentInfo &b) { return a.address < b.address; });
-    if (is_native_in_use()) {
-        add_native(out, native_snapshot(pool, include_traces));
+    tell_native([&](auto &) { add_native(out, native_snapshot(pool, include_traces)); });
+    {
+        const std::lock_guard<std::mutex> lock(annotations.mutex);
+        out.external_annotations = annotations.latest.list();
     }
-    out.external_annotations = list_annotations();
     convert_times(out.external_annotations);
     out.config_metadata = describe_settings();
     return out;
@@ -198,12 +189,9 @@ std::unordered_set<int> parse_skipped(const std::vector<std::string> &names) {
 }
 
 bool is_listened_to() {
-    for (int i = 0; i < n_devices; i++) {
-        if (!devices[i].watch.trackers.empty()) {
-            return true;
-        }
-    }
-    return false;
+    AllDevices all;
+    return std::any_of(all.begin(), all.end(),
+                       [](const Device &device) { return !device.watch.trackers.empty(); });
 }
 
 void record_at_native(bool enabled, caching::CreateContextFn recorder, size_t max_entries,
@@ -220,14 +208,6 @@ void record_at_native(bool enabled, caching::CreateContextFn recorder, size_t ma
 #endif
 }
 
-void set_special(unsigned flag, bool on) {
-    if (on) {
-        special.fetch_or(flag);
-    } else {
-        special.fetch_and(~flag);
-    }
-}
-
 } // namespace
 
 void Allocator::recordHistory(bool enabled, caching::CreateContextFn recorder, size_t max_entries,
@@ -237,35 +217,37 @@ void Allocator::recordHistory(bool enabled, caching::CreateContextFn recorder, s
                 "recordHistory: stacks are wanted, but there is nothing that records them");
     std::unordered_set<int> actions = parse_skipped(skipped);
     std::vector<std::unique_lock<std::recursive_mutex>> locks;
-    for (int i = 0; i < n_devices; i++) {
-        locks.emplace_back(devices[i].mutex);
+    for (Device &device : AllDevices()) {
+        locks.emplace_back(device.mutex);
     }
     bool was_enabled = history.enabled;
     history.enabled = enabled;
     history.recorder = when == RecordContext::NEVER ? nullptr : recorder;
     history.when = enabled ? when : RecordContext::NEVER;
     history.skipped = std::move(actions);
-    set_annotation_capacity(max_entries);
-    for (int i = 0; i < n_devices; i++) {
-        Watch &watch = devices[i].watch;
+    for (Device &device : AllDevices()) {
+        Watch &watch = device.watch;
         watch.trace.set_capacity(max_entries);
         if (!enabled || clear) {
             watch.trace.clear();
         }
         if (enabled && !was_enabled && watch.trackers.empty()) {
-            watch.start(devices[i]);
+            watch.start();
         } else if (!enabled) {
             watch.stop();
         }
     }
-    if (!enabled || clear) {
-        clear_annotations();
+    {
+        const std::lock_guard<std::mutex> lock(annotations.mutex);
+        annotations.latest.set_capacity(max_entries);
+        if (!enabled || clear) {
+            annotations.latest.clear();
+        }
     }
     set_special(kWatched, enabled || is_listened_to());
     locks.clear();
-    if (is_native_in_use()) {
-        record_at_native(enabled, recorder, max_entries, when, clear, skipped);
-    }
+    tell_native(
+        [&](auto &) { record_at_native(enabled, recorder, max_entries, when, clear, skipped); });
 }
 
 void Allocator::recordHistory(bool enabled, caching::CreateContextFn recorder, size_t max_entries,
@@ -278,16 +260,23 @@ void Allocator::recordHistory(bool enabled, caching::CreateContextFn recorder, s
     recordHistory(enabled, recorder, max_entries, when, false, std::vector<std::string>{});
 }
 
+/* For both: a snapshot has one list of them. */
 void Allocator::recordAnnotation(const std::vector<std::pair<std::string, std::string>> &values) {
-    record_annotation(values); /* for both: a snapshot has one list of them */
+    if (!history.enabled) {
+        return;
+    }
+    Annotation entry(current_device(), c10::getApproximateTime());
+    for (const auto &value : values) {
+        entry.recordUserMetadata(value.first, value.second);
+    }
+    const std::lock_guard<std::mutex> lock(annotations.mutex);
+    annotations.latest.add(std::move(entry));
 }
 
 /* Native notes what it frees yet, and what it serves while Ductile is off. */
 void Allocator::pushCompileContext(std::string &text) {
 #if DUCTILE_TORCH_MINOR >= 8
-    if (is_native_in_use()) {
-        native_allocator()->pushCompileContext(text);
-    }
+    tell_native([&](auto &native) { native.pushCompileContext(text); });
 #endif
     if (history.enabled) {
         make_notes_of_thread().compile_contexts.push_back(text);
@@ -296,9 +285,7 @@ void Allocator::pushCompileContext(std::string &text) {
 
 void Allocator::popCompileContext() {
 #if DUCTILE_TORCH_MINOR >= 8
-    if (is_native_in_use()) {
-        native_allocator()->popCompileContext();
-    }
+    tell_native([&](auto &native) { native.popCompileContext(); });
 #endif
     ThreadNotes *notes = notes_of_thread();
     if (notes != nullptr && !notes->compile_contexts.empty()) {
@@ -309,9 +296,7 @@ void Allocator::popCompileContext() {
 void Allocator::setUserMetadata(const std::string &text) {
     make_notes_of_thread().user_metadata = text;
 #if DUCTILE_TORCH_MINOR >= 10
-    if (is_native_in_use()) {
-        native_allocator()->setUserMetadata(text);
-    }
+    tell_native([&](auto &native) { native.setUserMetadata(text); });
 #endif
 }
 
@@ -329,20 +314,31 @@ bool Allocator::supportsUserMetadata() {
     return true;
 }
 
+/* The text stands where what the thread says of itself stands otherwise. */
 void Allocator::annotateMemory(const void *ptr, const std::string &text) {
-    ductile_block_info info;
-    Device *device = history.enabled && ptr != nullptr ? find_block(ptr, info) : nullptr;
-    if (device == nullptr) {
 #if DUCTILE_TORCH_MINOR >= 14
-        if (history.enabled && ptr != nullptr && is_native_in_use()) {
-            native_allocator()->annotateMemory(ptr, text);
-        }
-#endif
+    ductile_block_info info;
+    if (!history.enabled || ptr == nullptr) {
+        return;
+    }
+    Device *device = find_block(ptr, info);
+    if (device == nullptr && is_native_in_use()) {
+        native_allocator()->annotateMemory(ptr, text);
+    }
+    if (device == nullptr) {
         return;
     }
     Context context = gather_context(RecordContext::ALLOC);
     const std::lock_guard<std::recursive_mutex> lock(device->mutex);
-    device->watch.note_annotation(*device, info, text, context);
+    std::string &metadata = make_notes_of_thread().user_metadata;
+    std::string own = std::exchange(metadata, text);
+    device->watch.record(TraceEntry::ANNOTATE, info.address, info.requested_size,
+                         to_cuda(info.stream), pool_of_block(info), context);
+    metadata = std::move(own);
+#else
+    (void)ptr;
+    (void)text;
+#endif
 }
 
 Context Allocator::getContextForPointer(const void *ptr) {
@@ -360,18 +356,15 @@ Context Allocator::getContextForPointer(const void *ptr) {
 }
 
 void Allocator::attachAllocatorTraceTracker(caching::AllocatorTraceTracker tracker) {
-    for (int i = 0; i < n_devices; i++) {
-        Device &device = devices[i];
+    for (Device &device : AllDevices()) {
         const std::lock_guard<std::recursive_mutex> lock(device.mutex);
         if ((special & kWatched) == 0) {
-            device.watch.start(device);
+            device.watch.start();
         }
-        device.watch.add_tracker(device, tracker);
+        device.watch.add_tracker(tracker);
     }
     set_special(kWatched, true);
-    if (is_native_in_use()) {
-        native_allocator()->attachAllocatorTraceTracker(std::move(tracker));
-    }
+    tell_native([&](auto &native) { native.attachAllocatorTraceTracker(std::move(tracker)); });
 }
 
 } // namespace ductile_torch

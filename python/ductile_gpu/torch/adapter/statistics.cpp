@@ -25,33 +25,21 @@ Stat make_stat(uint64_t current, uint64_t peak, uint64_t allocated) {
     return stat;
 }
 
-/* Since the baseline: what there was then counts neither as allocated nor as freed. */
-Stat since(Stat stat, uint64_t allocated_before, uint64_t freed_before) {
-    stat.allocated -= static_cast<int64_t>(allocated_before);
-    stat.freed -= static_cast<int64_t>(freed_before);
-    return stat;
-}
-
 struct Extra {
     uint64_t requested_pending = 0;
     uint64_t over_requested = 0; /* by roundup_power2_divisions */
 };
 
-int add_pending(void *user, const ductile_block_info *block) {
-    if (block->state == DUCTILE_BLOCK_PENDING) {
-        static_cast<Extra *>(user)->requested_pending += block->requested_size;
-    }
-    return 0;
-}
-
 Extra read_extra(Device &device, const ductile_stats &stats) {
     Extra extra;
     if (stats.pending_blocks != 0) {
-        walk_blocks(device.open(), add_pending, &extra);
+        walk_blocks(device.open(), [&](const ductile_block_info &block) {
+            bool is_pending = block.state == DUCTILE_BLOCK_PENDING;
+            extra.requested_pending += is_pending ? block.requested_size : 0;
+        });
     }
     for (const auto &block : device.asked) {
-        ductile_block_info info = {};
-        info.struct_size = sizeof info;
+        auto info = sized<ductile_block_info>();
         if (ductile_query_block(device.open(), to_address(block.first), &info) == DUCTILE_OK) {
             extra.over_requested += info.requested_size - block.second;
         }
@@ -59,46 +47,30 @@ Extra read_extra(Device &device, const ductile_stats &stats) {
     return extra;
 }
 
-uint64_t count_requested(const ductile_stats &stats, const Extra &extra) {
-    return stats.requested_bytes + extra.requested_pending - extra.over_requested;
-}
-
-DeviceStats describe(Device &device) {
+/* Since the process began. */
+DeviceStats measure(Device &device) {
     ductile_stats s = read_stats(device);
     Extra extra = read_extra(device, s);
-    const Baseline &b = device.baseline;
+    uint64_t requested = s.requested_bytes + extra.requested_pending - extra.over_requested;
     DeviceStats out;
-    set_both(out.allocation,
-             since(make_stat(s.live_blocks, s.live_peak_blocks, s.allocs), b.allocs, b.frees));
-    set_both(out.active,
-             since(make_stat(s.live_blocks + s.pending_blocks, s.live_peak_blocks, s.allocs),
-                   b.allocs, b.frees));
+    set_both(out.allocation, make_stat(s.live_blocks, s.live_peak_blocks, s.allocs));
+    set_both(out.active, make_stat(s.live_blocks + s.pending_blocks, s.live_peak_blocks, s.allocs));
     set_both(out.allocated_bytes,
-             since(make_stat(s.allocated_bytes, s.allocated_peak_bytes, s.allocated_total_bytes),
-                   b.allocated, b.allocated_freed));
-    set_both(out.active_bytes, since(make_stat(s.allocated_bytes + s.pending_bytes,
-                                               s.active_peak_bytes, s.allocated_total_bytes),
-                                     b.allocated, b.allocated_freed));
-    set_both(out.requested_bytes, since(make_stat(count_requested(s, extra), s.requested_peak_bytes,
-                                                  s.requested_total_bytes - device.rounded_up),
-                                        b.requested, b.requested_freed));
+             make_stat(s.allocated_bytes, s.allocated_peak_bytes, s.allocated_total_bytes));
+    set_both(out.active_bytes, make_stat(s.allocated_bytes + s.pending_bytes, s.active_peak_bytes,
+                                         s.allocated_total_bytes));
+    set_both(out.requested_bytes, make_stat(requested, s.requested_peak_bytes,
+                                            s.requested_total_bytes - device.rounded_up));
     set_both(out.reserved_bytes,
-             since(make_stat(s.reserved_bytes, s.reserved_peak_bytes, s.created_total_bytes),
-                   b.created, b.created_freed));
-    out.num_alloc_retries = device.failures.retries - b.retries;
-    out.num_ooms = device.failures.ooms - b.ooms;
-    out.num_sync_all_streams = static_cast<int64_t>(s.stream_syncs - b.syncs);
-    out.num_device_alloc = static_cast<int64_t>(s.creates - b.creates);
-    out.num_device_free = static_cast<int64_t>(s.releases - b.releases);
+             make_stat(s.reserved_bytes, s.reserved_peak_bytes, s.created_total_bytes));
+    out.num_alloc_retries = device.failures.retries;
+    out.num_ooms = device.failures.ooms;
+    out.num_sync_all_streams = static_cast<int64_t>(s.stream_syncs);
+    out.num_device_alloc = static_cast<int64_t>(s.creates);
+    out.num_device_free = static_cast<int64_t>(s.releases);
     out.max_split_size = -1; /* blocks always split */
 #if DUCTILE_TORCH_MINOR >= 12
-    out.num_oom_rejections = device.failures.rejections - b.rejections;
-#endif
-#if DUCTILE_TORCH_MINOR >= 13
-    device.pools.look_at_held(device);
-    for (const auto &pool : device.pools.held()) {
-        set_both(out.reserved_bytes_by_private_pools[pool.first], pool.second);
-    }
+    out.num_oom_rejections = device.failures.rejections;
 #endif
     return out;
 }
@@ -110,36 +82,61 @@ void add(Stat &to, const Stat &from) {
     to.freed += from.freed;
 }
 
-template <typename Array> void add_all(Array &to, const Array &from) {
+/* What there was at a baseline counts neither as allocated nor as freed. */
+void leave_out(Stat &of, const Stat &baseline) {
+    of.allocated -= baseline.allocated;
+    of.freed -= baseline.freed;
+}
+
+template <typename Array, typename Change>
+void change_all(Array &to, const Array &by, Change change) {
     for (size_t i = 0; i < to.size(); i++) {
-        add(to[i], from[i]);
+        change(to[i], by[i]);
     }
+}
+
+/* Each statistic but those of pools, by its counterpart; numbers are added, or subtracted. */
+template <typename Change>
+void change_by(DeviceStats &to, const DeviceStats &by, int sign, Change change) {
+    change_all(to.allocation, by.allocation, change);
+    change_all(to.segment, by.segment, change);
+    change_all(to.active, by.active, change);
+    change_all(to.inactive_split, by.inactive_split, change);
+    change_all(to.allocated_bytes, by.allocated_bytes, change);
+    change_all(to.reserved_bytes, by.reserved_bytes, change);
+    change_all(to.active_bytes, by.active_bytes, change);
+    change_all(to.inactive_split_bytes, by.inactive_split_bytes, change);
+    change_all(to.requested_bytes, by.requested_bytes, change);
+    change(to.oversize_allocations, by.oversize_allocations);
+    change(to.oversize_segments, by.oversize_segments);
+    to.num_alloc_retries += sign * by.num_alloc_retries;
+    to.num_ooms += sign * by.num_ooms;
+    to.num_sync_all_streams += sign * by.num_sync_all_streams;
+    to.num_device_alloc += sign * by.num_device_alloc;
+    to.num_device_free += sign * by.num_device_free;
+#if DUCTILE_TORCH_MINOR >= 12
+    to.num_oom_rejections += sign * by.num_oom_rejections;
+#endif
+}
+
+DeviceStats describe(Device &device) {
+    DeviceStats out = measure(device);
+    change_by(out, device.baseline, -1, leave_out);
+#if DUCTILE_TORCH_MINOR >= 13
+    device.pools.look_at_held();
+    for (const auto &pool : device.pools.held()) {
+        set_both(out.reserved_bytes_by_private_pools[pool.first], pool.second);
+    }
+#endif
+    return out;
 }
 
 /* Peaks of the two are added: they need not have been at the same moment. */
 void add_native(DeviceStats &to, const DeviceStats &from) {
-    add_all(to.allocation, from.allocation);
-    add_all(to.segment, from.segment);
-    add_all(to.active, from.active);
-    add_all(to.inactive_split, from.inactive_split);
-    add_all(to.allocated_bytes, from.allocated_bytes);
-    add_all(to.reserved_bytes, from.reserved_bytes);
-    add_all(to.active_bytes, from.active_bytes);
-    add_all(to.inactive_split_bytes, from.inactive_split_bytes);
-    add_all(to.requested_bytes, from.requested_bytes);
-    add(to.oversize_allocations, from.oversize_allocations);
-    add(to.oversize_segments, from.oversize_segments);
-    to.num_alloc_retries += from.num_alloc_retries;
-    to.num_ooms += from.num_ooms;
-    to.num_sync_all_streams += from.num_sync_all_streams;
-    to.num_device_alloc += from.num_device_alloc;
-    to.num_device_free += from.num_device_free;
-#if DUCTILE_TORCH_MINOR >= 12
-    to.num_oom_rejections += from.num_oom_rejections;
-#endif
+    change_by(to, from, 1, add);
 #if DUCTILE_TORCH_MINOR >= 13
     for (const auto &pool : from.reserved_bytes_by_private_pools) {
-        add_all(to.reserved_bytes_by_private_pools[pool.first], pool.second);
+        change_all(to.reserved_bytes_by_private_pools[pool.first], pool.second, add);
     }
 #endif
 }
@@ -153,63 +150,29 @@ DeviceStats Allocator::getDeviceStats(DeviceIndex index) {
         const std::lock_guard<std::recursive_mutex> lock(device.mutex);
         stats = describe(device);
     }
-    if (is_native_in_use()) {
-        add_native(stats, native_allocator()->getDeviceStats(index));
-    }
+    tell_native([&](auto &native) { add_native(stats, native.getDeviceStats(index)); });
     return stats;
 }
 
 void Allocator::resetAccumulatedStats(DeviceIndex index) {
     Device &device = device_at(index);
     const std::lock_guard<std::recursive_mutex> lock(device.mutex);
-    ductile_stats s = read_stats(device);
-    Extra extra = read_extra(device, s);
-    Baseline &b = device.baseline;
-    b.allocs = s.allocs;
-    b.frees = s.frees;
-    b.allocated = s.allocated_total_bytes;
-    b.allocated_freed = s.allocated_total_bytes - s.allocated_bytes;
-    b.requested = s.requested_total_bytes - device.rounded_up;
-    b.requested_freed = b.requested - count_requested(s, extra);
-    b.created = s.created_total_bytes;
-    b.created_freed = s.created_total_bytes - s.reserved_bytes;
-    b.creates = s.creates;
-    b.releases = s.releases;
-    b.syncs = s.stream_syncs;
-    b.retries = device.failures.retries;
-    b.ooms = device.failures.ooms;
-    b.rejections = device.failures.rejections;
+    device.baseline = measure(device);
     device.pools.reset_accumulated();
-    if (is_native_in_use()) {
-        native_allocator()->resetAccumulatedStats(index);
-    }
+    tell_native([&](auto &native) { native.resetAccumulatedStats(index); });
 }
 
 void Allocator::resetPeakStats(DeviceIndex index) {
     Device &device = device_at(index);
-    ductile_allocator *a = device.allocator.load(std::memory_order_acquire);
+    ductile_allocator *a = device.opened();
     if (a != nullptr) {
         ductile_reset_peaks(a);
         device.pools.reset_peaks();
     }
-    if (is_native_in_use()) {
-        native_allocator()->resetPeakStats(index);
-    }
+    tell_native([&](auto &native) { native.resetPeakStats(index); });
 }
 
 /* ---- Sizes ---------------------------------------------------------------------------------- */
-
-namespace {
-
-int find_largest(void *user, const ductile_block_info *block) {
-    auto *largest = static_cast<uint64_t *>(user);
-    if (block->state == DUCTILE_BLOCK_FREE) {
-        *largest = std::max(*largest, block->size);
-    }
-    return 0;
-}
-
-} // namespace
 
 /* The largest request that can be hoped for: a free block, or a tail grown by what the device has
  * left. cuDNN chooses its workspace by it. */
@@ -219,7 +182,9 @@ void Allocator::cacheInfo(DeviceIndex index, size_t *largest) {
     }
     Device &device = device_at(index);
     uint64_t found = 0;
-    walk_blocks(device.open(), find_largest, &found);
+    walk_blocks(device.open(), [&](const ductile_block_info &block) {
+        found = block.state == DUCTILE_BLOCK_FREE ? std::max(found, block.size) : found;
+    });
     if (*largest == 0) {
         size_t free = 0;
         size_t total = 0;
@@ -238,7 +203,7 @@ std::pair<size_t, size_t> Allocator::getMemoryInfo(DeviceIndex device) {
 std::vector<caching::StreamSegmentSize> Allocator::getExpandableSegmentSizes(DeviceIndex index) {
     std::vector<caching::StreamSegmentSize> sizes;
     for (const Run &run : list_runs(device_at(index))) {
-        auto stream = reinterpret_cast<cudaStream_t>(run.stream);
+        auto stream = to_cuda(run.stream);
         auto same = [&](const caching::StreamSegmentSize &s) { return s.stream == stream; };
         auto found = std::find_if(sizes.begin(), sizes.end(), same);
         if (found == sizes.end()) {

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <map>
 
 namespace ductile_torch {
 
@@ -45,10 +46,9 @@ bool Allocator::isEnabled() const {
 
 void Allocator::emptyCache(MempoolId_t pool) {
     Context context = gather_context(RecordContext::ALL);
-    for (int i = 0; i < n_devices; i++) {
-        Device &device = devices[i];
-        ductile_allocator *a = device.allocator.load(std::memory_order_acquire);
-        if (a == nullptr || (!is_default_pool(pool) && device.pools.is_native(device, pool))) {
+    for (Device &device : AllDevices()) {
+        ductile_allocator *a = device.opened();
+        if (a == nullptr || (!is_default_pool(pool) && device.pools.is_native(pool))) {
             continue;
         }
         const ductile_pool_id of = to_pool_id(pool);
@@ -60,7 +60,7 @@ void Allocator::emptyCache(MempoolId_t pool) {
         }
         if ((special & kWatched) != 0) {
             const std::lock_guard<std::recursive_mutex> lock(device.mutex);
-            device.watch.note_changes(device, context);
+            device.watch.note_changes(context);
         }
     }
     if (is_default_pool(pool)) {
@@ -70,9 +70,7 @@ void Allocator::emptyCache(MempoolId_t pool) {
         native_allocator()->emptyCache(pool);
 #endif
     }
-    for (int i = 0; i < n_devices; i++) {
-        share_limit(devices[i]);
-    }
+    share_limits();
 }
 
 void Allocator::emptyCache() {
@@ -102,15 +100,14 @@ void Allocator::beginAllocateToPool(DeviceIndex device, MempoolId_t pool, Stream
 #if DUCTILE_TORCH_MINOR < 8
     auto *active = c10::cuda::MemPoolContext::getActiveMemPool();
     TORCH_CHECK(active == nullptr || active->id() != pool || active->allocator() == nullptr ||
-                    d.pools.is_native(d, pool),
+                    d.pools.is_native(pool),
                 "Ductile: a torch.cuda.MemPool with an allocator of its own needs PyTorch 2.8");
 #endif
-    d.pools.begin(d, pool, std::move(filter));
+    d.pools.begin(pool, std::move(filter));
 }
 
 void Allocator::endAllocateToPool(DeviceIndex device, MempoolId_t pool) {
-    Device &d = device_at(device);
-    d.pools.end(d, pool);
+    device_at(device).pools.end(pool);
 }
 
 /* Besides, it serves the message of a refusal: during a capture no thread can wait for memory that
@@ -146,58 +143,55 @@ void Allocator::markCaptureEnd(DeviceIndex device) {
 }
 
 void Allocator::releasePool(DeviceIndex device, MempoolId_t pool) {
-    Device &d = device_at(device);
-    d.pools.release(d, pool);
+    device_at(device).pools.release(pool);
 }
 
 int Allocator::getPoolUseCount(DeviceIndex device, MempoolId_t pool) {
-    Device &d = device_at(device);
-    return d.pools.use_count(d, pool);
+    return device_at(device).pools.use_count(pool);
+}
+
+/* A pool that brings an allocator of its own is native's. */
+template <typename Action>
+static void retain(Pools &pools, const MempoolId_t &pool, bool has_own, Action retain_at_native) {
+    bool is_native = has_own || pools.is_for_native(pool);
+    if (is_native) {
+        retain_at_native();
+    }
+    pools.retain(pool, is_native);
 }
 
 void Allocator::ensureExistsAndIncrefPool(DeviceIndex device, MempoolId_t pool) {
-    Device &d = device_at(device);
-    bool is_native = d.pools.is_for_native(d, pool);
-    if (is_native) {
-        retain_native_pool(device, pool);
-    }
-    d.pools.retain(d, pool, is_native);
+    retain(device_at(device).pools, pool, false, [&] { retain_native_pool(device, pool); });
 }
 
 void Allocator::createOrIncrefPool(DeviceIndex device, MempoolId_t pool,
                                    std::shared_ptr<caching::CUDAAllocator> own) {
-    Device &d = device_at(device);
-    bool is_native = own != nullptr || d.pools.is_for_native(d, pool);
+    retain(device_at(device).pools, pool, own != nullptr, [&] {
 #if DUCTILE_TORCH_MINOR >= 11
-    if (is_native) {
         native_allocator()->createOrIncrefPool(device, pool, std::move(own));
-    }
 #endif
-    d.pools.retain(d, pool, is_native);
+    });
 }
 
 void Allocator::createOrIncrefPool(DeviceIndex device, MempoolId_t pool,
                                    caching::CUDAAllocator *own) {
-    Device &d = device_at(device);
-    bool is_native = own != nullptr || d.pools.is_for_native(d, pool);
+    retain(device_at(device).pools, pool, own != nullptr, [&] {
 #if DUCTILE_TORCH_MINOR >= 8 && DUCTILE_TORCH_MINOR < 11
-    if (is_native) {
         native_allocator()->createOrIncrefPool(device, pool, own);
-    }
 #endif
-    d.pools.retain(d, pool, is_native);
+    });
 }
 
 void Allocator::setUseOnOOM(DeviceIndex device, MempoolId_t pool, bool on) {
-    Device &d = device_at(device);
-    d.pools.set_use_on_oom(pool, on);
-#if DUCTILE_TORCH_MINOR >= 8
-    if (d.pools.is_native(d, pool)) {
+    Pools &pools = device_at(device).pools;
+    pools.set_use_on_oom(pool, on);
 #if DUCTILE_TORCH_MINOR >= 11
+    if (pools.is_native(pool)) {
         native_allocator()->setUseOnOOM(device, pool, on);
-#else
+    }
+#elif DUCTILE_TORCH_MINOR >= 8
+    if (pools.is_native(pool)) {
         native_allocator()->setUseOnOOM(device, pool);
-#endif
     }
 #endif
 }
@@ -206,13 +200,16 @@ void Allocator::setUseOnOOM(DeviceIndex device, MempoolId_t pool) {
     setUseOnOOM(device, pool, true);
 }
 
+/* Blocks of Ductile always split: its segments grow in granules, so an unsplit one would only waste
+ * what is left of the last. */
 void Allocator::setNoSplit(DeviceIndex device, MempoolId_t pool) {
-    Device &d = device_at(device);
-    d.pools.set_no_split(pool);
 #if DUCTILE_TORCH_MINOR >= 10
-    if (d.pools.is_native(d, pool)) {
+    if (device_at(device).pools.is_native(pool)) {
         native_allocator()->setNoSplit(device, pool);
     }
+#else
+    (void)device;
+    (void)pool;
 #endif
 }
 
@@ -220,27 +217,24 @@ void Allocator::setNoSplit(DeviceIndex device, MempoolId_t pool) {
 
 namespace {
 
-struct LiveBlock {
-    ductile_addr address = 0;
-    size_t requested = 0;
-};
+/* What was asked for of each, by its address. */
+using LiveBlocks = std::map<ductile_addr, size_t>;
 
 struct Checkpoint : caching::AllocatorState {
     MempoolId_t pool = {0, 0};
-    std::vector<LiveBlock> live;
+    LiveBlocks live;
     std::shared_ptr<caching::AllocatorState> native; /* when the pool is the native allocator's */
 };
 
 int collect_live(void *user, const ductile_block_info *block) {
     if (block->state == DUCTILE_BLOCK_LIVE) {
-        static_cast<std::vector<LiveBlock> *>(user)->push_back(
-            {block->address, static_cast<size_t>(block->requested_size)});
+        static_cast<LiveBlocks *>(user)->emplace(block->address, block->requested_size);
     }
     return 0;
 }
 
-std::vector<LiveBlock> list_live(Device &device, const MempoolId_t &pool) {
-    std::vector<LiveBlock> live;
+LiveBlocks list_live(Device &device, const MempoolId_t &pool) {
+    LiveBlocks live;
     const ductile_pool_id of = to_pool_id(pool);
     ductile_status status = ductile_walk(device.open(), &of, collect_live, &live);
     TORCH_CHECK(status == DUCTILE_OK, "Could not find pool of id (", pool.first, ", ", pool.second,
@@ -248,35 +242,24 @@ std::vector<LiveBlock> list_live(Device &device, const MempoolId_t &pool) {
     return live;
 }
 
-using LiveSet = std::unordered_map<ductile_addr, size_t>;
-
-LiveSet index_live(const std::vector<LiveBlock> &blocks) {
-    LiveSet set;
-    for (const LiveBlock &b : blocks) {
-        set.emplace(b.address, b.requested);
-    }
-    return set;
-}
-
 /* Makes a block where there is free memory of the pool. */
-void put_block(Device &device, const MempoolId_t &pool, const LiveBlock &wanted,
+void put_block(Device &device, const MempoolId_t &pool, const LiveBlocks::value_type &wanted,
                const Context &context, const char *call) {
     ductile_status status =
-        ductile_pool_alloc_at(device.open(), to_pool_id(pool), wanted.address, wanted.requested);
+        ductile_pool_alloc_at(device.open(), to_pool_id(pool), wanted.first, wanted.second);
     if (status != DUCTILE_OK) {
         raise_status(device, status, call);
     }
-    note_home(to_pointer(wanted.address), device);
+    note_home(to_pointer(wanted.first), device);
     if ((special & kWatched) != 0) {
         const std::lock_guard<std::recursive_mutex> lock(device.mutex);
-        device.watch.note_alloc(device, to_pointer(wanted.address), wanted.requested, nullptr,
-                                context);
+        device.watch.note_alloc(to_pointer(wanted.first), wanted.second, nullptr, context);
     }
 }
 
-bool is_in(const LiveSet &set, const LiveBlock &wanted) {
-    auto found = set.find(wanted.address);
-    return found != set.end() && found->second == wanted.requested;
+bool is_in(const LiveBlocks &blocks, const LiveBlocks::value_type &wanted) {
+    auto found = blocks.find(wanted.first);
+    return found != blocks.end() && found->second == wanted.second;
 }
 
 } // namespace
@@ -284,14 +267,13 @@ bool is_in(const LiveSet &set, const LiveBlock &wanted) {
 bool Allocator::checkPoolLiveAllocations(DeviceIndex device, MempoolId_t pool,
                                          const std::unordered_set<void *> &expected) {
     Device &d = device_at(device);
-    if (d.pools.is_native(d, pool)) {
+    if (d.pools.is_native(pool)) {
         return native_allocator()->checkPoolLiveAllocations(device, pool, expected);
     }
-    std::vector<LiveBlock> live = list_live(d, pool);
+    LiveBlocks live = list_live(d, pool);
     return live.size() == expected.size() &&
-           std::all_of(live.begin(), live.end(), [&](const LiveBlock &b) {
-               return expected.count(to_pointer(b.address)) != 0;
-           });
+           std::all_of(live.begin(), live.end(),
+                       [&](const auto &b) { return expected.count(to_pointer(b.first)) != 0; });
 }
 
 std::shared_ptr<caching::AllocatorState> Allocator::getCheckpointState(DeviceIndex device,
@@ -299,7 +281,7 @@ std::shared_ptr<caching::AllocatorState> Allocator::getCheckpointState(DeviceInd
     Device &d = device_at(device);
     auto state = std::make_shared<Checkpoint>();
     state->pool = pool;
-    if (d.pools.is_native(d, pool)) {
+    if (d.pools.is_native(pool)) {
         state->native = native_allocator()->getCheckpointState(device, pool);
     } else {
         state->live = list_live(d, pool);
@@ -322,23 +304,20 @@ Allocator::setCheckpointPoolState(DeviceIndex device,
     }
     Device &d = device_at(device);
     const std::lock_guard<std::recursive_mutex> lock(d.mutex);
-    std::vector<LiveBlock> before = list_live(d, state->pool);
-    LiveSet was_live = index_live(before);
-    LiveSet is_wanted = index_live(state->live);
+    LiveBlocks before = list_live(d, state->pool);
     caching::CheckpointDelta delta;
-    for (const LiveBlock &b : before) {
-        if (!is_in(is_wanted, b)) {
-            delete_block(to_pointer(b.address));
+    for (const auto &b : before) {
+        if (!is_in(state->live, b)) {
+            delete_block(to_pointer(b.first));
         }
-        delta.ptrs_freed.push_back(to_pointer(b.address));
+        delta.ptrs_freed.push_back(to_pointer(b.first));
     }
-    for (const LiveBlock &b : state->live) {
-        if (!is_in(was_live, b)) {
+    for (const auto &b : state->live) {
+        if (!is_in(before, b)) {
             put_block(d, state->pool, b, nullptr, "restoring a pool's state");
         }
-        delta.dataptrs_allocd.emplace_back(to_pointer(b.address), to_pointer(b.address),
-                                           &delete_block,
-                                           c10::Device(c10::DeviceType::CUDA, device));
+        delta.dataptrs_allocd.emplace_back(to_pointer(b.first), to_pointer(b.first), &delete_block,
+                                           to_device(device));
     }
     return delta;
 }
@@ -347,8 +326,7 @@ c10::DataPtr allocate_at(Device &device, size_t size, void *address, cudaStream_
     TORCH_CHECK_VALUE(size != 0, "allocateWithAddress: no block has 0 bytes");
     put_block(device, device.pools.pool_for(stream), {to_address(address), size},
               gather_context(RecordContext::STATE), "allocating at an address");
-    c10::DataPtr block(address, address, &delete_block,
-                       c10::Device(c10::DeviceType::CUDA, device.index));
+    c10::DataPtr block(address, address, &delete_block, to_device(device.index));
     ductile_block_info info;
     TORCH_CHECK_VALUE(find_block(address, info) != nullptr && info.stream == to_ductile(stream),
                       "allocateWithAddress: ", address, " is memory of another stream");

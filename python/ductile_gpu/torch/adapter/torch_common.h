@@ -2,6 +2,8 @@
 /*
  * What every file of the adapter sees: PyTorch's interface, Ductile's, and the differences between
  * PyTorch's versions. DUCTILE_TORCH_MINOR is the minor version of PyTorch 2 compiled against.
+ * OVERRIDE_SINCE_N stands at what PyTorch declares since 2.N: from then on the compiler holds it to
+ * be so declared. _build.py defines both.
  */
 #ifndef DUCTILE_TORCH_COMMON_H
 #define DUCTILE_TORCH_COMMON_H
@@ -30,43 +32,6 @@
 #include <utility>
 #include <vector>
 
-/* A function that PyTorch declares since 2.N: from then on the compiler holds it to be one. */
-#if DUCTILE_TORCH_MINOR >= 7
-#define OVERRIDE_SINCE_7 override
-#else
-#define OVERRIDE_SINCE_7
-#endif
-#if DUCTILE_TORCH_MINOR >= 8
-#define OVERRIDE_SINCE_8 override
-#else
-#define OVERRIDE_SINCE_8
-#endif
-#if DUCTILE_TORCH_MINOR >= 10
-#define OVERRIDE_SINCE_10 override
-#else
-#define OVERRIDE_SINCE_10
-#endif
-#if DUCTILE_TORCH_MINOR >= 11
-#define OVERRIDE_SINCE_11 override
-#else
-#define OVERRIDE_SINCE_11
-#endif
-#if DUCTILE_TORCH_MINOR >= 12
-#define OVERRIDE_SINCE_12 override
-#else
-#define OVERRIDE_SINCE_12
-#endif
-#if DUCTILE_TORCH_MINOR >= 13
-#define OVERRIDE_SINCE_13 override
-#else
-#define OVERRIDE_SINCE_13
-#endif
-#if DUCTILE_TORCH_MINOR >= 14
-#define OVERRIDE_SINCE_14 override
-#else
-#define OVERRIDE_SINCE_14
-#endif
-
 namespace ductile_torch {
 
 namespace caching = c10::cuda::CUDACachingAllocator;
@@ -81,6 +46,13 @@ using caching::TraceEntry;
 using Annotation = decltype(SnapshotInfo::external_annotations)::value_type;
 using Context = std::shared_ptr<c10::GatheredContext>;
 using Stat = std::decay_t<decltype(std::declval<DeviceStats>().oversize_segments)>;
+
+/* What is neither copied nor moved. */
+struct Fixed {
+    Fixed() = default;
+    Fixed(const Fixed &) = delete;
+    Fixed &operator=(const Fixed &) = delete;
+};
 
 /* Assigns a member that not every version of a struct has. */
 #define DUCTILE_DEFINE_SETTER(member)                                                              \
@@ -113,9 +85,34 @@ inline void *to_pointer(ductile_addr address) {
     return reinterpret_cast<void *>(static_cast<uintptr_t>(address));
 }
 
+/* A struct of the library's with nothing in it but its size. */
+template <typename Struct> Struct sized() {
+    Struct made = {};
+    made.struct_size = sizeof made;
+    return made;
+}
+
+inline c10::Device to_device(DeviceIndex index) {
+    return c10::Device(c10::DeviceType::CUDA, index);
+}
+
+inline cudaStream_t to_cuda(ductile_stream stream) {
+    return reinterpret_cast<cudaStream_t>(stream);
+}
+
+/* Is device memory behind such a block? */
+inline bool has_memory(ductile_block_state state) {
+    return state == DUCTILE_BLOCK_LIVE || state == DUCTILE_BLOCK_FREE ||
+           state == DUCTILE_BLOCK_PENDING || state == DUCTILE_BLOCK_BUSY;
+}
+
 /* Visits the blocks; none in a forked child, whose memory they are not. */
-inline void walk_blocks(ductile_allocator *allocator, ductile_walk_fn visit, void *user) {
-    ductile_status status = ductile_walk(allocator, nullptr, visit, user);
+template <typename Visit> void walk_blocks(ductile_allocator *allocator, Visit visit) {
+    auto call = [](void *user, const ductile_block_info *block) {
+        (*static_cast<Visit *>(user))(*block);
+        return 0;
+    };
+    ductile_status status = ductile_walk(allocator, nullptr, call, &visit);
     TORCH_CHECK(status == DUCTILE_OK || status == DUCTILE_ERR_FORKED,
                 "Ductile: ", ductile_status_string(status));
 }

@@ -69,8 +69,7 @@ ductile_status create_shareable(ductile_allocator **out, ductile_options options
 }
 
 Trial count_trial(ductile_allocator *a) {
-    ductile_stats stats = {};
-    stats.struct_size = sizeof stats;
+    auto stats = sized<ductile_stats>();
     if (ductile_get_stats(a, nullptr, &stats) != DUCTILE_OK) {
         return {};
     }
@@ -144,12 +143,12 @@ DeviceIndex current_device() {
 }
 
 ductile_allocator *Device::open() {
-    ductile_allocator *a = allocator.load(std::memory_order_acquire);
+    ductile_allocator *a = opened();
     if (a != nullptr) {
         return a;
     }
     const std::lock_guard<std::mutex> lock(opening);
-    a = allocator.load(std::memory_order_acquire);
+    a = opened();
     if (a != nullptr) {
         return a;
     }
@@ -170,7 +169,7 @@ ductile_allocator *Device::open() {
                 take_report(*this));
     trial = count_trial(a);
     allocator.store(a, std::memory_order_release);
-    watch.listen_to(*this, a); /* a tracker that comes meanwhile sees the allocator */
+    watch.listen_to(a); /* a tracker that comes meanwhile sees the allocator */
     ask_native_for_memory(*this, a);
     if (is_native_in_use()) {
         share_limit(*this);
@@ -220,63 +219,46 @@ void note_home(const void *ptr, const Device &device) {
 }
 
 Device *find_home(const void *ptr) {
-    for (int i = 0; i < n_devices; i++) {
-        ductile_allocator *a = devices[i].allocator.load(std::memory_order_acquire);
-        ductile_block_info info = {};
-        info.struct_size = sizeof info;
+    for (Device &device : AllDevices()) {
+        auto info = sized<ductile_block_info>();
+        ductile_allocator *a = device.opened();
         if (a != nullptr && ductile_query_block(a, to_address(ptr), &info) == DUCTILE_OK) {
-            return &devices[i];
+            return &device;
         }
     }
     return nullptr;
 }
 
-namespace {
-
-struct Search {
-    ductile_addr address;
-    ductile_block_info found;
-};
-
-int find_containing(void *user, const ductile_block_info *block) {
-    auto *search = static_cast<Search *>(user);
-    bool is_live = block->state == DUCTILE_BLOCK_LIVE || block->state == DUCTILE_BLOCK_PAUSED;
-    if (!is_live || search->address < block->address ||
-        search->address - block->address >= block->size) {
-        return 0;
-    }
-    search->found = *block;
-    return 1;
-}
-
-} // namespace
-
 Device *find_block(const void *ptr, ductile_block_info &info) {
-    info = {};
-    info.struct_size = sizeof info;
-    for (int i = 0; i < n_devices; i++) {
-        ductile_allocator *a = devices[i].allocator.load(std::memory_order_acquire);
+    info = sized<ductile_block_info>();
+    for (Device &device : AllDevices()) {
+        ductile_allocator *a = device.opened();
         if (a == nullptr) {
             continue;
         }
         ductile_status status = ductile_query_block(a, to_address(ptr), &info);
         if (status == DUCTILE_OK) {
-            return &devices[i];
+            return &device;
         }
         if (status == DUCTILE_ERR_INTERIOR_POINTER) {
-            Search search = {to_address(ptr), {}};
-            walk_blocks(a, find_containing, &search);
-            info = search.found;
-            return search.found.size != 0 ? &devices[i] : nullptr;
+            info = {};
+            walk_blocks(a, [&](const ductile_block_info &block) {
+                bool is_live =
+                    block.state == DUCTILE_BLOCK_LIVE || block.state == DUCTILE_BLOCK_PAUSED;
+                if (is_live && to_address(ptr) >= block.address &&
+                    to_address(ptr) - block.address < block.size) {
+                    info = block;
+                }
+            });
+            return info.size != 0 ? &device : nullptr;
         }
     }
     return nullptr;
 }
 
 ductile_stats read_stats(const Device &device) {
-    ductile_stats stats = {};
-    stats.struct_size = sizeof stats;
-    ductile_allocator *a = device.allocator.load(std::memory_order_acquire);
+    auto stats = sized<ductile_stats>();
+    ductile_allocator *a = device.opened();
     if (a == nullptr || ductile_get_stats(a, nullptr, &stats) != DUCTILE_OK) {
         return {};
     }

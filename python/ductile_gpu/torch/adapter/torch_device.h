@@ -13,38 +13,27 @@ namespace ductile_torch {
  * word: what is watched on one device makes the others slower too.
  */
 enum Special : unsigned {
-    kWatched = 1,   /* history is recorded, or a tracker listens           */
-    kRounding = 2,  /* roundup_power2_divisions is on, or was and blocks are left */
-    kUncached = 4,  /* caching is switched off, or was and memory is left   */
-    kRouted = 8,    /* a pool with an allocator of its own is open          */
-    kExported = 16, /* memory is shared with other processes              */
-    kThrown = 32,   /* a pool's filter has thrown: look whether in this call */
-    kNative = 64,   /* new memory comes from PyTorch's own allocator: see native_side.h */
+    kWatched = 1,    /* history is recorded, or a tracker listens           */
+    kRounding = 2,   /* roundup_power2_divisions is on, or was and blocks are left */
+    kUncached = 4,   /* caching is switched off, or was and memory is left   */
+    kRouted = 8,     /* a pool with an allocator of its own is open          */
+    kExported = 16,  /* memory is shared with other processes              */
+    kThrown = 32,    /* a pool's filter has thrown: look whether in this call */
+    kNative = 64,    /* new memory comes from PyTorch's own allocator: see native_side.h */
     kSettling = 128, /* Ductile has only just taken its place                */
 };
 constexpr unsigned kElsewhere = kRouted | kNative | kSettling; /* native may have to serve */
 extern std::atomic<unsigned> special;
+
+inline void set_special(unsigned flags, bool on) {
+    on ? special.fetch_or(flags) : special.fetch_and(~flags);
+}
 
 /* Counts since the process began; what was asked to be forgotten is subtracted when read. */
 struct Failures {
     std::atomic<int64_t> retries{0};
     std::atomic<int64_t> ooms{0};
     std::atomic<int64_t> rejections{0}; /* by throw_on_cudamalloc_oom */
-};
-
-/* What the accumulated statistics are counted from. */
-struct Baseline {
-    uint64_t allocs = 0;
-    uint64_t frees = 0;
-    uint64_t requested = 0, requested_freed = 0;
-    uint64_t allocated = 0, allocated_freed = 0;
-    uint64_t created = 0, created_freed = 0;
-    uint64_t creates = 0;
-    uint64_t releases = 0;
-    uint64_t syncs = 0;
-    int64_t retries = 0;
-    int64_t ooms = 0;
-    int64_t rejections = 0;
 };
 
 /* What the library did to try itself out, before the first request. */
@@ -60,21 +49,26 @@ struct Device {
     Trial trial;             /* written before `allocator` */
     std::string last_report; /* the library's latest line about an error; guarded by log_mutex */
     std::mutex log_mutex;
-    std::recursive_mutex mutex; /* watched calls, one at a time; guards the fields below */
-    std::atomic<double> fraction{1.0};     /* of the device, for Ductile and native together */
+    std::recursive_mutex mutex;        /* watched calls, one at a time; guards the fields below */
+    std::atomic<double> fraction{1.0}; /* of the device, for Ductile and native together */
     std::atomic<double> native_share{0.0}; /* of it, what native held when last looked at */
-    std::mutex limit_mutex; /* guards the two below */
+    std::mutex limit_mutex;                /* guards the two below */
     uint64_t own_limit =
         0; /* the library's option limit_bytes, as it was set beside the fraction */
-    uint64_t applied_limit = 0;   /* what it was set to here */
-    std::atomic<int> captures{0}; /* under way, as PyTorch says since 2.13 */
+    uint64_t applied_limit = 0;        /* what it was set to here */
+    std::atomic<int> captures{0};      /* under way, as PyTorch says since 2.13 */
     std::atomic<int> captures_told{0}; /* of them, those that native was told of */
     Failures failures;
-    Baseline baseline;
-    Watch watch;
-    Pools pools;
+    DeviceStats baseline; /* what the accumulated statistics are counted from */
+    Watch watch{*this};
+    Pools pools{*this};
     std::unordered_map<void *, size_t> asked; /* while rounding: what was asked for */
     uint64_t rounded_up = 0;                  /* by how much, of all requests ever */
+
+    /* nullptr: it has served nothing yet. */
+    ductile_allocator *opened() const {
+        return allocator.load(std::memory_order_acquire);
+    }
 
     /* The allocator, created on the first call. Throws when it cannot be. */
     ductile_allocator *open();
@@ -88,6 +82,16 @@ struct Device {
  * also when init() is told of more. */
 extern Device *devices;
 extern std::atomic<int> n_devices; /* says that `devices` may be read */
+
+/* Those that PyTorch has told of. */
+struct AllDevices {
+    Device *begin() const {
+        return devices;
+    }
+    Device *end() const {
+        return devices + n_devices;
+    }
+};
 
 /* Opens its memory to the GPUs that the program gave access before Ductile came. */
 void adopt_peers(Device &device);

@@ -19,17 +19,18 @@ void check_pool(Device &device, ductile_status status, const char *call) {
 
 /* ---- References ----------------------------------------------------------------------------- */
 
-void Pools::retain(Device &device, const MempoolId_t &id, bool is_native) {
+void Pools::retain(const MempoolId_t &id, bool is_native) {
     const std::lock_guard<std::mutex> lock(mutex_);
     auto found = pools_.find(id);
     bool is_new = found == pools_.end();
     if (is_new && !is_native) {
-        check_pool(device, ductile_pool_retain(device.open(), to_pool_id(id)), "creating a pool");
+        check_pool(device_, ductile_pool_retain(device_.open(), to_pool_id(id)), "creating a pool");
         /* a pool made for torch.cuda.MemPool; one that a capture uses becomes a capture's */
-        check_pool(device, ductile_pool_set_kind(device.open(), to_pool_id(id), DUCTILE_POOL_PLAIN),
+        check_pool(device_,
+                   ductile_pool_set_kind(device_.open(), to_pool_id(id), DUCTILE_POOL_PLAIN),
                    "creating a pool");
     } else if (!is_new && !found->second.is_native) {
-        check_pool(device, ductile_pool_retain(device.open(), to_pool_id(id)), "using a pool");
+        check_pool(device_, ductile_pool_retain(device_.open(), to_pool_id(id)), "using a pool");
     }
     Pool &pool = pools_[id];
     pool.references++;
@@ -38,8 +39,8 @@ void Pools::retain(Device &device, const MempoolId_t &id, bool is_native) {
     }
 }
 
-void Pools::release(Device &device, const MempoolId_t &id) {
-    bool goes_native = is_native(device, id);
+void Pools::release(const MempoolId_t &id) {
+    bool goes_native = is_native(id);
     {
         const std::lock_guard<std::mutex> lock(mutex_);
         bool is_known = pools_.count(id) != 0; /* one of native's need not be */
@@ -49,17 +50,18 @@ void Pools::release(Device &device, const MempoolId_t &id) {
         }
     }
     if (goes_native) {
-        native_allocator()->releasePool(device.index, id);
+        native_allocator()->releasePool(device_.index, id);
     } else {
-        /* Destructors of PyTorch call this: what left them would end the process, also where the GPU
-         * is lost or the process is a forked child. The pool stays then, and the log says why. */
-        (void)ductile_pool_release(device.open(), to_pool_id(id));
+        /* Destructors of PyTorch call this: what left them would end the process, also where the
+         * GPU is lost or the process is a forked child. The pool stays then, and the log says why.
+         */
+        (void)ductile_pool_release(device_.open(), to_pool_id(id));
     }
 }
 
-int Pools::use_count(const Device &device, const MempoolId_t &id) {
-    if (is_native_in_use() && is_native(device, id)) {
-        return native_allocator()->getPoolUseCount(device.index, id);
+int Pools::use_count(const MempoolId_t &id) {
+    if (is_native_in_use() && is_native(id)) {
+        return native_allocator()->getPoolUseCount(device_.index, id);
     }
     const std::lock_guard<std::mutex> lock(mutex_);
     auto found = pools_.find(id);
@@ -74,30 +76,20 @@ void Pools::set_use_on_oom(const MempoolId_t &id, bool on) {
     }
 }
 
-/* Blocks of Ductile always split: its segments grow in granules, so an unsplit one would only waste
- * what is left of the last. Pools of the native allocator are told by the caller. */
-void Pools::set_no_split(const MempoolId_t &id) {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    auto found = pools_.find(id);
-    if (found != pools_.end()) {
-        found->second.no_split = true;
-    }
-}
-
 std::optional<bool> Pools::is_known_native(const MempoolId_t &id) {
     const std::lock_guard<std::mutex> lock(mutex_);
     auto found = pools_.find(id);
     return found != pools_.end() ? std::optional<bool>(found->second.is_native) : std::nullopt;
 }
 
-bool Pools::is_native(const Device &device, const MempoolId_t &id) {
+bool Pools::is_native(const MempoolId_t &id) {
     std::optional<bool> known = is_known_native(id);
-    return known ? *known : native_holds_pool(device.index, id);
+    return known ? *known : native_holds_pool(device_.index, id);
 }
 
-bool Pools::is_for_native(const Device &device, const MempoolId_t &id) {
+bool Pools::is_for_native(const MempoolId_t &id) {
     std::optional<bool> known = is_known_native(id);
-    return known ? *known : is_off() || native_holds_pool(device.index, id);
+    return known ? *known : is_off() || native_holds_pool(device_.index, id);
 }
 
 bool Pools::is_open(const MempoolId_t &id) {
@@ -128,11 +120,7 @@ class Users {
     void count(int change) {
         const std::lock_guard<std::mutex> lock(mutex_);
         n_ += change;
-        if (n_ != 0) {
-            special.fetch_or(flag_);
-        } else {
-            special.fetch_and(~flag_);
-        }
+        set_special(flag_, n_ != 0);
     }
 
   private:
@@ -166,19 +154,11 @@ std::exception_ptr take_thrown() {
     return thrown_by_filter.take();
 }
 
-Pools::Detour::Detour() {
-    detours.count(1);
-}
-
-Pools::Detour::~Detour() {
-    detours.count(-1);
-}
-
 /* An exception cannot pass through the library: it is kept until the library has returned. */
 int Pools::ask_filter(void *user, ductile_stream stream) {
     auto *opening = static_cast<Opening *>(user);
     try {
-        return opening->filter(reinterpret_cast<cudaStream_t>(stream)) ? 1 : 0;
+        return opening->filter(to_cuda(stream)) ? 1 : 0;
     } catch (...) {
         (void)thrown_by_filter.take();
         thrown_by_filter.error = std::current_exception();
@@ -215,19 +195,20 @@ bool is_for_capture(const StreamFilter &filter, cudaStream_t stream) {
 
 } // namespace
 
-void Pools::begin(Device &device, const MempoolId_t &id, StreamFilter filter) {
+void Pools::begin(const MempoolId_t &id, StreamFilter filter) {
     auto opening = std::make_shared<Opening>();
     opening->id = id;
-    opening->is_native = is_for_native(device, id);
+    opening->is_native = is_for_native(id);
     opening->filter = std::move(filter);
     opening->thread = std::this_thread::get_id();
-    opening->stream = current_stream(device.index);
+    opening->stream = current_stream(device_.index);
     drop_stale_announcements();
     adopt_announcement(*opening);
     bool is_new_capture =
         opening->announcement == nullptr && is_for_capture(opening->filter, opening->stream);
     if (opening->is_native) {
-        opening->detour = std::make_unique<Detour>();
+        detours.count(1);
+        opening->detour = std::shared_ptr<void>(nullptr, [](void *) { detours.count(-1); });
     }
     {
         const std::lock_guard<std::mutex> lock(mutex_);
@@ -236,10 +217,10 @@ void Pools::begin(Device &device, const MempoolId_t &id, StreamFilter filter) {
         pool.references++;
     }
     try {
-        open(device, *opening);
+        open(*opening);
         /* The capture begins after this; opening the pool records a marker, while that may be. */
         if (is_new_capture) {
-            opening->announcement = std::make_unique<Announcement>(device.index);
+            opening->announcement = std::make_unique<Announcement>(device_.index);
         }
     } catch (...) {
         const std::lock_guard<std::mutex> lock(mutex_);
@@ -285,13 +266,13 @@ void Pools::park_announcement(Opening &opening) {
     }
 }
 
-void Pools::open(Device &device, Opening &opening) {
+void Pools::open(Opening &opening) {
     if (opening.is_native) {
-        begin_native_pool(device.index, opening.id, opening.filter);
+        begin_native_pool(device_.index, opening.id, opening.filter);
         return;
     }
-    check_pool(device,
-               ductile_pool_begin(device.open(), to_pool_id(opening.id), ask_filter, &opening),
+    check_pool(device_,
+               ductile_pool_begin(device_.open(), to_pool_id(opening.id), ask_filter, &opening),
                "opening a pool");
 }
 
@@ -322,16 +303,16 @@ std::shared_ptr<Pools::Opening> Pools::take_opening(const MempoolId_t &id) {
 }
 
 /* The opening lives until the library has said that no thread is inside its filter. */
-void Pools::end(Device &device, const MempoolId_t &id) {
+void Pools::end(const MempoolId_t &id) {
     std::shared_ptr<Opening> opening = take_opening(id);
     if (opening != nullptr) {
         park_announcement(*opening);
     }
     if (opening == nullptr || opening->is_native) {
-        end_native_pool(device.index, id);
+        end_native_pool(device_.index, id);
     } else {
-        check_pool(device, ductile_pool_end(device.open(), to_pool_id(id)), "closing a pool");
-        look_at_held(device);
+        check_pool(device_, ductile_pool_end(device_.open(), to_pool_id(id)), "closing a pool");
+        look_at_held();
     }
 }
 
@@ -365,8 +346,7 @@ namespace {
 
 /* 0 for a pool that is gone. */
 uint64_t held_bytes(ductile_allocator *a, const MempoolId_t &id) {
-    ductile_stats stats = {};
-    stats.struct_size = sizeof stats;
+    auto stats = sized<ductile_stats>();
     const ductile_pool_id of = to_pool_id(id);
     bool is_there = ductile_get_stats(a, &of, &stats) == DUCTILE_OK;
     return is_there ? stats.reserved_bytes : 0;
@@ -381,8 +361,8 @@ void set_current(Stat &stat, int64_t now) {
 
 } // namespace
 
-void Pools::look_at_held(const Device &device) {
-    ductile_allocator *a = device.allocator.load(std::memory_order_acquire);
+void Pools::look_at_held() {
+    ductile_allocator *a = device_.opened();
     const std::lock_guard<std::mutex> lock(mutex_);
     for (const auto &entry : pools_) {
         if (!entry.second.is_native) {

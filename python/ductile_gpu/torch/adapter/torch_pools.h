@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Private pools of one device: PyTorch's calls mapped to the library's. A pool that brings an
- * allocator of its own (torch.cuda.MemPool(allocator)) belongs to PyTorch's native allocator, and so
- * does one that native had before Ductile came, or while Ductile was off: requests for it are
+ * allocator of its own (torch.cuda.MemPool(allocator)) belongs to PyTorch's native allocator, and
+ * so does one that native had before Ductile came, or while Ductile was off: requests for it are
  * forwarded there.
  */
 #ifndef DUCTILE_TORCH_POOLS_H
@@ -23,19 +23,20 @@ using StreamFilter = std::function<bool(cudaStream_t)>;
 
 class Pools {
   public:
-    void retain(Device &device, const MempoolId_t &id, bool is_native);
+    explicit Pools(Device &device) : device_(device) {
+    }
+    void retain(const MempoolId_t &id, bool is_native);
     /* On an exception nothing is open, and no reference was added. */
-    void begin(Device &device, const MempoolId_t &id, StreamFilter filter);
-    void end(Device &device, const MempoolId_t &id);
-    void release(Device &device, const MempoolId_t &id);
-    int use_count(const Device &device, const MempoolId_t &id);
+    void begin(const MempoolId_t &id, StreamFilter filter);
+    void end(const MempoolId_t &id);
+    void release(const MempoolId_t &id);
+    int use_count(const MempoolId_t &id);
     void set_use_on_oom(const MempoolId_t &id, bool on);
-    void set_no_split(const MempoolId_t &id);
 
-    bool is_native(const Device &device, const MempoolId_t &id);
+    bool is_native(const MempoolId_t &id);
 
     /* Likewise, or would it be if it was used now for the first time? */
-    bool is_for_native(const Device &device, const MempoolId_t &id);
+    bool is_for_native(const MempoolId_t &id);
 
     bool is_open(const MempoolId_t &id);
 
@@ -48,7 +49,7 @@ class Pools {
 
     /* What each pool has held, as far as it was looked at: while it is open nothing of a graph's
      * pool goes back, so that a look when it closes misses no peak of it. */
-    void look_at_held(const Device &device);
+    void look_at_held();
     std::map<MempoolId_t, Stat> held();
     void reset_peaks();
     void reset_accumulated();
@@ -61,35 +62,24 @@ class Pools {
         int references = 0;
         bool is_native = false;
         bool use_on_oom = false;
-        bool no_split = false;
     };
 
     /* Announces a capture to the library from before it begins until after it has ended. */
-    struct Announcement {
+    struct Announcement : Fixed {
         explicit Announcement(DeviceIndex device) : notice(device) {
             ductile_capture_begin();
         }
-        Announcement(const Announcement &) = delete;
-        Announcement &operator=(const Announcement &) = delete;
         ~Announcement() {
             ductile_capture_end();
         }
         NativeNotice notice;
     };
 
-    /* Has requests look whether they belong to a pool of the native allocator. */
-    struct Detour {
-        Detour();
-        Detour(const Detour &) = delete;
-        Detour &operator=(const Detour &) = delete;
-        ~Detour();
-    };
-
     struct Opening {
         MempoolId_t id;
         std::unique_ptr<Announcement> announcement; /* of a capture */
         bool is_native;
-        std::unique_ptr<Detour> detour; /* where it is native */
+        std::shared_ptr<void> detour; /* where it is native: requests look whose they are */
         StreamFilter filter;
         std::thread::id thread;
         cudaStream_t stream; /* the current one of the caller */
@@ -99,12 +89,13 @@ class Pools {
     static int ask_filter(void *user, ductile_stream stream);
     std::shared_ptr<Opening> take_opening(const MempoolId_t &id);
     std::shared_ptr<Opening> opening_for(cudaStream_t stream);
-    void open(Device &device, Opening &opening);
+    void open(Opening &opening);
     void drop_stale_announcements();
     void adopt_announcement(Opening &opening);
     void park_announcement(Opening &opening);
     void drop_reference(const MempoolId_t &id);
 
+    Device &device_;
     std::mutex mutex_;
     std::map<MempoolId_t, Pool> pools_;
     std::map<MempoolId_t, Stat> held_;

@@ -77,11 +77,7 @@ void count_rounded(int change) {
     static int64_t n_rounded = 0;
     const std::lock_guard<std::mutex> lock(mutex);
     n_rounded += change;
-    if (n_rounded != 0 || wants_rounding()) {
-        special.fetch_or(kRounding);
-    } else {
-        special.fetch_and(~kRounding);
-    }
+    set_special(kRounding, n_rounded != 0 || wants_rounding());
 }
 
 void refresh_settings(bool is_fraction_named) {
@@ -94,12 +90,12 @@ void refresh_settings(bool is_fraction_named) {
         return;
     }
     applied = fraction;
-    for (int i = 0; i < n_devices; i++) {
-        devices[i].fraction = fraction;
-        if (devices[i].allocator.load() != nullptr) {
-            devices[i].apply_fraction();
+    for (Device &device : AllDevices()) {
+        device.fraction = fraction;
+        if (device.opened() != nullptr) {
+            device.apply_fraction();
         }
-        follow_fraction(devices[i]);
+        follow_fraction(device);
     }
 }
 

@@ -13,24 +13,40 @@
 
 #include "torch_common.h"
 
+#include <algorithm>
 #include <map>
 
 namespace ductile_torch {
 
 struct Device;
 
-/* The latest entries of a trace. */
-class Trace {
+/* The latest of what is told, oldest first. */
+template <typename Entry> class Latest {
   public:
-    void set_capacity(size_t entries);
-    void add(TraceEntry entry);
-    void clear();
-    std::vector<TraceEntry> list() const; /* oldest first */
+    void set_capacity(size_t entries) {
+        capacity_ = std::max<size_t>(entries, 1);
+        drop_oldest();
+    }
+    void add(Entry entry) {
+        entries_.push_back(std::move(entry));
+        drop_oldest();
+    }
+    void clear() {
+        entries_.clear();
+    }
+    std::vector<Entry> list() const {
+        return {entries_.begin(), entries_.end()};
+    }
 
   private:
-    std::vector<TraceEntry> entries_;
+    void drop_oldest() {
+        while (entries_.size() > capacity_) {
+            entries_.pop_front();
+        }
+    }
+
+    std::deque<Entry> entries_;
     size_t capacity_ = 1;
-    size_t next_ = 0; /* once full: the oldest, and where the next one goes */
 };
 
 /* Addresses with memory behind them, of one stream and pool. */
@@ -76,49 +92,47 @@ Context gather_context(RecordContext level);
 /* Guarded by the device's mutex. */
 class Watch {
   public:
-    void start(Device &device);
+    explicit Watch(Device &device) : device_(device) {
+    }
+    void start();
     /* Trackers go on, and hear the end of each free that they heard requested. */
     void stop();
 
-    void note_alloc(Device &device, void *ptr, size_t requested, cudaStream_t stream,
-                    Context context);
+    void note_alloc(void *ptr, size_t requested, cudaStream_t stream, Context context);
     /* Frees the block and notes it. */
-    ductile_status free(Device &device, void *ptr, const ductile_block_info &info, Context context);
-    void note_out_of_memory(Device &device, size_t free, size_t size, cudaStream_t stream,
-                            Context context);
-    void note_annotation(Device &device, const ductile_block_info &block, const std::string &text,
-                         const Context &context);
-    void note_snapshot(Device &device, size_t active_bytes);
+    ductile_status free(void *ptr, const ductile_block_info &info, Context context);
+    /* To history and trackers. */
+    void record(TraceEntry::Action action, uint64_t address, size_t size, cudaStream_t stream,
+                const MempoolId_t &pool, const Context &context);
 
     /* Records what the library did since the last call, with the stack of the caller it was done
      * for. */
-    void note_changes(Device &device, const Context &context);
+    void note_changes(const Context &context);
 
     const Context *context_of(ductile_addr address) const;
 
     /* A tracker hears every event; of memory mapped and unmapped from the library itself, and
      * before memory leaves, because a library that registered it (NCCL) must let go of it while it
      * is there. */
-    void add_tracker(Device &device, caching::AllocatorTraceTracker tracker);
+    void add_tracker(caching::AllocatorTraceTracker tracker);
 
     /* The device's allocator has just been made. No lock need be held. */
-    void listen_to(Device &device, ductile_allocator *allocator);
+    void listen_to(ductile_allocator *allocator);
 
     /* For map callbacks, on any thread. */
-    void hear(const Device &device, const ductile_map_event &event);
+    void hear(const ductile_map_event &event);
 
-    Trace trace;
+    Latest<TraceEntry> trace;
     std::vector<caching::AllocatorTraceTracker> trackers;
 
   private:
-    void record(Device &device, TraceEntry::Action action, uint64_t address, size_t size,
-                cudaStream_t stream, const MempoolId_t &pool, const Context &context);
-    void note_segments(Device &device, const Context &context);
-    void note_pending(Device &device);
-    void look_at_pending(Device &device);
-    void complete(Device &device, ductile_addr address, const PendingBlock &block);
+    void note_segments(const Context &context);
+    void note_pending();
+    void look_at_pending();
+    void complete(ductile_addr address, const PendingBlock &block);
     bool overlaps_pending(ductile_addr address, uint64_t size) const;
 
+    Device &device_;
     /* The same list, for threads that do not hold the mutex: replaced as a whole. */
     std::shared_ptr<const std::vector<caching::AllocatorTraceTracker>> listeners_;
     std::mutex listening_; /* guards is_listening_ */
@@ -136,10 +150,12 @@ std::vector<Run> list_runs(const Device &device);
 /* The parts of `from` that no like run of `other` covers. Both by address. */
 std::vector<Run> subtract_runs(const std::vector<Run> &from, const std::vector<Run> &other);
 
-void record_annotation(const std::vector<std::pair<std::string, std::string>> &values);
-std::vector<Annotation> list_annotations();
-void set_annotation_capacity(size_t entries);
-void clear_annotations();
+/* Of all devices. */
+struct Annotations {
+    std::mutex mutex; /* guards the latest */
+    Latest<Annotation> latest;
+};
+extern Annotations &annotations;
 
 /* What a thread has said of itself. */
 struct ThreadNotes {

@@ -13,6 +13,7 @@
 
 #include <pthread.h>
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -46,10 +47,7 @@ static ductile_allocator *open_device(int device) {
         return NULL;
     }
     a = open_preloaded(device, &options);
-    if (a == NULL && ductile_create(&a, &options) != DUCTILE_OK) {
-        return NULL;
-    }
-    return a;
+    return a != NULL || ductile_create(&a, &options) == DUCTILE_OK ? a : NULL;
 }
 
 static ductile_limits limits_of(ductile_allocator *a) {
@@ -141,6 +139,12 @@ void ductile_torch_refuse(int device, size_t size, ductile_status status) {
     fail("ductile_torch_malloc", "ductile", 0, message);
 }
 
+static void refuse_unless(bool done, int device) {
+    if (!done) {
+        ductile_torch_refuse(device, 0, DUCTILE_ERR_INVALID_ARGUMENT);
+    }
+}
+
 TORCH_API void *ductile_torch_malloc(size_t size, int device, ductile_stream stream) {
     ductile_addr address = 0;
     if (size == 0) {
@@ -187,9 +191,7 @@ TORCH_API void ductile_torch_memory_fraction(double fraction, int device) {
     bytes = bytes < own_limits[device] ? bytes : own_limits[device];
     limits.limit_bytes = bytes > 0 ? bytes : 1;
     limits.soft_limit_bytes = DUCTILE_LIMIT_KEEP;
-    if (ductile_set_limits(a, &limits) != DUCTILE_OK) {
-        ductile_torch_refuse(device, 0, DUCTILE_ERR_INVALID_ARGUMENT);
-    }
+    refuse_unless(ductile_set_limits(a, &limits) == DUCTILE_OK, device);
 }
 
 TORCH_API void ductile_torch_record_stream(void *ptr, ductile_stream stream) {
@@ -212,21 +214,15 @@ TORCH_API void ductile_torch_record_stream(void *ptr, ductile_stream stream) {
 TORCH_API void ductile_torch_begin_pool(int device, ductile_pool_id id, void *filter) {
     (void)filter;
     ductile_allocator *a = ductile_torch_allocator_of(device);
-    if (a == NULL || ductile_pool_begin(a, id, NULL, NULL) != DUCTILE_OK) {
-        ductile_torch_refuse(device, 0, DUCTILE_ERR_INVALID_ARGUMENT);
-    }
+    refuse_unless(a != NULL && ductile_pool_begin(a, id, NULL, NULL) == DUCTILE_OK, device);
 }
 
 TORCH_API void ductile_torch_end_pool(int device, ductile_pool_id id) {
     ductile_allocator *a = ductile_torch_allocator_of(device);
-    if (a != NULL && ductile_pool_end(a, id) != DUCTILE_OK) {
-        ductile_torch_refuse(device, 0, DUCTILE_ERR_INVALID_ARGUMENT);
-    }
+    refuse_unless(a == NULL || ductile_pool_end(a, id) == DUCTILE_OK, device);
 }
 
 TORCH_API void ductile_torch_release_pool(int device, ductile_pool_id id) {
     ductile_allocator *a = ductile_torch_allocator_of(device);
-    if (a != NULL && ductile_pool_release(a, id) != DUCTILE_OK) {
-        ductile_torch_refuse(device, 0, DUCTILE_ERR_INVALID_ARGUMENT);
-    }
+    refuse_unless(a == NULL || ductile_pool_release(a, id) == DUCTILE_OK, device);
 }

@@ -49,7 +49,8 @@ uint64_t stacks_count(void) {
     return atomic_load(&n_stacks);
 }
 
-/* Where a stack is, or its place. Pre: no thread enters one meanwhile, or its hash is read again. */
+/* Where a stack is, or its place. Pre: no thread enters one meanwhile, or its hash is read again.
+ */
 static slot *find_slot(slot *table, uint64_t hash) {
     for (uint64_t i = hash % N_SLOTS;; i = (i + 1) % N_SLOTS) {
         uint64_t found = atomic_load_explicit(&table[i].hash, memory_order_acquire);
@@ -87,29 +88,34 @@ static uint32_t find_known(uint64_t hash) {
 
 /* ---- Walking ------------------------------------------------------------------------------- */
 
-/* From a frame that is owned to the one that called it; the first is let go. */
-static void *step_out(void *frame) {
-    void *caller = python.back(frame);
-    python.drop(frame);
-    return caller;
-}
-
-/* Which code stands where, from the innermost frame on. A code object of a known stack is kept, so
- * that no other one gets its address. */
-static uint64_t hash_stack(void *innermost) {
-    uint64_t hash = 1;
+/* Calls `see` with each frame, from the innermost on. */
+static void each_frame(void *innermost, void (*see)(void *frame, void *to), void *to) {
     void *frame = innermost;
     python.keep(frame);
     for (int depth = 0; frame != NULL && depth < RECORDING_MAX_FRAMES; depth++) {
-        void *code = python.code(frame);
-        hash = frames_mix(hash, (uint64_t)(uintptr_t)code);
-        hash = frames_mix(hash, (uint64_t)python.instruction(frame));
-        python.drop(code); /* its frame keeps it */
-        frame = step_out(frame);
+        see(frame, to);
+        void *caller = python.back(frame);
+        python.drop(frame);
+        frame = caller;
     }
     if (frame != NULL) {
         python.drop(frame);
     }
+}
+
+/* Which code stands where. A code object of a known stack is kept, so that no other one gets its
+ * address. */
+static void mix_in(void *frame, void *to) {
+    uint64_t *hash = to;
+    void *code = python.code(frame);
+    *hash = frames_mix(*hash, (uint64_t)(uintptr_t)code);
+    *hash = frames_mix(*hash, (uint64_t)python.instruction(frame));
+    python.drop(code); /* its frame keeps it */
+}
+
+static uint64_t hash_stack(void *innermost) {
+    uint64_t hash = 1;
+    each_frame(innermost, mix_in, &hash);
     return hash != 0 ? hash : 1;
 }
 
@@ -128,7 +134,8 @@ typedef struct described {
 } described;
 
 /* A code object lives as long as the process from here on, because stacks are known by it. */
-static void describe(described *d, void *frame) {
+static void describe(void *frame, void *to) {
+    described *d = to;
     stack_frame *out = &d->frames[d->n];
     void *code = python.code(frame);
     out->name = text_of(code, "co_name", &d->owners[2 * d->n], &out->name_length);
@@ -142,19 +149,6 @@ static void drop_texts(described *d) {
         if (d->owners[i] != NULL) {
             python.drop(d->owners[i]);
         }
-    }
-}
-
-static void describe_all(described *d, void *innermost) {
-    d->n = 0;
-    python.keep(innermost);
-    void *frame = innermost;
-    while (frame != NULL && d->n < RECORDING_MAX_FRAMES) {
-        describe(d, frame);
-        frame = step_out(frame);
-    }
-    if (frame != NULL) {
-        python.drop(frame);
     }
 }
 
@@ -181,7 +175,8 @@ static uint32_t add_stack(void *frame, uint64_t hash, pthread_mutex_t *mutex,
     described d;
     void *error[3];
     python.fetch(&error[0], &error[1], &error[2]);
-    describe_all(&d, frame);
+    d.n = 0;
+    each_frame(frame, describe, &d);
     uint32_t number = enter(mutex, hash, &d, write);
     drop_texts(&d);
     python.restore(error[0], error[1], error[2]);

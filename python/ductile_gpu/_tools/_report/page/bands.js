@@ -32,10 +32,7 @@ function bandLabel(pen, name, at) {
   pen.globalAlpha = 0.85;
   pen.fillRect(x + 2, at.y - 8, width + 6, 16);
   pen.globalAlpha = 1;
-  pen.fillStyle = colourOf("ink");
-  pen.textAlign = "left";
-  pen.textBaseline = "middle";
-  pen.fillText(name, x + 5, at.y);
+  drawText(pen, name, x + 5, at.y, colourOf("ink"));
 }
 
 // The band at a moment and a number of bytes, and what is in it.

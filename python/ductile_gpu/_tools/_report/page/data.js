@@ -71,15 +71,18 @@ function openRun(run) {
   run.map.events = undelta(run.map.events);
 }
 
-// Steps count from 1.
-function stepOf(recording, event) {
-  let low = 0, high = recording.n_steps - 1;
+// How many numbers of an ascending list are not above a value.
+function upTo(list, value) {
+  let low = 0, high = list.length;
   while (low < high) {
     const middle = (low + high) >> 1;
-    if (recording.step_ends[middle] > event) high = middle; else low = middle + 1;
+    if (list[middle] <= value) low = middle + 1; else high = middle;
   }
-  return low + 1;
+  return low;
 }
+
+// Steps count from 1.
+const stepOf = (recording, event) => 1 + Math.min(upTo(recording.step_ends, event), recording.n_steps - 1);
 
 // Blocks from before the recording are events of the replay, and not of the run: they come at once.
 const firstEvent = (recording) => Math.max(0, recording.blocks_before - 1);
@@ -91,13 +94,6 @@ const stepName = (recording, event) => recording.n_steps > 1 ? "step " + count(s
 const inStep = (recording, event) => (recording.n_steps > 1 ? "in " : "at ") + stepName(recording, event);
 
 // The index of the last sample at or before an event.
-function sampleAt(series, event) {
-  let low = 0, high = series.event.length - 1;
-  while (low < high) {
-    const middle = (low + high + 1) >> 1;
-    if (series.event[middle] <= event) low = middle; else high = middle - 1;
-  }
-  return low;
-}
+const sampleAt = (series, event) => Math.max(0, upTo(series.event, event) - 1);
 
 const colourOf = (name) => getComputedStyle(document.documentElement).getPropertyValue("--" + name).trim();

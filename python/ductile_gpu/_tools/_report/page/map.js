@@ -77,7 +77,7 @@ function markedStacks() {
 }
 
 const recordedName = (recording) => recording.summary.refused?.holes != null ? "recorded, at the refusal" : "recorded, at the end";
-const waysToMap = (recording) => [...recording.runs.map((run) => [run.id, run.name]), ...(recording.recorded_map ? [["recorded", recordedName(recording)]] : [])];
+const waysToMap = (recording) => mapsOf(recording).map((one) => [one.id, one.name]);
 
 function mapsOf(recording) {
   const recorded = recording.recorded_map ? [{ id: "recorded", name: recordedName(recording), map: recording.recorded_map }] : [];

@@ -23,6 +23,23 @@ function fit(canvas) {
   return [pen, box.width, box.height];
 }
 
+function drawPath(pen, points, colour, width, dash = []) {
+  pen.strokeStyle = colour;
+  pen.lineWidth = width;
+  pen.setLineDash(dash);
+  pen.beginPath();
+  for (const [x, y] of points) pen.lineTo(x, y);
+  pen.stroke();
+  pen.setLineDash([]);
+}
+
+function drawText(pen, text, x, y, colour, align = "left", baseline = "middle") {
+  pen.fillStyle = colour;
+  pen.textAlign = align;
+  pen.textBaseline = baseline;
+  pen.fillText(text, x, y);
+}
+
 function topOf(recording) {
   return 1.06 * Math.max(...recording.runs.map((run) => run.held_peak), recording.live_peak, recording.summary.recorded?.held_peak_bytes ?? 0, 1);
 }
@@ -37,33 +54,20 @@ function niceStep(top, most) {
 function drawGrid(pen, y, top) {
   const unit = top >= 2 * GIB ? GIB : MIB;
   const step = niceStep(top / unit, 6) * unit;
-  pen.fillStyle = colourOf("soft");
-  pen.strokeStyle = colourOf("line");
-  pen.lineWidth = 1;
-  pen.textAlign = "right";
-  pen.textBaseline = "middle";
   for (let value = 0; value <= top; value += step) {
-    pen.beginPath();
-    pen.moveTo(plot.left - plot.before, y(value));
-    pen.lineTo(plot.width - plot.right, y(value));
-    pen.stroke();
-    pen.fillText(String(Math.round(value / unit * 100) / 100), plot.left - plot.before - 6, y(value));
+    drawPath(pen, [[plot.left - plot.before, y(value)], [plot.width - plot.right, y(value)]], colourOf("line"), 1);
+    drawText(pen, String(Math.round(value / unit * 100) / 100), plot.left - plot.before - 6, y(value), colourOf("soft"), "right");
   }
-  pen.textAlign = "left";
-  pen.fillText(unit === GIB ? "GiB" : "MiB", 6, 8);
+  drawText(pen, unit === GIB ? "GiB" : "MiB", 6, 8, colourOf("soft"));
 }
 
 function drawSteps(pen, bottom) {
   const recording = state.recording;
-  const axis = plot.height - plot.bottom;
-  pen.fillStyle = pen.strokeStyle = colourOf("soft");
-  pen.textBaseline = "top";
-  pen.textAlign = "center";
+  const axis = plot.height - plot.bottom, soft = colourOf("soft");
   if (recording.n_steps < 2) {
     const step = Math.max(1, niceStep(state.to - state.from, 6)), zero = recording.blocks_before - 1;
-    for (let at = Math.ceil((state.from - zero) / step) * step; at + zero <= state.to; at += step) if (at > 0) pen.fillText(count(at), xOf(at + zero), axis + 6);
-    pen.textAlign = "left";
-    pen.fillText("event", plot.width - plot.right + 10, axis + 6);
+    for (let at = Math.ceil((state.from - zero) / step) * step; at + zero <= state.to; at += step) if (at > 0) drawText(pen, count(at), xOf(at + zero), axis + 6, soft, "center", "top");
+    drawText(pen, "event", plot.width - plot.right + 10, axis + 6, soft, "left", "top");
     return;
   }
   const first = stepOf(recording, state.from), last = stepOf(recording, state.to - 1);
@@ -73,11 +77,10 @@ function drawSteps(pen, bottom) {
     if (step === first && every > 1 && (every - step % every) % every > 0 && (every - step % every) < every / 2) continue;
     const begins = step === 1 ? 0 : recording.step_ends[step - 2];
     const x = Math.max(plot.left, xOf(begins));
+    drawText(pen, String(step), x, axis + 8, soft, "center", "top");
     pen.fillRect(x, axis, 1, 5);
-    pen.fillText(String(step), x, axis + 8);
   }
-  pen.textAlign = "left";
-  pen.fillText("step", plot.width - plot.right + 10, axis + 8);
+  drawText(pen, "step", plot.width - plot.right + 10, axis + 8, soft, "left", "top");
 }
 
 function shownSamples(series) {
@@ -149,14 +152,9 @@ function drawAreas(pen, run, y) {
 }
 
 function drawLine(pen, run, y) {
-  const [first, last] = shownSamples(run.series);
-  pen.beginPath();
-  for (let i = first; i <= last; i++) pen.lineTo(xOf(run.series.event[i]), y(run.series.held[i]));
-  pen.strokeStyle = colourOf(run.id);
-  pen.lineWidth = run.id === state.split ? 2.5 : 1.75;
-  pen.setLineDash(DASHES[run.id]);
-  pen.stroke();
-  pen.setLineDash([]);
+  const [first, last] = shownSamples(run.series), points = [];
+  for (let i = first; i <= last; i++) points.push([xOf(run.series.event[i]), y(run.series.held[i])]);
+  drawPath(pen, points, colourOf(run.id), run.id === state.split ? 2.5 : 1.75, DASHES[run.id]);
   if (!run.completed) drawRefusal(pen, run, y);
 }
 
@@ -164,17 +162,11 @@ function drawLine(pen, run, y) {
 function drawRecorded(pen, y) {
   const series = state.recording.recorded_held;
   if (!series) return;
-  pen.beginPath();
-  series.event.forEach((event, i) => {
+  const points = series.event.flatMap((event, i) => {
     const end = i + 1 < series.event.length ? series.event[i + 1] : state.recording.replay_events;
-    pen.lineTo(xOf(event), y(series.held[i]));
-    pen.lineTo(xOf(end), y(series.held[i]));
+    return [[xOf(event), y(series.held[i])], [xOf(end), y(series.held[i])]];
   });
-  pen.strokeStyle = colourOf("recorded");
-  pen.lineWidth = 1.25;
-  pen.setLineDash([1, 3]);
-  pen.stroke();
-  pen.setLineDash([]);
+  drawPath(pen, points, colourOf("recorded"), 1.25, [1, 3]);
 }
 
 // Blocks from before the recording: one field, since nothing is known of how they came.
@@ -186,36 +178,22 @@ function drawBefore(pen, y, bottom) {
   pen.save();
   pen.translate(x + plot.before / 2 - 1, bottom - 6);
   pen.rotate(-Math.PI / 2);
-  pen.fillStyle = colourOf("ink");
-  pen.textAlign = "left";
-  pen.textBaseline = "middle";
-  pen.fillText("before the recording", 0, 0);
+  drawText(pen, "before the recording", 0, 0, colourOf("ink"));
   pen.restore();
 }
 
 function drawRefusal(pen, run, y) {
   const x = xOf(run.stopped_at_event), at = y(run.held_peak);
-  pen.strokeStyle = colourOf("bad");
-  pen.lineWidth = 2;
-  pen.beginPath();
-  for (const sign of [1, -1]) { pen.moveTo(x - 5, at - 5 * sign); pen.lineTo(x + 5, at + 5 * sign); }
-  pen.stroke();
+  for (const sign of [1, -1]) drawPath(pen, [[x - 5, at - 5 * sign], [x + 5, at + 5 * sign]], colourOf("bad"), 2);
 }
 
 // Where the recorded program itself was refused memory.
 function drawRefusals(pen, bottom) {
-  pen.strokeStyle = pen.fillStyle = colourOf("bad");
-  pen.lineWidth = 1.5;
-  pen.textAlign = "center";
-  pen.textBaseline = "bottom";
   for (const refusal of state.recording.refusals) {
     const x = xOf(refusal.event);
-    pen.beginPath();
-    pen.moveTo(x, plot.top);
-    pen.lineTo(x, bottom);
-    pen.stroke();
+    drawPath(pen, [[x, plot.top], [x, bottom]], colourOf("bad"), 1.5);
     const text = "✗ refused", half = pen.measureText(text).width / 2;
-    pen.fillText(text, Math.min(Math.max(x, plot.left + half), plot.width - plot.right - half), plot.top - 2);
+    drawText(pen, text, Math.min(Math.max(x, plot.left + half), plot.width - plot.right - half), plot.top - 2, colourOf("bad"), "center", "bottom");
   }
 }
 
@@ -233,38 +211,24 @@ function drawLabels(pen, y, bottom) {
   for (let i = 1; i < labels.length; i++) labels[i].y = Math.max(labels[i].y, labels[i - 1].y + gap);
   let limit = bottom - 6;
   for (let i = labels.length - 1; i >= 0; i--) { labels[i].y = Math.min(labels[i].y, limit); limit = labels[i].y - gap; }
-  pen.textAlign = "left";
-  pen.textBaseline = "middle";
   for (const label of labels) {
-    pen.fillStyle = label.colour;
     pen.font = "600 13px system-ui, sans-serif";
-    pen.fillText(label.text, plot.width - plot.right + 10, label.y - 7);
+    drawText(pen, label.text, plot.width - plot.right + 10, label.y - 7, label.colour);
     pen.font = "12px system-ui, sans-serif";
-    pen.fillText(plot.right < 120 ? label.name.replace(" segments", "") : label.name, plot.width - plot.right + 10, label.y + 7);
+    drawText(pen, plot.right < 120 ? label.name.replace(" segments", "") : label.name, plot.width - plot.right + 10, label.y + 7, label.colour);
   }
 }
 
 function drawDevice(pen, y, top) {
   if (state.device > top) return;
-  pen.strokeStyle = colourOf("ink");
-  pen.fillStyle = colourOf("ink");
-  pen.lineWidth = 1.25;
-  pen.setLineDash([10, 4]);
-  pen.beginPath();
-  pen.moveTo(plot.left, y(state.device));
-  pen.lineTo(plot.width - plot.right, y(state.device));
-  pen.stroke();
-  pen.setLineDash([]);
-  pen.textAlign = "left";
-  pen.textBaseline = "bottom";
-  pen.fillText("device: " + size(state.device), plot.left + 6, y(state.device) - 3);
+  drawPath(pen, [[plot.left, y(state.device)], [plot.width - plot.right, y(state.device)]], colourOf("ink"), 1.25, [10, 4]);
+  drawText(pen, "device: " + size(state.device), plot.left + 6, y(state.device) - 3, colourOf("ink"), "left", "bottom");
 }
 
 // One strip for each kind: how much of it fell into each pixel.
 function drawMarks(pen, run) {
   const axis = plot.height - plot.bottom;
   const strip = plot.marks / MARKS.length;
-  pen.textBaseline = "middle";
   MARKS.forEach(([name, label], row) => {
     const series = run.series, top = axis - plot.marks + row * strip + 3;
     const [first, last] = shownSamples(series);
@@ -277,21 +241,14 @@ function drawMarks(pen, run) {
       const height = Math.max(2, (strip - 4) * Math.sqrt(n / most));
       pen.fillRect(Math.max(plot.left, xOf(series.event[i])), top + strip - 4 - height, 1.5, height);
     }
-    pen.fillStyle = colourOf("soft");
-    pen.textAlign = "left";
-    pen.fillText(label + " " + count(series[name][series[name].length - 1]), plot.width - plot.right + 10, top + strip / 2 - 2);
+    drawText(pen, label + " " + count(series[name][series[name].length - 1]), plot.width - plot.right + 10, top + strip / 2 - 2, colourOf("soft"));
   });
 }
 
 function drawCursor(pen, bottom) {
   if (state.cursor === null || state.cursor < state.from || state.cursor > state.to) return;
-  pen.strokeStyle = colourOf("ink");
   pen.globalAlpha = 0.5;
-  pen.lineWidth = 1;
-  pen.beginPath();
-  pen.moveTo(xOf(state.cursor), plot.top);
-  pen.lineTo(xOf(state.cursor), bottom);
-  pen.stroke();
+  drawPath(pen, [[xOf(state.cursor), plot.top], [xOf(state.cursor), bottom]], colourOf("ink"), 1);
   pen.globalAlpha = 1;
 }
 
@@ -355,9 +312,6 @@ function describeCursor(run, bands) {
 
 function paintTimeTable() {
   const recording = state.recording, n = Math.min(recording.n_steps > 1 ? recording.n_steps : 20, 60);
-  const table = byId("time-table");
-  table.replaceChildren(element("thead", {}, element("tr", {}, element("th", { text: recording.n_steps > 1 ? "at the end of step" : "behind event", scope: "col" }),
-    element("th", { text: "live", scope: "col" }), ...recording.runs.map((run) => element("th", { text: "held by " + run.name, scope: "col" })))));
   const body = element("tbody");
   for (let k = 1; k <= n; k++) {
     const step = Math.round(k * recording.n_steps / n);
@@ -367,7 +321,7 @@ function paintTimeTable() {
       element("td", { text: size(first.asked[sampleAt(first, event)]) }),
       ...recording.runs.map((run) => element("td", { text: size(run.series.held[sampleAt(run.series, event)]) }))));
   }
-  table.append(body);
+  byId("time-table").replaceChildren(heading(recording.n_steps > 1 ? "at the end of step" : "behind event", "live", ...recording.runs.map((run) => "held by " + run.name)), body);
 }
 
 function paintLegend() {
