@@ -33,7 +33,7 @@ def train(state: Path, *words: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.slow
-def test_a_training_in_pieces_ends_as_one_in_one_piece(tmp_path: Path) -> None:
+def test_a_training_in_pieces_ends_as_one_in_one_piece(tmp_path):
     needs("torch")
     import torch
 
@@ -53,7 +53,7 @@ def test_a_training_in_pieces_ends_as_one_in_one_piece(tmp_path: Path) -> None:
     assert train(tmp_path / "other", "--steps", "2", "--seed", "1")[-1]["loss"] != whole[0]["loss"]
 
 
-def test_a_training_is_held_to_its_allocator_and_to_no_refusal() -> None:
+def test_a_training_is_held_to_its_allocator_and_to_no_refusal():
     import argparse
 
     import lasting
@@ -80,9 +80,7 @@ def put_program(folder: Path, name: str, text: str) -> Path:
     ("program", "said"),
     [(None, "there is no nvidia-cuda-mps-control"), ("echo not root; exit 1", "not root")],
 )
-def test_a_machine_without_mps_is_told_at_once(
-    tmp_path: Path, program: str | None, said: str
-) -> None:
+def test_a_machine_without_mps_is_told_at_once(tmp_path, program, said):
     if program is not None:
         put_program(tmp_path, "nvidia-cuda-mps-control", program)
     done = subprocess.run(
@@ -93,7 +91,7 @@ def test_a_machine_without_mps_is_told_at_once(
     assert said in done.stdout
 
 
-def test_a_client_of_mps_is_well_only_on_mps_and_with_its_contents() -> None:
+def test_a_client_of_mps_is_well_only_on_mps_and_with_its_contents():
     import mps
 
     assert mps.is_well({"mps": True, "wrong": 0})
@@ -130,7 +128,7 @@ def plain_models_names() -> list[str]:
     return re.findall(r'"(\w+)":', text)
 
 
-def test_every_program_is_run_under_both_tools(tmp_path: Path) -> None:
+def test_every_program_is_run_under_both_tools(tmp_path):
     tool = put_program(tmp_path, "sanitizer", CLEAN)
     status, said = sanitize(tool, "--programs", str(tmp_path), "--trainings")
     assert status == 0, said
@@ -145,7 +143,7 @@ def test_every_program_is_run_under_both_tools(tmp_path: Path) -> None:
     assert f"{2 * len(wanted)} runs, 0 not clean" in said
 
 
-def test_a_finding_counts_unless_pytorchs_own_allocator_has_it(tmp_path: Path) -> None:
+def test_a_finding_counts_unless_pytorchs_own_allocator_has_it(tmp_path):
     both = put_program(tmp_path, "both", FOUND.format("moe"))
     status, said = sanitize(both, "--trainings", "--tools", "initcheck")
     assert status == 0, said
@@ -157,7 +155,7 @@ def test_a_finding_counts_unless_pytorchs_own_allocator_has_it(tmp_path: Path) -
     assert "spoil" in said
 
 
-def test_a_program_that_ends_badly_or_never_is_not_clean(tmp_path: Path) -> None:
+def test_a_program_that_ends_badly_or_never_is_not_clean(tmp_path):
     bad = put_program(tmp_path, "bad", f"{CLEAN}; exit 3")
     status, said = sanitize(bad, "--programs", str(tmp_path), "--only", "sleep")
     assert (status, said.count("ended with 3")) == (1, 2)
@@ -172,7 +170,7 @@ def test_a_program_that_ends_badly_or_never_is_not_clean(tmp_path: Path) -> None
     assert not left.exists() or not left.read_bytes(), "its child goes on"
 
 
-def test_a_device_that_cannot_be_watched_is_told_at_once(tmp_path: Path) -> None:
+def test_a_device_that_cannot_be_watched_is_told_at_once(tmp_path):
     tool = put_program(tmp_path, "sanitizer", "echo Device not supported; exit 1")
     status, said = sanitize(tool, "--programs", str(tmp_path))
     assert status == 77
@@ -181,6 +179,6 @@ def test_a_device_that_cannot_be_watched_is_told_at_once(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("words", [[], ["--trainings", "--only", "x"], ["--tools", "racecheck"]])
-def test_what_sanitize_cannot_run_is_refused(tmp_path: Path, words: list[str]) -> None:
+def test_what_sanitize_cannot_run_is_refused(tmp_path, words):
     tool = put_program(tmp_path, "sanitizer", CLEAN)
     assert sanitize(tool, *words)[0] == 2

@@ -64,7 +64,9 @@ class Program(NamedTuple):
 def cases() -> Iterator[Any]:
     for path in FILES:
         # without comments that stand between programs
-        head, *texts = re.sub(r"(?m)^(#.*)?\n", "", path.read_text("utf-8")).split("\nprogram ")
+        text = re.sub(r"(?m)^(#.*)?\n", "", path.read_text("utf-8"))
+        head, *texts = f"\n{text}".split("\nprogram ")
+        assert re.fullmatch(r"\s*(server late)?(before\n[\s\S]*)?", head), f"{path}: {head}"
         prelude = "late_prelude" if "server late" in head else "prelude"
         before = textwrap.dedent(head.partition("before\n")[2]) + "\n"
         for program in (Program.parse(text, before) for text in texts):

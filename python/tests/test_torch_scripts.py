@@ -14,7 +14,17 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import allocators
+import capped_programs
+import child
+import compare
+import distributed
 import pytest
+import pytorch_tests
+import recording_cost
+import settings
+import steps
+import turns
 from torch_scripts import SCRIPTS, needs, run
 
 FAKE_TESTS = """\
@@ -41,9 +51,7 @@ if __name__ == "__main__":
 """
 
 
-def test_a_process_that_takes_too_long_is_killed_with_what_it_started() -> None:
-    import allocators
-
+def test_a_process_that_takes_too_long_is_killed_with_what_it_started():
     start = time.monotonic()
     status, output = allocators.run(["sh", "-c", "echo said; sleep 100 & sleep 100"], 0.5)
     assert (status, output.splitlines()[0]) == (-1, "said")
@@ -54,9 +62,7 @@ def test_a_process_that_takes_too_long_is_killed_with_what_it_started() -> None:
     assert time.monotonic() - start < 20
 
 
-def test_an_allocator_is_asked_for_by_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    import allocators
-
+def test_an_allocator_is_asked_for_by_the_environment(monkeypatch):
     monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", "max_split_size_mb:20")
     monkeypatch.setenv("DUCTILE_TORCH", "1")
     found = {name: allocators.environment(name) for name in allocators.NAMES}
@@ -68,7 +74,7 @@ def test_an_allocator_is_asked_for_by_the_environment(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize("module", ["child", "llama_rank"])
-def test_a_process_on_pytorchs_allocator_has_nothing_of_ductile(module: str) -> None:
+def test_a_process_on_pytorchs_allocator_has_nothing_of_ductile(module):
     if module == "llama_rank":
         needs("torch", "transformers")
     code = f"import {module}, sys; sys.exit('ductile_gpu' in sys.modules)"
@@ -76,11 +82,7 @@ def test_a_process_on_pytorchs_allocator_has_nothing_of_ductile(module: str) -> 
     assert subprocess.run([sys.executable, "-c", code], cwd=SCRIPTS, env=where).returncode == 0
 
 
-def test_what_ductile_counts_beside_retries_is_of_all_its_allocators(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    import child
-
+def test_what_ductile_counts_beside_retries_is_of_all_its_allocators(monkeypatch):
     monkeypatch.setitem(sys.modules, "ductile_gpu", None)
     assert child.pressure() == {"pressure_waits": 0, "pressure_returns": 0}
     stats = SimpleNamespace(pressure_waits=2, pressure_returns=3)
@@ -103,11 +105,7 @@ ANSWER = "import child, os, time; print('{}', file=child.open_channel(), flush=T
         ("1 / 0", "has ended with status 1"),
     ],
 )
-def test_an_answer_counts_only_when_its_process_ends_well(
-    code: str, failure: str | None, capfd: pytest.CaptureFixture[str]
-) -> None:
-    import turns
-
+def test_an_answer_counts_only_when_its_process_ends_well(code, failure, capfd):
     worker = turns.Worker("x", ["-c", code], {**os.environ, "PYTHONPATH": str(SCRIPTS)})
     # What is to be late has to begin in time, on a busy machine too.
     seconds = 10 if "sleep" in code else 60
@@ -117,7 +115,7 @@ def test_an_answer_counts_only_when_its_process_ends_well(
     assert ("ZeroDivisionError" in capfd.readouterr().err) == ("1 / 0" in code)
 
 
-def test_lost_tests_of_pytorch_are_told_from_those_that_fail_anyway(tmp_path: Path) -> None:
+def test_lost_tests_of_pytorch_are_told_from_those_that_fail_anyway(tmp_path):
     tests = tmp_path / "test_cuda.py"
     tests.write_text(FAKE_TESTS)
     status, rows = run(
@@ -141,11 +139,7 @@ def test_lost_tests_of_pytorch_are_told_from_those_that_fail_anyway(tmp_path: Pa
     assert errors["TestCuda.test_once"] == "AssertionError: once"
 
 
-def test_a_known_difference_is_one_only_with_the_failure_that_is_known(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    import pytorch_tests
-
+def test_a_known_difference_is_one_only_with_the_failure_that_is_known(tmp_path, monkeypatch):
     tests = tmp_path / "tests.py"
     tests.write_text(FAKE_TESTS, encoding="utf-8")
     given = argparse.Namespace(silence=60.0)
@@ -171,18 +165,12 @@ def test_a_known_difference_is_one_only_with_the_failure_that_is_known(
         ({"time_of_native": 1.04}, ["a step takes longer than native's"]),
     ],
 )
-def test_ductile_is_held_to_losses_memory_and_time(
-    changed: dict[str, Any], missed: list[str]
-) -> None:
-    import compare
-
+def test_ductile_is_held_to_losses_memory_and_time(changed, missed):
     row = {"losses_equal_to_native": True, "overhead": 0.01, "time_of_native": 1.0}
     assert compare.judge({**row, "time_of_native_noise": 0.03, **changed}) == missed
 
 
-def test_time_is_compared_round_by_round() -> None:
-    import turns
-
+def test_time_is_compared_round_by_round():
     mean, noise = turns.paired([1.0, 2.0, 4.0], [1.0, 2.0, 4.0])
     assert (mean, noise) == (1.0, 0.0)
     mean, noise = turns.paired([1.1, 2.0, 3.6], [1.0, 2.0, 4.0])
@@ -201,16 +189,12 @@ def test_time_is_compared_round_by_round() -> None:
         ("ddp-whole", None, "native refuses"),
     ],
 )
-def test_ranks_on_ductile_are_held_to_natives_losses(
-    case: str, own: dict[str, Any] | None, said: str
-) -> None:
-    import distributed
-
+def test_ranks_on_ductile_are_held_to_natives_losses(case, own, said):
     assert distributed.verdict({"case": case, "digest": "a"}, own) == said
 
 
 @pytest.mark.slow
-def test_ranks_train_and_agree() -> None:
+def test_ranks_train_and_agree():
     needs("torch")
     words = ["--seconds", "500"]  # a machine that is busy with other things
     status, rows = run("distributed.py", "--cpu-check", "--steps", "2", *words)
@@ -227,12 +211,8 @@ def test_ranks_train_and_agree() -> None:
     [("tms", 3, False), ("tms", 2, True), ("tms", 0, True), ("whole", 3, True)],
 )
 def test_only_the_other_saver_may_fail_behind_its_last_row(
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    library: str,
-    rows: int,
-    is_wrong: bool,
-) -> None:
+    monkeypatch, capsys, library, rows, is_wrong
+):
     monkeypatch.setattr(sys, "argv", ["savers.py"])
     import savers
 
@@ -248,7 +228,7 @@ def test_only_the_other_saver_may_fail_behind_its_last_row(
 
 
 @pytest.mark.parametrize("modes", ["stacks", "none,stack"])
-def test_modes_of_recording_that_cannot_be_compared_are_refused(modes: str) -> None:
+def test_modes_of_recording_that_cannot_be_compared_are_refused(modes):
     assert run("recording_cost.py", "--modes", modes) == (2, [])
 
 
@@ -263,10 +243,6 @@ print("ductile-gpu: 1,300 events, 1 stack", file=sys.stderr)
 
 
 def cost_of(monkeypatch: pytest.MonkeyPatch, seconds: dict[str, float], *words: str) -> int:
-    import allocators
-    import recording_cost
-    import turns
-
     def start(mode: str, _given: object, _folder: str) -> turns.Worker:
         command = ["-c", STEPS.format(seconds=seconds[mode])]
         return turns.Worker(mode, command, allocators.environment("native"))
@@ -277,9 +253,7 @@ def cost_of(monkeypatch: pytest.MonkeyPatch, seconds: dict[str, float], *words: 
 
 
 @pytest.mark.parametrize(("stacks", "status"), [(0.02, 0), (0.03, 1)])
-def test_the_cost_of_recording_is_a_ratio_with_an_interval(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], stacks: float, status: int
-) -> None:
+def test_the_cost_of_recording_is_a_ratio_with_an_interval(monkeypatch, capsys, stacks, status):
     seconds = {"none": 0.02, "stacks": stacks}
     assert cost_of(monkeypatch, seconds, "--turns", "7", "--steps", "60") == status
     rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
@@ -291,17 +265,13 @@ def test_the_cost_of_recording_is_a_ratio_with_an_interval(
     assert rows[1]["events_per_step"] == round(1300 / (7 * 60 + 20))
 
 
-def test_the_interval_of_a_median_is_that_of_throws_of_a_coin() -> None:
+def test_the_interval_of_a_median_is_that_of_throws_of_a_coin():
     """Of 6 values the outermost, with 97 %; of 20 the 6th from each end, as tables have it."""
-    import recording_cost
-
     assert recording_cost.median_of_rounds(list(range(6))) == (2.5, 0, 5)
     assert recording_cost.median_of_rounds(list(range(1, 21))) == (10.5, 6, 15)
 
 
-def test_the_cost_of_recording_is_told_within_its_limit(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_cost_of_recording_is_told_within_its_limit(monkeypatch, capsys):
     begin = time.monotonic()
     assert cost_of(monkeypatch, {"none": 0.1, "stacks": 0.1}, "--turns", "999", "--limit", "6") == 0
     assert 1 < json.loads(capsys.readouterr().out.splitlines()[0])["rounds"] < 30
@@ -321,26 +291,20 @@ def first_run(allocator: str, times: list[float], **changed: Any) -> dict[str, A
     return {**row, **memory, "backend": backend, "times_ms": times, **changed}
 
 
-def test_a_load_is_a_cap_and_more_than_all_is_so_much_above_what_is_used() -> None:
-    import steps
-
+def test_a_load_is_a_cap_and_more_than_all_is_so_much_above_what_is_used():
     assert steps.cap_of(60, 600) == 1000
     assert steps.cap_of(98, 980) == 1000
     assert steps.cap_of(100.5, 1000) == 1005
     assert steps.cap_of(100.5, 10**9 + 1) == 1005000002
 
 
-def test_percentiles_lie_between_steps() -> None:
-    import turns
-
+def test_percentiles_lie_between_steps():
     assert turns.percentile([3.0, 1.0, 2.0], 50) == 2.0
     assert turns.percentile([1.0, 2.0], 99) == pytest.approx(1.99)
     assert turns.percentile([7.0], 99) == 7.0
 
 
-def test_first_steps_are_apart_from_the_others() -> None:
-    import steps
-
+def test_first_steps_are_apart_from_the_others():
     found = steps.figures(first_run("native", [30.0, 1, 1, 1, 1, 2, 4]))
     assert found["to_first"] == 35
     assert found["first_five"] == 34
@@ -359,36 +323,26 @@ def test_first_steps_are_apart_from_the_others() -> None:
         ([10.0] * 5 + [4.0] * 3 + [6.0], ["mean step", "p99 step", "worst step"]),
     ],
 )
-def test_ductiles_steps_are_held_to_expandables_and_to_the_noise(
-    own: list[float], missed: list[str]
-) -> None:
-    import steps
-
+def test_ductiles_steps_are_held_to_expandables_and_to_the_noise(own, missed):
     others = [first_run("expandable", [10.0] * 5 + [ms] * 4) for ms in (3.9, 4.0, 4.1)]
     found = steps.judge([*others, first_run("ductile", own)])
     assert len(found) == len(missed), found
     assert all(part in text for part, text in zip(missed, found)), found
 
 
-def test_one_run_alone_has_no_noise_to_be_held_to() -> None:
-    import steps
-
+def test_one_run_alone_has_no_noise_to_be_held_to():
     rows = [first_run("expandable", [1.0] * 8), first_run("ductile", [1.0] * 7 + [9.0])]
     assert steps.judge(rows) == []
     assert steps.noise(rows[:1], "mean") is None
 
 
-def test_times_stand_with_the_least_and_the_most_of_their_turns() -> None:
-    import steps
-
+def test_times_stand_with_the_least_and_the_most_of_their_turns():
     rows = [first_run("native", [10.0] * 5 + [ms] * 4) for ms in (3.0, 5.0, 4.0)]
     assert "mean 4.0 (3.0-5.0)" in steps.text_of(rows)
     assert "(" not in steps.text_of(rows[:1])
 
 
-def test_a_refusal_near_the_limit_is_ductiles_miss_and_no_other_allocators() -> None:
-    import steps
-
+def test_a_refusal_near_the_limit_is_ductiles_miss_and_no_other_allocators():
     near = {"part": "near", "percent": 100.5, "cap": 2**30, "refusals": 3}
     own, other = (first_run(name, [1.0] * 9, **near) for name in ("ductile", "expandable"))
     assert steps.judge([other]) == []
@@ -402,18 +356,14 @@ def test_a_refusal_near_the_limit_is_ductiles_miss_and_no_other_allocators() -> 
     ]
 
 
-def test_what_failed_is_shown_and_the_rest_kept() -> None:
-    import steps
-
+def test_what_failed_is_shown_and_the_rest_kept():
     bad = {"part": "first", "model": "moe", "allocator": "native", "repeat": 0, "error": "hung"}
     said = steps.text_of([bad, first_run("expandable", [1.0] * 8)])
     assert "FAILED: moe, native, first: hung" in said
     assert "moe      expandable 1 turns" in said
 
 
-def test_when_the_time_is_up_no_run_begins() -> None:
-    import steps
-
+def test_when_the_time_is_up_no_run_begins():
     given = steps.parse(["--limit", "0", "--cpu-check"])
     runner = steps.Runner(given)
     assert list(steps.play_first(runner, range(1))) == []
@@ -422,7 +372,7 @@ def test_when_the_time_is_up_no_run_begins() -> None:
 
 
 @pytest.mark.slow
-def test_programs_run_under_each_allocator_and_each_cap() -> None:
+def test_programs_run_under_each_allocator_and_each_cap():
     needs("torch")
     words = ["--cpu-check", "--models", "graph", "--steps", "6", "--repeats", "2"]
     words += ["--seconds", "500", "--limit", "800"]  # a machine that is busy with other things
@@ -436,7 +386,7 @@ def test_programs_run_under_each_allocator_and_each_cap() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["gpt2", "lora", "resnet", "moe", "graph", "generate"])
-def test_a_plain_program_takes_steps_of_every_size(name: str) -> None:
+def test_a_plain_program_takes_steps_of_every_size(name):
     needs("torch")
     import plain_models
 
@@ -452,8 +402,6 @@ def test_a_plain_program_takes_steps_of_every_size(name: str) -> None:
 
 def completed(program: str, tmp_path: Path) -> dict[str, bool]:
     """A program of capped_programs.py under its cap, on a virtual GPU."""
-    import capped_programs
-
     bench = Path(sys.executable).parent / "ductile-bench"
     trace = tmp_path / f"{program}.trace"
     trace.write_text(capped_programs.trace(program))
@@ -472,21 +420,17 @@ def completed(program: str, tmp_path: Path) -> dict[str, bool]:
      for name in ("requests", "shapes", "random", "batches", "outputs", "walk", "streams")],
 )  # fmt: skip
 def test_what_dies_under_expandable_segments_dies_under_their_model(
-    program: str, is_completed: bool, tmp_path: Path
-) -> None:
+    program, is_completed, tmp_path
+):
     assert completed(program, tmp_path) == {"ductile": True, "expandable": is_completed}
 
 
-def test_every_cap_has_room_for_what_its_program_uses() -> None:
-    import capped_programs
-
+def test_every_cap_has_room_for_what_its_program_uses():
     for name, program in capped_programs.PROGRAMS.items():
         assert program.cap == 0 or program.cap << 20 >= capped_programs.live_peak(name), name
 
 
-def test_speed_is_a_ratio_to_natives_turns_and_the_first_one_warms_up() -> None:
-    import settings
-
+def test_speed_is_a_ratio_to_natives_turns_and_the_first_one_warms_up():
     def answers(*turns_ms: float) -> list[dict[str, Any]]:
         some = {"refusals": 0, "units": 10, "held": 3, "used": 2}
         return [{"refusals": 0}, *({**some, "ms": ms} for ms in turns_ms)]
@@ -500,9 +444,7 @@ def test_speed_is_a_ratio_to_natives_turns_and_the_first_one_warms_up() -> None:
     assert settings.speed_row("ductile", [{"error": "ended"}], native) == {"error": "ended"}
 
 
-def test_ductile_may_refuse_no_program_that_fits() -> None:
-    import settings
-
+def test_ductile_may_refuse_no_program_that_fits():
     def row(way: str, refused: bool) -> dict[str, Any]:
         return {"part": "dies", "program": "shapes", "way": way, "cap": 2 << 30, "needs": 1 << 30,
                 "refused": refused, "retries": 3, "backend": "cpu"}  # fmt: skip
@@ -514,9 +456,7 @@ def test_ductile_may_refuse_no_program_that_fits() -> None:
     assert settings.judge([row("ductile", True)]) == ["shapes, dies: Ductile refuses"]
 
 
-def test_near_its_limit_ductile_is_held_to_what_expandable_segments_refuse() -> None:
-    import settings
-
+def test_near_its_limit_ductile_is_held_to_what_expandable_segments_refuse():
     def rows(expandable: int, ductile: int) -> list[dict[str, Any]]:
         some = {"part": "near", "program": "lora", "backend": "cpu"}
         pairs = (("expandable", expandable), ("ductile", ductile))
@@ -529,7 +469,7 @@ def test_near_its_limit_ductile_is_held_to_what_expandable_segments_refuse() -> 
 
 
 @pytest.mark.slow
-def test_programs_of_each_kind_take_turns_under_each_setting() -> None:
+def test_programs_of_each_kind_take_turns_under_each_setting():
     needs("torch")
     words = ["--cpu-check", "--rounds", "2", "--steps", "2", "--seconds", "500", "--limit", "800"]
     status, rows = run("settings.py", *words, "--programs", "streams,serving,growing,pool")
@@ -542,7 +482,7 @@ def test_programs_of_each_kind_take_turns_under_each_setting() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["images", "notebook", "small", "libraries", "lora", "training"])
-def test_a_program_says_what_it_has_done(name: str) -> None:
+def test_a_program_says_what_it_has_done(name):
     needs("torch")
     import settings_models
 
@@ -555,7 +495,7 @@ def test_a_program_says_what_it_has_done(name: str) -> None:
 
 
 @pytest.mark.slow
-def test_trainings_take_turns_and_agree() -> None:
+def test_trainings_take_turns_and_agree():
     needs("torch")
     words = ["--rounds", "2", "--steps", "2", "--seconds", "500"]
     status, rows = run("compare.py", "--cpu-check", *words)
@@ -569,7 +509,7 @@ def test_trainings_take_turns_and_agree() -> None:
 
 
 @pytest.mark.slow
-def test_the_largest_batch_is_found_and_forecast() -> None:
+def test_the_largest_batch_is_found_and_forecast():
     """On the CPU more than five samples are refused, and as many as were forecast."""
     needs("torch")
     status, rows = run("largest_batch.py", "--cpu-check", "--steps", "2", "--seconds", "200")
@@ -591,9 +531,7 @@ def test_the_largest_batch_is_found_and_forecast() -> None:
         ("forecast", "--model bert", "--model: there is no bert"),
     ],
 )
-def test_what_is_not_there_is_refused_by_name(
-    monkeypatch: pytest.MonkeyPatch, script: str, words: str, said: str
-) -> None:
+def test_what_is_not_there_is_refused_by_name(monkeypatch, script, words, said):
     if script in ("largest_batch", "forecast"):
         needs("torch")
     monkeypatch.setattr(sys, "argv", [script, *words.split()])

@@ -89,3 +89,10 @@ def test_options_are_refused_once_others_are_in_effect(mode):
     """
     done = python("-c", textwrap.dedent(code))
     assert done.stdout.split() == ["refused"] * 2 + ["busy"] * 2, done.stderr
+
+
+def test_the_program_may_complete_what_the_environment_asked_for():
+    """Of the library behind PyTorch's pluggable interface; test_start.py has the adapter's."""
+    code = "import torch; from ductile_gpu.torch import enable; enable(limit_bytes='1G')"
+    done = python("-c", code, DUCTILE_TORCH="plain")
+    assert (done.returncode, done.stderr) == (0, "")

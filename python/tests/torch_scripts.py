@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""For tests of the scripts in torch_gpu, which import each other by their names."""
+"""For tests of the scripts in torch_gpu."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 
 SCRIPTS = Path(__file__).parent / "torch_gpu"
-sys.path.append(str(SCRIPTS))
 
 
 def run(script: str, *arguments: str, **environment: str) -> tuple[int, list[dict[str, Any]]]:
