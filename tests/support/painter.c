@@ -101,6 +101,8 @@ void painter_close(painter *p) {
         (void)dvmm_mem_free(p->driver, p->counter);
     }
     gpu_close(p->gpu);
+    p->counter = 0; /* a second call does nothing */
+    p->gpu = NULL;
 }
 
 const char *paint(painter *p, const canvas *c, ductile_stream stream) {
