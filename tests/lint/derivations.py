@@ -263,6 +263,46 @@ def llama_steps(rows):
     yield llama_step(row)
 
 
+# ---- FSDP on two GPUs, without its rate limiter and with it ------------------------------------
+
+
+def fsdp1(rows):
+    """Of each way: without the limiter and with it, MiB held, used over held, step of native's, the gap, the wait."""
+    for way in ("native", "expandable", "ductile", "ductile+reuse:wait"):
+        for case in ("fsdp1-unlimited", "fsdp1"):
+            (row,) = [row for row in rows if (row["case"], row["way"]) == (case, way)]
+            yield f"{row['held_mib']:,.0f}", f"{row['of_first']:.2f}", f"{row['of_first_noise']:.2f}"
+            yield [f"{us:.0f}" for us in (*row["gap_us"], *row["alloc_us"])]
+
+
+# ---- Long runs ---------------------------------------------------------------------------------
+
+SOAK = re.compile(r"(ops|pauses|graphs_launched|breaths|mismatches) (\d+)$")
+SAMPLE = re.compile(r"\d+ operations: \d+ ns each, (\d+) KiB resident, (\d+) KiB bookkeeping, .* (\d+) MiB addresses")
+
+
+def soak(*pieces):
+    """Of each piece: counts, and what its first samples but two and its last said of what has to stay flat."""
+    for lines in pieces:
+        found = {match[1]: int(match[2]) for match in map(SOAK.match, lines) if match}
+        yield [f"{found[name]:,}" for name in ("ops", "graphs_launched", "pauses", "breaths", "mismatches")]
+        samples = [[int(word) for word in match.groups()] for match in map(SAMPLE.match, lines) if match]
+        for n in range(2):
+            yield [f"{sample[n]:,}" for sample in (samples[2], samples[-1])]
+
+
+def lasting(*pieces):
+    """Of each allocator over all pieces: minutes, steps, most held, used over held, median step, retries, refusals,
+    caught."""
+    rows = [row for piece in pieces for row in piece]
+    for name in ("ductile", "expandable"):
+        own = [row for row in rows if row["allocator"] == name]
+        last = own[-1]
+        yield f"{last['seconds'] / 60:.1f}", f"{last['step']:,}", gib(max(row["held"] for row in own))
+        yield f"{sum(row['used'] for row in own) / sum(row['held'] for row in own):.3f}"
+        yield f"{median(row['step_ms'] for row in own):.0f}", last["retries"], last["refusals"], last["caught"]
+
+
 # ---- Which setting for which program ---------------------------------------------------------
 
 PROGRAM_ORDER = ("training", "lora", "images", "streams", "serving", "growing", "notebook", "small", "libraries")
