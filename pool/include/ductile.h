@@ -696,6 +696,7 @@ DUCTILE_API DUCTILE_CHECKED ductile_status ductile_snapshot_json(ductile_allocat
  *            two values that differ, and the place; NULL and 0 to ignore.
  * Returns:   DUCTILE_OK; ERR_CORRUPT (an invariant is broken); ERR_INVALID_ARGUMENT, ERR_FORKED
  *            (nothing was checked).
+ * On error:  the report says what is broken; it is empty where nothing was checked.
  * Threads:   safe; calls of other threads wait while it runs.
  * Cost:      linear in blocks and granules; no driver call on CUDA.
  */

@@ -9,7 +9,7 @@
  * nothing to undo by then. */
 #define DTI_TRY(expression)                                                                        \
     do {                                                                                           \
-        const int tried = (int)(expression);                                                       \
+        const __typeof__(expression) tried = (expression);                                         \
         if (tried != 0) {                                                                          \
             return tried;                                                                          \
         }                                                                                          \
