@@ -402,6 +402,16 @@ def test_a_file_that_is_no_socket_is_left_alone(tmp_path):
     assert path.read_text() == "mine"
 
 
+def test_a_socket_of_another_kind_is_no_keeper_at_work(tmp_path):
+    path = tmp_path / "other"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as other:
+        other.bind(str(path))
+        with pytest.raises(OSError, match="type") as caught:
+            _keep.Keeper(path)
+        assert not isinstance(caught.value, ductile_gpu.Busy)
+    assert path.exists()
+
+
 def test_of_many_owners_at_once_one_has_the_place_of_a_killed_one(tmp_path):
     path = tmp_path / "keep.sock"
     for _ in range(50):

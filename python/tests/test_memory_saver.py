@@ -274,6 +274,14 @@ def test_what_can_only_be_set_is_only_set(saver, torch):
         saver.hook_mode = "torch"
 
 
+def test_a_region_that_is_not_entered_begins_nothing(torch):
+    made = memory_saver.TorchMemorySaver()
+    waiting = made.region()
+    made.hook_mode = "torch"
+    with waiting, pytest.raises(RuntimeError, match="before the first use"):
+        made.hook_mode = "torch"
+
+
 def test_preload_after_cuda_is_used_falls_back_and_says_so(torch):
     made = memory_saver.TorchMemorySaver()
     with pytest.warns(RuntimeWarning, match=r"CUDA is already in use.*beside PyTorch's own"):

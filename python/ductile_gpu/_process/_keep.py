@@ -48,7 +48,7 @@ from ductile_gpu._process._handover import (
     export_tag,
     import_tag,
 )
-from ductile_gpu._process._live import accept_next, is_private, remove_if_left, socket_folder
+from ductile_gpu._process._live import accept_next, is_left, is_private, socket_folder
 
 _LONGEST_REQUEST = 4096
 _LONGEST_ANSWER = 1 << 24  # a line of some hundred bytes for each tag
@@ -197,8 +197,9 @@ class Keeper:
         """The place of a keeper that was killed is free; that of one at work is not."""
         if not stat.S_ISSOCK(self.path.lstat().st_mode):
             raise FileExistsError(f"{self.path} is there already, and is no socket")
-        if not remove_if_left(self.path):
+        if not is_left(self.path):
             raise Busy(_abi.Status.ERR_BUSY, f"another process keeps tags at {self.path}")
+        self.path.unlink(missing_ok=True)
 
     def serve(self) -> None:
         """Until `close`, from another thread or a signal handler."""

@@ -90,14 +90,27 @@ def pid_of(path: Path) -> str:
     return path.stem.partition("-")[0]
 
 
-def remove_if_left(path: Path) -> bool:
-    """Removes a socket without a listener: its process was killed before it could clean up. Returns
-    whether it was such a one."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe, contextlib.suppress(OSError):
+def is_left(path: Path) -> bool:
+    """Whether a socket has no listener: its process was killed before it could clean up.
+
+    Raises:
+        OSError: neither can be said of what is there.
+    """
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.settimeout(0)
         try:
             probe.connect(str(path))
         except ConnectionRefusedError:
+            return True
+        except BlockingIOError:
+            return False
+    return False
+
+
+def remove_if_left(path: Path) -> bool:
+    """Removes such a one; whether it was."""
+    with contextlib.suppress(OSError):
+        if is_left(path):
             path.unlink(missing_ok=True)
             return True
     return False

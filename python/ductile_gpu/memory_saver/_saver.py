@@ -55,13 +55,14 @@ class TorchMemorySaver:
         self._hook_mode: HookMode = "preload"
         self._impl: Optional[_Impl] = None
 
+    @contextlib.contextmanager
     def region(
         self,
         tag: str = _TAG_DEFAULT,
         enable_cpu_backup: bool = False,
         enable_disk_backup: bool = False,
         cpu_backup_backend: Optional[CpuBackupBackend] = None,
-    ) -> AbstractContextManager[None]:
+    ) -> Iterator[None]:
         """Inside, tensors that this thread makes can be paused.
 
         Args:
@@ -78,8 +79,10 @@ class TorchMemorySaver:
         _check_backend(enable_cpu_backup, cpu_backup_backend)
         if enable_disk_backup:
             _refuse_disk("enable_disk_backup")
-        return self._started().region(tag, enable_cpu_backup, cpu_backup_backend)
+        with self._started().region(tag, enable_cpu_backup, cpu_backup_backend):
+            yield
 
+    @contextlib.contextmanager
     def cuda_graph(
         self,
         cuda_graph: torch.cuda.CUDAGraph,
@@ -89,7 +92,7 @@ class TorchMemorySaver:
         tag: str = _TAG_DEFAULT,
         enable_cpu_backup: bool = False,
         cpu_backup_backend: Optional[CpuBackupBackend] = None,
-    ) -> AbstractContextManager[None]:
+    ) -> Iterator[None]:
         """torch.cuda.graph, whose memory can be paused; in every hook mode.
 
         Args:
@@ -100,18 +103,21 @@ class TorchMemorySaver:
             As `region`.
         """
         _check_backend(enable_cpu_backup, cpu_backup_backend)
-        return self._started().cuda_graph(
+        with self._started().cuda_graph(
             cuda_graph, pool, stream, capture_error_mode, tag, enable_cpu_backup, cpu_backup_backend
-        )
+        ):
+            yield
 
-    def disable(self) -> AbstractContextManager[None]:
+    @contextlib.contextmanager
+    def disable(self) -> Iterator[None]:
         """Inside a region, or with TMS_INIT_ENABLE: tensors made here are not paused, and can be
         made while all else is. What is free at the end goes back to the device.
 
         Raises:
             RuntimeError: this thread is in no region.
         """
-        return self._started().disable()
+        with self._started().disable():
+            yield
 
     def pause(self, tag: Optional[str] = None) -> None:
         """Gives the device memory of a tag's regions back; None: of all. Waits for the GPU.
@@ -376,13 +382,12 @@ class _Impl:
             raise RuntimeError(
                 "disable() is for a thread that is in a region, or under TMS_INIT_ENABLE"
             )
-        inside = self._config()
-        self._set_config(inside._replace(is_active=False))
+        self._set_config(self._config()._replace(is_active=False))
         try:
             with _tags.outside():
                 yield
-        finally:
-            self._set_config(inside)
+        finally:  # whatever else was set meanwhile stays
+            self._set_config(self._config()._replace(is_active=True))
 
     # ---- The region of a thread, as C has it ---------------------------------------------------
 

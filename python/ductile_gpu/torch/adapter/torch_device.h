@@ -85,11 +85,12 @@ extern std::atomic<int> n_devices; /* says that `devices` may be read */
 
 /* Those that PyTorch has told of. */
 struct AllDevices {
+    const int n = n_devices; /* first */
     Device *begin() const {
-        return devices;
+        return n > 0 ? devices : nullptr;
     }
     Device *end() const {
-        return devices + n_devices;
+        return n > 0 ? devices + n : nullptr;
     }
 };
 
