@@ -292,15 +292,28 @@ def soak(*pieces):
 
 
 def lasting(*pieces):
-    """Of each allocator over all pieces: minutes, steps, most held, used over held, median step, retries, refusals,
-    caught."""
-    rows = [row for piece in pieces for row in piece]
+    """Of each allocator the figures of each training, which begins with a first piece, and of all of them."""
+    trainings = []
+    for rows in pieces:
+        if rows[0]["piece"] == 1:
+            trainings.append([])
+        trainings[-1] += rows
     for name in ("ductile", "expandable"):
-        own = [row for row in rows if row["allocator"] == name]
-        last = own[-1]
-        yield f"{last['seconds'] / 60:.1f}", f"{last['step']:,}", gib(max(row["held"] for row in own))
-        yield f"{sum(row['used'] for row in own) / sum(row['held'] for row in own):.3f}"
-        yield f"{median(row['step_ms'] for row in own):.0f}", last["retries"], last["refusals"], last["caught"]
+        own = [[row for row in rows if row["allocator"] == name] for rows in trainings]
+        own = list(filter(None, own))
+        for one in own:
+            yield lasted(one)
+        yield lasted(*own)
+
+
+def lasted(*trainings):
+    """Minutes, steps, most held, used over held, median step, retries, refusals, caught."""
+    rows = [row for training in trainings for row in training]
+    last = {key: sum(training[-1][key] for training in trainings)
+            for key in ("seconds", "step", "retries", "refusals", "caught")}
+    yield f"{last['seconds'] / 60:.1f}", f"{last['step']:,}", gib(max(row["held"] for row in rows))
+    yield f"{sum(row['used'] for row in rows) / sum(row['held'] for row in rows):.3f}"
+    yield f"{median(row['step_ms'] for row in rows):.0f}", last["retries"], last["refusals"], last["caught"]
 
 
 # ---- Which setting for which program ---------------------------------------------------------
