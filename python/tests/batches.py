@@ -3,17 +3,15 @@
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
 
-import ductile_gpu
+from running import bench
 
 
 def vary(batch: int, steps: int, *more: str) -> str:
     """What a synthetic transformer's training loop answers, or writes, for one batch."""
-    command = [str(ductile_gpu.bench_path()), "generate", "vary", "--device", "virtual"]
-    command += ["--batch", f"{batch}:{batch}", "--seq", "512:512", "--steps", str(steps), *more]
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    words = ["--batch", f"{batch}:{batch}", "--seq", "512:512", "--steps", str(steps), *more]
+    return bench("generate", "vary", "--device", "virtual", *words)
 
 
 def transformer(folder: Path, batches: tuple[int, ...]) -> Path:

@@ -11,8 +11,8 @@ tried, each with one line of result:
     deaths    trainer and generator are killed in turn; the other goes on
     owner     opens no driver; the weights are there when everybody else has ended
 
---build makes the libraries in build/handover first (a minute) and uses them; otherwise the
-installed package is used. Needs PyTorch; takes about a minute and a half. Exit status: 0 when all
+--build makes the package in build/handover first (a minute) and uses it; otherwise the installed
+one is used. Needs PyTorch; takes about a minute and a half. Exit status: 0 when all
 is as it should be, 1 otherwise, 77 without a GPU.
 """
 
@@ -39,24 +39,11 @@ SKIPPED = 77
 
 
 def build() -> None:
-    """The libraries, and the package beside them."""
-    options = ["CMAKE_BUILD_TYPE=Release", "BUILD_SHARED_LIBS=ON"]
-    options += ["DUCTILE_BUILD_TESTS=OFF", "DUCTILE_BUILD_BENCH=OFF"]
-    defined = [word for option in options for word in ("-D", option)]
-    subprocess.run(["cmake", "-S", ROOT, "-B", PLACE, *defined], check=True)
-    subprocess.run(["cmake", "--build", PLACE, "-j"], check=True)
-    package = PLACE / "package"
-    subprocess.run(["rm", "-rf", package], check=True)
-    package.mkdir()
-    for part in ("ductile_gpu", "ductile_gpu_start.py"):
-        subprocess.run(["cp", "-r", ROOT / "python" / part, package], check=True)
-    headers = sorted((ROOT / "pool/include").glob("*.h"))
-    binding = package / "ductile_gpu/_binding/_abi.py"
-    sources = [ROOT / "pool/base/options.c", *headers, ROOT / "bench/contenders/names.h"]
-    make = [sys.executable, ROOT / "python/tools/make_abi.py", binding, *sources]
-    subprocess.run(make, check=True)
-    os.environ["PYTHONPATH"] = f"{package}:{os.environ.get('PYTHONPATH', '')}"
-    os.environ["DUCTILE_LIBRARY"] = str(PLACE / "libductile.so")
+    """The package, from this tree."""
+    shutil.rmtree(PLACE / "package", ignore_errors=True)
+    command = [ROOT / "python/tests/build_package", PLACE]
+    subprocess.run(command, env={**os.environ, "PYTHON": sys.executable}, check=True)
+    os.environ["PYTHONPATH"] = f"{PLACE / 'package'}:{os.environ.get('PYTHONPATH', '')}"
 
 
 # ---- Roles -------------------------------------------------------------------------------------

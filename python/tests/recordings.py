@@ -17,10 +17,12 @@ from ductile_gpu._tools._report import _summary, _words
 from ductile_gpu._tools._report._collect import Choices, Recording, collect
 
 TRACES = sorted((ROOT / "bench" / "traces").glob("*.trace.gz"))
-SNAPSHOTS = sorted((ROOT / "tests" / "bench" / "data").glob("*.pickle.gz"))
-WHOLE = ROOT / "tests" / "bench" / "data" / "torch_whole.pickle.gz"
+DATA = ROOT / "tests" / "bench" / "data"
+WHOLE = DATA / "torch_whole.pickle.gz"
 MORE = os.environ.get("DUCTILE_RECORDINGS")  # a folder of others to try
-RECORDINGS = [*TRACES, *SNAPSHOTS, *(sorted(Path(MORE).iterdir()) if MORE else [])]
+OTHERS = sorted(Path(MORE).iterdir()) if MORE else []
+RECORDINGS = [*TRACES, *sorted(DATA.glob("*.pickle.gz")), *OTHERS]
+SNAPSHOTS = [path for path in RECORDINGS if path.name.endswith((".pickle", ".pickle.gz"))]
 VIT = next(path for path in TRACES if path.name.startswith("vit"))
 MIB = 1 << 20
 BASE = 1 << 32
@@ -126,8 +128,8 @@ def said(recording: Recording) -> str:
     return "\n".join(_words.spell(recording.name, *found))
 
 
-def report(*words: object, folder: Path) -> Answer:
-    return ductile_gpu("report", *words, folder=folder)
+def report(*words: object, **how: Any) -> Answer:
+    return ductile_gpu("report", *words, **how)
 
 
 def replay(path: Path, *words: str) -> dict[str, dict[str, Any]]:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import subprocess
@@ -13,7 +14,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Callable, Optional
 
+from ductile_gpu import bench_path
+
 Answer = subprocess.CompletedProcess[str]
+
+# A program that says how Ductile serves its PyTorch.
+MODE = "import torch, ductile_gpu.torch; print(ductile_gpu.torch.mode())"
 
 
 def run(
@@ -42,6 +48,19 @@ def python(*words: object, **how: Any) -> Answer:
 def ductile_gpu(*words: object, **how: Any) -> Answer:
     """The command."""
     return python("-m", "ductile_gpu", *words, **how)
+
+
+def bench(*words: object) -> str:
+    """What ductile-bench prints. It must succeed."""
+    answer = run(bench_path(), *words)
+    assert answer.returncode == 0, answer.stderr
+    return answer.stdout
+
+
+def replayed(*words: object) -> dict[str, dict[str, Any]]:
+    """What its replay finds on the virtual GPU, by contender."""
+    lines = bench("replay", "--device", "virtual", "--json", *words).splitlines()
+    return {line["contender"]: line for line in map(json.loads, lines)}
 
 
 def at_once(*works: Callable[[], Any]) -> list[Any]:

@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 
 import pytest
-from conftest import ROOT
+from recordings import WHOLE
 from running import ductile_gpu as command
 from running import python, run
 from stub_torch import Place
@@ -25,13 +25,11 @@ from ductile_gpu.__main__ import COMMANDS
 from ductile_gpu._tools._cli.common import Failure, read_settings
 from ductile_gpu._tools._sizes import in_bytes
 
-SNAPSHOT = ROOT / "tests" / "bench" / "data" / "torch_whole.pickle.gz"
-
 
 @pytest.fixture
 def place(tmp_path):
     found = Place(tmp_path)
-    found.environment["STUB_SNAPSHOT"] = str(SNAPSHOT)
+    found.environment["STUB_SNAPSHOT"] = str(WHOLE)
     return found
 
 
@@ -92,8 +90,8 @@ def test_an_unknown_command_is_misuse(place):
         (("record", "--gpu=-1", "train.py"), 2, "is the number of a GPU"),
         (("run", "--set", "zero", "train.py"), 2, "KEY=VALUE"),
         (("run", "--set", "limit_byte=4G", "train.py"), 2, "did you mean limit_bytes?"),
-        (("replay", "--set", "limit_byte=1", SNAPSHOT), 2, "'limit_byte': did you mean limit_"),
-        (("replay", "--capacity", "8X", SNAPSHOT), 2, "--capacity is a number of bytes"),
+        (("replay", "--set", "limit_byte=1", WHOLE), 2, "'limit_byte': did you mean limit_"),
+        (("replay", "--capacity", "8X", WHOLE), 2, "--capacity is a number of bytes"),
         (("plot", "a", "b"), 2, "ductile-gpu report"),
     ],
 )
@@ -106,7 +104,7 @@ def test_an_error_is_one_line(place, words, status, line):
     assert answer.stderr.startswith("ductile-gpu: ")
 
 
-@pytest.mark.parametrize("words", [("replay", SNAPSHOT), ("info",), ("--help",), ()])
+@pytest.mark.parametrize("words", [("replay", WHOLE), ("info",), ("--help",), ()])
 def test_a_full_disk_is_one_line(place, words):
     with open("/dev/full", "wb") as full:
         process = place.start(*words, stdout=full, stderr=subprocess.PIPE)
@@ -140,7 +138,7 @@ def test_what_was_recorded_can_be_replayed(place):
     place.write("train.py", TRAINING)
     assert place.command("record", "train.py").returncode == 0
     results = []
-    for file in ("train.pickle", str(SNAPSHOT)):
+    for file in ("train.pickle", str(WHOLE)):
         answer = place.command("replay", "--json", file)
         assert answer.returncode == 0, answer.stderr
         results.append([json.loads(line) for line in answer.stdout.splitlines()])
@@ -156,7 +154,7 @@ def test_without_stacks_a_pickle_is_pytorchs_own_snapshot(place):
         assert answer.returncode == 0, answer.stderr
         assert "no stacks" not in answer.stderr
         found = read((place.folder / name).read_bytes())
-        assert found == gzip.decompress(SNAPSHOT.read_bytes())
+        assert found == gzip.decompress(WHOLE.read_bytes())
 
 
 def test_where_stacks_cannot_be_had_it_is_said_and_the_run_is_recorded_without(place):
@@ -165,7 +163,7 @@ def test_where_stacks_cannot_be_had_it_is_said_and_the_run_is_recorded_without(p
     answer = place.command("record", "train.py")
     assert answer.returncode == 0, answer.stderr
     assert answer.stderr.count("this recording has no stacks: ") == 1
-    assert (place.folder / "train.pickle").read_bytes() == gzip.decompress(SNAPSHOT.read_bytes())
+    assert (place.folder / "train.pickle").read_bytes() == gzip.decompress(WHOLE.read_bytes())
     answer = place.command("record", "--stacks", "train.py")
     assert answer.returncode == 1
     assert "nothing was recorded" in answer.stderr
@@ -293,7 +291,7 @@ def test_a_trace_lands_where_the_command_was_started(place):
 
 
 def test_a_replay_says_what_each_allocator_needs(place):
-    answer = place.command("replay", SNAPSHOT)
+    answer = place.command("replay", WHOLE)
     assert answer.returncode == 0, answer.stderr
     rows = {line.strip().split("  ")[0]: line for line in answer.stdout.splitlines()}
     assert {"native", "expandable segments", "Ductile"} <= set(rows)
@@ -312,37 +310,37 @@ def test_what_is_no_trace_is_called_so(place):
 def test_a_reader_that_has_seen_enough_is_no_error(place):
     reading, writing = os.pipe()
     os.close(reading)
-    process = place.start("replay", SNAPSHOT, stdout=writing, stderr=subprocess.PIPE)
+    process = place.start("replay", WHOLE, stdout=writing, stderr=subprocess.PIPE)
     os.close(writing)
     assert process.communicate()[1] == ""
     assert process.returncode == 1
 
 
 def test_a_replay_reads_standard_input(place):
-    with open(SNAPSHOT, "rb") as file:
+    with open(WHOLE, "rb") as file:
         process = place.start("replay", "-", stdin=file, stdout=subprocess.PIPE)
     assert "Ductile holds" in process.communicate()[0]
     assert process.returncode == 0
 
 
 def test_a_replay_finds_the_smallest_gpu(place):
-    answer = place.command("replay", "--min-capacity", SNAPSHOT)
+    answer = place.command("replay", "--min-capacity", WHOLE)
     assert answer.returncode == 0, answer.stderr
     assert "smallest GPU" in answer.stdout
 
 
 def test_a_run_that_does_not_fit_says_so(place):
-    answer = place.command("replay", "--capacity", "400M", SNAPSHOT)
+    answer = place.command("replay", "--capacity", "400M", WHOLE)
     assert answer.returncode == 0, answer.stderr
     assert len(re.findall(r"out of memory at event \d+ of \d", answer.stdout)) == 3
     assert "The run itself needs" in answer.stdout
 
 
 def test_options_reach_the_replay(place):
-    answer = place.command("replay", "--json", "--set", "reuse=never", SNAPSHOT)
+    answer = place.command("replay", "--json", "--set", "reuse=never", WHOLE)
     ours = [json.loads(line) for line in answer.stdout.splitlines()]
     assert any("reuse" in str(result.get("settings")) for result in ours)
-    answer = place.command("replay", "--set", "nonsense=1", SNAPSHOT)
+    answer = place.command("replay", "--set", "nonsense=1", WHOLE)
     assert answer.returncode == 2
     assert "nonsense" in answer.stderr
 

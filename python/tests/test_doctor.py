@@ -9,13 +9,12 @@ import sys
 from pathlib import Path
 
 import pytest
+from running import MODE
 from stub_torch import Place, adapter, compile_stub
 
 from ductile_gpu._tools._cli.program import Program, resolve
 
 __all__ = ["adapter"]
-
-MODE = "import torch, ductile_gpu.torch; print(ductile_gpu.torch.mode())"
 
 
 @pytest.fixture(scope="session")

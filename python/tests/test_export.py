@@ -8,19 +8,13 @@ import gzip
 import json
 import os
 import pickle
-import subprocess
 import sys
-from pathlib import Path
 
 import pytest
-from conftest import ROOT
+from recordings import SNAPSHOTS, WHOLE, names
 from running import ductile_gpu as command
+from running import replayed, run
 from snapshots import History, first_time_us, read_snapshot
-
-import ductile_gpu
-
-DATA = ROOT / "tests" / "bench" / "data"
-WHOLE, RING = DATA / "torch_whole.pickle.gz", DATA / "torch_ring.pickle.gz"
 
 
 def export(*words):
@@ -42,14 +36,6 @@ def of_kind(trace, phase):
     return [event for event in trace["traceEvents"] if event["ph"] == phase]
 
 
-def replayed(path):
-    command = [ductile_gpu.bench_path(), "replay", "--device", "virtual", "--json"]
-    answer = subprocess.run(
-        [*command, "--contender", "ductile", path], capture_output=True, text=True, check=True
-    )
-    return json.loads(answer.stdout)
-
-
 @pytest.fixture(scope="module")
 def snapshot():
     return read_snapshot(WHOLE)
@@ -63,15 +49,13 @@ def whole(tmp_path_factory):
 # ---- What it holds -----------------------------------------------------------------------------
 
 GPU_0 = 1_900_000_000  # far from process ids, and from the numbers that the profiler gives devices
-MORE = os.environ.get("DUCTILE_RECORDINGS")  # a folder of others to try
-SNAPSHOTS = [WHOLE, RING, *(sorted(Path(MORE).glob("*.pickle*")) if MORE else [])]
 
 
 def test_the_peak_is_the_one_that_a_replay_finds(whole):
     """A replay counts blocks until their last use on another stream has ended."""
     values = [event["args"] for event in of_kind(whole, "C")]
     peak = max(value["live"] + value["pending"] for value in values)
-    assert peak == replayed(WHOLE)["live_peak_bytes"]
+    assert peak == replayed("--contender", "ductile", WHOLE)["ductile"]["live_peak_bytes"]
 
 
 def test_the_last_counter_is_what_the_snapshot_found(whole, snapshot):
@@ -90,7 +74,7 @@ def moments_of(found, gpu):
 
 
 @pytest.mark.parametrize("most", [100, 1_000, 1_000_000])
-@pytest.mark.parametrize("path", SNAPSHOTS, ids=lambda path: path.name.partition(".")[0])
+@pytest.mark.parametrize("path", SNAPSHOTS, ids=names(SNAPSHOTS))
 def test_counters_are_moments_of_the_recording_and_few_of_them_keep_the_extremes(
     path, most, tmp_path
 ):
@@ -328,9 +312,7 @@ def test_a_profile_that_unpacks_without_end_is_one_line(tmp_path, monkeypatch, c
 
 def test_a_profile_may_come_through_a_pipe(tmp_path):
     command = f'"$0" -m ductile_gpu export {WHOLE} -o out.json --profile <(echo "[]" | gzip)'
-    answer = subprocess.run(
-        ["bash", "-c", command, sys.executable], cwd=tmp_path, capture_output=True, text=True
-    )
+    answer = run("bash", "-c", command, sys.executable, folder=tmp_path)
     assert answer.returncode == 0, answer.stderr
 
 

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, Callable
 
 import pytest
+from running import ductile_gpu as command
 
 import ductile_gpu
 from ductile_gpu._binding import _abi
@@ -355,10 +356,10 @@ def test_what_nobody_uses_can_be_dropped(owner, side):
             owner.drop()
         assert owner.descriptors() > before
     owner.wait_for(lambda found: found["writer"] is None)
-    run = [sys.executable, "-m", "ductile_gpu", "keep", "--socket", str(owner.path)]
-    assert subprocess.run([*run, "--drop", "weights"], check=False).returncode == 0
+    drop = ("keep", "--socket", owner.path, "--drop", "weights")
+    assert command(*drop).returncode == 0
     assert owner.tags() == {}
-    assert subprocess.run([*run, "--drop", "weights"], check=False).returncode == 1
+    assert command(*drop).returncode == 1
     for _ in range(200):
         if owner.descriptors() <= before:
             break

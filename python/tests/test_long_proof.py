@@ -6,15 +6,13 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from torch_scripts import SCRIPTS, needs
+from running import python
+from torch_scripts import SCRIPTS, needs, run
 
 SANITIZE = Path(__file__).parents[2] / "tests" / "sanitize"
 
@@ -23,13 +21,12 @@ SANITIZE = Path(__file__).parents[2] / "tests" / "sanitize"
 
 
 def train(state: Path, *words: str) -> list[dict[str, Any]]:
-    done = subprocess.run(
-        [sys.executable, str(SCRIPTS / "lasting.py"), "--state", str(state), "--device", "cpu",
-         "--tiny", "--json", "--allocators", "native", "--seconds", "300", "--every", "1", *words],
-        env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    return [json.loads(line) for line in done.stdout.splitlines()]
+    words = ("--device", "cpu", "--tiny", "--seconds", "300", "--every", "1", *words)
+    status, rows = run(
+        "lasting.py", "--state", str(state), "--allocators", "native", *words, OMP_NUM_THREADS="1"
+    )
+    assert status == 0, rows
+    return rows
 
 
 @pytest.mark.slow
@@ -83,10 +80,7 @@ def put_program(folder: Path, name: str, text: str) -> Path:
 def test_a_machine_without_mps_is_told_at_once(tmp_path, program, said):
     if program is not None:
         put_program(tmp_path, "nvidia-cuda-mps-control", program)
-    done = subprocess.run(
-        [sys.executable, str(SCRIPTS / "mps.py")], env={**os.environ, "PATH": str(tmp_path)},
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    done = python(SCRIPTS / "mps.py", PATH=tmp_path)
     assert done.returncode == 77, done.stderr
     assert said in done.stdout
 
@@ -116,10 +110,7 @@ esac"""
 
 
 def sanitize(tool: Path, *words: str) -> tuple[int, str]:
-    done = subprocess.run(
-        [sys.executable, str(SANITIZE), "--sanitizer", str(tool), *words],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    done = python(SANITIZE, "--sanitizer", tool, *words)
     return done.returncode, done.stdout + done.stderr
 
 

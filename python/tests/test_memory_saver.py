@@ -196,12 +196,8 @@ def test_disable_is_memory_that_does_not_sleep(saver, torch):
     del weights, aside
 
 
-class Graph:
-    """What torch.cuda.CUDAGraph is here: a name for its pool."""
-
-
 def test_a_graph_sleeps_in_torch_mode_too(saver, torch):
-    graph = Graph()
+    graph = fake_torch.Graph()
     with saver.cuda_graph(graph, tag="graph", enable_cpu_backup=True):
         graph.output = torch.tensor(16 * MIB)
     assert held("graph") == 16 * MIB
@@ -213,13 +209,13 @@ def test_a_graph_sleeps_in_torch_mode_too(saver, torch):
 
 def test_graphs_that_name_one_pool_share_one(saver, torch):
     handle = torch.cuda.graph_pool_handle()
-    graphs = [Graph(), Graph()]
+    graphs = [fake_torch.Graph(), fake_torch.Graph()]
     for graph in graphs:
         with saver.cuda_graph(graph, pool=handle, tag="cuda_graph"):
             graph.output = torch.tensor(4 * MIB)
     assert _tags.tags()["cuda_graph"].pools == 1
     assert graphs[0].pool_id == graphs[1].pool_id
-    third = Graph()
+    third = fake_torch.Graph()
     with saver.cuda_graph(third, pool=graphs[0].pool_id, tag="cuda_graph"):
         third.output = torch.tensor(4 * MIB)
     assert _tags.tags()["cuda_graph"].pools == 1

@@ -12,12 +12,11 @@ import socket
 import subprocess
 
 import pytest
-from conftest import ROOT
+from recordings import WHOLE
 from stub_torch import Place, adapter
 
 __all__ = ["adapter"]
 
-SNAPSHOT = str(ROOT / "tests" / "bench" / "data" / "torch_whole.pickle.gz")
 HOST = socket.gethostname()
 USE = "import torch; torch.cuda.use()"
 LAUNCH = """
@@ -35,7 +34,7 @@ LAUNCH = """
 @pytest.fixture
 def place(tmp_path, adapter):
     found = Place(tmp_path, adapter)
-    found.environment["STUB_SNAPSHOT"] = SNAPSHOT
+    found.environment["STUB_SNAPSHOT"] = str(WHOLE)
     found.environment["DUCTILE_RECORD_STACKS"] = "0"
     (tmp_path / "runs").mkdir()
     return found

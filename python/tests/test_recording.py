@@ -7,7 +7,6 @@ import ctypes
 import json
 import os
 import pickle
-import subprocess
 import sys
 import textwrap
 import threading
@@ -15,11 +14,10 @@ import time
 
 import pytest
 from conftest import peak_rss
-from running import at_once, in_child, python
+from running import at_once, in_child, python, replayed
 from snapshots import History, Levels, read_snapshot
 from stub_torch import STUB, Place, compile_stub
 
-import ductile_gpu
 from ductile_gpu.torch._recording import ACTIONS, RecordingError, StackRecording, functions
 
 LIVE = 1000  # as recording_driver.c
@@ -163,14 +161,10 @@ def test_a_replay_finds_the_same_peak(recording, driver, tmp_path):
     play(recording, driver, 5000)
     path = tmp_path / "run.pickle"
     _, found = finish(recording, path)
-    command = [ductile_gpu.bench_path(), "replay", "--device", "virtual", "--json"]
-    answer = subprocess.run(
-        [*command, "--contender", "ductile", path], capture_output=True, text=True, check=True
-    )
     history = History(found, 0)
     assert history.start == Levels(0, 0, 0)
     peak = max(levels.live + levels.pending for levels in history.levels())
-    assert json.loads(answer.stdout)["live_peak_bytes"] == peak > 0
+    assert replayed("--contender", "ductile", path)["ductile"]["live_peak_bytes"] == peak > 0
 
 
 # ---- Stacks ------------------------------------------------------------------------------------

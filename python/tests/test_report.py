@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from batches import training_run, transformer, vary
+from largest_size import largest
 from recordings import (
     BASE,
     MIB,
@@ -37,6 +38,7 @@ from recordings import (
     training,
     write_trace,
 )  # fmt: skip
+from stub_torch import Place
 
 import ductile_gpu
 from ductile_gpu._process import _share
@@ -128,18 +130,6 @@ def test_memory_is_told_apart_by_the_stack_that_allocated_it(tmp_path):
         "optimizer": 20 * MIB,
         "weights": 2 * MIB,
     }
-
-
-def test_blocks_from_before_the_recording_are_counted(tmp_path):
-    history = [
-        entry("alloc", 4096, 3 * MIB, frame("f")),
-        entry("free_requested", 77, 10 * MIB, frame("freed_here")),
-        entry("free_completed", 77, 10 * MIB),
-    ]
-    recording = made(tmp_path, history, segments=[segment(BASE, block(BASE, 7 * MIB))])
-    rows = {row["key"]: row["bytes"] for row in _who.group(recording, "stack")}
-    assert rows == {_who.BEFORE: 17 * MIB, "f /code/train.py:7": 3 * MIB}
-    assert sum(rows.values()) == recording.live_peak
 
 
 def test_what_the_recorded_program_was_refused_comes_first(tmp_path):
@@ -238,7 +228,7 @@ def test_the_forecast_of_a_run_that_grows_evenly_is_exact(tmp_path):
     for name in recording.runs:
         # 1000 MiB and 100 for each, in handles of 2 MiB and segments of 2 and 20
         for capacity, most in ((4096, 30), (8192, 71)):
-            assert most - 1 <= _forecast.largest(found["needs"][name], capacity * MIB) <= most, name
+            assert most - 1 <= largest(found["needs"][name], capacity * MIB) <= most, name
 
 
 def test_the_forecast_is_less_certain_where_steps_deviate(tmp_path, monkeypatch):
@@ -247,8 +237,7 @@ def test_the_forecast_is_less_certain_where_steps_deviate(tmp_path, monkeypatch)
     uneven = study(training(tmp_path, [2, 5, 6]), quick=True)
     found = [_forecast.forecast(r, [2, 4, 6], "batch")["needs"]["ductile"] for r in (even, uneven)]
     widths = [
-        _forecast.largest(needs, 8192 * MIB, "best") - _forecast.largest(needs, 8192 * MIB, "worst")
-        for needs in found
+        largest(needs, 8192 * MIB, "best") - largest(needs, 8192 * MIB, "worst") for needs in found
     ]
     assert widths[0] <= 1
     assert widths[1] >= 2
@@ -263,9 +252,9 @@ def test_the_forecast_of_a_transformer_is_what_larger_batches_need(tmp_path):
         results = map(json.loads, vary(batch, 4, *words).splitlines())
         needed = {result["contender"]: result["min_capacity_bytes"] for result in results}
         for name in ("ductile", "expandable"):
-            assert abs(_forecast.largest(found[name], needed[name]) - batch) <= 1, (name, batch)
+            assert abs(largest(found[name], needed[name]) - batch) <= 1, (name, batch)
         for name, needs in found.items():
-            worst, best = (_forecast.largest(needs, needed[name], c) for c in ("worst", "best"))
+            worst, best = (largest(needs, needed[name], c) for c in ("worst", "best"))
             assert worst <= batch <= best, (name, batch)
 
 
@@ -278,16 +267,18 @@ def trains(size: int, square: bool, gib: int, folder: Path) -> dict[str, bool]:
 
 
 @pytest.mark.parametrize(("square", "gib"), [(False, 6), (False, 20), (True, 12)])
-def test_the_forecast_is_within_one_of_what_trains(tmp_path, gib, square):
+def test_the_forecast_is_near_to_what_trains(tmp_path, gib, square):
     """Under native a cap binds on what is held; workspaces change with the size; attention grows
-    with the square of a length."""
+    with the square of a length. Native rounds to segments: it is known less well."""
     recorded = [4, 8, 12, 16] if square else [3, 4, 6, 9]
     path = training_run(tmp_path / "run.trace", recorded, square)
-    recording = study(path)
-    for name, size in _forecast.largest_in(recording, recorded, gib << 30).items():
-        fitting = [n for n in range(size - 1, size + 3) if trains(n, square, gib, tmp_path)[name]]
+    found = _forecast.forecast(study(path), recorded, "batch")["needs"]
+    for name, needs in found.items():
+        size, apart = largest(needs, gib << 30), 2 if name == "classic" else 1
+        near = range(size - apart, size + apart + 2)
+        fitting = [n for n in near if trains(n, square, gib, tmp_path)[name]]
         assert fitting, (name, size)
-        assert max(fitting) < size + 2, (name, size, fitting)
+        assert max(fitting) <= size + apart, (name, size, fitting)
 
 
 def test_of_steps_of_different_work_nothing_is_forecast(tmp_path):
@@ -305,13 +296,13 @@ def test_of_steps_of_different_work_nothing_is_forecast(tmp_path):
 
 
 def test_what_is_fitted_part_by_part_is_what_the_parts_need(tmp_path, monkeypatch):
-    path = training_run(tmp_path / "run.trace", [3, 4, 6, 9])
-    recording = study(path)
+    """With a warm-up that is not named: in the first step the optimizer's states are not there."""
+    recording = study(training_run(tmp_path / "run.trace", [3, 3, 4, 6, 9]))
+    exact = _forecast.forecast(recording, [3, 4, 6, 9], "batch")["needs"]
     monkeypatch.setattr(_forecast, "MOST_EVENTS", 100)
-    found = _forecast.forecast(recording, [3, 4, 6, 9], "batch")
-    exact = _forecast.largest_in(recording, [3, 4, 6, 9], 12 << 30)
-    for name, needs in found["needs"].items():
-        assert abs(_forecast.largest(needs, 12 << 30) - exact[name]) <= 2
+    found = _forecast.forecast(recording, [3, 4, 6, 9], "batch")["needs"]
+    for name, needs in found.items():
+        assert abs(largest(needs, 12 << 30) - largest(exact[name], 12 << 30)) <= 2
     many = _forecast.forecast(recording, [n * 100_000 for n in (3, 4, 6, 9)], "tokens")
     for needs in many["needs"].values():
         assert max(map(len, needs.values())) < 1000, "sizes that a page has to hold"
@@ -364,29 +355,32 @@ def test_where_sizes_tell_nothing_the_page_says_why(tmp_path, batches, line):
         assert line in answer.stderr
 
 
-@pytest.mark.parametrize("batches", ["a,b", "0,1", "1,9999999999", "", "4,"])
-def test_what_are_no_sizes_is_misuse(tmp_path, batches):
+@pytest.mark.parametrize(
+    ("batches", "line"),
+    [*((text, f"takes numbers such as 4,8,12 or 4x512,8x512, not '{text}'")
+       for text in ("a,b", "0,1", "", "4,", "-4x-512,-8x-512")),
+     ("1,9999999999", "sizes are 1 to 1,000,000,000")],
+)  # fmt: skip
+def test_what_are_no_sizes_is_misuse(tmp_path, batches, line):
     path = training(tmp_path, [2, 4, 6])
-    answer = report("--quick", "--batch", batches, path, folder=tmp_path)
+    answer = report("--quick", f"--batch={batches}", path, folder=tmp_path)
     assert answer.returncode == 2
-    assert len(answer.stderr.splitlines()) == 1
+    (said,) = answer.stderr.splitlines()
+    assert line in said
     assert not (tmp_path / "report.html").exists()
 
 
 def test_nothing_is_said_of_sizes_far_beyond_the_recorded_ones(tmp_path):
     recording = study(training(tmp_path, [2, 4, 6]))
     found = _forecast.forecast(recording, [2, 4, 6], "batch")
-    assert _forecast.largest(found["needs"]["ductile"], 1 << 40) == 16 * 6
-    assert _forecast.sentence(found, "ductile", 1 << 40) == "at least 96"
-    assert _forecast.sentence(found, "ductile", 1 << 20) == "none"
-    assert _forecast.sentence(found, "ductile", 4 << 30).startswith("30 (likely between ")
+    assert largest(found["needs"]["ductile"], 1 << 40) == 16 * 6
 
 
 def test_an_earlier_step_that_needs_more_is_told_and_widens_what_is_likely(tmp_path):
     usual = study(training(tmp_path, [4, 2, 4, 6]), quick=True)
     other = study(training(tmp_path, [40, 2, 4, 6]), quick=True)
     made = [_forecast.forecast(recording, [2, 4, 6], "batch") for recording in (usual, other)]
-    least = [_forecast.largest(found["needs"]["ductile"], 8 << 30, "worst") for found in made]
+    least = [largest(found["needs"]["ductile"], 8 << 30, "worst") for found in made]
     assert least[1] < least[0] - 20
     assert "An earlier step" not in made[0]["note"]
     assert "An earlier step has 3.32 GiB more live than any of these" in made[1]["note"]
@@ -400,16 +394,8 @@ def test_a_run_that_ran_out_behind_its_steps_is_forecast(tmp_path):
     found = _forecast.forecast(recording, [2, 4, 6], "batch")
     assert "block by block" in found["note"]
     for needs in found["needs"].values():
-        assert 29 <= _forecast.largest(needs, 4096 * MIB) <= 30
-        assert _forecast.largest(needs, 2900 * MIB) == 0, "what was refused has to be served too"
-
-
-def test_where_steps_differ_two_digits_are_said():
-    needs = {case: [(1, 1.0), (16113, 16113.0), (20000, 1e9)] for case in _forecast.CASES}
-    found = {"needs": {"ductile": needs}, "rough": True}
-    assert _forecast.sentence(found, "ductile", 16113) == (
-        "about 16,000 (likely between 16,000 and 17,000)"
-    )
+        assert 29 <= largest(needs, 4096 * MIB) <= 30
+        assert largest(needs, 2900 * MIB) == 0, "what was refused has to be served too"
 
 
 # ---- The command -------------------------------------------------------------------------------
@@ -483,11 +469,10 @@ def test_a_page_may_go_into_a_pipe(tmp_path):
         (("--compare", "one"), 2, "two files"),
         (("-o", "nowhere/r.html", "x"), 1, "no such folder"),
         (("-o", "x", "x"), 2, "would replace the recording"),
+        (("-o", "", "x"), 1, "the report cannot be written there"),
         (("-o", "-", "--json", "x"), 2, "--json"),
         (("-o", "-", "--open", "x"), 2, "--open"),
         (("--unit", "length", "x"), 2, "--batch"),
-        (("--batch=-4x-512,-8x-512", "x"), 2, "--batch takes numbers such as 4,8,12"),
-        (("--batch", "0,4", "x"), 2, "--batch takes numbers such as 4,8,12"),
         (("--capacity", "much", "x"), 2, "ductile-gpu: --capacity is a number of bytes"),
         (("--set", "unknown=1", "x"), 2, "ductile-gpu: --set: unknown option 'unknown'"),
         ((".",), 1, "no recording in it"),
@@ -585,12 +570,8 @@ def test_a_replay_that_fails_is_not_nothing_to_report(shared, tmp_path, monkeypa
 
 def report_of(folder: Path, snapshot: Path) -> str:
     """What a process says that reports what PyTorch, or its stub, has recorded."""
-    stub = Path(__file__).parent / "stub"
-    more = {"PYTHONPATH": str(stub), "STUB_SNAPSHOT": str(snapshot), "STUB_LOG": "stub.log"}
-    return subprocess.run(
-        [sys.executable, "-c", "import torch, ductile_gpu; ductile_gpu.report('r.html')"],
-        cwd=folder, env={**os.environ, **more}, capture_output=True, text=True, timeout=120,
-    ).stderr  # fmt: skip
+    program = "import torch, ductile_gpu; ductile_gpu.report('r.html')"
+    return Place(folder).python("-c", program, STUB_SNAPSHOT=snapshot).stderr
 
 
 def test_a_recording_that_cannot_be_replayed_is_not_nothing_to_report(tmp_path):

@@ -15,6 +15,7 @@ from typing import Any
 
 import browser
 import pytest
+from largest_size import largest
 from recordings import (
     BASE,
     FREED,
@@ -230,13 +231,26 @@ def test_the_forecast_on_the_page_is_the_modules(window, tmp_path):
     recording = study(training(tmp_path, [2, 4, 6]))
     found = _forecast.forecast(recording, [2, 4, 6], "batch")
     window.show(tmp_path, _page.make_page([recording], [found]))
-    for gib in (4, 24, 80):
+    for gib in (2, 4, 8):
         set_device(window, gib << 30)
         for name in NAMES:
+            size = largest(found["needs"][name], gib << 30)
             row = f"#forecast tr[data-run={name}]"
-            largest = _forecast.largest(found["needs"][name], gib << 30)
-            assert window.of(row, "e.dataset.largest") == str(largest)
-            assert window.text(f"{row} td") == _forecast.sentence(found, name, gib << 30)
+            assert window.of(row, "e.dataset.largest") == str(size)
+            assert window.text(f"{row} td").startswith(f"{size} (likely between ")
+    for device, said in ((1 << 20, "none"), (1 << 40, "at least 96")):
+        set_device(window, device)
+        assert window.text("#forecast tr[data-run=ductile] td") == said
+
+
+def test_of_a_forecast_that_is_fitted_two_digits_are_said(window, tmp_path):
+    recording = study(training(tmp_path, [2, 4, 6]))
+    needs = {case: [(1, 1), (16113, 16113), (20000, 1e9)] for case in ("best", "expected", "worst")}
+    found = {"unit": "tokens", "note": "", "needs": dict.fromkeys(NAMES, needs), "rough": True}
+    window.show(tmp_path, _page.make_page([recording], [found]))
+    set_device(window, 16113)
+    said = "about 16,000 (likely between 16,000 and 17,000)"
+    assert window.text("#forecast tr[data-run=ductile] td") == said
 
 
 def test_a_comparison_is_shown_and_sums_to_the_difference(window, tmp_path):

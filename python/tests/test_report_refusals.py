@@ -5,8 +5,6 @@ from __future__ import annotations
 
 import json
 import pickle
-import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,7 +15,6 @@ from recordings import (
     FREED,
     LATE,
     MIB,
-    WHOLE,
     block,
     dump,
     entry,
@@ -30,7 +27,7 @@ from recordings import (
     segment,
     study,
 )  # fmt: skip
-from snapshots import read_snapshot
+from running import bench, run
 
 import ductile_gpu
 from ductile_gpu._tools._recorder import Recorder, Refusals, StackRecorder
@@ -58,8 +55,7 @@ def test_the_refused_request_counts_in_every_figure(tmp_path):
 
 def test_a_trace_keeps_what_was_refused(tmp_path):
     path, trace = out_of_memory(tmp_path), tmp_path / "oom.trace.gz"
-    command = [str(ductile_gpu.bench_path()), "convert", "--", str(path), str(trace)]
-    subprocess.run(command, check=True)
+    bench("convert", "--", path, trace)
     of_snapshot, of_trace = study(path), study(trace)
     assert of_trace.live_peak == of_snapshot.live_peak
     for name in NAMES:
@@ -143,18 +139,6 @@ def test_of_many_refusals_the_one_that_needs_most_is_told(tmp_path):
 # ---- What was recorded --------------------------------------------------------------------------
 
 
-def test_what_pytorch_held_stands_beside_what_its_model_holds(tmp_path):
-    recording = study(WHOLE)
-    snapshot = read_snapshot(WHOLE)
-    held = sum(
-        of["total_size"] for of in snapshot["segments"] if of["device"] == recording.facts["gpu"]
-    )
-    found = _summary.recorded(recording)
-    assert found["held_bytes"] == held
-    assert found["live_bytes"] + found["pending_bytes"] + found["free_bytes"] == held
-    assert "held at most" in said(recording)
-
-
 def test_a_model_that_is_further_off_is_explained(tmp_path):
     """What was there before lay in a segment full of holes; a replay packs it again."""
     states = ["active_allocated" if i % 4 == 0 else "inactive" for i in range(16)]
@@ -166,6 +150,7 @@ def test_a_model_that_is_further_off_is_explained(tmp_path):
     assert found["held_peak_bytes"] == 160 * MIB
     assert found["modelled_peak_bytes"] < 160 * MIB
     assert found["apart"] == "packed again"
+    assert "160.0 MiB held at most" in said(recording)
     assert "a replay packs what was there before" in said(recording)
 
 
@@ -176,8 +161,8 @@ def test_blocks_from_before_the_recording_are_no_events(tmp_path):
     assert recording.n_events == 2
     assert recording.bytes_before == 100 * MIB
     assert "peak      at event 1" in said(recording)
-    for run in recording.runs.values():
-        assert [point[0] for point in run["points"]] == [99, 100, 101]
+    for found in recording.runs.values():
+        assert [point[0] for point in found["points"]] == [99, 100, 101]
 
 
 def test_a_snapshot_without_history_makes_a_page(tmp_path):
@@ -191,10 +176,8 @@ def test_a_snapshot_without_history_makes_a_page(tmp_path):
     recording = study(path)
     assert not recording.has_history
     assert recording.recorded["map"]["columns"]
-    for command in (["replay", str(path)], ["convert", str(path), "x.trace"]):
-        refused = subprocess.run(
-            [str(ductile_gpu.bench_path()), *command], capture_output=True, text=True, cwd=tmp_path
-        )
+    for command in (["replay", path], ["convert", path, "x.trace"]):
+        refused = run(ductile_gpu.bench_path(), *command, folder=tmp_path)
         assert refused.returncode == 1
         assert "_record_memory_history" in refused.stderr
 
@@ -273,11 +256,8 @@ def test_the_page_is_opened_where_that_is_asked_for(tmp_path):
     script = tmp_path / "browser"
     script.write_text(f'#!/bin/sh\necho "$1" > {tmp_path}/opened\n')
     script.chmod(0o755)
-    command = [sys.executable, "-m", "ductile_gpu", "report", "--quick", "--open"]
-    answer = subprocess.run(
-        [*command, str(out_of_memory(tmp_path))], cwd=tmp_path, capture_output=True, text=True,
-        env={"BROWSER": f"{script} %s", "PATH": "/usr/bin:/bin"}, timeout=120,
-    )  # fmt: skip
+    words = ("--quick", "--open", out_of_memory(tmp_path))
+    answer = report(*words, folder=tmp_path, BROWSER=f"{script} %s")
     assert answer.returncode == 0, answer.stderr
     assert (tmp_path / "opened").read_text().strip() == (tmp_path / "report.html").as_uri()
 

@@ -8,21 +8,17 @@ import itertools
 import json
 import pickle
 import random
-import subprocess
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple, Optional
 
 import pytest
-from recordings import RECORDINGS, names, report
+from recordings import MIB, SNAPSHOTS, names, report
+from running import replayed
 from snapshots import PENDING_STATES, read_snapshot
 
-import ductile_gpu
-
-MIB = 1 << 20
 GRANULE = 2 * MIB
-REAL = [path for path in RECORDINGS if path.name.endswith((".pickle", ".pickle.gz"))]
 
 
 # ---- The reader ---------------------------------------------------------------------------------
@@ -359,7 +355,7 @@ def test_of_a_program_at_random_every_figure_is_the_snapshots(tmp_path, seed):
 # ---- Real ones ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("path", REAL, ids=names(REAL))
+@pytest.mark.parametrize("path", SNAPSHOTS, ids=names(SNAPSHOTS))
 def test_of_a_real_recording_every_figure_is_the_snapshots(tmp_path, path):
     found = told(path, tmp_path)
     check(found, Truth(path, found["gpu"]))
@@ -378,10 +374,8 @@ def with_refusal(path: Path, part: float, size: int, folder: Path) -> Path:
 
 def completes(path: Path, name: str, granules: int) -> bool:
     """Whether a replay on so much memory does."""
-    command = [ductile_gpu.bench_path(), "replay", "--device", "virtual", "--json"]
-    command += ["--contender", name, "--capacity", str(granules * GRANULE), str(path)]
-    answer = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True)
-    return bool(json.loads(answer.stdout)["completed"])
+    found = replayed("--contender", name, "--capacity", granules * GRANULE, path)
+    return bool(found[name]["completed"])
 
 
 def smallest(path: Path, name: str, too_few: int, enough: int) -> int:
@@ -396,7 +390,7 @@ def smallest(path: Path, name: str, too_few: int, enough: int) -> int:
 
 
 @pytest.mark.parametrize("part", [0.3, 1])
-@pytest.mark.parametrize("path", REAL, ids=names(REAL))
+@pytest.mark.parametrize("path", SNAPSHOTS, ids=names(SNAPSHOTS))
 def test_the_smallest_device_of_a_refused_request_is_a_replays_by_bisection(tmp_path, path, part):
     made = with_refusal(path, part, 1536 * MIB, tmp_path)
     found = told(made, tmp_path)

@@ -6,10 +6,10 @@ from __future__ import annotations
 import importlib.util
 import os
 import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
+from running import run
 
 import ductile_gpu
 
@@ -43,7 +43,7 @@ def test_the_resource_serves_what_cccl_asks_for(tmp_path, flags):
     command = [compiler, *flags, "-Wall", "-Wextra", "-Werror", *headers]
     command += [str(HERE / "resource" / "check.cpp"), "-o", str(program), *map(str, libraries)]
     command += [f"-Wl,-rpath,{PACKAGE / 'lib'}"]
-    compiled = subprocess.run(command, capture_output=True, text=True)
+    compiled = run(*command)
     assert compiled.returncode == 0, compiled.stderr
-    ended = subprocess.run([program], capture_output=True, text=True)
+    ended = run(program)
     assert (ended.returncode, ended.stdout) == (0, "0 wrong\n"), ended.stdout + ended.stderr

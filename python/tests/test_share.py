@@ -117,19 +117,25 @@ def test_pytorch_comes_first(monkeypatch):
 # ---- Who is asked for memory -------------------------------------------------------------------
 
 
+def giver_of(allocator, cached):
+    """Frees the 200 MiB that a library has cached, once."""
+
+    def give():
+        if not cached:
+            return 0
+        allocator.free(cached.pop())
+        return 200 * MIB
+
+    return give
+
+
 def test_a_library_gives_up_its_own_cache_before_another_is_refused(made):
     with ductile_gpu.VirtualGPU("256M") as gpu:
         _share.configure({})
         allocator = gpu.allocator()
         _share._add_callbacks(allocator)
         cached = [allocator.alloc(200 * MIB)]
-
-        def give():
-            if not cached:
-                return 0
-            allocator.free(cached.pop())
-            return 200 * MIB
-
+        give = giver_of(allocator, cached)
         _share.add_giver(give)
         _share.add_giver(give)
         allocator.free(allocator.alloc(128 * MIB))
@@ -160,14 +166,7 @@ def test_for_pytorchs_allocator_the_adapters_ask_after_the_refusal():
         borrowed = ductile_gpu.Allocator.borrow(owner.pointer)
         _share._add_callbacks(borrowed)
         cached = [owner.alloc(200 * MIB)]
-
-        def give():
-            if not cached:
-                return 0
-            owner.free(cached.pop())
-            return 200 * MIB
-
-        _share.add_giver(give)
+        _share.add_giver(giver_of(owner, cached))
         with pytest.raises(ductile_gpu.OutOfMemory):
             borrowed.alloc(128 * MIB)
         assert len(cached) == 1

@@ -3,13 +3,12 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
-from pathlib import Path
 
 import pytest
+from conftest import ROOT
+from running import python
 
-ROOT = Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT / "python" / "tools"))
 
 import make_site
@@ -36,8 +35,7 @@ def test_a_page_that_no_chapter_names_is_refused(monkeypatch, tmp_path):
 
 def test_a_folder_with_files_of_others_is_not_replaced(tmp_path):
     (tmp_path / "mine.txt").write_text("mine")
-    command = [sys.executable, str(ROOT / "python" / "tools" / "make_site.py"), str(tmp_path)]
-    ended = subprocess.run(command, capture_output=True, text=True)
+    ended = python(ROOT / "python" / "tools" / "make_site.py", tmp_path)
     assert ended.returncode == 2
     assert "another folder" in ended.stderr
     assert (tmp_path / "mine.txt").read_text() == "mine"

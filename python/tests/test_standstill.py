@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from types import TracebackType
-from typing import NamedTuple, Optional
+from typing import NamedTuple
 
 import pytest
 
 import ductile_gpu
+from ductile_gpu._binding._objects import Closes
 
 MIB = 1 << 20
 SIZE = 6 * MIB
@@ -32,7 +32,7 @@ class Until(NamedTuple):
     count: int
 
 
-class Rank:
+class Rank(Closes):
     """A program that enqueues on the streams `compute`, `reduce` and `pass_on`."""
 
     def __init__(self, record_stream: str) -> None:
@@ -43,15 +43,7 @@ class Rank:
         self.queues: dict[str, list[object]] = {name: [] for name in names}
         self._lent: dict[int, Until] = {}
 
-    def __enter__(self) -> Rank:
-        return self
-
-    def __exit__(
-        self,
-        kind: Optional[type[BaseException]],
-        error: Optional[BaseException],
-        trace: Optional[TracebackType],
-    ) -> None:
+    def close(self) -> None:
         self._gpu.close()
 
     def join(self, stream: str, on: str) -> None:

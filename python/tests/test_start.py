@@ -12,7 +12,8 @@ import textwrap
 from pathlib import Path
 
 import pytest
-from conftest import ROOT
+from recordings import WHOLE
+from running import MODE
 from stub_torch import STUB, Place, adapter
 
 import ductile_gpu
@@ -20,7 +21,6 @@ import ductile_gpu
 __all__ = ["adapter"]
 
 PACKAGES = sysconfig.get_paths()["purelib"]
-MODE = "import torch, ductile_gpu.torch; print(ductile_gpu.torch.mode())"
 
 
 @pytest.fixture
@@ -110,12 +110,11 @@ def test_whatever_a_program_does_before_it_imports_torch_it_is_served(place, cod
 def test_a_search_for_torch_does_not_switch_run_and_record_off(place, search):
     place.write("train.py", f"{SEARCHES[search]}\n{MODE}; torch.cuda.use()")
     assert mode_of(place.command("run", "train.py")) == "full"
-    answer = place.command("record", "-o", "run.pickle", "train.py", STUB_SNAPSHOT=SNAPSHOT)
+    answer = place.command("record", "-o", "run.pickle", "train.py", STUB_SNAPSHOT=WHOLE)
     assert answer.returncode == 0, answer.stderr
     assert (place.folder / "run.pickle").exists()
 
 
-SNAPSHOT = str(ROOT / "tests" / "bench" / "data" / "torch_whole.pickle.gz")
 EDITABLE = """
 import sys
 from importlib.machinery import PathFinder
@@ -134,7 +133,7 @@ def test_an_editable_pytorch_is_found(place):
     """Whose finder has put itself before Ductile's."""
     place.write("site/sitecustomize.py", EDITABLE.format(stub=str(STUB)))
     place.write("train.py", MODE + "; torch.cuda.use()")
-    environment = {"PYTHONPATH": str(place.folder / "site"), "STUB_SNAPSHOT": SNAPSHOT}
+    environment = {"PYTHONPATH": str(place.folder / "site"), "STUB_SNAPSHOT": str(WHOLE)}
     assert mode_after(place, "", **environment) == "full"
     assert mode_of(place.command("run", "train.py", **environment)) == "full"
     assert place.command("record", "-o", "a.pickle", "train.py", **environment).returncode == 0

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tags for PyTorch's memory, without PyTorch: beside its own allocator, and on the library's pools
-behind its pluggable interface. test_torch_sleep.py has the same with PyTorch itself."""
+behind its pluggable interface. programs/sleep.txt has the same with PyTorch itself."""
 
 from __future__ import annotations
 
@@ -187,10 +187,7 @@ def test_memory_made_outside_stays_awake_and_goes_back(torch):
 def test_a_graphs_memory_sleeps_and_graphs_may_share_a_pool(torch):
     handle = _tags.graph_pool("graphs")
 
-    class Graph:
-        pass
-
-    graphs = [Graph(), Graph()]
+    graphs = [fake_torch.Graph(), fake_torch.Graph()]
     for graph in graphs:
         with torch.cuda.graph(graph, pool=handle):
             graph.output = torch.tensor(2 * MIB)

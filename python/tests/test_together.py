@@ -7,14 +7,13 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import json
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Callable
 
 import pytest
 import together
+from running import python
 from together import Exchange, play
 
 import ductile_gpu
@@ -219,8 +218,7 @@ def _run(libraries: str) -> dict[str, Any]:
     for name in libraries.split(","):
         if not _has(name):
             pytest.skip(f"{name} is not installed")
-    command = [sys.executable, str(PROGRAM), "--libraries", libraries]
-    answer = subprocess.run(command, capture_output=True, text=True, timeout=180)
+    answer = python(PROGRAM, "--libraries", libraries, seconds=180)
     print(answer.stdout)
     assert answer.returncode == 0, answer.stdout + answer.stderr[-4000:]
     figures: dict[str, Any] = json.loads(answer.stdout.splitlines()[-1])

@@ -4,10 +4,8 @@ installed PyTorch, switched on, and configured."""
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
-import sys
 
 import pytest
 
@@ -15,7 +13,7 @@ torch = pytest.importorskip("torch")
 if torch.version.cuda is None:
     pytest.skip("this PyTorch is built without CUDA", allow_module_level=True)
 
-from running import python
+from running import MODE, python
 from torch_server import HERE
 
 from ductile_gpu.torch import _build, _conf, _surface
@@ -74,34 +72,6 @@ def test_an_interface_that_does_not_fit_is_refused_in_one_line(tmp_path, monkeyp
     assert not list(tmp_path.glob("torch-*.so"))
 
 
-def test_a_missing_compiler_is_said(monkeypatch, tmp_path):
-    monkeypatch.setenv("DUCTILE_CACHE", str(tmp_path))
-    monkeypatch.setenv("CXX", str(tmp_path / "no-such-compiler"))
-    with pytest.raises(_build.BuildError, match="no-such-compiler cannot be run"):
-        _build.build(_build.describe_torch())
-
-
-def test_many_ranks_build_once(tmp_path):
-    program = "from ductile_gpu.torch import _build; print(_build.build(_build.describe_torch()))"
-    counting = tmp_path / "count-c++"
-    log = tmp_path / "log"
-    counting.write_text(f'#!/bin/sh\necho x >> {log}\nexec g++ "$@"\n', encoding="utf-8")
-    counting.chmod(0o755)
-    cache = tmp_path / "cache"
-    environment = {**os.environ, "CXX": str(counting), "DUCTILE_CACHE": str(cache)}
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, "-c", program], env=environment, stdout=subprocess.PIPE, text=True
-        )
-        for _ in range(3)
-    ]
-    paths = {rank.communicate(timeout=600)[0] for rank in ranks}
-    assert len(paths) == 1
-    assert all(rank.returncode == 0 for rank in ranks)
-    assert log.read_text(encoding="utf-8").count("x") == 1
-    assert [path.suffix for path in cache.glob("torch-*")] == [".so"]
-
-
 # ---- The scripts for a GPU ---------------------------------------------------------------------
 
 
@@ -151,10 +121,9 @@ print(ductile_gpu.torch.mode())
 def test_children_inherit_it(mode):
     from ductile_gpu.torch import child_environment
 
-    program = "import torch, ductile_gpu.torch; print(ductile_gpu.torch.mode())"
     nested = (
         "import subprocess, sys; "
-        f"print(subprocess.run([sys.executable, '-c', {program!r}], "
+        f"print(subprocess.run([sys.executable, '-c', {MODE!r}], "
         "capture_output=True, text=True).stdout)"
     )
     done = python("-c", nested, **child_environment(mode))

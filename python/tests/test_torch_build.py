@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import fcntl
 import os
+import subprocess
+import sys
 import warnings
 from pathlib import Path
 
@@ -95,6 +97,11 @@ def test_a_compiler_that_says_nothing_is_called_so(cache, compiler):
         _build.build(_build.describe_torch()._replace(version="2.15.0", minor=15))
 
 
+def test_a_missing_compiler_is_said(cache, compiler):
+    with pytest.raises(_build.BuildError, match=r"some-c\+\+ cannot be run"):
+        _build.build(_build.describe_torch())
+
+
 def test_what_is_known_already_is_not_said_by_each_rank(cache, compiler, monkeypatch):
     monkeypatch.setattr(_plain, "install", lambda options: None)
     compiler.write(FAILS)
@@ -118,6 +125,18 @@ def test_without_pytorch_there_is_one_error(monkeypatch):
     answer = python("-c", code)
     assert answer.stderr.count("Traceback") == 1
     assert answer.stderr.strip().splitlines()[-1].startswith("ModuleNotFoundError")
+
+
+def test_many_ranks_build_once(cache, compiler):
+    compiler.write('exec g++ "$@"')
+    program = "from ductile_gpu.torch import _build; print(_build.build(_build.describe_torch()))"
+    command = [sys.executable, "-c", program]
+    ranks = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(3)]
+    paths = {rank.communicate(timeout=600)[0] for rank in ranks}
+    assert len(paths) == 1
+    assert all(rank.returncode == 0 for rank in ranks)
+    assert compiler.calls == 1
+    assert [path.suffix for path in cache.glob("torch-*")] == [".so"]
 
 
 # ---- Whose file it is --------------------------------------------------------------------------

@@ -7,7 +7,6 @@ import argparse
 import importlib
 import json
 import os
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -25,6 +24,7 @@ import recording_cost
 import settings
 import steps
 import turns
+from running import python, replayed
 from torch_scripts import SCRIPTS, needs, run
 
 FAKE_TESTS = """\
@@ -78,8 +78,7 @@ def test_a_process_on_pytorchs_allocator_has_nothing_of_ductile(module):
     if module == "llama_rank":
         needs("torch", "transformers")
     code = f"import {module}, sys; sys.exit('ductile_gpu' in sys.modules)"
-    where = {name: value for name, value in os.environ.items() if name != "DUCTILE_TORCH"}
-    assert subprocess.run([sys.executable, "-c", code], cwd=SCRIPTS, env=where).returncode == 0
+    assert python("-c", code, folder=SCRIPTS, without=("DUCTILE_TORCH",)).returncode == 0
 
 
 def test_what_ductile_counts_beside_retries_is_of_all_its_allocators(monkeypatch):
@@ -402,16 +401,11 @@ def test_a_plain_program_takes_steps_of_every_size(name):
 
 def completed(program: str, tmp_path: Path) -> dict[str, bool]:
     """A program of capped_programs.py under its cap, on a virtual GPU."""
-    bench = Path(sys.executable).parent / "ductile-bench"
     trace = tmp_path / f"{program}.trace"
     trace.write_text(capped_programs.trace(program))
-    done = subprocess.run(
-        [bench, "replay", "--json", "--device", "virtual", "--contender", "ductile,expandable",
-         "--capacity", f"{capped_programs.PROGRAMS[program].cap}M", trace],
-        capture_output=True, text=True, check=True,
-    )  # fmt: skip
-    rows = [json.loads(line) for line in done.stdout.splitlines()]
-    return {row["contender"]: row["completed"] for row in rows}
+    cap = f"{capped_programs.PROGRAMS[program].cap}M"
+    found = replayed("--contender", "ductile,expandable", "--capacity", cap, trace)
+    return {name: run["completed"] for name, run in found.items()}
 
 
 @pytest.mark.parametrize(

@@ -9,13 +9,12 @@ from typing import Any
 
 import pytest
 import running
-from running import Answer
+from running import MODE, Answer
 
 torch = pytest.importorskip("torch")
 if torch.version.cuda is None:
     pytest.skip("this PyTorch is built without CUDA", allow_module_level=True)
 
-MODE = "import torch, ductile_gpu.torch; print(ductile_gpu.torch.mode())"
 # What PyTorch calls once it has initialised CUDA, without a GPU.
 FIRST_USE = """
 for call, _ in torch.cuda._queued_calls:

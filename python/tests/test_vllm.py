@@ -46,7 +46,7 @@ class Engine:
         with self.worker._maybe_get_memory_pool_context("runtime"):
             self.state = torch.tensor(2 * MIB)
         with self.worker.capture_pool() as pool:
-            self.graph = type("Graph", (), {})()
+            self.graph = fake_torch.Graph()
             if pool is not None:
                 with torch.cuda.graph(self.graph, pool=pool):
                     self.graph.output = torch.tensor(16 * MIB)

@@ -5,23 +5,18 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from running import python
 
 SCRIPTS = Path(__file__).parent / "torch_gpu"
 
 
 def run(script: str, *arguments: str, **environment: str) -> tuple[int, list[dict[str, Any]]]:
     """A script's status and the rows it printed."""
-    done = subprocess.run(
-        [sys.executable, str(SCRIPTS / script), *arguments, "--json"],
-        env={**os.environ, **environment}, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    done = python(SCRIPTS / script, *arguments, "--json", seconds=1800, **environment)
     return done.returncode, [json.loads(line) for line in done.stdout.splitlines()]
 
 

@@ -188,11 +188,8 @@ class Generator(OnGpu):
         return f"{index} {','.join(map(str, said))} {self.rest_is(self.cache)}"
 
     def next_token(self, ids: Any) -> Any:
-        m = self.model
-        x = m.tokens(ids) + m.positions.weight[: ids.shape[1]]
-        for block in m.blocks:
-            x = block(x)
-        return m.head(m.norm(x[:, -1:])).argmax(-1)
+        places = self.torch.arange(ids.shape[1], device="cuda")
+        return self.model.next_word(ids, places, lambda _, attention, x: attention(x))
 
 
 # ---- With bytes --------------------------------------------------------------------------------

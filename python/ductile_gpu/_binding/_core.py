@@ -67,7 +67,8 @@ class Eviction(NamedTuple):
     """its bytes"""
 
 
-def _option_text(value: OptionValue) -> str:
+def option_text(value: OptionValue) -> str:
+    """As DUCTILE_CONF has it."""
     if isinstance(value, bool):
         return "on" if value else "off"
     return str(value)
@@ -77,7 +78,7 @@ def set_option(options: _abi.ductile_options, key: str, value: OptionValue) -> N
     """Sets one option by its key in DUCTILE_CONF. Raises InvalidArgument, which names the key."""
     message = ctypes.create_string_buffer(256)
     status = lib.ductile_options_set(
-        byref(options), key.encode(), _option_text(value).encode(), message, sizeof(message)
+        byref(options), key.encode(), option_text(value).encode(), message, sizeof(message)
     )
     if status:
         raise invalid((message.value.decode() or key) + suggest_option(key))

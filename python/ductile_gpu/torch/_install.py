@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Callable, Optional, cast
 
 from ductile_gpu._binding import _abi
+from ductile_gpu._binding._core import option_text
 from ductile_gpu._binding._objects import renew_in_child
 from ductile_gpu._process import _share
 from ductile_gpu.torch import _build, _conf
@@ -135,11 +136,7 @@ def _follow_settings(loaded: ctypes.CDLL) -> None:
 
 def options_text(options: Mapping[str, Any]) -> str:
     """Options as DUCTILE_CONF has them."""
-
-    def written(value: Any) -> str:
-        return {True: "on", False: "off"}[value] if isinstance(value, bool) else str(value)
-
-    return ",".join(f"{key}:{written(value)}" for key, value in options.items())
+    return ",".join(f"{key}:{option_text(value)}" for key, value in options.items())
 
 
 def _open_device(device: int) -> int:

@@ -12,6 +12,7 @@ from typing import Any
 
 from common import *
 from common import MIB, _install, call, ductile_gpu, random, torch
+from history import replay as replay
 
 ductile_gpu.torch.enable("full")
 adapter = _install.adapter()
@@ -99,51 +100,6 @@ def allocate_at_random(seed: int, begin: int) -> None:
             record(True)
         if i % 97 == 96:
             empty_cache()
-
-
-def replay(found: dict[str, Any]) -> None:
-    """Plays the history backwards from the final segments, by the viewer's rules."""
-    live: dict[int, str] = {}
-    memory: list[tuple[int, int]] = []
-    for segment in found["segments"]:
-        at = segment["address"]
-        for block in segment["blocks"]:
-            assert block.get("address", at) == at
-            if block["state"] != "inactive":
-                live[at] = block["state"]
-            at += block["size"]
-        assert at == segment["address"] + segment["total_size"]
-        memory.append((segment["address"], at))
-    for entry in reversed(found["device_traces"][0]):
-        step_back(entry, live, memory)
-
-
-def step_back(entry: dict[str, Any], live: dict[int, str], memory: list[tuple[int, int]]) -> None:
-    action, at = entry["action"], entry.get("addr", 0)
-    end = at + entry["size"]
-    if action == "alloc":
-        assert live.pop(at) == "active_allocated", hex(at)
-        assert any(low <= at and end <= high for low, high in memory), hex(at)
-    elif action == "free_completed":
-        assert at not in live, hex(at)
-        live[at] = "active_pending_free"
-    elif action == "free_requested":
-        assert live[at] == "active_pending_free", hex(at)
-        live[at] = "active_allocated"
-    elif action == "segment_map":
-        home = next(m for m in memory if m[0] <= at and end <= m[1])
-        memory.remove(home)
-        memory += [m for m in ((home[0], at), (end, home[1])) if m[0] < m[1]]
-    elif action == "segment_unmap":
-        memory.append((at, end))
-        memory.sort()
-        joined = [memory[0]]
-        for low, high in memory[1:]:
-            if joined[-1][1] == low:
-                joined[-1] = (joined[-1][0], high)
-            else:
-                joined.append((low, high))
-        memory[:] = joined
 
 
 def addresses(segment: dict[str, Any]) -> list[int]:

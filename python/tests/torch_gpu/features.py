@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Callable
 
 import cases
+import child
+import history
 import torch
 
 import ductile_gpu.torch
@@ -186,7 +188,7 @@ def snapshots_and_history() -> None:
             snapshot = pickle.loads(path.read_bytes())
     finally:
         torch.cuda.memory._record_memory_history(None)
-    check_replay(snapshot)
+    history.replay(snapshot)
     viz.segsum(snapshot)
     viz.trace(snapshot)
     assert "html" in viz.trace_plot(snapshot)
@@ -196,51 +198,6 @@ def snapshots_and_history() -> None:
     frames = [e["frames"] for e in snapshot["device_traces"][0] if e["action"] == "alloc"]
     assert any(frame["filename"].endswith("features.py") for frame in frames[-1])
     assert kept
-
-
-def check_replay(snapshot: dict) -> None:
-    """Plays the history backwards from the final segments, as the viewer does."""
-    live = {}
-    for segment in snapshot["segments"]:
-        address, total = segment["address"], 0
-        for block in segment["blocks"]:
-            assert block["address"] == address + total
-            total += block["size"]
-            if block["state"] != "inactive":
-                live[block["address"]] = block["state"]
-        assert total == segment["total_size"]
-        active = sum(b["size"] for b in segment["blocks"] if b["state"] != "inactive")
-        assert active == segment["active_size"]
-    memory = [(s["address"], s["address"] + s["total_size"]) for s in snapshot["segments"]]
-    for entry in reversed(snapshot["device_traces"][0]):
-        action, at = entry["action"], entry.get("addr", 0)
-        end = at + entry["size"]
-        if action == "alloc":
-            assert live.pop(at) == "active_allocated", hex(at)
-            assert any(a <= at and end <= b for a, b in memory), hex(at)
-        elif action == "free_completed":
-            assert at not in live, hex(at)
-            live[at] = "active_pending_free"
-        elif action == "free_requested":
-            assert live[at] == "active_pending_free"
-            live[at] = "active_allocated"
-        elif action == "segment_map":
-            home = next(m for m in memory if m[0] <= at and end <= m[1])
-            memory.remove(home)
-            memory += [m for m in ((home[0], at), (end, home[1])) if m[0] < m[1]]
-        elif action == "segment_unmap":
-            memory.append((at, end))
-            memory = merged(memory)
-
-
-def merged(spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    out: list[tuple[int, int]] = []
-    for span in sorted(spans):
-        if out and out[-1][1] == span[0]:
-            out[-1] = (out[-1][0], span[1])
-        else:
-            out.append(span)
-    return out
 
 
 @feature
@@ -266,19 +223,13 @@ def record_stream_keeps_a_block() -> None:
 @feature
 def graphs_replay() -> None:
     static = torch.randn(1024, 1024, device="cuda")
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        for _ in range(3):
-            (static @ static).relu().sum()
-    torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        inner = static @ static
-        out = inner.relu()
-        inner2 = out * 2
-        del inner
-        total = inner2.sum()
+
+    def work() -> tuple[torch.Tensor, ...]:
+        out = (static @ static).relu()
+        inner = out * 2
+        return out, inner, inner.sum()
+
+    graph, (out, inner, total) = child.captured(work)
     noise = [torch.full((1024, 1024), 7.0, device="cuda") for _ in range(50)]
     torch.cuda.empty_cache()
     for _ in range(20):
@@ -293,7 +244,7 @@ def graphs_replay() -> None:
     second.replay()
     torch.cuda.synchronize()
     assert torch.allclose(other, (static + 1).sum(), rtol=1e-3, atol=1.0)
-    del graph, second, out, inner2, total, other
+    del graph, second, out, inner, total, other
     torch.cuda.empty_cache()
 
 

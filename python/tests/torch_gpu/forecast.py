@@ -27,6 +27,7 @@ import child
 import largest_batch
 import plain_models
 import turns
+from largest_size import largest
 
 # Batches of the warm-up and of the steps that the forecast is made from, and the length of texts,
 # or the width of images, which stays the same.
@@ -38,6 +39,7 @@ RECORDED = {
 TINY = ([1, 1, 2, 3], 32)
 STEPS = 4  # of an attempt
 FARTHEST = 8  # from the forecast, that the search goes
+OURS = {"native": "classic"}  # what a report calls an allocator, where that is not the name here
 
 
 def plan(model: str, tiny: bool) -> tuple[list[int], int]:
@@ -101,17 +103,14 @@ def forecast(file: Path, batches: list[int], gib: float) -> tuple[dict[str, int]
     from ductile_gpu._tools._report import _forecast
     from ductile_gpu._tools._report._collect import Choices, collect
 
-    capacity = int(gib * 2**30)
     recording = collect(file, Choices(), lambda _line: None)
-    found = _forecast.largest_in(recording, batches, capacity)
     needs = _forecast.forecast(recording, batches, "batch")["needs"]
-    likely = {
-        name: [_forecast.largest(needs[name], capacity, case) for case in ("worst", "best")]
-        for name in found
-    }
-    names = {"native": "classic"}
-    ours = {name: names.get(name, name) for name in allocators.NAMES}
-    return {a: found[n] for a, n in ours.items()}, {a: likely[n] for a, n in ours.items()}
+
+    def largest_in(case: str) -> dict[str, int]:
+        return {a: largest(needs[OURS.get(a, a)], int(gib * 2**30), case) for a in allocators.NAMES}
+
+    worst, best = largest_in("worst"), largest_in("best")
+    return largest_in("expected"), {a: [worst[a], best[a]] for a in worst}
 
 
 # ---- All of it ---------------------------------------------------------------------------------

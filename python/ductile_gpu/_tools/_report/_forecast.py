@@ -42,7 +42,6 @@ from ductile_gpu._tools._report._scaling import (
 )
 from ductile_gpu._tools._sizes import in_bytes
 
-CASES = ("best", "expected", "worst")
 # Sizes that are replayed, from the smallest recorded to so many times the largest.
 RATIO, FURTHEST = 1.5, 16
 FITTED_RATIO = 1.02  # nothing is replayed: each size up to 50, and enough of the others
@@ -235,47 +234,6 @@ def _by_replays(recording: Recording, sizes: list[int], choices: Choices) -> dic
         return _replayed(recording, template, sizes, choices, folder)
 
 
-def largest_in(
-    recording: Recording, sizes: list[int], capacity: int, choices: Optional[Choices] = None
-) -> dict[str, int]:
-    """The largest size that fits in so many bytes, by allocator: of sizes near to the forecast's,
-    the largest whose replay in that capacity completes. Raises RecordingError."""
-    found = forecast(recording, sizes, "size", choices)
-    guesses = {name: largest(found["needs"][name], capacity) for name in NAMES}
-    with tempfile.TemporaryDirectory(prefix="ductile-forecast-") as name:
-        folder = Path(name)
-        try:
-            template = _template(recording, sizes, folder)
-        except NoTemplate:
-            return guesses
-        return {
-            allocator: _refine(template, guess, allocator, capacity, choices or Choices(), folder)
-            for allocator, guess in guesses.items()
-        }
-
-
-def _refine(
-    template: Template, guess: int, name: str, capacity: int, choices: Choices, folder: Path
-) -> int:
-    """From the guess upwards while it fits, or downwards until it does."""
-
-    def fits(size: int) -> bool:
-        path = folder / "one.trace"
-        template.write(path, size)
-        words = ["--device", "virtual", "--json", "--contender", name]
-        settings = choices.settings if name == "ductile" else ()
-        words += replay_arguments(None, str(capacity), settings)
-        return bool(ask_bench("replay", *words, str(path))[0]["completed"])
-
-    size = max(1, guess)
-    while size > 0 and not fits(size):
-        size -= 1
-    if size >= guess:
-        while fits(size + 1):
-            size += 1
-    return size
-
-
 def _warning(recording: Recording, sizes: list[int]) -> str:
     beyond = _beyond(recording, sizes)
     if 50 * beyond < recording.live_peak:
@@ -337,42 +295,3 @@ def try_forecast(
         return forecast(recording, sizes, unit, choices)
     except NoForecast as error:
         return {"unit": unit, "note": str(error), "needs": None, "rough": False}
-
-
-def _spelled(size: int, rough: bool, up: bool = False) -> str:
-    """Two digits of what is rough, towards the side that is safe to say."""
-    if not rough or size < 100:
-        return f"{size:,}"
-    unit = int(10 ** (len(str(size)) - 2))
-    return f"{(size + (unit - 1 if up else 0)) // unit * unit:,}"
-
-
-def sentence(found: dict[str, Any], name: str, capacity: int) -> str:
-    """What fits on a device under one allocator."""
-    needs, rough = found["needs"][name], found["rough"]
-    sizes = {case: largest(needs, capacity, case) for case in CASES}
-    last = needs["expected"][-1][0]
-    if sizes["expected"] < 1:
-        return "none"
-    least, most = _spelled(sizes["worst"], rough), _spelled(sizes["best"], rough, True)
-    if sizes["expected"] >= last:
-        return f"at least {_spelled(sizes['worst'] if rough else last, rough)}"
-    often = "more than " if sizes["best"] >= last else ""
-    about = f"about {_spelled(sizes['expected'], rough)}" if rough else f"{sizes['expected']:,}"
-    return f"{about} (likely between {least} and {often}{most})"
-
-
-def largest(needs: Needs, capacity: int, case: str = "expected") -> int:
-    """The largest size that fits; 0: none. Between two sizes that are known needs lie on a line;
-    of what is behind the last nothing is said: then it is the last."""
-    points = needs[case]
-    fitting = [i for i, (_, need) in enumerate(points) if need <= capacity]
-    if not fitting:
-        (size, need), (_, second) = points[0], points[1]
-        slope = (second - need) / (points[1][0] - size)
-        return max(0, int(size - (need - capacity) / slope)) if slope > 0 else 0
-    at = max(fitting)
-    if at == len(points) - 1:
-        return points[at][0]
-    (size, need), (next_size, next_need) = points[at], points[at + 1]
-    return int(size + (capacity - need) * (next_size - size) / (next_need - need))

@@ -8,9 +8,9 @@ function pieceText(kind, bytes, found) {
   return `${size(bytes)} ${PIECES[kind]}${holes}`;
 }
 
-// rows of {label, pieces: [[kind, bytes, found]], from, edges: [[bytes, label]]}, all to one scale.
+// rows of {label, pieces: [[kind, bytes, found]], edges: [[bytes, label]]}, all to one scale.
 function barRow(row, whole) {
-  let at = row.from ?? 0;
+  let at = 0;
   const shown = row.pieces.filter(([, bytes]) => bytes > 0), parts = [];
   for (const [kind, bytes, found] of shown) {
     const text = pieceText(kind, bytes, found);
@@ -49,7 +49,7 @@ function heldRows(recording) {
 
 function paintBars(recording) {
   const found = recording.summary.refused, rows = found && found.replayed ? refusedRows(found) : heldRows(recording);
-  const end = (row) => Math.max((row.from ?? 0) + row.pieces.reduce((sum, [, bytes]) => sum + bytes, 0), ...(row.edges ?? []).map(([bytes]) => bytes));
+  const end = (row) => Math.max(row.pieces.reduce((sum, [, bytes]) => sum + bytes, 0), ...(row.edges ?? []).map(([bytes]) => bytes));
   const whole = 1.002 * Math.max(...rows.map(end), 1);
   const kinds = Object.keys(PIECES).filter((kind) => rows.some((row) => row.pieces.some(([of, bytes]) => of === kind && bytes > 0)));
   const marks = rows.some((row) => row.edges?.length) ? [element("li", {}, "❘ ", found ? "end of the device" : "completes from here on; without a cap it holds the bar")] : [];

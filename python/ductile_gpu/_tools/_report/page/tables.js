@@ -113,7 +113,7 @@ function spelled(n, rough, up) {
   return count((up ? Math.ceil(n / unit) : Math.floor(n / unit)) * unit);
 }
 
-// As _forecast.sentence.
+// What fits on a device under one allocator.
 function forecastText(forecast, id, capacity) {
   const [worst, expected, best] = largestOn(forecast, id, capacity), rough = forecast.rough;
   const points = forecast.needs[id].expected, last = points[points.length - 1][0];
@@ -123,7 +123,7 @@ function forecastText(forecast, id, capacity) {
   return `${rough ? "about " : ""}${spelled(expected, rough, false)} (likely between ${spelled(worst, rough, false)} and ${more}${spelled(best, rough, true)})`;
 }
 
-// As _forecast.largest: what sizes need is known at some of them, and lies on a line between two.
+// What sizes need is known at some of them, and lies on a line between two; of what is behind the last nothing is said.
 function largestWith(points, capacity) {
   const slope = (a, b) => (b[1] - a[1]) / (b[0] - a[0]);
   const last = points.findLastIndex((point) => point[1] <= capacity);
