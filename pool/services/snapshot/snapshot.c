@@ -160,7 +160,7 @@ typedef struct gathered {
 } gathered;
 
 static void hand_on(gathered *g) {
-    if (g->ended == 0 && g->length > 0) {
+    if (g->length > 0) {
         g->ended = g->write(g->user, g->text, g->length);
     }
     g->length = 0;
