@@ -214,16 +214,8 @@ static void print_watch(const char *contender, uint64_t live, const churn_result
 
 static void run_one(const churn_command *c, const contender_ops *contender, uint64_t live,
                     churn_result *result) {
-    const stage_plan plan = {
-        .device = &c->device,
-        .contender = contender,
-        .settings = contender == &contender_ductile ? c->own->shared.settings : NULL,
-        .n_settings = contender == &contender_ductile ? c->own->shared.n_settings : 0,
-        .capacity_bytes = c->own->shared.capacity_bytes,
-        .n_streams = 1,
-    };
     const churn_spec spec = {
-        .plan = &plan,
+        .plan = bench_plan_of(&c->own->shared, &c->device, contender),
         .sizes = c->sizes,
         .live = live,
         .ops = c->own->ops,
@@ -266,10 +258,9 @@ static bool run_contender(const churn_command *c, const contender_ops *contender
 }
 
 static int run_all(churn_command *c) {
-    uint64_t bytes = c->own->shared.capacity_bytes != 0 ? c->own->shared.capacity_bytes
-                                                        : c->device.caps.total_bytes;
+    const stage_plan plan = bench_plan_of(&c->own->shared, &c->device, NULL);
     bool ok = true;
-    c->sizes = churn_fit_sizes(c->own->sizes->sizes, most_live(c->own), bytes);
+    c->sizes = churn_fit_sizes(c->own->sizes->sizes, most_live(c->own), stage_capacity(&plan));
     if (!c->own->shared.json) {
         print_heading(c);
     }

@@ -4,7 +4,6 @@
 #define DUCTILE_BENCH_CLI_REPLAY_OPTIONS_H
 
 #include "bench/cli/command_line.h"
-#include "bench/replay/stage.h"
 
 #include <stdbool.h>
 #include <stddef.h>

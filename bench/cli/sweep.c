@@ -85,7 +85,7 @@ static void print_cell(const cell *c) {
     const sweep_plan *plan = c->results->plan;
     const vary_options model = sweep_model(plan, c->setting, c->spread);
     dti_json j = dti_json_begin_line(stdout);
-    provenance_json(&j, plan->replay.device);
+    provenance_json(&j, plan->replay.plan.device);
     dti_json_text(&j, "sweep", "vary");
     dti_json_text(&j, "contender", c->results->contenders[c->contender]->name);
     dti_json_number(&j, "spread_percent", sweep_spreads[c->spread]);
@@ -200,7 +200,7 @@ static void print_tables(const sweep_results *r) {
                    "held / used without a cap: median of %" PRIu64 " seeds (most)", plan->n_seeds);
     print_table(r, title, SWEEP_HELD_OVER_USED);
     (void)snprintf(title, sizeof title, "smallest capacity%s / used: median (most)",
-                   plan->judge == plan->replay.device ? "" : ", on the virtual GPU,");
+                   plan->judge == plan->replay.plan.device ? "" : ", on the virtual GPU,");
     print_table(r, title, SWEEP_MIN_CAPACITY_OVER_USED);
     print_table(r, "host + driver, ms a step, without a cap: medians", SWEEP_HOST_NS);
     (void)snprintf(title, sizeof title,
@@ -293,13 +293,9 @@ static bool make_room(sweep_job *j) {
 }
 
 static replay_spec make_spec(const replay_options *o, const bench_device *device) {
-    return (replay_spec){
-        .device = device,
-        .settings = o->shared.settings,
-        .n_settings = o->shared.n_settings,
-        .n_passes = o->n_passes,
-        .pace = o->pace,
-    };
+    replay_spec spec = {.plan = bench_plan_of(&o->shared, device, NULL), .n_passes = o->n_passes};
+    spec.plan.pace = o->pace;
+    return spec;
 }
 
 int sweep_run_all(const replay_options *o, const vary_options *model, uint64_t n_seeds) {

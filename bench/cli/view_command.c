@@ -520,16 +520,14 @@ static void print_outcome(dti_json *j, const view_run *run) {
 
 static void print_run(FILE *out, const view_run *run) {
     const replay_spec *spec = run->spec;
-    bool is_ductile = spec->contender == &contender_ductile;
+    bool is_ductile = spec->plan.contender == &contender_ductile;
     dti_json line = dti_json_begin_line(out);
     dti_json *j = &line;
     dti_json_text(j, "kind", "run");
     dti_json_text(j, "file", spec->trace->path);
-    dti_json_text(j, "contender", spec->contender->name);
-    dti_json_texts(j, "settings", spec->settings, is_ductile ? spec->n_settings : 0);
-    dti_json_number(j, "capacity_bytes",
-                    spec->capacity_bytes != 0 ? spec->capacity_bytes
-                                              : spec->device->caps.total_bytes);
+    dti_json_text(j, "contender", spec->plan.contender->name);
+    dti_json_texts(j, "settings", spec->plan.settings, is_ductile ? spec->plan.n_settings : 0);
+    dti_json_number(j, "capacity_bytes", stage_capacity(&spec->plan));
     print_outcome(j, run);
     print_points(j, run->view);
     print_stops(j, run->view);
@@ -561,7 +559,7 @@ static void try_smaller(const replay_spec *spec, uint64_t suffices, view *v) {
             view_try(spec, usual_devices[i] * DTI_GIB, v);
         }
     }
-    uint64_t granule = spec->device->caps.granule_bytes;
+    uint64_t granule = spec->plan.device->caps.granule_bytes;
     for (uint64_t i = 1; i <= EVEN_STOPS; i++) {
         uint64_t capacity = suffices / granule * i / EVEN_STOPS * granule;
         if (capacity > 0 && capacity < suffices) {
@@ -590,8 +588,7 @@ static void find_what_suffices(const view_job *j, view_run *run, view *v) {
     if (run->min_capacity_bytes > 0) {
         try_smaller(run->spec, run->min_capacity_bytes, v);
     } else if (result->outcome == RUN_OUT_OF_MEMORY) {
-        uint64_t capped = run->spec->capacity_bytes;
-        view_try(run->spec, capped != 0 ? capped : j->device.caps.total_bytes, v);
+        view_try(run->spec, stage_capacity(&run->spec->plan), v);
     }
 }
 
@@ -606,13 +603,10 @@ static uint64_t roomy(const view_job *j) {
 
 static replay_spec make_spec(const view_job *j, const contender_ops *contender) {
     const bench_options *o = &j->options->shared;
-    return (replay_spec){.trace = j->trace,
-                         .device = &j->device,
-                         .contender = contender,
-                         .settings = o->settings,
-                         .n_settings = o->n_settings,
-                         .capacity_bytes = o->capacity_bytes != 0 ? o->capacity_bytes : roomy(j),
-                         .n_passes = 1};
+    replay_spec spec = {
+        .trace = j->trace, .plan = bench_plan_of(o, &j->device, contender), .n_passes = 1};
+    spec.plan.capacity_bytes = o->capacity_bytes != 0 ? o->capacity_bytes : roomy(j);
+    return spec;
 }
 
 static bool view_contender(void *user, size_t index, FILE *out) {

@@ -274,7 +274,7 @@ void openings_look(openings *o, const replay_spec *spec, const replay_moment *no
     bool is_refused = event->kind == TRACE_ALLOC && now->addresses[event->slot] == 0;
     o->request_bytes = is_refused ? event->size : 0;
     g.stream = is_refused ? now->streams[event->stream] : NULL;
-    spec->contender->walk(now->contender, add_span, &g);
+    spec->plan.contender->walk(now->contender, add_span, &g);
     if (o->n > 0) {
         qsort(o->spans, o->n, sizeof *o->spans, array_by_number);
     }

@@ -87,13 +87,12 @@ static bool make_spec(server *s, const trace *t, uint64_t n_passes, ductile_stre
         numbers[i] = t->streams[i].number;
     }
     /* An allocator that has waited once, as at its cap, waits often. */
-    *out = (replay_spec){.trace = t,
-                         .device = &s->device,
-                         .contender = &s->contender,
-                         .n_passes = n_passes,
-                         .streams = streams,
-                         .until_ns = host_now_ns() + (uint64_t)(seconds * 1e9),
-                         .patience = {.again_ns = 10000000, .most_forced = peer->most_forced}};
+    *out = (replay_spec){
+        .trace = t,
+        .plan = {.device = &s->device, .contender = &s->contender, .streams = streams},
+        .n_passes = n_passes,
+        .until_ns = host_now_ns() + (uint64_t)(seconds * 1e9),
+        .patience = {.again_ns = 10000000, .most_forced = peer->most_forced}};
     return peer->find_streams(numbers, t->n_streams, streams) == DUCTILE_OK ||
            fail(s, peer->fault());
 }
@@ -136,7 +135,7 @@ static bool measure(server *s, const trace *t) {
 static bool completes_within(server *s, const replay_spec *uncapped, uint64_t cap, bool *ok) {
     replay_spec spec = *uncapped;
     replay_result result = {0};
-    spec.capacity_bytes = cap;
+    spec.plan.capacity_bytes = cap;
     *ok = *ok && run(s, &spec, &result);
     return *ok && result.outcome == RUN_COMPLETED;
 }

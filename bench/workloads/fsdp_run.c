@@ -329,13 +329,9 @@ static void run_on_stage(run *r) {
 
 void fsdp_run(const fsdp_run_spec *spec, fsdp_result *result) {
     run r = {.spec = spec, .result = result};
-    const stage_plan plan = {.device = spec->device,
-                             .contender = spec->contender,
-                             .settings = spec->settings,
-                             .n_settings = spec->n_settings,
-                             .capacity_bytes = spec->capacity_bytes,
-                             .detects = true,
-                             .n_streams = FSDP_N_STREAMS};
+    stage_plan plan = spec->plan;
+    plan.detects = true;
+    plan.n_streams = FSDP_N_STREAMS;
     *result = (fsdp_result){0};
     ductile_status status = stage_open(&r.stage, &plan, result->message, sizeof result->message);
     if (status != DUCTILE_OK) {
