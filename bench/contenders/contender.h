@@ -8,9 +8,14 @@
 #define DUCTILE_BENCH_CONTENDERS_CONTENDER_H
 
 #include "bench/contenders/names.h"
-#include "vmm/driver/driver.h"
 
 #include <ductile.h>
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+typedef struct dvmm_driver dvmm_driver; /* so that C++ can include this */
 
 /* What a replay will ask for, for a contender that may know: its events, by number. */
 typedef struct contender_event {
