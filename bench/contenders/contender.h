@@ -103,6 +103,12 @@ typedef struct contender_span {
 
 typedef void (*contender_visit)(void *user, const contender_span *span);
 
+/* Both, for the function that a walk visits its own blocks with. */
+typedef struct contender_walk {
+    contender_visit visit;
+    void *user;
+} contender_walk;
+
 typedef struct contender_ops {
     const char *name;
     const char *summary; /* for --help, one line */
