@@ -117,7 +117,8 @@ static const char *study(view_job *j) {
 static bool load(view_job *j, const char *path) {
     trace_error error;
     const view_options *o = j->options;
-    if (!trace_gather_held(path, o->gpu, &j->builder, &error)) {
+    j->builder = (trace_builder){.spills = true, .takes_held = true};
+    if (!trace_gather(path, o->gpu, &j->builder, &error)) {
         bench_complain_of(path, error.line, error.reason);
         return false;
     }
@@ -146,14 +147,6 @@ static void print_streams(dti_json *j, const trace *t) {
     dti_json_open(j, "streams", '[');
     for (size_t i = 0; i < t->n_streams; i++) {
         dti_json_number(j, NULL, t->streams[i].number);
-    }
-    dti_json_close(j, ']');
-}
-
-static void print_sizes(dti_json *j, const char *name, const size_t *all, size_t n) {
-    dti_json_open(j, name, '[');
-    for (size_t i = 0; i < n; i++) {
-        dti_json_number(j, NULL, all[i]);
     }
     dti_json_close(j, ']');
 }
@@ -190,8 +183,8 @@ static void print_holder(dti_json *j, const view_job *r, const trace_holder *h) 
 
 static void print_holders(dti_json *j, const view_job *r) {
     const trace_holders *holders = &r->holders;
-    print_sizes(j, "level_steps", holders->level_steps, holders->n_levels);
-    print_sizes(j, "moment_events", holders->moment_events, holders->n_moments);
+    dti_json_numbers(j, "level_steps", holders->level_steps, holders->n_levels);
+    dti_json_numbers(j, "moment_events", holders->moment_events, holders->n_moments);
     dti_json_open(j, "holders", '[');
     for (size_t i = 0; i < holders->n; i++) {
         if (ever_holds(&holders->all[i], holders)) {
@@ -348,11 +341,7 @@ static void print_recorded(dti_json *j, const trace *t) {
 }
 
 static void print_stacks(dti_json *j, const view_job *r) {
-    dti_json_open(j, "stacks", '[');
-    for (size_t i = 0; i < r->stacks.n; i++) {
-        dti_json_text(j, NULL, r->stacks.texts[i]);
-    }
-    dti_json_close(j, ']');
+    dti_json_texts(j, "stacks", (const char *const *)r->stacks.texts, r->stacks.n);
 }
 
 static void print_recording(const view_job *recording) {
@@ -373,7 +362,7 @@ static void print_recording(const view_job *recording) {
     dti_json_number(j, "granule_bytes", recording->device.caps.granule_bytes);
     dti_json_bool(j, "marks_steps", recording->marks_steps);
     print_streams(j, t);
-    print_sizes(j, "step_ends", t->step_ends, t->n_step_ends);
+    dti_json_numbers(j, "step_ends", t->step_ends, t->n_step_ends);
     dti_json_numbers(j, "step_peaks", recording->holders.step_peaks, recording->holders.n_steps);
     print_profiles(j, &recording->holders);
     print_refusals(j, t);
@@ -544,8 +533,8 @@ static uint64_t recorded_device(const trace *t) {
     uint64_t device = 0;
     for (size_t i = 0; i < t->n_refusals; i++) {
         const trace_refusal *of = &t->refusals[i];
-        if (of->is_replayed && of->held_bytes > 0 && of->live_bytes + of->size > most) {
-            most = of->live_bytes + of->size;
+        if (of->is_replayed && of->held_bytes > 0 && need_of(of) > most) {
+            most = need_of(of);
             device = of->held_bytes + of->device_free_bytes;
         }
     }

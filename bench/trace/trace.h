@@ -94,8 +94,8 @@ typedef struct trace {
     uint64_t n_ops;         /* allocations and frees                                          */
     uint64_t n_steps;       /* training steps marked                                          */
     uint64_t live_peak_bytes;
-    size_t peak_event; /* the first allocation that makes live memory so large */
-    size_t *step_ends; /* of each step marked: the index behind its last event */
+    size_t peak_event;   /* the first allocation that makes live memory so large */
+    uint64_t *step_ends; /* of each step marked: the index behind its last event */
     size_t n_step_ends;
     size_t n_from_before; /* the first events: blocks from before the recording began       */
     trace_refusal *refusals;
