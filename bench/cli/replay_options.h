@@ -23,14 +23,6 @@ typedef struct replay_options {
     const char *timeline; /* NULL: none */
 } replay_options;
 
-/* Of `ductile-bench replay`. Operands: the traces. */
-typedef struct recorded_options {
-    replay_options replay;
-    bool vary;
-    uint64_t vary_seed; /* with vary */
-    int gpu;            /* TRACE_BUSIEST_GPU unless chosen */
-} recorded_options;
-
 extern const bench_option replay_option_table[];
 
 /* For bench_command.complete. Pre: replay_options are the first member of the command's. */
