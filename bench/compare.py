@@ -30,8 +30,8 @@ from pathlib import Path
 
 import compare_peers as peers
 import compare_table
+from rows import ROOT, bundled_traces, parse_row
 
-ROOT = Path(__file__).resolve().parent.parent
 CAPACITY_SECONDS = 110  # of the limit, kept for the smallest capacities
 SHARE_OF_DEVICE = 0.6  # that searches beside each other may hold: none is to feel another
 PLACES = ("--output", "--bench", "--python", "--plot-python")
@@ -78,7 +78,7 @@ def versions(python):
         "    if name == 'torch' or name.startswith(('librmm', 'rmm-cu')): found[name] = d.version\n"
         "print(json.dumps(found))"
     )
-    found = peers.parse_row(output_of(python, "-c", program)) or {}
+    found = parse_row(output_of(python, "-c", program)) or {}
     return {
         "python": output_of(python, "-c", "import platform; print(platform.python_version())"),
         **found,
@@ -131,11 +131,8 @@ class Comparison:
         self.where = provenance(given, words)
         self.rows, self.missing, self.workers = [], {}, {}
         self.file = (self.out / "compare.jsonl").open("w", encoding="utf-8")
-        for key, value in self.where.items():
-            text = (
-                value if isinstance(value, str) else ", ".join(f"{n} {v}" for n, v in value.items())
-            )
-            print(f"# {key}: {text}", file=self.file)
+        for text in compare_table.described(self.where):
+            print(f"# {text}", file=self.file)
 
     def left(self):
         return self.end - time.monotonic()
@@ -348,13 +345,9 @@ class Comparison:
         arguments = self.bench_arguments(group, trace, "--min-capacity")
         arguments[arguments.index("--device") + 1] = "virtual"
         rows, reason = peers.run_bench(self.given.bench, arguments, min(120, self.left()), ROOT)
-        answered = {row.get("contender"): row for row in rows}
-        found = []
-        for peer in group:
-            kept = capacity_of(answered.get(peer.contender, {}))
-            head = {"peer": peer.name, "trace": name_of(trace), "kind": "capacity"}
-            found.append({**head, **(kept or {"failed": reason or "it gave no row"})})
-        return found
+        found = {row.get("contender"): capacity_of(row) for row in rows}
+        lost = {"failed": reason or "it gave no row"}
+        return [capacity_row(p, name_of(trace), found.get(p.contender) or lost) for p in group]
 
     def batches(self, trace):
         """Peers that search at the same time, so that together they hold less than a share of the
@@ -380,8 +373,7 @@ class Comparison:
         asked = []
         for peer in batch:
             if self.left() < 3:
-                self.add({"peer": peer.name, "trace": trace, "kind": "capacity",
-                          "skipped": "the time was up"})  # fmt: skip
+                self.add(capacity_row(peer, trace, {"skipped": "the time was up"}))
                 continue
             try:
                 self.workers[peer.name].ask(f"capacity {index}")
@@ -389,15 +381,12 @@ class Comparison:
             except peers.Failed as error:
                 self.fail(peer, trace, -1, str(error))
         for peer in asked:
+            seconds = min(self.given.capacity_seconds, max(1, self.left()))
             try:
-                row = self.workers[peer.name].hear(
-                    min(self.given.capacity_seconds, max(1, self.left()))
-                )
-                self.add({"peer": peer.name, "trace": trace, "kind": "capacity", **capacity_of(row)})
+                row = self.workers[peer.name].hear(seconds)
+                self.add(capacity_row(peer, trace, capacity_of(row)))
             except peers.Failed as error:
-                self.add(
-                    {"peer": peer.name, "trace": trace, "kind": "capacity", "skipped": str(error)}
-                )
+                self.add(capacity_row(peer, trace, {"skipped": str(error)}))
                 say(f"{peer.name}, {trace}: no smallest capacity: {error}")
 
     # ---- All of it
@@ -411,8 +400,6 @@ class Comparison:
         self.draw_over_time()
         if not self.given.no_capacity:
             self.find_capacities()
-        for worker in self.workers.values():
-            worker.stop()
         self.file.close()
         text = compare_table.tables(self.rows, self.where)
         (self.out / "compare.txt").write_text(text, encoding="utf-8")
@@ -446,6 +433,10 @@ def name_of(trace):
 def capacity_of(row):
     """What a row says of the smallest capacity; nothing where no run completed."""
     return {key: row[key] for key in row if key.startswith("min_capacity")}
+
+
+def capacity_row(peer, trace, found):
+    return {"peer": peer.name, "trace": trace, "kind": "capacity", **found}
 
 
 def renamed(part, peer):
@@ -517,9 +508,7 @@ def complete(parser, given):
         parser.error("--device cuda: nvidia-smi finds no GPU")
     given.device = "cuda" if given.device_bytes else "virtual"
     given.output = given.output.resolve()  # processes run in the tree
-    given.traces = [os.path.relpath(trace, ROOT) for trace in given.traces] or sorted(
-        str(path.relative_to(ROOT)) for path in (ROOT / "bench/traces").glob("*.trace.gz")
-    )
+    given.traces = [os.path.relpath(trace, ROOT) for trace in given.traces] or bundled_traces()
     lost = [trace for trace in given.traces if not (ROOT / trace).is_file()]
     if lost:
         parser.error(f"there is no trace {lost[0]}")

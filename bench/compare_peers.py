@@ -5,7 +5,6 @@ Peers in C are contenders of ductile-bench: a process for each trace and turn. P
 and RMM are processes that stay, take turns on the device, and hold nothing between them.
 """
 
-import json
 import os
 import queue
 import subprocess
@@ -13,11 +12,9 @@ import tempfile
 import threading
 import time
 from contextlib import suppress
+from dataclasses import dataclass
 
-
-class Failed(Exception):
-    """A peer that gives no figures, and why."""
-
+from rows import Failed, parse_row
 
 # What the programs of bench/torch do not count: their rows say 0.
 NOT_COUNTED = ("creates", "releases", "maps", "unmaps", "event_waits", "pressure_returned_bytes",
@@ -25,27 +22,20 @@ NOT_COUNTED = ("creates", "releases", "maps", "unmaps", "event_waits", "pressure
 WAITS, RETURNS = "pressure_waits", "pressure_returns"
 
 
+@dataclass(frozen=True)
 class Peer:
-    """One allocator. `group`: peers in C that one process replays, one after another."""
+    """One allocator."""
 
-    def __init__(
-        self,
-        name,
-        title,
-        group="",
-        contender="",
-        settings=(),
-        program="",
-        arguments=(),
-        conf="",
-        not_drawn="",
-        unknown=(),
-    ):
-        self.name, self.title = name, title
-        self.group, self.contender, self.settings = group, contender, list(settings)
-        self.program, self.arguments, self.conf = program, list(arguments), conf
-        self.not_drawn = not_drawn  # over time, where the peer of that name is there
-        self.unknown = {*NOT_COUNTED, *unknown}
+    name: str
+    title: str
+    group: str = ""  # peers in C that one process replays, one after another
+    contender: str = ""
+    settings: tuple = ()
+    program: str = ""
+    arguments: tuple = ()
+    conf: str = ""
+    not_drawn: str = ""  # over time, where the peer of that name is there
+    unknown: tuple = ()  # besides what no program of bench/torch counts
 
     @property
     def in_c(self):
@@ -58,18 +48,18 @@ RMM = "build/rmm/rmm_replay"
 # In the order of every table.
 PEERS = [
     Peer("ductile", "Ductile in C", "plain", "ductile"),
-    Peer("ductile-tight", "Ductile in C, sizes=tight", "tight", "ductile", ["sizes=tight"]),
+    Peer("ductile-tight", "Ductile in C, sizes=tight", "tight", "ductile", ("sizes=tight",)),
     Peer("torch-ductile", "Ductile under PyTorch", program=TORCH,
-         arguments=["--adapter", "build/torch/ductile_torch.so"]),
+         arguments=("--adapter", "build/torch/ductile_torch.so")),
     Peer("torch-expandable", "PyTorch, expandable segments", program=TORCH,
-         conf="expandable_segments:True", unknown=[WAITS]),
-    Peer("torch-native", "PyTorch, native", program=TORCH, unknown=[WAITS]),
+         conf="expandable_segments:True", unknown=(WAITS,)),
+    Peer("torch-native", "PyTorch, native", program=TORCH, unknown=(WAITS,)),
     Peer("torch-async", "PyTorch, cudaMallocAsync", program=TORCH, conf="backend:cudaMallocAsync",
-         unknown=[WAITS]),
-    Peer("rmm-pool", "RMM, pool", program=RMM, arguments=["--resource", "pool"],
-         unknown=[WAITS, RETURNS]),
-    Peer("rmm-arena", "RMM, arena", program=RMM, arguments=["--resource", "arena"],
-         unknown=[WAITS, RETURNS], not_drawn="rmm-arena"),  # half of the device at once: all others would look flat
+         unknown=(WAITS,)),
+    Peer("rmm-pool", "RMM, pool", program=RMM, arguments=("--resource", "pool"),
+         unknown=(WAITS, RETURNS)),
+    Peer("rmm-arena", "RMM, arena", program=RMM, arguments=("--resource", "arena"),
+         unknown=(WAITS, RETURNS), not_drawn="rmm-arena"),  # half of the device at once: all others would look flat
     Peer("cumemallocasync", "cudaMallocAsync in C", "plain", "cumemallocasync"),
     Peer("expandable", "model of expandable segments in C", "plain", "expandable",
          not_drawn="torch-expandable"),
@@ -82,7 +72,7 @@ ON_VIRTUAL = ("ductile", "ductile-tight", "expandable", "classic")
 def known_of(peer, row):
     """A row of a program of bench/torch without what is not known of the peer."""
     return {key: known_of(peer, value) if isinstance(value, dict) else value
-            for key, value in row.items() if key not in peer.unknown}  # fmt: skip
+            for key, value in row.items() if key not in (*NOT_COUNTED, *peer.unknown)}  # fmt: skip
 
 
 def environment(conf=""):
@@ -125,15 +115,6 @@ def run_bench(bench, arguments, seconds, cwd):
     return [row for row in map(parse_row, output.splitlines()) if row], reason
 
 
-def parse_row(line):
-    """A row, or None of a line that is none."""
-    try:
-        row = json.loads(line)
-    except ValueError:
-        return None
-    return row if isinstance(row, dict) else None
-
-
 # ---- Peers that stay ---------------------------------------------------------------------------
 
 
@@ -144,12 +125,7 @@ class Worker:
     def __init__(self, peer, traces, options, root):
         self.peer, self.root = peer, root
         # paths seen from the root, which says no more of a machine than a clone has
-        self.command = [
-            os.path.join(".", peer.program),
-            *peer.arguments,
-            *options,
-            *traces,
-        ]
+        self.command = [os.path.join(".", peer.program), *peer.arguments, *options, *traces]
         self.process = None
         self.start()
 

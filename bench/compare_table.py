@@ -12,6 +12,7 @@ import sys
 from statistics import fmean, median
 
 import compare_peers
+from rows import table
 
 HEAD = ("peer", "efficiency", "smallest capacity", "cold call, ns", "warm call, ns",
         "own ns a call", "first pass, ms", "last pass, ms", "all passes, ms", "driver, ms",
@@ -132,11 +133,6 @@ def line(name, cell):
              middle(cell, "last_pass", "stream_syncs"), 0),
         f"{number(middle(cell, 'pressure_waits'))}, {number(middle(cell, 'pressure_returns'))}",
     ]  # fmt: skip
-
-
-def table(head, lines):
-    rows = ["| " + " | ".join(cells) + " |" for cells in [head, *lines]]
-    return "\n".join([rows[0], "|---" * len(head) + "|", *rows[1:]])
 
 
 def span(values, digits):

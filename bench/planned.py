@@ -15,7 +15,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from regret import Failed, rows_of
+from rows import Failed, rows_of
 
 PEERS = {
     "foresight": ("planned", ["planned.foresight=1"]),

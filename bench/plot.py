@@ -13,13 +13,13 @@ Needs matplotlib (Debian: apt-get install python3-matplotlib). PICTURE may end i
 """
 
 import csv
-import json
 import sys
 from pathlib import Path
 from statistics import median
 
 from compare_peers import BY_NAME
 from contender_titles import TITLES
+from rows import read_rows
 
 try:
     import matplotlib
@@ -288,18 +288,14 @@ def draw_shared(rows):
 # ---- The program -----------------------------------------------------------------------------------
 
 
-def read_rows(path):
-    lines = path.read_text(encoding="utf-8").splitlines()
-    return [json.loads(line) for line in lines if line.startswith("{")]
-
-
 def draw_file(path):
     """The picture of what the file holds."""
-    lines = [line for line in path.read_text(encoding="utf-8").splitlines() if not line.startswith("#")]
+    text = path.read_text(encoding="utf-8")
+    lines = [line for line in text.splitlines() if not line.startswith("#")]
     if lines and lines[0].split(",") == COLUMNS:
         return draw_timeline(lines)
     try:
-        rows = read_rows(path)
+        rows = read_rows(text)
         keys = rows[0].keys()
         return (draw_sweep if "spread_percent" in keys else draw_shared if "case" in keys else draw_held)(rows)
     except (ValueError, KeyError, TypeError, IndexError):

@@ -14,14 +14,12 @@ of ductile-bench to FILE. Counts and memory are the same on every machine, drive
 Exit status: 0 when every replay ran, 1 otherwise, 2 misused.
 """
 
-import argparse
 import sys
 import tempfile
 from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
-from regret import MIB, ROOT, Failed, check_output, line, rows_of, write_rows
+from rows import MIB, Failed, parse_study, parser_of, rows_of, table, write_rows
 
 LAGS = (0, 10, 30, 100, 300, 1000, 3000, 10000)
 RECORDED = "bench/traces/fsdp2_llama.trace.gz"
@@ -76,39 +74,28 @@ def cells_of(rows):
             f"{sum(row['stream_syncs'] for row in rows)}"]
 
 
+def rank_line(found, run, rank):
+    rows = [found[run, way][rank] for way in WAYS]
+    return [run, str(rank), f"{lag_of(rank):,}", *(
+        f"{row['reserved_peak_bytes'] // MIB:,}, {row['all_passes']['driver_time_us'] / 1000:,.1f}" for row in rows)]
+
+
 def tables(found, ranks):
-    yield line(["run", "allocator", "held, MiB", "largest rank", "held / used there", "driver, ms", "host waits"])
-    yield "|---" * 7 + "|"
-    for (run, way), rows in found.items():
-        yield line([run, way, *cells_of(rows)])
-    yield ""
-    ways = list(WAYS)
-    yield line(["run", "rank", "lag", *(f"{way}: held, driver ms" for way in ways)])
-    yield "|---" * (3 + len(ways)) + "|"
-    for run in dict.fromkeys(run for run, _ in found):
-        for rank in range(ranks):
-            rows = [found[run, way][rank] for way in ways]
-            yield line([run, str(rank), f"{lag_of(rank):,}", *(
-                f"{row['reserved_peak_bytes'] // MIB:,}, {row['all_passes']['driver_time_us'] / 1000:,.1f}"
-                for row in rows)])
+    runs = dict.fromkeys(run for run, _ in found)
+    return "\n\n".join((
+        table(["run", "allocator", "held, MiB", "largest rank", "held / used there", "driver, ms", "host waits"],
+              [[run, way, *cells_of(rows)] for (run, way), rows in found.items()]),
+        table(["run", "rank", "lag", *(f"{way}: held, driver ms" for way in WAYS)],
+              [rank_line(found, run, rank) for run in runs for rank in range(ranks)])))
 
 
 def parse(words):
-    parser = argparse.ArgumentParser(
-        prog="bench/run ranks", description=__doc__.split("\n\n", 1)[1],
-        formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of("ranks", __doc__)
     parser.add_argument("--ranks", type=int, default=8, metavar="N", help="how many (8)")
     parser.add_argument("--passes", type=int, default=5, metavar="N", help="through each run (5)")
-    parser.add_argument("--jobs", type=int, default=2, metavar="N", help="ranks at a time (2)")
-    parser.add_argument("--output", type=Path, metavar="FILE", help="every row, one JSON object a line")
-    parser.add_argument("--bench", help=argparse.SUPPRESS)
-    given = parser.parse_args(words)
-    if given.bench is None:
-        parser.error("run it as bench/run ranks, which builds what it measures")
+    given = parse_study(parser, words, "ranks")
     if min(given.ranks, given.passes, given.jobs) < 1:
         parser.error("--ranks, --passes and --jobs take numbers of at least 1")
-    check_output(parser, given.output)
-    given.bench = str(Path(given.bench).resolve())
     return given
 
 
@@ -120,7 +107,7 @@ def main(words):
     except Failed as failure:
         print(f"bench/run ranks: {failure}", file=sys.stderr)
         return 1
-    print(*tables(found, given.ranks), sep="\n")
+    print(tables(found, given.ranks))
     if given.output:
         write_rows(given.output, (row for rows in found.values() for row in rows))
     return 0

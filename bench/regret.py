@@ -15,17 +15,14 @@ modelled.
 Exit status: 0 when every replay ran, 1 otherwise, 2 misused.
 """
 
-import argparse
-import json
-import subprocess
 import sys
 from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
-MIB = 1 << 20
+from rows import MIB, Failed, bundled_traces, parse_study, parser_of, rows_of, table, write_rows
+
 GENERATORS = ("vary", "offload", "oneshot")
 OVER_BYTES = 32 * MIB
 OVER_SHARE = 0.002
@@ -66,18 +63,6 @@ def kinds_of(given):
 # ---- Runs ------------------------------------------------------------------------------------------
 
 
-class Failed(Exception):
-    """A replay that gave no row, with what it said."""
-
-
-def rows_of(command, are_wanted=True):
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    rows = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
-    if done.returncode != 0 or (are_wanted and not rows):
-        raise Failed(f"{' '.join(command)}: {done.stderr.strip() or done.returncode}")
-    return rows
-
-
 def common(given):
     words = ["--json", "--contender", f"ductile,{RIVAL}"]
     return words + [word for value in given.set for word in ("--set", value)]
@@ -95,10 +80,8 @@ def generate(given, model, seed):
 
 
 def jobs_of(given):
-    recorded = sorted((ROOT / "bench/traces").glob("*.trace.gz"))
-    traces = given.traces or [str(path.relative_to(ROOT)) for path in recorded]
     for kind in kinds_of(given):
-        for trace in traces:
+        for trace in given.traces or bundled_traces():
             yield replay, kind, trace
     for model in () if given.traces else GENERATORS:
         for seed in given.seeds:
@@ -180,27 +163,22 @@ def summary(all_of, first_of):
     ]
 
 
-def line(cells):
-    return "| " + " | ".join(cells) + " |"
+def summary_line(kind, by_kind):
+    is_drift = kind.passes > 1 and not kind.seed and not kind.lag
+    return [str(kind), *summary(by_kind[kind], by_kind.get(Kind(), {}) if is_drift else {})]
 
 
 def tables(found):
     by_kind = {k: {n: figures(r) for n, r in rows.items()} for k, rows in found.items()}
-    yield line(["run", "mean efficiency", "lowest", "most below its first pass", "over", "first pass / expandable",
-                "all", "last pass, ms"])
-    yield "|---" * 8 + "|"
-    for kind, all_of in by_kind.items():
-        is_drift = kind.passes > 1 and not kind.seed and not kind.lag
-        first = by_kind.get(Kind(), {}) if is_drift else {}
-        yield line([str(kind), *summary(all_of, first)])
+    head = ["run", "mean efficiency", "lowest", "most below its first pass", "over", "first pass / expandable",
+            "all", "last pass, ms"]
     exact = [k for k in by_kind if not k.seed and not k.lag]
-    yield ""
     heads = [f"{k}: held, efficiency, driver ms" for k in exact]
-    yield line(["input", "in use, MiB", "expandable: held, first pass, all", *heads])
-    yield "|---" * (3 + len(heads)) + "|"
     names = dict.fromkeys(name for k in exact for name in by_kind[k])
-    for name in names:
-        yield input_line(name, [by_kind[k].get(name) for k in exact])
+    return "\n\n".join((
+        table(head, [summary_line(kind, by_kind) for kind in by_kind]),
+        table(["input", "in use, MiB", "expandable: held, first pass, all", *heads],
+              [input_line(name, [by_kind[k].get(name) for k in exact]) for name in names])))
 
 
 def input_line(name, cells):
@@ -208,7 +186,7 @@ def input_line(name, cells):
     rival = f"{known[-1].rival / MIB:,.0f}, {known[-1].rival_first_ms:.1f}, {known[-1].rival_all_ms:.1f}"
     own = [f"{f.held / MIB:,.0f}, {f.efficiency:.4f}, {f.all_ms:.1f}{' **over**' * bool(f.over)}" if f else "-"
            for f in cells]
-    return line([name, f"{known[-1].live / MIB:,.0f}", rival, *own])
+    return [name, f"{known[-1].live / MIB:,.0f}", rival, *own]
 
 
 # ---- The command -----------------------------------------------------------------------------------
@@ -226,12 +204,7 @@ def numbers(least):
 
 
 def parse(words):
-    parser = argparse.ArgumentParser(
-        prog="bench/run regret",
-        usage="%(prog)s [OPTION]... [TRACE]...",
-        description=__doc__.split("\n\n", 1)[1],
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = parser_of("regret", __doc__, usage="%(prog)s [OPTION]... [TRACE]...")
     add = parser.add_argument
     add("traces", nargs="*", metavar="TRACE", help="a trace or a PyTorch snapshot")
     for name, least, default, words_of in (
@@ -242,29 +215,11 @@ def parse(words):
         add(name, type=numbers(least), default=default, metavar="N,..", help=words_of)
     add("--set", action="append", default=[], metavar="KEY=VALUE", help="an option of Ductile; repeatable")
     add("--old-driver", action="store_true", help="as with a driver before CUDA 12.5")
-    add("--jobs", type=int, default=2, metavar="N", help="replays at a time (2)")
-    add("--output", type=Path, metavar="FILE", help="every row, one JSON object a line")
-    parser.add_argument("--bench", help=argparse.SUPPRESS)
-    given = parser.parse_args(words)
-    if given.bench is None:
-        parser.error("run it as bench/run regret, which builds what it measures")
+    given = parse_study(parser, words, "replays")
     if given.jobs < 1:
         parser.error("--jobs takes a number of at least 1")
-    check_output(parser, given.output)
     given.traces = [str(Path(t).resolve()) for t in given.traces]
-    given.bench = str(Path(given.bench).resolve())
     return given
-
-
-def check_output(parser, path):
-    """Before anything is measured for it."""
-    if path and (path.is_dir() or not path.parent.is_dir()):
-        parser.error(f"--output: no file can be written as {path}")
-
-
-def write_rows(path, rows):
-    with path.open("w", encoding="utf-8") as file:
-        file.writelines(json.dumps(row) + "\n" for row in rows)
 
 
 def all_rows(found):
@@ -282,7 +237,7 @@ def main(words):
         return 1
     if given.output:
         write_rows(given.output, all_rows(found))
-    print("\n".join(tables(found)))
+    print(tables(found))
     return 0
 
 

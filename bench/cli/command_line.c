@@ -425,6 +425,15 @@ bool bench_find_device(const bench_options *options, bench_device *out) {
     return ok;
 }
 
+stage_plan bench_plan_of(const bench_options *options, const bench_device *device,
+                         const contender_ops *contender) {
+    return (stage_plan){.device = device,
+                        .contender = contender,
+                        .settings = options->settings,
+                        .n_settings = options->n_settings,
+                        .capacity_bytes = options->capacity_bytes};
+}
+
 /* ---- Running ------------------------------------------------------------------------------- */
 
 static int parse_and_run(const bench_command *command, int argc, char **argv,

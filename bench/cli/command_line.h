@@ -6,8 +6,7 @@
 #ifndef DUCTILE_BENCH_CLI_COMMAND_LINE_H
 #define DUCTILE_BENCH_CLI_COMMAND_LINE_H
 
-#include "bench/base/device.h"
-#include "bench/contenders/contender.h"
+#include "bench/replay/stage.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -95,6 +94,10 @@ void bench_options_drop(bench_options *options);
 
 /* Finds the device that the options name. False: there is none, and the user has been told. */
 bool bench_find_device(const bench_options *options, bench_device *out);
+
+/* What they say of a run of one contender there. */
+stage_plan bench_plan_of(const bench_options *options, const bench_device *device,
+                         const contender_ops *contender);
 
 /* Of a table: " --layers 12 --batch 1:24", of those options that the functions marked with * fill.
  */

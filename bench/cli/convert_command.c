@@ -30,7 +30,7 @@ static const bench_option own_options[] = {
 
 static bool read_in(const convert_options *o, trace_builder *b) {
     trace_error error;
-    bool ok = trace_gather(o->shared.operands[0], o->gpu, true, b, &error);
+    bool ok = trace_gather(o->shared.operands[0], o->gpu, b, &error);
     if (!ok) {
         bench_complain_of(o->shared.operands[0], error.line, error.reason);
     }
@@ -48,7 +48,7 @@ static bool write_out(const convert_options *o, const trace_builder *b) {
 
 static int run(const bench_options *options) {
     const convert_options *o = (const convert_options *)options;
-    trace_builder b;
+    trace_builder b = {.spills = true};
     if (!read_in(o, &b)) {
         return BENCH_FAILED;
     }

@@ -16,13 +16,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Of what a snapshot's objects may take in memory; entries of the history lie in a file. */
-#define MEMORY_LIMIT ((uint64_t)8 << 30)
-
 /* --base-ns was not given. */
 #define NO_BASE UINT64_MAX
 
-enum { MAX_GPUS = 1024, FEWEST_EVENTS = 100, USUAL_EVENTS = 1000000 };
+enum { FEWEST_EVENTS = 100, USUAL_EVENTS = 1000000 };
 
 typedef struct export_options {
     bench_options shared; /* operand: the snapshot */
@@ -453,7 +450,7 @@ static const char *find_parts(exporter *x) {
     if (!has_both) {
         return "it is a pickle, but no snapshot of PyTorch's memory";
     }
-    return pickle_count(x->traces) > MAX_GPUS ? "a history of more than 1024 GPUs" : NULL;
+    return pickle_count(x->traces) > HISTORY_MAX_GPUS ? "a history of more than 1024 GPUs" : NULL;
 }
 
 static export_gpu gpu_at(const exporter *x, size_t index) {
@@ -526,7 +523,7 @@ static bool open_snapshot(exporter *x, const char *path, char *reason, size_t si
     bool ok = input_open(&in, path, reason, size);
     bool is_pickle = ok && input_has(&in, 2) && pickle_recognise(in.at, input_left(&in));
     if (is_pickle) {
-        x->document = history_open(&x->history, &in, MEMORY_LIMIT, &error);
+        x->document = history_open(&x->history, &in, &error);
     }
     if (ok && x->document == NULL) {
         const char *why = in.reason != NULL      ? in.reason

@@ -17,18 +17,7 @@ enum { MAX_LIVE_COUNTS = 16, MAX_LIVE = 16 << 20, DEFAULT_WATCHED = 100000 };
 
 static const uint64_t default_live[] = {100, 1000, 10000, 100000, 1000000};
 
-typedef struct named_sizes {
-    const char *name;
-    churn_sizes sizes;
-} named_sizes;
-
-static const named_sizes all_sizes[] = {
-    {"small", {512, 4096}},
-    {"mixed", {512, 65536}},
-    {"large", {65536, 16 << 20}},
-};
-
-enum { N_SIZES = sizeof all_sizes / sizeof all_sizes[0] };
+static const churn_sizes mixed_sizes = {512, 65536};
 
 typedef struct churn_options {
     bench_options shared;
@@ -36,7 +25,6 @@ typedef struct churn_options {
     size_t n_live;
     uint64_t ops;
     uint64_t seed;
-    const named_sizes *sizes;
     bool watch;
 } churn_options;
 
@@ -68,23 +56,10 @@ static bool parse_live(bench_parser *p, const char *value) {
     return o->n_live > 0 || bench_refuse(p, "--live needs numbers such as 100,10000");
 }
 
-static bool parse_sizes(bench_parser *p, const char *value) {
-    churn_options *o = p->own;
-    for (size_t i = 0; i < N_SIZES; i++) {
-        if (strcmp(all_sizes[i].name, value) == 0) {
-            o->sizes = &all_sizes[i];
-            return true;
-        }
-    }
-    return bench_refuse(p, "--sizes is small, mixed or large, not '%s'", value);
-}
-
 static const bench_option own_options[] = {
     {"--live", "N,N,..", parse_live, .help = "live blocks (100,1000,10000,100000,1000000)"},
     {"--ops", "N", bench_parse_number, .help = "allocations and frees to time at each",
      .offset = offsetof(churn_options, ops), .min = 20, .max = UINT64_C(1) << 40},
-    {"--sizes", "small|mixed|large", parse_sizes,
-     .help = "512 B-4 KiB, 512 B-64 KiB, 64 KiB-16 MiB (mixed)"},
     BENCH_NUMBER_OPTION("--seed", churn_options, seed, 0, "seed of the sizes and of what is freed"),
     BENCH_FLAG_OPTION(
         "--watch", churn_options, watch,
@@ -121,7 +96,7 @@ static dti_json begin_row(const churn_command *c, const char *contender, uint64_
     provenance_json(&j, &c->device);
     dti_json_text(&j, "contender", contender);
     dti_json_number(&j, "live", live);
-    dti_json_text(&j, "sizes", c->own->sizes->name);
+    dti_json_text(&j, "sizes", "mixed");
     dti_json_number(&j, "min_size_bytes", c->sizes.min);
     dti_json_number(&j, "max_size_bytes", c->sizes.max);
     dti_json_number(&j, "seed", c->own->seed);
@@ -166,8 +141,8 @@ static void print_json(const churn_command *c, const char *contender, uint64_t l
 
 static void print_heading(const churn_command *c) {
     provenance_print_heading(stdout, &c->device);
-    printf("sizes    %s, %" PRIu64 " to %" PRIu64 " bytes; seed %" PRIu64 "\n\n",
-           c->own->sizes->name, c->sizes.min, c->sizes.max, c->own->seed);
+    printf("sizes    mixed, %" PRIu64 " to %" PRIu64 " bytes; seed %" PRIu64 "\n\n", c->sizes.min,
+           c->sizes.max, c->own->seed);
     if (c->own->watch) {
         return;
     }
@@ -214,16 +189,8 @@ static void print_watch(const char *contender, uint64_t live, const churn_result
 
 static void run_one(const churn_command *c, const contender_ops *contender, uint64_t live,
                     churn_result *result) {
-    const stage_plan plan = {
-        .device = &c->device,
-        .contender = contender,
-        .settings = contender == &contender_ductile ? c->own->shared.settings : NULL,
-        .n_settings = contender == &contender_ductile ? c->own->shared.n_settings : 0,
-        .capacity_bytes = c->own->shared.capacity_bytes,
-        .n_streams = 1,
-    };
     const churn_spec spec = {
-        .plan = &plan,
+        .plan = bench_plan_of(&c->own->shared, &c->device, contender),
         .sizes = c->sizes,
         .live = live,
         .ops = c->own->ops,
@@ -266,10 +233,9 @@ static bool run_contender(const churn_command *c, const contender_ops *contender
 }
 
 static int run_all(churn_command *c) {
-    uint64_t bytes = c->own->shared.capacity_bytes != 0 ? c->own->shared.capacity_bytes
-                                                        : c->device.caps.total_bytes;
+    const stage_plan plan = bench_plan_of(&c->own->shared, &c->device, NULL);
     bool ok = true;
-    c->sizes = churn_fit_sizes(c->own->sizes->sizes, most_live(c->own), bytes);
+    c->sizes = churn_fit_sizes(mixed_sizes, most_live(c->own), stage_capacity(&plan));
     if (!c->own->shared.json) {
         print_heading(c);
     }
@@ -284,7 +250,7 @@ static int run(const bench_options *options) {
     return bench_find_device(options, &c.device) ? run_all(&c) : BENCH_FAILED;
 }
 
-static const churn_options defaults = {.ops = 1000000, .seed = 1, .sizes = &all_sizes[1]};
+static const churn_options defaults = {.ops = 1000000, .seed = 1};
 
 const bench_command generate_churn = {
     .name = "generate churn",

@@ -267,13 +267,12 @@ static void take_sample(void *user, uint64_t event, uint64_t live_bytes,
 }
 
 static fsdp_run_spec make_spec(const fsdp_command *c, const variant *v, uint64_t seed) {
-    return (fsdp_run_spec){.program = &c->program,
-                           .device = &c->device,
-                           .contender = v->contender,
-                           .settings = v->settings,
-                           .n_settings = v->n_settings,
-                           .capacity_bytes = c->own->shared.capacity_bytes,
-                           .seed = seed};
+    fsdp_run_spec spec = {.program = &c->program,
+                          .plan = bench_plan_of(&c->own->shared, &c->device, v->contender),
+                          .seed = seed};
+    spec.plan.settings = v->settings;
+    spec.plan.n_settings = v->n_settings;
+    return spec;
 }
 
 /* What each stream takes on its own, under the first variant. */

@@ -13,6 +13,13 @@
 
 #include <stdlib.h>
 
+typedef struct recorded_options {
+    replay_options replay; /* operands: the traces */
+    bool vary;
+    uint64_t vary_seed; /* with vary */
+    int gpu;            /* TRACE_BUSIEST_GPU unless chosen */
+} recorded_options;
+
 /* ---- Options ------------------------------------------------------------------------------- */
 
 static bool parse_vary(bench_parser *p, const char *value) {

@@ -35,11 +35,11 @@ static bool find_model(replay_job *s) {
 static void note_failure(replay_job *s, const report_row *row) {
     const replay_spec *spec = row->spec;
     if (row->result->outcome == RUN_FAILED) {
-        bench_complain("%s: %s: %s", spec->trace->path, spec->contender->name,
+        bench_complain("%s: %s: %s", spec->trace->path, spec->plan.contender->name,
                        row->result->message);
         s->has_failed = true;
     } else if (row->result->violations > 0) {
-        bench_complain("%s: %s: %s", spec->trace->path, spec->contender->name,
+        bench_complain("%s: %s: %s", spec->trace->path, spec->plan.contender->name,
                        row->result->last_violation);
         s->has_failed = true;
     }
@@ -59,24 +59,21 @@ static void report(replay_job *s, const report_row *row) {
 
 static replay_spec make_spec(const replay_job *s, const trace *t, const contender_ops *contender) {
     const replay_options *o = s->options;
-    return (replay_spec){
+    replay_spec spec = {
         .trace = t,
-        .device = &s->device,
-        .contender = contender,
-        .settings = o->shared.settings,
-        .n_settings = o->shared.n_settings,
-        .capacity_bytes = o->shared.capacity_bytes,
+        .plan = bench_plan_of(&o->shared, &s->device, contender),
         .n_passes = o->n_passes,
-        .pace = o->pace,
         .checks = o->check,
         .watch = s->timeline.file != NULL ? &s->timeline.watch : NULL,
     };
+    spec.plan.pace = o->pace;
+    return spec;
 }
 
 static uint64_t find_min_capacity(const replay_job *s, const replay_spec *spec,
                                   const replay_result *uncapped) {
     replay_spec own = *spec;
-    own.device = &s->model;
+    own.plan.device = &s->model;
     return mincap_find(&own, uncapped);
 }
 
@@ -87,7 +84,7 @@ static void replay_tight(replay_job *s, const report_row *uncapped) {
     uint64_t least = uncapped->min_capacity_bytes;
     replay_spec spec = *uncapped->spec;
     replay_result result;
-    spec.capacity_bytes = dti_round_up(least + least / 100 * o->above_min_percent, granule);
+    spec.plan.capacity_bytes = dti_round_up(least + least / 100 * o->above_min_percent, granule);
     spec.watch = NULL;
     replay_run(&spec, &result);
     report_row row = *uncapped;

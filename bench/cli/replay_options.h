@@ -4,7 +4,6 @@
 #define DUCTILE_BENCH_CLI_REPLAY_OPTIONS_H
 
 #include "bench/cli/command_line.h"
-#include "bench/replay/stage.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -23,14 +22,6 @@ typedef struct replay_options {
     bench_pace pace;      /* virtual GPU only, unless it is "at once" */
     const char *timeline; /* NULL: none */
 } replay_options;
-
-/* Of `ductile-bench replay`. Operands: the traces. */
-typedef struct recorded_options {
-    replay_options replay;
-    bool vary;
-    uint64_t vary_seed; /* with vary */
-    int gpu;            /* TRACE_BUSIEST_GPU unless chosen */
-} recorded_options;
 
 extern const bench_option replay_option_table[];
 

@@ -58,7 +58,7 @@ static void print_figures(const report_row *row) {
         print_min_capacity(row);
     }
     printf(" %9.1f %10.1f %10.2f", result->ns_per_op,
-           replay_wall_ns_per_op(&result->last, row->spec->device->is_virtual),
+           replay_wall_ns_per_op(&result->last, row->spec->plan.device->is_virtual),
            (double)result->last.stats.driver_time_ns / 1e6);
     printf(" %9" PRIu64 " %9" PRIu64 " %7" PRIu64 " %10.1f", total->creates, total->maps,
            total->stream_syncs, bench_mib(total->address_span_bytes));
@@ -66,11 +66,10 @@ static void print_figures(const report_row *row) {
 
 static void print_out_of_memory(const report_row *row) {
     const replay_result *result = row->result;
-    uint64_t cap = row->spec->capacity_bytes;
     printf(" out of memory at event %" PRIu64 " of pass %" PRIu64 ", %.1f MiB reserved",
            result->stopped_at_event, result->stopped_in_pass,
            bench_mib(result->total.reserved_peak_bytes));
-    printf(" of %.1f", bench_mib(cap != 0 ? cap : row->spec->device->caps.total_bytes));
+    printf(" of %.1f", bench_mib(stage_capacity(&row->spec->plan)));
 }
 
 static void print_notes(const replay_result *result) {
@@ -121,7 +120,7 @@ static void print_calls(const char *when, const call_summary *calls) {
 }
 
 void report_table_row(const report_row *row) {
-    printf("  %-15s", row->spec->contender->name);
+    printf("  %-15s", row->spec->plan.contender->name);
     print_outcome(row, print_figures);
     if (row->calls != NULL && row->calls->outcome == RUN_COMPLETED) {
         print_calls("cold", &row->calls->cold_calls);
@@ -143,7 +142,7 @@ void report_tight_begin(const trace *t, bool min_is_modelled) {
 
 static void print_tight_figures(const report_row *row) {
     const replay_result *result = row->result;
-    bool is_virtual = row->spec->device->is_virtual;
+    bool is_virtual = row->spec->plan.device->is_virtual;
     printf(" %12.1f %10.4f", bench_mib(result->total.reserved_peak_bytes),
            efficiency(row->spec, result));
     printf(" %9.2f %9.2f %9.2f", replay_wall_ns(&result->first, is_virtual) / 1e6,
@@ -154,9 +153,9 @@ static void print_tight_figures(const report_row *row) {
 }
 
 void report_tight_row(const report_row *row) {
-    printf("  %-15s", row->spec->contender->name);
+    printf("  %-15s", row->spec->plan.contender->name);
     if (row->is_tight) {
-        printf(" %14.1f", bench_mib(row->spec->capacity_bytes));
+        printf(" %14.1f", bench_mib(row->spec->plan.capacity_bytes));
     } else {
         printf(" %14s", "uncapped");
     }
@@ -178,12 +177,12 @@ static const char *schedule_name(ductile_schedule schedule) {
 /* What was asked for. */
 static void print_spec(dti_json *j, const replay_spec *spec) {
     const trace *t = spec->trace;
-    provenance_json(j, spec->device);
+    provenance_json(j, spec->plan.device);
     dti_json_text(j, "trace", t->name);
     dti_json_text(j, "file", t->path);
-    dti_json_text(j, "contender", spec->contender->name);
-    if (spec->contender == &contender_ductile || spec->contender == &contender_planned) {
-        dti_json_texts(j, "settings", spec->settings, spec->n_settings);
+    dti_json_text(j, "contender", spec->plan.contender->name);
+    if (spec->plan.contender == &contender_ductile || spec->plan.contender == &contender_planned) {
+        dti_json_texts(j, "settings", spec->plan.settings, spec->plan.n_settings);
     }
     if (t->is_snapshot) {
         dti_json_number(j, "gpu", (uint64_t)t->gpu);
@@ -195,14 +194,12 @@ static void print_spec(dti_json *j, const replay_spec *spec) {
     if (t->is_varied) {
         dti_json_number(j, "vary_seed", t->vary_seed);
     }
-    dti_json_text(j, "schedule", schedule_name(spec->pace.schedule));
-    dti_json_number(j, "lag", spec->pace.lag);
-    if (spec->pace.has_old_driver) {
+    dti_json_text(j, "schedule", schedule_name(spec->plan.pace.schedule));
+    dti_json_number(j, "lag", spec->plan.pace.lag);
+    if (spec->plan.pace.has_old_driver) {
         dti_json_number(j, "old_driver", 1);
     }
-    dti_json_number(j, "capacity_bytes",
-                    spec->capacity_bytes != 0 ? spec->capacity_bytes
-                                              : spec->device->caps.total_bytes);
+    dti_json_number(j, "capacity_bytes", stage_capacity(&spec->plan));
     dti_json_number(j, "live_peak_bytes", t->live_peak_bytes);
 }
 
@@ -215,7 +212,7 @@ static void print_counts(dti_json *j, const contender_stats *stats) {
 static void print_times(dti_json *j, const replay_spec *spec, const replay_result *result) {
     dti_json_real(j, "ns_per_op", result->ns_per_op, 2);
     dti_json_real(j, "wall_ns_per_op",
-                  replay_wall_ns_per_op(&result->last, spec->device->is_virtual), 2);
+                  replay_wall_ns_per_op(&result->last, spec->plan.device->is_virtual), 2);
     dti_json_real(j, "loop_ns_per_op", result->loop_ns_per_op, 2);
     dti_json_real(j, "driver_time_us", (double)result->last.stats.driver_time_ns / 1e3, 3);
     dti_json_real(j, "driver_host_us", (double)result->last.stats.driver_host_ns / 1e3, 3);
@@ -262,12 +259,12 @@ static void print_result(dti_json *j, const replay_spec *spec, const replay_resu
     print_times(j, spec, result);
     print_counts(j, &result->total);
     dti_json_number(j, "address_span_bytes", result->total.address_span_bytes);
-    if (spec->contender == &contender_planned) {
+    if (spec->plan.contender == &contender_planned) {
         print_plan(j, result);
     }
-    print_pass(j, "first_pass", &result->first, spec->device->is_virtual);
-    print_pass(j, "last_pass", &result->last, spec->device->is_virtual);
-    print_pass(j, "all_passes", &result->all, spec->device->is_virtual);
+    print_pass(j, "first_pass", &result->first, spec->plan.device->is_virtual);
+    print_pass(j, "last_pass", &result->last, spec->plan.device->is_virtual);
+    print_pass(j, "all_passes", &result->all, spec->plan.device->is_virtual);
     dti_json_number(j, "forced_gates", result->forced_gates);
     dti_json_real(j, "forced_wait_us", (double)result->last.waited_ns / 1e3, 3);
     dti_json_number(j, "violations", result->violations);
@@ -275,7 +272,7 @@ static void print_result(dti_json *j, const replay_spec *spec, const replay_resu
 
 static void print_min_capacity_json(dti_json *j, const report_row *row) {
     dti_json_text(j, "min_capacity_device",
-                  row->min_is_modelled || row->spec->device->is_virtual ? "virtual" : "cuda");
+                  row->min_is_modelled || row->spec->plan.device->is_virtual ? "virtual" : "cuda");
     if (row->min_capacity_bytes == 0) {
         dti_json_null(j, "min_capacity_bytes");
         dti_json_null(j, "min_capacity_efficiency");

@@ -9,36 +9,39 @@
 #include <math.h>
 #include <stdlib.h>
 
-/* All samples of a sweep. */
-typedef struct sweep_results {
-    const sweep_plan *plan;
+typedef struct sweep_job {
+    sweep_plan plan;
     const contender_ops *const *contenders;
     size_t n_contenders;
     sweep_sample *samples; /* by setting, spread, seed and contender */
-} sweep_results;
+    bench_device device;
+    bench_device judge;
+    bool json;
+    bool has_failed;
+} sweep_job;
 
-static sweep_sample *sample_at(const sweep_results *r, unsigned setting, unsigned spread,
+static sweep_sample *sample_at(const sweep_job *job, unsigned setting, unsigned spread,
                                uint64_t seed, size_t contender) {
-    uint64_t run = (setting * SWEEP_SPREADS + spread) * r->plan->n_seeds + seed;
-    return &r->samples[run * r->n_contenders + contender];
+    uint64_t run = (setting * SWEEP_SPREADS + spread) * job->plan.n_seeds + seed;
+    return &job->samples[run * job->n_contenders + contender];
 }
 
-static bool is_absent(const sweep_results *r, size_t contender) {
-    return sample_at(r, 0, 0, 0, contender)->outcome == RUN_ABSENT;
+static bool is_absent(const sweep_job *job, size_t contender) {
+    return sample_at(job, 0, 0, 0, contender)->outcome == RUN_ABSENT;
 }
 
 /* ---- JSON ---------------------------------------------------------------------------------- */
 
 /* One setting at one spread under one contender. */
 typedef struct cell {
-    const sweep_results *results;
+    const sweep_job *job;
     unsigned setting;
     unsigned spread;
     size_t contender;
 } cell;
 
 static const sweep_sample *sample_of(const cell *c, uint64_t seed) {
-    return sample_at(c->results, c->setting, c->spread, seed, c->contender);
+    return sample_at(c->job, c->setting, c->spread, seed, c->contender);
 }
 
 /* What each seed gave. */
@@ -63,7 +66,7 @@ static void print_figures(dti_json *j, const cell *c) {
     };
     for (size_t i = 0; i < SWEEP_FIGURES; i++) {
         dti_json_open(j, known[i].name, '[');
-        for (uint64_t seed = 0; seed < c->results->plan->n_seeds; seed++) {
+        for (uint64_t seed = 0; seed < c->job->plan.n_seeds; seed++) {
             double value = sample_of(c, seed)->figures[i];
             dti_json_real(j, NULL, value / known[i].unit, known[i].digits);
         }
@@ -82,18 +85,18 @@ static void print_model(dti_json *j, const vary_options *m) {
 }
 
 static void print_cell(const cell *c) {
-    const sweep_plan *plan = c->results->plan;
+    const sweep_plan *plan = &c->job->plan;
     const vary_options model = sweep_model(plan, c->setting, c->spread);
     dti_json j = dti_json_begin_line(stdout);
-    provenance_json(&j, plan->replay.device);
+    provenance_json(&j, plan->replay.plan.device);
     dti_json_text(&j, "sweep", "vary");
-    dti_json_text(&j, "contender", c->results->contenders[c->contender]->name);
+    dti_json_text(&j, "contender", c->job->contenders[c->contender]->name);
     dti_json_number(&j, "spread_percent", sweep_spreads[c->spread]);
     print_model(&j, &model);
     dti_json_number(&j, "first_seed", model.seed);
     dti_json_number(&j, "above_min_percent", SWEEP_ABOVE_PERCENT);
     dti_json_text(&j, "min_capacity_device", plan->judge->is_virtual ? "virtual" : "cuda");
-    if (is_absent(c->results, c->contender)) {
+    if (is_absent(c->job, c->contender)) {
         dti_json_bool(&j, "absent", true);
     } else {
         print_figures(&j, c);
@@ -102,9 +105,9 @@ static void print_cell(const cell *c) {
 }
 
 /* One line for each contender. */
-static void print_json(const sweep_results *r, unsigned setting, unsigned spread) {
-    for (size_t i = 0; i < r->n_contenders; i++) {
-        print_cell(&(cell){r, setting, spread, i});
+static void print_json(const sweep_job *job, unsigned setting, unsigned spread) {
+    for (size_t i = 0; i < job->n_contenders; i++) {
+        print_cell(&(cell){job, setting, spread, i});
     }
     (void)fflush(stdout);
 }
@@ -126,7 +129,7 @@ static int compare_values(const void *a, const void *b) {
 static summary summarise(const cell *c, sweep_figure figure) {
     double values[SWEEP_MAX_SEEDS];
     size_t n = 0;
-    for (uint64_t seed = 0; seed < c->results->plan->n_seeds; seed++) {
+    for (uint64_t seed = 0; seed < c->job->plan.n_seeds; seed++) {
         double value = sample_of(c, seed)->figures[figure];
         if (!isnan(value)) {
             values[n++] = value;
@@ -156,30 +159,30 @@ static void print_figure(const cell *c, sweep_figure figure) {
     printf("%*s", COLUMN, text);
 }
 
-static void print_rows(const sweep_results *r, unsigned setting, sweep_figure figure) {
-    const vary_options model = sweep_model(r->plan, setting, 0);
+static void print_rows(const sweep_job *job, unsigned setting, sweep_figure figure) {
+    const vary_options model = sweep_model(&job->plan, setting, 0);
     printf("  recompute %s, %" PRIu64 " stream%s\n", model.recompute ? "on" : "off",
            1 + model.side_streams, model.side_streams > 0 ? "s" : "");
-    for (size_t i = 0; i < r->n_contenders; i++) {
-        if (is_absent(r, i)) {
+    for (size_t i = 0; i < job->n_contenders; i++) {
+        if (is_absent(job, i)) {
             continue;
         }
-        printf("    %-16s", r->contenders[i]->name);
+        printf("    %-16s", job->contenders[i]->name);
         for (unsigned spread = 0; spread < SWEEP_SPREADS; spread++) {
-            print_figure(&(cell){r, setting, spread, i}, figure);
+            print_figure(&(cell){job, setting, spread, i}, figure);
         }
         (void)putchar('\n');
     }
 }
 
-static void print_table(const sweep_results *r, const char *title, sweep_figure figure) {
+static void print_table(const sweep_job *job, const char *title, sweep_figure figure) {
     printf("\n%s\n  %-18s", title, "spread");
     for (unsigned spread = 0; spread < SWEEP_SPREADS; spread++) {
         printf("%*u %%", COLUMN - 2, sweep_spreads[spread]);
     }
     (void)putchar('\n');
     for (unsigned setting = 0; setting < SWEEP_SETTINGS; setting++) {
-        print_rows(r, setting, figure);
+        print_rows(job, setting, figure);
     }
 }
 
@@ -192,39 +195,30 @@ static void print_loop(const vary_options *m) {
 }
 
 /* One table for each question, a row for each setting and contender, a column for each spread. */
-static void print_tables(const sweep_results *r) {
-    const sweep_plan *plan = r->plan;
+static void print_tables(const sweep_job *job) {
+    const sweep_plan *plan = &job->plan;
     char title[160];
     print_loop(&plan->model);
     (void)snprintf(title, sizeof title,
                    "held / used without a cap: median of %" PRIu64 " seeds (most)", plan->n_seeds);
-    print_table(r, title, SWEEP_HELD_OVER_USED);
+    print_table(job, title, SWEEP_HELD_OVER_USED);
     (void)snprintf(title, sizeof title, "smallest capacity%s / used: median (most)",
-                   plan->judge == plan->replay.device ? "" : ", on the virtual GPU,");
-    print_table(r, title, SWEEP_MIN_CAPACITY_OVER_USED);
-    print_table(r, "host + driver, ms a step, without a cap: medians", SWEEP_HOST_NS);
+                   plan->judge == plan->replay.plan.device ? "" : ", on the virtual GPU,");
+    print_table(job, title, SWEEP_MIN_CAPACITY_OVER_USED);
+    print_table(job, "host + driver, ms a step, without a cap: medians", SWEEP_HOST_NS);
     (void)snprintf(title, sizeof title,
                    "host + driver, ms a step, %d %% above its smallest capacity: medians",
                    SWEEP_ABOVE_PERCENT);
-    print_table(r, title, SWEEP_TIGHT_HOST_NS);
-    for (size_t i = 0; i < r->n_contenders; i++) {
-        if (is_absent(r, i)) {
-            printf("\n%s is absent: %s\n", r->contenders[i]->name,
-                   sample_at(r, 0, 0, 0, i)->message);
+    print_table(job, title, SWEEP_TIGHT_HOST_NS);
+    for (size_t i = 0; i < job->n_contenders; i++) {
+        if (is_absent(job, i)) {
+            printf("\n%s is absent: %s\n", job->contenders[i]->name,
+                   sample_at(job, 0, 0, 0, i)->message);
         }
     }
 }
 
 /* ---- Running ------------------------------------------------------------------------------- */
-
-typedef struct sweep_job {
-    sweep_plan plan;
-    sweep_results results;
-    bench_device device;
-    bench_device judge;
-    bool json;
-    bool has_failed;
-} sweep_job;
 
 static bool find_devices(sweep_job *j, const bench_options *shared) {
     char reason[256] = "";
@@ -240,10 +234,9 @@ static bool find_devices(sweep_job *j, const bench_options *shared) {
 
 /* A contender that the device does not have is no failure. */
 static void note_failures(sweep_job *j, const sweep_sample *samples) {
-    for (size_t i = 0; i < j->results.n_contenders; i++) {
+    for (size_t i = 0; i < j->n_contenders; i++) {
         if (samples[i].message[0] != '\0' && samples[i].outcome != RUN_ABSENT) {
-            bench_complain("generate vary: %s: %s", j->results.contenders[i]->name,
-                           samples[i].message);
+            bench_complain("generate vary: %s: %s", j->contenders[i]->name, samples[i].message);
             j->has_failed = true;
         }
     }
@@ -251,11 +244,10 @@ static void note_failures(sweep_job *j, const sweep_sample *samples) {
 
 /* All seeds of one setting at one spread. False: the traces cannot be made. */
 static bool run_cell(sweep_job *j, unsigned setting, unsigned spread) {
-    const sweep_results *r = &j->results;
     for (uint64_t seed = 0; seed < j->plan.n_seeds; seed++) {
-        sweep_sample *samples = sample_at(r, setting, spread, seed, 0);
+        sweep_sample *samples = sample_at(j, setting, spread, seed, 0);
         const char *reason =
-            sweep_measure(&j->plan, setting, spread, seed, r->contenders, r->n_contenders, samples);
+            sweep_measure(&j->plan, setting, spread, seed, j->contenders, j->n_contenders, samples);
         if (reason != NULL) {
             bench_complain("generate vary: %s", reason);
             return false;
@@ -263,7 +255,7 @@ static bool run_cell(sweep_job *j, unsigned setting, unsigned spread) {
         note_failures(j, samples);
     }
     if (j->json) {
-        print_json(r, setting, spread);
+        print_json(j, setting, spread);
     }
     return true;
 }
@@ -278,42 +270,37 @@ static int run_cells(sweep_job *j) {
     }
     if (!j->json) {
         provenance_print_heading(stdout, &j->device);
-        print_tables(&j->results);
+        print_tables(j);
     }
     return j->has_failed ? BENCH_FAILED : BENCH_DONE;
 }
 
 static bool make_room(sweep_job *j) {
     size_t n = (size_t)(SWEEP_SETTINGS * SWEEP_SPREADS * j->plan.n_seeds);
-    j->results.samples = calloc(n * j->results.n_contenders, sizeof *j->results.samples);
-    if (j->results.samples == NULL) {
+    j->samples = calloc(n * j->n_contenders, sizeof *j->samples);
+    if (j->samples == NULL) {
         bench_complain("the host has no memory left");
     }
-    return j->results.samples != NULL;
+    return j->samples != NULL;
 }
 
 static replay_spec make_spec(const replay_options *o, const bench_device *device) {
-    return (replay_spec){
-        .device = device,
-        .settings = o->shared.settings,
-        .n_settings = o->shared.n_settings,
-        .n_passes = o->n_passes,
-        .pace = o->pace,
-    };
+    replay_spec spec = {.plan = bench_plan_of(&o->shared, device, NULL), .n_passes = o->n_passes};
+    spec.plan.pace = o->pace;
+    return spec;
 }
 
 int sweep_run_all(const replay_options *o, const vary_options *model, uint64_t n_seeds) {
-    sweep_job j = {.json = o->shared.json};
+    sweep_job j = {.json = o->shared.json,
+                   .contenders = o->shared.contenders,
+                   .n_contenders = o->shared.n_contenders};
     j.plan = (sweep_plan){
         .model = *model, .n_seeds = n_seeds, .replay = make_spec(o, &j.device), .judge = &j.device};
-    j.results = (sweep_results){.plan = &j.plan,
-                                .contenders = o->shared.contenders,
-                                .n_contenders = o->shared.n_contenders};
     if (!find_devices(&j, &o->shared) || !make_room(&j)) {
         return BENCH_FAILED;
     }
     j.plan.judge = j.judge.is_virtual == j.device.is_virtual ? &j.device : &j.judge;
     int status = run_cells(&j);
-    free(j.results.samples);
+    free(j.samples);
     return status;
 }

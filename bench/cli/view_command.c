@@ -117,7 +117,8 @@ static const char *study(view_job *j) {
 static bool load(view_job *j, const char *path) {
     trace_error error;
     const view_options *o = j->options;
-    if (!trace_gather_held(path, o->gpu, &j->builder, &error)) {
+    j->builder = (trace_builder){.spills = true, .takes_held = true};
+    if (!trace_gather(path, o->gpu, &j->builder, &error)) {
         bench_complain_of(path, error.line, error.reason);
         return false;
     }
@@ -146,14 +147,6 @@ static void print_streams(dti_json *j, const trace *t) {
     dti_json_open(j, "streams", '[');
     for (size_t i = 0; i < t->n_streams; i++) {
         dti_json_number(j, NULL, t->streams[i].number);
-    }
-    dti_json_close(j, ']');
-}
-
-static void print_sizes(dti_json *j, const char *name, const size_t *all, size_t n) {
-    dti_json_open(j, name, '[');
-    for (size_t i = 0; i < n; i++) {
-        dti_json_number(j, NULL, all[i]);
     }
     dti_json_close(j, ']');
 }
@@ -190,8 +183,8 @@ static void print_holder(dti_json *j, const view_job *r, const trace_holder *h) 
 
 static void print_holders(dti_json *j, const view_job *r) {
     const trace_holders *holders = &r->holders;
-    print_sizes(j, "level_steps", holders->level_steps, holders->n_levels);
-    print_sizes(j, "moment_events", holders->moment_events, holders->n_moments);
+    dti_json_numbers(j, "level_steps", holders->level_steps, holders->n_levels);
+    dti_json_numbers(j, "moment_events", holders->moment_events, holders->n_moments);
     dti_json_open(j, "holders", '[');
     for (size_t i = 0; i < holders->n; i++) {
         if (ever_holds(&holders->all[i], holders)) {
@@ -348,11 +341,7 @@ static void print_recorded(dti_json *j, const trace *t) {
 }
 
 static void print_stacks(dti_json *j, const view_job *r) {
-    dti_json_open(j, "stacks", '[');
-    for (size_t i = 0; i < r->stacks.n; i++) {
-        dti_json_text(j, NULL, r->stacks.texts[i]);
-    }
-    dti_json_close(j, ']');
+    dti_json_texts(j, "stacks", (const char *const *)r->stacks.texts, r->stacks.n);
 }
 
 static void print_recording(const view_job *recording) {
@@ -373,7 +362,7 @@ static void print_recording(const view_job *recording) {
     dti_json_number(j, "granule_bytes", recording->device.caps.granule_bytes);
     dti_json_bool(j, "marks_steps", recording->marks_steps);
     print_streams(j, t);
-    print_sizes(j, "step_ends", t->step_ends, t->n_step_ends);
+    dti_json_numbers(j, "step_ends", t->step_ends, t->n_step_ends);
     dti_json_numbers(j, "step_peaks", recording->holders.step_peaks, recording->holders.n_steps);
     print_profiles(j, &recording->holders);
     print_refusals(j, t);
@@ -520,16 +509,14 @@ static void print_outcome(dti_json *j, const view_run *run) {
 
 static void print_run(FILE *out, const view_run *run) {
     const replay_spec *spec = run->spec;
-    bool is_ductile = spec->contender == &contender_ductile;
+    bool is_ductile = spec->plan.contender == &contender_ductile;
     dti_json line = dti_json_begin_line(out);
     dti_json *j = &line;
     dti_json_text(j, "kind", "run");
     dti_json_text(j, "file", spec->trace->path);
-    dti_json_text(j, "contender", spec->contender->name);
-    dti_json_texts(j, "settings", spec->settings, is_ductile ? spec->n_settings : 0);
-    dti_json_number(j, "capacity_bytes",
-                    spec->capacity_bytes != 0 ? spec->capacity_bytes
-                                              : spec->device->caps.total_bytes);
+    dti_json_text(j, "contender", spec->plan.contender->name);
+    dti_json_texts(j, "settings", spec->plan.settings, is_ductile ? spec->plan.n_settings : 0);
+    dti_json_number(j, "capacity_bytes", stage_capacity(&spec->plan));
     print_outcome(j, run);
     print_points(j, run->view);
     print_stops(j, run->view);
@@ -546,8 +533,8 @@ static uint64_t recorded_device(const trace *t) {
     uint64_t device = 0;
     for (size_t i = 0; i < t->n_refusals; i++) {
         const trace_refusal *of = &t->refusals[i];
-        if (of->is_replayed && of->held_bytes > 0 && of->live_bytes + of->size > most) {
-            most = of->live_bytes + of->size;
+        if (of->is_replayed && of->held_bytes > 0 && need_of(of) > most) {
+            most = need_of(of);
             device = of->held_bytes + of->device_free_bytes;
         }
     }
@@ -561,7 +548,7 @@ static void try_smaller(const replay_spec *spec, uint64_t suffices, view *v) {
             view_try(spec, usual_devices[i] * DTI_GIB, v);
         }
     }
-    uint64_t granule = spec->device->caps.granule_bytes;
+    uint64_t granule = spec->plan.device->caps.granule_bytes;
     for (uint64_t i = 1; i <= EVEN_STOPS; i++) {
         uint64_t capacity = suffices / granule * i / EVEN_STOPS * granule;
         if (capacity > 0 && capacity < suffices) {
@@ -590,8 +577,7 @@ static void find_what_suffices(const view_job *j, view_run *run, view *v) {
     if (run->min_capacity_bytes > 0) {
         try_smaller(run->spec, run->min_capacity_bytes, v);
     } else if (result->outcome == RUN_OUT_OF_MEMORY) {
-        uint64_t capped = run->spec->capacity_bytes;
-        view_try(run->spec, capped != 0 ? capped : j->device.caps.total_bytes, v);
+        view_try(run->spec, stage_capacity(&run->spec->plan), v);
     }
 }
 
@@ -606,13 +592,10 @@ static uint64_t roomy(const view_job *j) {
 
 static replay_spec make_spec(const view_job *j, const contender_ops *contender) {
     const bench_options *o = &j->options->shared;
-    return (replay_spec){.trace = j->trace,
-                         .device = &j->device,
-                         .contender = contender,
-                         .settings = o->settings,
-                         .n_settings = o->n_settings,
-                         .capacity_bytes = o->capacity_bytes != 0 ? o->capacity_bytes : roomy(j),
-                         .n_passes = 1};
+    replay_spec spec = {
+        .trace = j->trace, .plan = bench_plan_of(o, &j->device, contender), .n_passes = 1};
+    spec.plan.capacity_bytes = o->capacity_bytes != 0 ? o->capacity_bytes : roomy(j);
+    return spec;
 }
 
 static bool view_contender(void *user, size_t index, FILE *out) {

@@ -8,9 +8,14 @@
 #define DUCTILE_BENCH_CONTENDERS_CONTENDER_H
 
 #include "bench/contenders/names.h"
-#include "vmm/driver/driver.h"
 
 #include <ductile.h>
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+typedef struct dvmm_driver dvmm_driver; /* so that C++ can include this */
 
 /* What a replay will ask for, for a contender that may know: its events, by number. */
 typedef struct contender_event {
@@ -97,6 +102,12 @@ typedef struct contender_span {
 } contender_span;
 
 typedef void (*contender_visit)(void *user, const contender_span *span);
+
+/* Both, for the function that a walk visits its own blocks with. */
+typedef struct contender_walk {
+    contender_visit visit;
+    void *user;
+} contender_walk;
 
 typedef struct contender_ops {
     const char *name;

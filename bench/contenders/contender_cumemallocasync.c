@@ -23,26 +23,24 @@ static dvmm_driver *driver_of(const async_pool *p) {
 /* ---- Free ---------------------------------------------------------------------------------- */
 
 static ductile_status wait_for(async_pool *p, ductile_stream stream) {
-    ductile_status status = dvmm_event_record(driver_of(p), p->event, stream);
-    return status == DUCTILE_OK ? dvmm_stream_wait_event(driver_of(p), p->unifying, p->event)
-                                : status;
+    DTI_TRY(dvmm_event_record(driver_of(p), p->event, stream));
+    return dvmm_stream_wait_event(driver_of(p), p->unifying, p->event);
 }
 
 static ductile_status wait_for_users(async_pool *p, const rival_block *block) {
-    ductile_status status = wait_for(p, block->arena->stream);
-    for (const rival_use *use = block->uses; use != NULL && status == DUCTILE_OK; use = use->next) {
-        status = wait_for(p, use->queue->stream);
+    DTI_TRY(wait_for(p, block->arena->stream));
+    for (const rival_use *use = block->uses; use != NULL; use = use->next) {
+        DTI_TRY(wait_for(p, use->queue->stream));
     }
-    return status;
+    return DUCTILE_OK;
 }
 
 static ductile_status give_back(async_pool *p, const rival_block *block) {
     if (block->uses == NULL) {
         return dvmm_mem_free_async(driver_of(p), block->address, block->arena->stream);
     }
-    ductile_status status = wait_for_users(p, block);
-    return status == DUCTILE_OK ? dvmm_mem_free_async(driver_of(p), block->address, p->unifying)
-                                : status;
+    DTI_TRY(wait_for_users(p, block));
+    return dvmm_mem_free_async(driver_of(p), block->address, p->unifying);
 }
 
 static ductile_status async_free(void *self, ductile_addr address) {
@@ -54,19 +52,17 @@ static ductile_status async_free(void *self, ductile_addr address) {
     if (block == NULL) {
         return DUCTILE_ERR_NOT_LIVE;
     }
-    ductile_status status = give_back(p, block);
-    if (status == DUCTILE_OK) {
-        rival_events_drop_uses(&p->base.events, block);
-        hash_map_remove(&p->base.live, address);
-        rival_block_put(&p->base.store, block);
-    }
-    return status;
+    DTI_TRY(give_back(p, block));
+    rival_events_drop_uses(&p->base.events, block);
+    hash_map_remove(&p->base.live, address);
+    rival_block_put(&p->base.store, block);
+    return DUCTILE_OK;
 }
 
 static ductile_status async_trim(void *self) {
     async_pool *p = self;
-    ductile_status status = dvmm_context_sync(driver_of(p));
-    return status == DUCTILE_OK ? dvmm_async_pool_trim(driver_of(p), 0) : status;
+    DTI_TRY(dvmm_context_sync(driver_of(p)));
+    return dvmm_async_pool_trim(driver_of(p), 0);
 }
 
 /* ---- Allocate ------------------------------------------------------------------------------ */
@@ -83,25 +79,18 @@ static ductile_status async_alloc(void *self, uint64_t size, ductile_stream stre
     if (arena == NULL) {
         return DUCTILE_ERR_OUT_OF_HOST_MEMORY;
     }
-    ductile_status status = dvmm_mem_alloc_async(driver_of(p), size, stream, out);
-    if (status == DUCTILE_OK) {
-        hash_map_set(&p->base.live, *out,
-                     (uintptr_t)rival_block_take(&p->base.store, arena, *out, size));
-    }
-    return status;
+    DTI_TRY(dvmm_mem_alloc_async(driver_of(p), size, stream, out));
+    rival_block *block = rival_block_take(&p->base.store, arena, *out, size);
+    hash_map_set(&p->base.live, *out, (uintptr_t)block);
+    return DUCTILE_OK;
 }
 
 /* ---- Life cycle ---------------------------------------------------------------------------- */
 
 static ductile_status open_pool(async_pool *p) {
-    ductile_status status = async_trim(p); /* the pool outlives a run: its peak must not */
-    if (status == DUCTILE_OK) {
-        status = dvmm_stream_create(driver_of(p), &p->unifying);
-    }
-    if (status != DUCTILE_OK) {
-        return status;
-    }
-    status = dvmm_event_create(driver_of(p), &p->event);
+    DTI_TRY(async_trim(p)); /* the pool outlives a run: its peak must not */
+    DTI_TRY(dvmm_stream_create(driver_of(p), &p->unifying));
+    ductile_status status = dvmm_event_create(driver_of(p), &p->event);
     if (status != DUCTILE_OK) {
         (void)dvmm_stream_destroy(driver_of(p), p->unifying);
     }

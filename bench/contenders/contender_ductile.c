@@ -84,14 +84,9 @@ static void read_stats(void *self, contender_stats *out) {
     };
 }
 
-typedef struct walk_target {
-    contender_visit visit;
-    void *user;
-} walk_target;
-
 /* Of memory that moved, the old address is RETIRING, and its memory is counted at the new one. */
 static int visit_block(void *user, const ductile_block_info *block) {
-    const walk_target *to = user;
+    const contender_walk *to = user;
     contender_span span = {.address = block->address,
                            .size = block->size,
                            .state = SPAN_PENDING,
@@ -120,7 +115,7 @@ static int visit_block(void *user, const ductile_block_info *block) {
 }
 
 static void walk(void *self, contender_visit visit, void *user) {
-    walk_target to = {visit, user};
+    contender_walk to = {visit, user};
     (void)!ductile_walk(self, NULL, visit_block, &to);
 }
 

@@ -8,8 +8,6 @@
 #include "bench/contenders/contender.h"
 #include "bench/contenders/rival_ranges.h"
 
-#include <stdlib.h>
-
 static const rival_policy expandable_policy = {
     .find = rival_ranges_find,
     .grow = rival_ranges_grow,
@@ -23,17 +21,12 @@ static ductile_status expandable_init(const contender_env *env, void **self, cha
     return rival_ranges_create(&expandable_policy, sizeof(rival_ranges), env, self, message, size);
 }
 
-static void expandable_fini(void *self) {
-    rival_ranges_fini(self);
-    free(self);
-}
-
 const contender_ops contender_expandable = {
     .name = "expandable",
     .summary =
         "PyTorch's expandable segments: 2 and 20 MiB handles, growth only, flushed at the cap",
     .init = expandable_init,
-    .fini = expandable_fini,
+    .fini = rival_ranges_destroy,
     .alloc = rival_cache_alloc,
     .free = rival_cache_free,
     .record_stream = rival_cache_record_stream,

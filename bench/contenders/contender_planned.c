@@ -463,13 +463,12 @@ static bool set_all(planned *p, const contender_env *env, const settings_planned
 
 static void planned_fini(void *self) {
     planned *p = self;
-    rival_ranges_fini(&p->ranges);
     plan_steps_fini(&p->steps);
     forget_touched(p);
     hash_map_drop(&p->live_at);
     free(p->lives);
     free(p->spans);
-    free(p);
+    rival_ranges_destroy(p);
 }
 
 static ductile_status planned_init(const contender_env *env, void **self, char *message,

@@ -253,13 +253,8 @@ ductile_status rival_cache_record_stream(void *self, ductile_addr address, ducti
 
 /* ---- Inspection ---------------------------------------------------------------------------- */
 
-typedef struct walk_target {
-    contender_visit visit;
-    void *user;
-} walk_target;
-
 static void visit_block(void *user, const rival_block *block) {
-    const walk_target *to = user;
+    const contender_walk *to = user;
     if (block->is_mapped) {
         contender_span span = {.address = block->address,
                                .size = block->size,
@@ -276,7 +271,7 @@ static void visit_block(void *user, const rival_block *block) {
 
 void rival_cache_walk(void *self, contender_visit visit, void *user) {
     const rival_cache *cache = self;
-    walk_target to = {visit, user};
+    contender_walk to = {visit, user};
     rival_store_walk(&cache->store, visit_block, &to);
 }
 

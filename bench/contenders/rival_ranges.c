@@ -2,6 +2,8 @@
 #include "bench/contenders/rival_ranges.h"
 #include "vmm/base/try.h"
 
+#include <stdlib.h>
+
 static rival_ranges *ranges_of(rival_cache *cache) {
     return (rival_ranges *)(void *)cache;
 }
@@ -141,7 +143,8 @@ static void gather(rival_ranges *r, rival_block *place, size_t n) {
         uint64_t span = dti_min(donor->address + donor->size - first, missing);
         uint64_t size = 0;
         if (!rival_store_reserve(&r->cache.store, 8) ||
-            rival_segment_take(segment, first, span, &first, &size) != DUCTILE_OK || size == 0) {
+            rival_segment_unmap(segment, first, span, RIVAL_SPARE, &first, &size) != DUCTILE_OK ||
+            size == 0) {
             return;
         }
         cut_out(r, donor, first, size);
@@ -153,7 +156,7 @@ static void gather(rival_ranges *r, rival_block *place, size_t n) {
  * of a handle; here, as on a device of that size, the driver has no more. */
 static ductile_status map_block(rival_ranges *r, rival_block *block, uint64_t size) {
     rival_segment *segment = block->segment;
-    uint64_t bytes = rival_segment_mapped_size(segment, size);
+    uint64_t bytes = dti_round_up(size, segment->handle_bytes);
     if (r->moves && !block->arena->is_small) {
         gather(r, block, (size_t)(bytes / segment->handle_bytes));
     }
@@ -285,7 +288,7 @@ static ductile_status unmap_block(rival_ranges *r, rival_block *block) {
     ductile_addr start = 0;
     uint64_t size = 0;
     ductile_status status =
-        rival_segment_unmap(segment, block->address, block->size, &start, &size);
+        rival_segment_unmap(segment, block->address, block->size, RIVAL_RELEASED, &start, &size);
     if (size > 0) {
         note_span(r, span_before, rival_segment_span(segment));
         rival_cache_sub_reserved(&r->cache, size);
@@ -351,13 +354,15 @@ ductile_status rival_ranges_create(const rival_policy *policy, size_t bytes,
     return status;
 }
 
-void rival_ranges_fini(rival_ranges *r) {
+void rival_ranges_destroy(void *self) {
+    rival_ranges *r = self;
     rival_cache_fini(&r->cache);
     while (r->segments != NULL) { /* only where the driver refused to take memory back */
         rival_segment *segment = r->segments;
         unlink_segment(r, segment);
         rival_segment_destroy(segment);
     }
+    free(r);
 }
 
 void rival_ranges_stats(void *self, contender_stats *out) {

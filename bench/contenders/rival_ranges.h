@@ -23,7 +23,6 @@ typedef struct rival_ranges {
 ductile_status rival_ranges_create(const rival_policy *policy, size_t bytes,
                                    const contender_env *env, void **self, char *message,
                                    size_t size);
-void rival_ranges_fini(rival_ranges *r);
 
 /* The range of an arena, reserved where there is none yet; NULL: it cannot be. */
 rival_segment *rival_ranges_reserve(rival_ranges *r, rival_arena *arena);
@@ -40,6 +39,7 @@ uint64_t rival_ranges_min_remainder(const rival_arena *arena);
 ductile_status rival_ranges_release_free(rival_cache *cache);
 
 /* For contender_ops. */
+void rival_ranges_destroy(void *self);
 void rival_ranges_stats(void *self, contender_stats *out);
 
 #endif

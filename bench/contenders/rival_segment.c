@@ -85,10 +85,6 @@ uint64_t rival_segment_span(const rival_segment *segment) {
                : (uint64_t)(segment->end_slot - segment->first_slot) * segment->handle_bytes;
 }
 
-uint64_t rival_segment_mapped_size(const rival_segment *segment, uint64_t size) {
-    return dti_round_up(size, segment->handle_bytes);
-}
-
 /* ---- Map ----------------------------------------------------------------------------------- */
 
 static void release_slots(rival_segment *segment, size_t begin, size_t end) {
@@ -157,30 +153,20 @@ release:
 
 /* ---- Unmap --------------------------------------------------------------------------------- */
 
-typedef ductile_status (*drop_fn)(rival_segment *segment, size_t slot);
-
-static ductile_status release_slot(rival_segment *segment, size_t slot) {
-    return dvmm_phys_release(segment->driver, segment->handles[slot]);
-}
-
-static ductile_status keep_slot(rival_segment *segment, size_t slot) {
-    segment->spare[segment->n_spare++] = segment->handles[slot];
+static ductile_status unmap_slot(rival_segment *segment, size_t slot, rival_unmapped what) {
+    dvmm_phys handle = segment->handles[slot];
+    DTI_TRY(dvmm_unmap(segment->driver, slot_address(segment, slot), segment->handle_bytes));
+    segment->handles[slot] = 0;
+    segment->n_mapped--;
+    if (what == RIVAL_RELEASED) {
+        return dvmm_phys_release(segment->driver, handle);
+    }
+    segment->spare[segment->n_spare++] = handle;
     return DUCTILE_OK;
 }
 
-static ductile_status give_back_slot(rival_segment *segment, size_t slot, drop_fn drop) {
-    ductile_status status =
-        dvmm_unmap(segment->driver, slot_address(segment, slot), segment->handle_bytes);
-    if (status == DUCTILE_OK) {
-        status = drop(segment, slot);
-        segment->handles[slot] = 0;
-        segment->n_mapped--;
-    }
-    return status;
-}
-
-static ductile_status unmap_with(rival_segment *segment, ductile_addr address, uint64_t span,
-                                 drop_fn drop, ductile_addr *start, uint64_t *size) {
+ductile_status rival_segment_unmap(rival_segment *segment, ductile_addr address, uint64_t span,
+                                   rival_unmapped what, ductile_addr *start, uint64_t *size) {
     uint64_t from = dti_round_up(address - segment->base, segment->handle_bytes);
     uint64_t to = dti_round_down(address - segment->base + span, segment->handle_bytes);
     *start = segment->base + from;
@@ -190,23 +176,13 @@ static ductile_status unmap_with(rival_segment *segment, ductile_addr address, u
     }
     ductile_status status = dvmm_stream_sync(segment->driver, segment->stream);
     while (status == DUCTILE_OK && from + *size < to) {
-        status = give_back_slot(segment, (size_t)((from + *size) / segment->handle_bytes), drop);
+        status = unmap_slot(segment, (size_t)((from + *size) / segment->handle_bytes), what);
         if (status == DUCTILE_OK) {
             *size += segment->handle_bytes;
         }
     }
     note_unmapped(segment);
     return status;
-}
-
-ductile_status rival_segment_unmap(rival_segment *segment, ductile_addr address, uint64_t span,
-                                   ductile_addr *start, uint64_t *size) {
-    return unmap_with(segment, address, span, release_slot, start, size);
-}
-
-ductile_status rival_segment_take(rival_segment *segment, ductile_addr address, uint64_t span,
-                                  ductile_addr *start, uint64_t *size) {
-    return unmap_with(segment, address, span, keep_slot, start, size);
 }
 
 uint64_t rival_segment_drop_spare(rival_segment *segment) {

@@ -35,18 +35,16 @@ ductile_status rival_segment_create(dvmm_driver *driver, ductile_stream stream,
 /* Pre: nothing is mapped. */
 void rival_segment_destroy(rival_segment *segment);
 
-/* The bytes that mapping `size` from a slot's start takes: whole handles. */
-uint64_t rival_segment_mapped_size(const rival_segment *segment, uint64_t size);
 /* Maps spare handles, then fresh ones, over [address, address + size). On error nothing has
  * changed. Pre: the span is made of whole slots, all empty. */
 ductile_status rival_segment_map(rival_segment *segment, ductile_addr address, uint64_t size);
-/* Waits for the stream, then unmaps and releases the handles wholly inside the span. They were
- * mapped over [*start, *start + *size); on error, what was given back until then. */
+/* What becomes of handles that are unmapped. */
+typedef enum rival_unmapped { RIVAL_RELEASED, RIVAL_SPARE } rival_unmapped;
+
+/* Waits for the stream, then unmaps the handles wholly inside the span. They were mapped over
+ * [*start, *start + *size); on error, what was unmapped until then. */
 ductile_status rival_segment_unmap(rival_segment *segment, ductile_addr address, uint64_t span,
-                                   ductile_addr *start, uint64_t *size);
-/* The same, but the handles become spare. */
-ductile_status rival_segment_take(rival_segment *segment, ductile_addr address, uint64_t span,
-                                  ductile_addr *start, uint64_t *size);
+                                   rival_unmapped what, ductile_addr *start, uint64_t *size);
 /* Releases the spare handles. Returns their bytes. */
 uint64_t rival_segment_drop_spare(rival_segment *segment);
 /* From the lowest to the highest mapped address. */

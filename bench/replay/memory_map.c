@@ -16,22 +16,7 @@
 
 bool memory_map_init(memory_map *map, const trace *t) {
     *map = (memory_map){.trace = t};
-    map->blocks = calloc((size_t)t->n_slots + 1, sizeof *map->blocks);
-    return map->blocks != NULL;
-}
-
-static void follow(memory_map *map, uint64_t end) {
-    for (; map->next_event < end; map->next_event++) {
-        const trace_event *event = &map->trace->events[map->next_event];
-        if (event->kind == TRACE_ALLOC) {
-            map->blocks[event->slot] = (memory_block){.born = map->next_event,
-                                                      .size = event->size,
-                                                      .number = ++map->n_allocated,
-                                                      .stream = event->stream};
-        } else if (event->kind == TRACE_FREE || event->kind == TRACE_FREE_GATED) {
-            map->blocks[event->slot].size = 0;
-        }
-    }
+    return trace_blocks_init(&map->blocks, t);
 }
 
 /* Below 1 MiB, 4, 16, 64, 256 MiB, 1, 4 GiB, and above. */
@@ -54,7 +39,7 @@ static unsigned age_class(const memory_map *map, uint64_t age) {
     return class;
 }
 
-static uint16_t live_cell(const memory_map *map, const memory_block *block, uint64_t now) {
+static uint16_t live_cell(const memory_map *map, const trace_block *block, uint64_t now) {
     unsigned stream = block->stream < MEMORY_MAP_STREAMS ? block->stream : MEMORY_MAP_STREAMS - 1u;
     return (uint16_t)(MEMORY_MAP_FIRST_LIVE + (stream << 6 | size_class(block->size) << 3 |
                                                age_class(map, now - block->born)));
@@ -79,7 +64,7 @@ static void add_span(void *user, const contender_span *span) {
 
 static void add_live(memory_map *map, const replay_moment *now) {
     for (uint32_t slot = 0; slot < map->trace->n_slots; slot++) {
-        const memory_block *block = &map->blocks[slot];
+        const trace_block *block = &map->blocks.at[slot];
         if (block->size > 0 && now->addresses[slot] != 0) {
             add_run(map, (memory_run){.address = now->addresses[slot],
                                       .size = dti_round_up(block->size, 512),
@@ -124,7 +109,7 @@ void memory_map_add(memory_map *map, const contender_ops *ops, const replay_mome
         return;
     }
     memory_column *column = &map->columns[map->n_columns];
-    follow(map, now->event + 1);
+    trace_blocks_follow(&map->blocks, map->trace, now->event + 1);
     column->event = now->event;
     ops->walk(now->contender, add_span, map);
     add_live(map, now);
@@ -298,7 +283,7 @@ void memory_map_fini(memory_map *map) {
     for (size_t i = 0; i < MEMORY_MAP_COLUMNS; i++) {
         free(map->columns[i].runs);
     }
-    free(map->blocks);
+    free(map->blocks.at);
     free(map->cells);
     free(map->blocks_shown);
     *map = (memory_map){0};

@@ -34,20 +34,10 @@ typedef struct memory_column {
     size_t n, capacity;
 } memory_column;
 
-/* What is known of the block in a slot of the trace. */
-typedef struct memory_block {
-    uint64_t born;   /* event */
-    uint64_t size;   /* 0: the slot is empty */
-    uint32_t number; /* which allocation of the trace it is, from 1 */
-    uint16_t stream;
-} memory_block;
-
 /* All zero and a trace is an empty map. Valid as long as the trace. */
 typedef struct memory_map {
     const trace *trace;
-    memory_block *blocks; /* by slot */
-    uint64_t next_event;  /* events before it are in blocks */
-    uint32_t n_allocated; /* by them */
+    trace_blocks blocks;
     memory_column columns[MEMORY_MAP_COLUMNS];
     size_t n_columns;
     uint64_t row_bytes;     /* valid after memory_map_draw */

@@ -93,7 +93,7 @@ static const known_range *find_known(const replays *r, uint64_t granules) {
 
 /* What a replay says of other capacities: those that would have answered every request alike. */
 static void keep_known(replays *r, uint64_t granules, const replay_result *result) {
-    uint64_t granule = r->spec.device->caps.granule_bytes;
+    uint64_t granule = r->spec.plan.device->caps.granule_bytes;
     const contender_stats *stats = &result->total;
     known_range range = {granules, granules, result->outcome == RUN_COMPLETED};
     if (stats->same_below > 0) {
@@ -112,7 +112,7 @@ static bool probe_replay(void *user, uint64_t granules, bool *failed) {
     if (known != NULL) {
         return known->completes;
     }
-    r->spec.capacity_bytes = granules * r->spec.device->caps.granule_bytes;
+    r->spec.plan.capacity_bytes = granules * r->spec.plan.device->caps.granule_bytes;
     replay_run(&r->spec, &result);
     *failed = result.outcome == RUN_FAILED || result.outcome == RUN_ABSENT;
     if (!*failed) {
@@ -122,15 +122,16 @@ static bool probe_replay(void *user, uint64_t granules, bool *failed) {
 }
 
 static uint64_t granules_for(const replay_spec *spec, uint64_t bytes) {
-    uint64_t granule = spec->device->caps.granule_bytes;
+    uint64_t granule = spec->plan.device->caps.granule_bytes;
     return bytes / granule + (bytes % granule != 0);
 }
 
 uint64_t mincap_find(const replay_spec *spec, const replay_result *uncapped) {
     replays own = {.spec = *spec};
     own.spec.watch = NULL;
-    own.spec.is_untimed = true;
+    own.spec.plan.is_untimed = true;
     uint64_t too_few = granules_for(spec, spec->trace->live_peak_bytes) - 1;
     uint64_t enough = granules_for(spec, uncapped->total.reserved_peak_bytes);
-    return mincap_search(probe_replay, &own, too_few, enough) * spec->device->caps.granule_bytes;
+    return mincap_search(probe_replay, &own, too_few, enough) *
+           spec->plan.device->caps.granule_bytes;
 }

@@ -189,27 +189,6 @@ static void add_span(void *user, const contender_span *span) {
     g->has_failed = g->has_failed || !ok;
 }
 
-/* The latest allocation of a slot of the trace. */
-typedef struct tenant {
-    uint64_t born;
-    uint32_t number;
-    uint16_t stream;
-} tenant;
-
-/* Allocations come in the order of the trace: the n-th is block n. */
-static void find_tenants(const trace *t, uint64_t end, tenant *tenants) {
-    uint32_t n = 0;
-    for (uint64_t i = 0; i < end; i++) {
-        const trace_event *e = &t->events[i];
-        if (e->kind == TRACE_ALLOC) {
-            tenants[e->slot] = (tenant){.born = i, .number = n++, .stream = e->stream};
-        }
-        if (spill_is_time(i)) {
-            spill_rest(&t->events_file);
-        }
-    }
-}
-
 static bool put_addresses(hash_map *slots, const trace *t, const replay_moment *now) {
     for (uint32_t slot = 0; slot < t->n_slots; slot++) {
         if (now->addresses[slot] != 0 && !hash_map_put(slots, now->addresses[slot], slot + 1u)) {
@@ -222,22 +201,22 @@ static bool put_addresses(hash_map *slots, const trace *t, const replay_moment *
 /* A refused allocation has no address. */
 static bool name_blocks(openings *o, const trace *t, const replay_moment *now) {
     hash_map slots = {0};
-    tenant *tenants = calloc((size_t)t->n_slots + 1, sizeof *tenants);
-    bool ok = tenants != NULL && put_addresses(&slots, t, now);
+    trace_blocks blocks;
+    bool ok = trace_blocks_init(&blocks, t) && put_addresses(&slots, t, now);
     if (ok) {
-        find_tenants(t, o->event + 1, tenants);
+        trace_blocks_follow(&blocks, t, o->event + 1);
     }
     for (size_t i = 0; ok && i < o->n; i++) {
         opening_span *span = &o->spans[i];
         uintptr_t slot = span->state == SPAN_LIVE ? hash_map_find(&slots, span->address) : 0;
         if (slot != 0) {
-            span->born = tenants[slot - 1].born;
-            span->block = tenants[slot - 1].number;
-            span->stream = tenants[slot - 1].stream;
+            span->born = blocks.at[slot - 1].born;
+            span->block = blocks.at[slot - 1].number - 1;
+            span->stream = blocks.at[slot - 1].stream;
         }
     }
     hash_map_drop(&slots);
-    free(tenants);
+    free(blocks.at);
     return ok;
 }
 
@@ -274,7 +253,7 @@ void openings_look(openings *o, const replay_spec *spec, const replay_moment *no
     bool is_refused = event->kind == TRACE_ALLOC && now->addresses[event->slot] == 0;
     o->request_bytes = is_refused ? event->size : 0;
     g.stream = is_refused ? now->streams[event->stream] : NULL;
-    spec->contender->walk(now->contender, add_span, &g);
+    spec->plan.contender->walk(now->contender, add_span, &g);
     if (o->n > 0) {
         qsort(o->spans, o->n, sizeof *o->spans, array_by_number);
     }

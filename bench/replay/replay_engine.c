@@ -303,7 +303,7 @@ static bool wants_sample(const replay *r) {
 
 /* Whether work completes as the replay goes on. */
 static bool is_paced(const replay *r) {
-    ductile_schedule schedule = r->spec->pace.schedule;
+    ductile_schedule schedule = r->spec->plan.pace.schedule;
     return r->stage.gpu != NULL &&
            (schedule == DUCTILE_SCHEDULE_LAGGING || schedule == DUCTILE_SCHEDULE_RANDOM);
 }
@@ -373,7 +373,7 @@ static void between(replay *r, size_t at) {
     while (wants_sample(r) && r->trace->samples[r->next_sample].event < at) {
         take_sample(r);
     }
-    progress_show(spec->trace->name, spec->contender->name, r->pass + 1, spec->n_passes,
+    progress_show(spec->trace->name, spec->plan.contender->name, r->pass + 1, spec->n_passes,
                   at * 100 / r->trace->n_events);
 }
 
@@ -494,7 +494,7 @@ static bool run_pass(replay *r) {
     replay_result *result = r->result;
     contender_stats before = {0};
     uint64_t waited_before = atomic_load(&r->gates.waited_ns);
-    result->loop_ns_per_op = r->spec->checks || r->spec->is_untimed ? 0 : measure_loop(r);
+    result->loop_ns_per_op = r->spec->checks || r->spec->plan.is_untimed ? 0 : measure_loop(r);
     r->stage.ops->stats(r->stage.contender, &before);
     bool ok = play_all(r);
     r->stage.ops->stats(r->stage.contender, &result->total);
@@ -589,17 +589,10 @@ void replay_run(const replay_spec *spec, replay_result *result) {
                                      .n_slots = spec->trace->n_slots,
                                      .n_streams = (uint16_t)spec->trace->n_streams};
     replay r = {.spec = spec, .trace = spec->trace, .result = result};
-    stage_plan plan = {.device = spec->device,
-                       .contender = spec->contender,
-                       .settings = spec->settings,
-                       .n_settings = spec->n_settings,
-                       .future = &future,
-                       .capacity_bytes = spec->capacity_bytes,
-                       .pace = spec->pace,
-                       .is_untimed = spec->is_untimed,
-                       .detects = spec->checks,
-                       .n_streams = spec->trace->n_streams,
-                       .streams = spec->streams};
+    stage_plan plan = spec->plan;
+    plan.future = &future;
+    plan.detects = spec->checks;
+    plan.n_streams = spec->trace->n_streams;
     *result = (replay_result){0};
     ductile_status status = stage_open(&r.stage, &plan, result->message, sizeof result->message);
     if (status == DUCTILE_OK) {

@@ -40,20 +40,14 @@ typedef struct replay_watch {
 
 typedef struct replay_spec {
     const trace *trace;
-    const bench_device *device;
-    const contender_ops *contender;
-    const char *const *settings; /* of --set */
-    size_t n_settings;
-    uint64_t capacity_bytes;   /* 0: what the device has                      */
+    stage_plan plan;           /* but for what the trace and `checks` say. Its pace advances once an
+                                  event; untimed: all times are 0 or rough */
     uint64_t n_passes;         /* at least 1, all through the same contender  */
-    bench_pace pace;           /* advances once an event                      */
     bool checks;               /* virtual GPU: every block is written, misuse is a violation */
     bool times_calls;          /* one by one, which falsifies the times of whole passes */
-    bool is_untimed;           /* memory alone is asked for: all times are 0 or rough */
     const replay_watch *watch; /* NULL: no samples are taken */
     /* For allocators that are no contenders of ductile-bench: */
-    const ductile_stream *streams; /* as stage_plan */
-    uint64_t until_ns;             /* on the host's clock: no third pass begins later; 0: any may */
+    uint64_t until_ns; /* on the host's clock: no third pass begins later; 0: any may */
     gates_patience patience;
 } replay_spec;
 

@@ -37,6 +37,11 @@ typedef struct stage_plan {
     const ductile_stream *streams; /* of the caller, so many; NULL: the stage makes its own */
 } stage_plan;
 
+/* What the contender can have. */
+static inline uint64_t stage_capacity(const stage_plan *plan) {
+    return plan->capacity_bytes != 0 ? plan->capacity_bytes : plan->device->caps.total_bytes;
+}
+
 /* All zero is closed. Owned by one thread. */
 typedef struct stage {
     ductile_virtual_gpu *gpu; /* NULL on CUDA */

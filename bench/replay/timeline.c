@@ -31,7 +31,7 @@ void timeline_add(timeline *t, const char *panel, const char *contender, uint64_
 }
 
 static void write_sample(void *user, const replay_spec *spec, const replay_moment *now) {
-    timeline_add(user, spec->trace->name, spec->contender->name, now->event, now->live_bytes,
+    timeline_add(user, spec->trace->name, spec->plan.contender->name, now->event, now->live_bytes,
                  spec->trace->live_peak_bytes, &now->stats);
 }
 

@@ -53,7 +53,7 @@ static void take_point(void *user, const replay_spec *spec, const replay_moment 
     }
     v->points[v->n_points++] = (view_point){.event = now->event,
                                             .asked = now->live_bytes,
-                                            .memory = look(spec->contender, now),
+                                            .memory = look(spec->plan.contender, now),
                                             .creates = stats->creates,
                                             .releases = stats->releases,
                                             .maps = stats->maps,
@@ -62,7 +62,7 @@ static void take_point(void *user, const replay_spec *spec, const replay_moment 
         openings_look(&v->at_peak, spec, now);
     }
     if (is_column(spec->trace, v->next_sample++)) {
-        memory_map_add(&v->map, spec->contender, now);
+        memory_map_add(&v->map, spec->plan.contender, now);
     }
 }
 
@@ -71,7 +71,7 @@ bool view_replay(const replay_spec *spec, view *out, replay_result *result) {
     replay_watch watch = {.sample = take_point, .user = out};
     *out = (view){0};
     out->points = calloc(spec->trace->n_samples + 1, sizeof *out->points);
-    if (spec->contender->walk == NULL || out->points == NULL ||
+    if (spec->plan.contender->walk == NULL || out->points == NULL ||
         !memory_map_init(&out->map, spec->trace)) {
         return false;
     }
@@ -88,7 +88,7 @@ static void note_stop(void *user, const replay_spec *spec, const replay_moment *
     view_stop *stop = &v->stops[v->n_stops - 1];
     const trace_event *event = &spec->trace->events[now->event];
     stop->request_bytes = event->kind == TRACE_ALLOC ? event->size : 0;
-    stop->memory = look(spec->contender, now);
+    stop->memory = look(spec->plan.contender, now);
     if (stop->capacity_bytes >= v->at_stop_capacity) {
         v->at_stop_capacity = stop->capacity_bytes;
         openings_look(&v->at_stop, spec, now);
@@ -105,8 +105,8 @@ void view_try(const replay_spec *spec, uint64_t capacity_bytes, view *v) {
     replay_result result;
     own.watch = &watch;
     own.n_passes = 1;
-    own.is_untimed = true;
-    own.capacity_bytes = capacity_bytes;
+    own.plan.is_untimed = true;
+    own.plan.capacity_bytes = capacity_bytes;
     stop->capacity_bytes = capacity_bytes;
     replay_run(&own, &result);
     stop->completed = result.outcome == RUN_COMPLETED;

@@ -14,59 +14,11 @@
 /* Capacities are told apart to this. */
 #define STEP (2 * DTI_MIB)
 
-/* ---- The peer as a contender --------------------------------------------------------------- */
-
-/* The one of this process. */
-static const peer_ops *peer;
-
-static ductile_status peer_init(const contender_env *env, void **self, char *message, size_t size) {
-    ductile_status status = peer->start_afresh(env->capacity_bytes);
-    *self = NULL;
-    if (status != DUCTILE_OK) {
-        (void)snprintf(message, size, "%s", peer->fault());
-    }
-    return status;
-}
-
-static void peer_fini(void *self) {
-    (void)self;
-    (void)peer->give_back();
-}
-
-static ductile_status peer_alloc(void *self, uint64_t size, ductile_stream stream,
-                                 ductile_addr *out) {
-    (void)self;
-    return peer->alloc(size, stream, out);
-}
-
-static ductile_status peer_free(void *self, ductile_addr address) {
-    (void)self;
-    return peer->free(address);
-}
-
-static ductile_status peer_use(void *self, ductile_addr address, ductile_stream stream) {
-    (void)self;
-    return peer->use(address, stream);
-}
-
-static void peer_read_stats(void *self, contender_stats *out) {
-    peer_stats now = {0};
-    (void)self;
-    (void)peer->stats(&now);
-    *out = (contender_stats){.reserved_bytes = now.reserved_bytes,
-                             .reserved_peak_bytes = now.reserved_peak_bytes,
-                             .stream_syncs = now.host_waits,
-                             .pressure_waits = now.pressure_waits,
-                             .pressure_returns = now.pressure_returns,
-                             .driver_time_ns = now.driver_ns,
-                             .driver_host_ns = now.driver_ns};
-}
-
 /* ---- Measuring ----------------------------------------------------------------------------- */
 
 typedef struct server {
+    const peer_ops *peer;
     const peer_options *options;
-    contender_ops contender;
     bench_device device;
     trace **traces;
     int n_traces;
@@ -87,15 +39,14 @@ static bool make_spec(server *s, const trace *t, uint64_t n_passes, ductile_stre
         numbers[i] = t->streams[i].number;
     }
     /* An allocator that has waited once, as at its cap, waits often. */
-    *out = (replay_spec){.trace = t,
-                         .device = &s->device,
-                         .contender = &s->contender,
-                         .n_passes = n_passes,
-                         .streams = streams,
-                         .until_ns = host_now_ns() + (uint64_t)(seconds * 1e9),
-                         .patience = {.again_ns = 10000000, .most_forced = peer->most_forced}};
-    return peer->find_streams(numbers, t->n_streams, streams) == DUCTILE_OK ||
-           fail(s, peer->fault());
+    *out = (replay_spec){
+        .trace = t,
+        .plan = {.device = &s->device, .contender = &s->peer->contender, .streams = streams},
+        .n_passes = n_passes,
+        .until_ns = host_now_ns() + (uint64_t)(seconds * 1e9),
+        .patience = {.again_ns = 10000000, .most_forced = s->peer->most_forced}};
+    return s->peer->find_streams(numbers, t->n_streams, streams) == DUCTILE_OK ||
+           fail(s, s->peer->fault());
 }
 
 /* False: it gave no figures. */
@@ -104,7 +55,8 @@ static bool run(server *s, const replay_spec *spec, replay_result *result) {
     if (result->outcome != RUN_FAILED && result->outcome != RUN_ABSENT) {
         return true;
     }
-    return fail(s, peer->fault()[0] != '\0' ? peer->fault() : result->message);
+    const char *fault = s->peer->fault();
+    return fail(s, fault[0] != '\0' ? fault : result->message);
 }
 
 /* From an empty cache: the passes, then, from another one, those in which each call is timed. */
@@ -136,7 +88,7 @@ static bool measure(server *s, const trace *t) {
 static bool completes_within(server *s, const replay_spec *uncapped, uint64_t cap, bool *ok) {
     replay_spec spec = *uncapped;
     replay_result result = {0};
-    spec.capacity_bytes = cap;
+    spec.plan.capacity_bytes = cap;
     *ok = *ok && run(s, &spec, &result);
     return *ok && result.outcome == RUN_COMPLETED;
 }
@@ -254,16 +206,8 @@ static bool load_traces(server *s) {
     return s->traces != NULL;
 }
 
-int peer_serve(const peer_ops *ops, const peer_options *options) {
-    server s = {.options = options,
-                .contender = {.name = ops->name,
-                              .init = peer_init,
-                              .fini = peer_fini,
-                              .alloc = peer_alloc,
-                              .free = peer_free,
-                              .record_stream = peer_use,
-                              .stats = peer_read_stats}};
-    peer = ops;
+int peer_serve(const peer_ops *peer, const peer_options *options) {
+    server s = {.peer = peer, .options = options};
     bool ok = bench_device_find(BENCH_DEVICE_CUDA, 0, &s.device, s.reason, sizeof s.reason);
     if (!ok) {
         bench_complain("%s", s.reason);

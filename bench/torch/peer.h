@@ -10,36 +10,21 @@
 #ifndef DUCTILE_BENCH_TORCH_PEER_H
 #define DUCTILE_BENCH_TORCH_PEER_H
 
-#include <ductile.h>
-
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-/* So far, but for what is held. */
-typedef struct peer_stats {
-    uint64_t reserved_bytes;
-    uint64_t reserved_peak_bytes; /* since start_afresh */
-    uint64_t driver_ns;           /* of the host, in driver calls */
-    uint64_t host_waits;
-    uint64_t pressure_waits;   /* where memory was short: as contender_stats, */
-    uint64_t pressure_returns; /* 0 where it is not known                     */
-} peer_stats;
+#include "bench/contenders/contender.h"
 
-/* Each but fault returns OK, ERR_OUT_OF_MEMORY where a request is refused, or an error: then fault
- * says in a line what it was. A block's address is the peer's own choice. */
+/* The one allocator of the process, behind a contender's table: init and fini leave it empty, and a
+ * block's address is its own choice. Where a call returns another error than ERR_OUT_OF_MEMORY,
+ * fault says in a line what it was. */
 typedef struct peer_ops {
-    const char *name;
-    uint64_t most_forced;                         /* as gates_patience */
-    ductile_status (*start_afresh)(uint64_t cap); /* holds nothing, and no more than cap; 0: any */
-    ductile_status (*give_back)(void);            /* holds nothing until start_afresh */
+    contender_ops contender; /* without trim and walk; of stats, 0 is what it does not know */
+    uint64_t most_forced;    /* as gates_patience */
     /* For the streams of a trace, by their numbers. They live as long as the process. */
     ductile_status (*find_streams)(const uint64_t *numbers, size_t n, ductile_stream *out);
-    ductile_status (*alloc)(uint64_t size, ductile_stream stream, ductile_addr *out);
-    ductile_status (*free)(ductile_addr block);
-    ductile_status (*use)(ductile_addr block, ductile_stream stream); /* record_stream */
-    ductile_status (*stats)(peer_stats *out);
-    const char *(*fault)(void);
+    const char *(*fault)(void); /* since the last init; empty: there was none */
 } peer_ops;
 
 typedef struct peer_options {
@@ -55,7 +40,7 @@ int peer_main(int argc, char **argv, const char *own, int (*run)(const peer_opti
 
 /* For run. Loads all traces and says so, then answers standard input line by line: `measure N`,
  * `capacity N` or `timeline N FILE`, N counts the traces. Pre: the device's context is current. */
-int peer_serve(const peer_ops *ops, const peer_options *options);
+int peer_serve(const peer_ops *peer, const peer_options *options);
 
 #ifdef __cplusplus
 }

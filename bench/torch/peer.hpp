@@ -6,7 +6,9 @@
  *   kMostForced                    as peer_ops
  *   stream(number, index)          of the trace's stream with that number
  *   alloc(size, stream) -> block, free(block), use(block, stream)
- *   start_afresh(cap), give_back(), stats(out), name()
+ *   start_afresh(cap)              holds nothing from here on, and no more than cap; 0: any
+ *   give_back()                    holds nothing until start_afresh
+ *   stats(out), name()
  *
  * Calls go straight to it: what is measured costs as much as one of them.
  */
@@ -46,11 +48,17 @@ template <typename Peer> class Serving {
     /* Serves, and returns the exit status. */
     static int serve(Peer &peer, const peer_options &options) {
         the_peer = &peer;
-        const peer_ops ops = {peer.name(),  Peer::kMostForced,
-                              start_afresh, give_back,
-                              find_streams, alloc,
-                              free,         use,
-                              stats,        fault};
+        peer_ops ops = {};
+        ops.contender.name = peer.name();
+        ops.contender.init = init;
+        ops.contender.fini = [](void *) { (void)guarded([] { the_peer->give_back(); }); };
+        ops.contender.alloc = alloc;
+        ops.contender.free = free;
+        ops.contender.record_stream = use;
+        ops.contender.stats = stats;
+        ops.most_forced = Peer::kMostForced;
+        ops.find_streams = find_streams;
+        ops.fault = [] { return the_fault.c_str(); };
         return peer_serve(&ops, &options);
     }
 
@@ -71,15 +79,12 @@ template <typename Peer> class Serving {
         }
     }
 
-    static const char *fault() {
-        return the_fault.c_str();
-    }
-    static ductile_status start_afresh(uint64_t cap) {
+    static ductile_status init(const contender_env *env, void **self, char *message, size_t size) {
+        *self = nullptr;
         the_fault.clear();
-        return guarded([&] { the_peer->start_afresh(cap); });
-    }
-    static ductile_status give_back() {
-        return guarded([] { the_peer->give_back(); });
+        ductile_status status = guarded([&] { the_peer->start_afresh(env->capacity_bytes); });
+        (void)std::snprintf(message, size, "%s", the_fault.c_str());
+        return status;
     }
     static ductile_status find_streams(const uint64_t *numbers, size_t n, ductile_stream *out) {
         return guarded([&] {
@@ -88,20 +93,22 @@ template <typename Peer> class Serving {
             }
         });
     }
-    static ductile_status alloc(uint64_t size, ductile_stream stream, ductile_addr *out) {
+    static ductile_status alloc(void *, uint64_t size, ductile_stream stream, ductile_addr *out) {
         return guarded([&] {
             void *block = the_peer->alloc(static_cast<size_t>(size), stream);
             *out = reinterpret_cast<uintptr_t>(block);
         });
     }
-    static ductile_status free(ductile_addr block) {
+    static ductile_status free(void *, ductile_addr block) {
         return guarded([&] { the_peer->free(reinterpret_cast<void *>(block)); });
     }
-    static ductile_status use(ductile_addr block, ductile_stream stream) {
+    static ductile_status use(void *, ductile_addr block, ductile_stream stream) {
         return guarded([&] { the_peer->use(reinterpret_cast<void *>(block), stream); });
     }
-    static ductile_status stats(peer_stats *out) {
-        return guarded([&] { the_peer->stats(*out); });
+    static void stats(void *, contender_stats *out) {
+        *out = {};
+        (void)guarded([&] { the_peer->stats(*out); });
+        out->driver_time_ns = out->driver_host_ns;
     }
 };
 

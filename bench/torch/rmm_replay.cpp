@@ -146,12 +146,12 @@ template <typename Resource> class RmmPeer {
         resource_.reset();
     }
 
-    void stats(peer_stats &out) const {
+    void stats(contender_stats &out) const {
         CudaCalls calls = cuda_calls_so_far();
         out.reserved_bytes = held_.now;
         out.reserved_peak_bytes = held_.peak;
-        out.driver_ns = calls.ns;
-        out.host_waits = calls.host_waits;
+        out.driver_host_ns = calls.ns;
+        out.stream_syncs = calls.host_waits;
     }
 
   private:

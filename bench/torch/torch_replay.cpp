@@ -75,10 +75,10 @@ struct Adapter {
     }
 
     /* Ductile calls the driver itself, and counts it. */
-    void count(peer_stats &out) const {
+    void count(contender_stats &out) const {
         ductile_stats now = stats();
-        out.driver_ns = now.driver_host_ns;
-        out.host_waits = now.stream_syncs;
+        out.driver_host_ns = now.driver_host_ns;
+        out.stream_syncs = now.stream_syncs;
         out.pressure_waits = now.pressure_waits;
         out.pressure_returns = now.pressure_returns;
     }
@@ -149,7 +149,7 @@ class TorchPeer {
         caching::emptyCache();
     }
 
-    void stats(peer_stats &out) const {
+    void stats(contender_stats &out) const {
         const auto now = caching::getDeviceStats(0);
         out.reserved_bytes = static_cast<uint64_t>(now.reserved_bytes[0].current);
         out.reserved_peak_bytes = static_cast<uint64_t>(now.reserved_bytes[0].peak);
@@ -158,8 +158,8 @@ class TorchPeer {
             return;
         }
         CudaCalls calls = cuda_calls_so_far();
-        out.driver_ns = calls.ns;
-        out.host_waits = calls.host_waits;
+        out.driver_host_ns = calls.ns;
+        out.stream_syncs = calls.host_waits;
         out.pressure_returns = static_cast<uint64_t>(now.num_alloc_retries);
     }
 

@@ -6,6 +6,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Of what a snapshot's objects may take; entries of the history lie in a file. */
+#define MEMORY_LIMIT ((uint64_t)8 << 30)
+
 static const char *const action_names[] = {
     [HISTORY_ALLOC] = "alloc",
     [HISTORY_FREE] = "free_requested",
@@ -109,9 +112,9 @@ static pickle_taking take(void *user, const pickle_value *dict) {
     return PICKLE_TAKEN;
 }
 
-pickle_document *history_open(history *h, input *in, uint64_t limit_bytes, pickle_error *error) {
+pickle_document *history_open(history *h, input *in, pickle_error *error) {
     const pickle_taker taker = {.take = take, .user = h};
-    return pickle_open(in, &taker, limit_bytes, error);
+    return pickle_open(in, &taker, MEMORY_LIMIT, error);
 }
 
 void history_drop(history *h) {

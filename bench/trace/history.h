@@ -34,6 +34,8 @@ typedef struct history_entry {
     bool has_time;
 } history_entry;
 
+enum { HISTORY_MAX_GPUS = 1024 };
+
 /* Of all GPUs, in the order of the file. All zero is empty; spill says where it may lie. */
 typedef struct history {
     history_entry *entries;
@@ -48,7 +50,7 @@ typedef struct history {
 const char *history_action_name(history_action action);
 
 /* Reads a snapshot and takes the entries of its history. As pickle_open. */
-pickle_document *history_open(history *h, input *in, uint64_t limit_bytes, pickle_error *error);
+pickle_document *history_open(history *h, input *in, pickle_error *error);
 void history_drop(history *h);
 
 /* The entry at a place of a GPU's trace; NULL: there stands what is none. Valid until the next

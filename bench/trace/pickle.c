@@ -8,15 +8,20 @@
 
 enum { MAX_MARKS = 1024, NODES_PER_CHUNK = 512, TEXT_CHUNK_BYTES = 1 << 16 };
 
+/* A growing array of values. */
+typedef struct value_array {
+    pickle_value *items;
+    size_t count;
+    size_t capacity;
+} value_array;
+
 /*
  * A container. A dict holds its keys and values in turn. A list of records that follow each other,
  * and of nothing else, has no items: only its first record and how many. Owned by the document.
  */
 struct pickle_node {
-    pickle_value *items;
+    value_array of;
     pickle_node *next_free; /* among nodes that are not in use; what they have room for stays */
-    size_t count;
-    size_t capacity;
     uint64_t record; /* of a list without items: its first; of a dict that was taken: it, from 1 */
     bool has_items;  /* of a list that is not empty */
     bool is_named;   /* the memo, or a second place of the stack, has it too */
@@ -42,13 +47,6 @@ struct pickle_document {
     pickle_value root;
     uint64_t n_records;
 };
-
-/* A growing array of values, owned by the machine. */
-typedef struct value_array {
-    pickle_value *items;
-    size_t count;
-    size_t capacity;
-} value_array;
 
 /* One run over one input. Every handler returns false once `error` is filled. */
 typedef struct machine {
@@ -85,63 +83,56 @@ static bool charge(machine *m, uint64_t bytes) {
     return true;
 }
 
-/* Room for `more` values behind `count`. */
-static bool make_room(machine *m, pickle_value **items, size_t count, size_t *capacity,
-                      size_t more) {
-    if (more <= *capacity - count) {
+static bool make_room(machine *m, value_array *array, size_t more) {
+    if (more <= array->capacity - array->count) {
         return true;
     }
-    size_t wanted = count + more; /* both bounded by the input's size */
-    if (count > 0 && wanted < *capacity * 2) {
-        wanted = *capacity * 2;
+    size_t wanted = array->count + more; /* both bounded by the input's size */
+    if (array->count > 0 && wanted < array->capacity * 2) {
+        wanted = array->capacity * 2;
     }
-    if (!charge(m, (wanted - *capacity) * sizeof **items)) {
+    if (!charge(m, (wanted - array->capacity) * sizeof *array->items)) {
         return false;
     }
-    pickle_value *grown = realloc(*items, wanted * sizeof **items);
+    pickle_value *grown = realloc(array->items, wanted * sizeof *grown);
     if (grown == NULL) {
         return refuse(m, "the host has no memory left");
     }
-    *items = grown;
-    *capacity = wanted;
+    array->items = grown;
+    array->capacity = wanted;
     return true;
 }
 
-static bool array_push(machine *m, value_array *array, pickle_value value) {
-    if (!make_room(m, &array->items, array->count, &array->capacity, 1)) {
+static bool append(machine *m, value_array *array, const pickle_value *values, size_t n) {
+    if (n > 0 && !make_room(m, array, n)) {
         return false;
     }
-    array->items[array->count++] = value;
+    for (size_t i = 0; i < n; i++) {
+        array->items[array->count++] = values[i];
+    }
     return true;
 }
 
-static bool append_items(machine *m, pickle_node *node, const pickle_value *values, size_t n) {
-    if (n == 0) {
-        return true;
+/* Zeros; NULL: refused. */
+static void *allocate(machine *m, size_t bytes) {
+    void *memory = charge(m, bytes) ? calloc(1, bytes) : NULL;
+    if (memory == NULL && m->error->reason[0] == '\0') {
+        (void)refuse(m, "the host has no memory left");
     }
-    if (!make_room(m, &node->items, node->count, &node->capacity, n)) {
-        return false;
-    }
-    memcpy(node->items + node->count, values, n * sizeof *values);
-    node->count += n;
-    return true;
+    return memory;
 }
 
 static pickle_node *new_node(machine *m) {
     pickle_node *known = m->document->free_nodes;
     if (known != NULL) {
         m->document->free_nodes = known->next_free;
-        *known = (pickle_node){.items = known->items, .capacity = known->capacity};
+        *known = (pickle_node){.of = {.items = known->of.items, .capacity = known->of.capacity}};
         return known;
     }
     node_chunk *chunk = m->document->chunks;
     if (chunk == NULL || chunk->used == NODES_PER_CHUNK) {
-        if (!charge(m, sizeof *chunk)) {
-            return NULL;
-        }
-        chunk = calloc(1, sizeof *chunk);
+        chunk = allocate(m, sizeof *chunk);
         if (chunk == NULL) {
-            (void)refuse(m, "the host has no memory left");
             return NULL;
         }
         chunk->next = m->document->chunks;
@@ -155,12 +146,8 @@ static const char *keep_text(machine *m, const unsigned char *bytes, size_t n) {
     text_chunk *chunk = m->document->texts;
     if (chunk == NULL || n > chunk->size - chunk->used) {
         size_t size = n > TEXT_CHUNK_BYTES ? n : TEXT_CHUNK_BYTES;
-        if (!charge(m, sizeof *chunk + size)) {
-            return NULL;
-        }
-        chunk = malloc(sizeof *chunk + size);
+        chunk = allocate(m, sizeof *chunk + size);
         if (chunk == NULL) {
-            (void)refuse(m, "the host has no memory left");
             return NULL;
         }
         *chunk = (text_chunk){.next = m->document->texts, .size = size};
@@ -176,16 +163,16 @@ static const char *keep_text(machine *m, const unsigned char *bytes, size_t n) {
 
 /* The next dict is as large, most likely. */
 static void release_node(machine *m, pickle_node *node) {
-    node->count = 0;
+    node->of.count = 0;
     if (!node->is_named) {
         node->next_free = m->document->free_nodes;
         m->document->free_nodes = node;
         return;
     }
-    m->budget += node->capacity * sizeof *node->items;
-    free(node->items);
-    node->items = NULL;
-    node->capacity = 0;
+    m->budget += node->of.capacity * sizeof *node->of.items;
+    free(node->of.items);
+    node->of.items = NULL;
+    node->of.capacity = 0;
 }
 
 /* A dict that was taken under another name is its record. */
@@ -218,22 +205,22 @@ static bool take_record(machine *m, pickle_value *value) {
 }
 
 static bool continues(const pickle_node *node, const pickle_value *value) {
-    return value->kind == PICKLE_RECORD && (node->count == 0 || !node->has_items) &&
-           (node->count == 0 || (uint64_t)value->as.integer == node->record + node->count);
+    return value->kind == PICKLE_RECORD && (node->of.count == 0 || !node->has_items) &&
+           (node->of.count == 0 || (uint64_t)value->as.integer == node->record + node->of.count);
 }
 
 /* From here on the list has items. */
 static bool unfold(machine *m, pickle_node *node) {
-    size_t n = node->count;
+    size_t n = node->of.count;
     if (node->has_items || n == 0) {
         node->has_items = true;
         return true;
     }
-    node->count = 0;
+    node->of.count = 0;
     node->has_items = true;
     for (size_t i = 0; i < n; i++) {
         pickle_value value = {.kind = PICKLE_RECORD, .as.integer = (int64_t)(node->record + i)};
-        if (!append_items(m, node, &value, 1)) {
+        if (!append(m, &node->of, &value, 1)) {
             return false;
         }
     }
@@ -248,15 +235,15 @@ static bool list_append(machine *m, pickle_node *node, pickle_value *values, siz
         }
     }
     for (; i < n && continues(node, &values[i]); i++) {
-        node->record = node->count == 0 ? (uint64_t)values[i].as.integer : node->record;
-        node->count++;
+        node->record = node->of.count == 0 ? (uint64_t)values[i].as.integer : node->record;
+        node->of.count++;
     }
-    return i == n || (unfold(m, node) && append_items(m, node, values + i, n - i));
+    return i == n || (unfold(m, node) && append(m, &node->of, values + i, n - i));
 }
 
 static bool node_append(machine *m, pickle_kind kind, pickle_node *node, pickle_value *values,
                         size_t n) {
-    return kind == PICKLE_LIST ? list_append(m, node, values, n) : append_items(m, node, values, n);
+    return kind == PICKLE_LIST ? list_append(m, node, values, n) : append(m, &node->of, values, n);
 }
 
 /* What is named twice stays when it is taken. */
@@ -314,7 +301,7 @@ static bool read_little_endian(machine *m, size_t n, uint64_t *out) {
 }
 
 static bool push(machine *m, pickle_value value) {
-    return array_push(m, &m->stack, value);
+    return append(m, &m->stack, &value, 1);
 }
 
 static bool push_plain(machine *m, pickle_kind kind, int64_t integer) {
@@ -574,7 +561,8 @@ static bool do_put(machine *m, unsigned width) {
         return refuse(m, "memo entry %llu is written before entry %zu", (unsigned long long)index,
                       m->memo.count);
     }
-    return array_push(m, &m->memo, name(*top(m)));
+    const pickle_value named = name(*top(m));
+    return append(m, &m->memo, &named, 1);
 }
 
 static bool do_get(machine *m, unsigned width) {
@@ -711,7 +699,7 @@ void pickle_close(pickle_document *document) {
     for (node_chunk *chunk = document->chunks; chunk != NULL; chunk = next) {
         next = chunk->next;
         for (size_t i = 0; i < chunk->used; i++) {
-            free(chunk->nodes[i].items);
+            free(chunk->nodes[i].of.items);
         }
         free(chunk);
     }
@@ -732,13 +720,13 @@ static bool is_sequence(const pickle_value *value) {
 }
 
 size_t pickle_count(const pickle_value *sequence) {
-    return is_sequence(sequence) ? sequence->as.node->count : 0;
+    return is_sequence(sequence) ? sequence->as.node->of.count : 0;
 }
 
 const pickle_value *pickle_item(const pickle_value *sequence, size_t index) {
     bool has_it = index < pickle_count(sequence) &&
                   (sequence->kind != PICKLE_LIST || sequence->as.node->has_items);
-    return has_it ? &sequence->as.node->items[index] : NULL;
+    return has_it ? &sequence->as.node->of.items[index] : NULL;
 }
 
 bool pickle_record(const pickle_value *sequence, size_t index, uint64_t *record) {
@@ -765,21 +753,21 @@ bool pickle_is_string(const pickle_value *value, const char *text) {
 
 const pickle_value *pickle_pairs(const pickle_value *dict, size_t *n) {
     bool is_dict = dict != NULL && dict->kind == PICKLE_DICT;
-    *n = is_dict ? dict->as.node->count / 2 : 0;
-    return is_dict ? dict->as.node->items : NULL;
+    *n = is_dict ? dict->as.node->of.count / 2 : 0;
+    return is_dict ? dict->as.node->of.items : NULL;
 }
 
 /* From the end: where a key stands twice, the later one counts, as in Python. */
 const pickle_value *pickle_find(const pickle_value *dict, const char *key) {
     if (dict == NULL || dict->kind != PICKLE_DICT ||
-        dict->as.node->count > 2 * (size_t)PICKLE_MAX_SEARCH) {
+        dict->as.node->of.count > 2 * (size_t)PICKLE_MAX_SEARCH) {
         return NULL;
     }
     const pickle_node *node = dict->as.node;
     size_t length = strlen(key);
-    for (size_t i = node->count; i >= 2; i -= 2) {
-        if (is_text(&node->items[i - 2], key, length)) {
-            return &node->items[i - 1];
+    for (size_t i = node->of.count; i >= 2; i -= 2) {
+        if (is_text(&node->of.items[i - 2], key, length)) {
+            return &node->of.items[i - 1];
         }
     }
     return NULL;

@@ -26,3 +26,25 @@ void trace_free(trace *t) {
         t = next;
     }
 }
+
+bool trace_blocks_init(trace_blocks *b, const trace *t) {
+    *b = (trace_blocks){.at = calloc((size_t)t->n_slots + 1, sizeof *b->at)};
+    return b->at != NULL;
+}
+
+void trace_blocks_follow(trace_blocks *b, const trace *t, uint64_t end) {
+    for (; b->next_event < end; b->next_event++) {
+        const trace_event *e = &t->events[b->next_event];
+        if (e->kind == TRACE_ALLOC) {
+            b->at[e->slot] = (trace_block){.born = b->next_event,
+                                           .size = e->size,
+                                           .number = ++b->n_allocated,
+                                           .stream = e->stream};
+        } else if (e->kind == TRACE_FREE || e->kind == TRACE_FREE_GATED) {
+            b->at[e->slot].size = 0;
+        }
+        if (spill_is_time(b->next_event)) {
+            spill_rest(&t->events_file);
+        }
+    }
+}

@@ -94,8 +94,8 @@ typedef struct trace {
     uint64_t n_ops;         /* allocations and frees                                          */
     uint64_t n_steps;       /* training steps marked                                          */
     uint64_t live_peak_bytes;
-    size_t peak_event; /* the first allocation that makes live memory so large */
-    size_t *step_ends; /* of each step marked: the index behind its last event */
+    size_t peak_event;   /* the first allocation that makes live memory so large */
+    uint64_t *step_ends; /* of each step marked: the index behind its last event */
     size_t n_step_ends;
     size_t n_from_before; /* the first events: blocks from before the recording began       */
     trace_refusal *refusals;
@@ -113,6 +113,21 @@ typedef struct trace {
     uint64_t vary_seed;
 } trace;
 
+/* The latest allocation of a slot. */
+typedef struct trace_block {
+    uint64_t born;   /* event */
+    uint64_t size;   /* 0: the slot is empty */
+    uint32_t number; /* which allocation of the trace it is, from 1 */
+    uint16_t stream;
+} trace_block;
+
+/* A walk through the events that knows what lies in each slot. */
+typedef struct trace_blocks {
+    trace_block *at;      /* by slot; the caller frees them */
+    uint64_t next_event;  /* events before it were walked through */
+    uint32_t n_allocated; /* by them */
+} trace_blocks;
+
 typedef struct trace_error {
     uint64_t line; /* 0: the reason is not about one line */
     char reason[256];
@@ -120,6 +135,10 @@ typedef struct trace_error {
 
 /* Of a snapshot the GPU that has the most events, of those that refused memory if any did. */
 enum { TRACE_BUSIEST_GPU = -1 };
+
+/* Before the first event. False: the host has no memory left. */
+bool trace_blocks_init(trace_blocks *b, const trace *t);
+void trace_blocks_follow(trace_blocks *b, const trace *t, uint64_t end);
 
 /* With all that it is chained to. */
 void trace_free(trace *t);

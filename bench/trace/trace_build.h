@@ -35,7 +35,9 @@ typedef struct build_use {
 
 /* All zero is an empty builder. Owned by one reader, dropped by it in every case. */
 typedef struct trace_builder {
-    bool spills;         /* set before the first event: long arrays may lie in files (spill.h) */
+    /* Set before the first event: */
+    bool spills;         /* long arrays may lie in files (spill.h) */
+    bool takes_held;     /* of a snapshot without history: what was held when it was written */
     trace_event *events; /* slot holds the block's number until finished */
     size_t n_events, events_capacity;
     spill events_file;
@@ -53,7 +55,6 @@ typedef struct trace_builder {
     size_t n_refusals, refusals_capacity;
     uint64_t n_refused; /* of these, the blocks */
     recorded_memory recorded;
-    bool takes_held;     /* of a snapshot without history: what was held when it was written */
     trace_stacks stacks; /* where blocks were allocated, as far as that was recorded */
     bool names_uses; /* trace_build_use is called wherever another stream uses a block (version 2);
                         else a completion stands for a use by the next stream                  */

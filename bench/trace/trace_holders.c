@@ -5,6 +5,7 @@
 #include "bench/base/hash_map.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 static const char no_memory[] = "the host has no memory left";
 
@@ -196,6 +197,13 @@ static void choose_levels(holders_walk *w) {
     }
 }
 
+/* At the first event again. */
+static size_t start_over(holders_walk *w) {
+    memset(w->now, 0, w->to->n * sizeof *w->now);
+    w->live = 0;
+    return 0;
+}
+
 static void play_on(holders_walk *w, size_t *at, size_t end) {
     for (; *at < end; ++*at) {
         play(w, &w->from->events[*at]);
@@ -204,7 +212,7 @@ static void play_on(holders_walk *w, size_t *at, size_t end) {
 }
 
 static void note_levels(holders_walk *w) {
-    size_t at = 0;
+    size_t at = start_over(w);
     for (size_t i = 0; i < w->to->n_levels; i++) {
         play_on(w, &at, w->steps->ends[w->to->level_steps[i]]);
         for (size_t k = 0; k < w->to->n; k++) {
@@ -214,7 +222,7 @@ static void note_levels(holders_walk *w) {
 }
 
 static void note_moments(holders_walk *w) {
-    size_t at = 0;
+    size_t at = start_over(w);
     for (size_t i = 0; i < w->to->n_moments; i++) {
         play_on(w, &at, w->to->moment_ends[i]);
         for (size_t k = 0; k < w->to->n; k++) {
@@ -223,23 +231,13 @@ static void note_moments(holders_walk *w) {
     }
 }
 
-static void start_over(holders_walk *w) {
-    for (size_t i = 0; i < w->to->n; i++) {
-        w->now[i] = (level){0};
-    }
-    w->live = 0;
-}
-
 static void walk(holders_walk *w) {
     size_t peak_end = find_peaks(w);
-    size_t at = 0;
-    start_over(w);
+    size_t at = start_over(w);
     play_on(w, &at, peak_end);
     note_peak(w);
-    start_over(w);
     choose_levels(w);
     note_levels(w);
-    start_over(w);
     note_moments(w);
 }
 

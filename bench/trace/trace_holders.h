@@ -34,12 +34,12 @@ typedef struct trace_holder {
 typedef struct trace_holders {
     trace_holder *all;
     size_t n;
-    size_t level_steps[TRACE_HOLDERS_LEVELS]; /* which steps, from 0 */
+    uint64_t level_steps[TRACE_HOLDERS_LEVELS]; /* which steps, from 0 */
     size_t n_levels;
     /* The fullest moment of each equal part of the recording: behind which event, and which event
      * that is where marks of steps do not count. */
     size_t moment_ends[TRACE_HOLDERS_MOMENTS];
-    size_t moment_events[TRACE_HOLDERS_MOMENTS];
+    uint64_t moment_events[TRACE_HOLDERS_MOMENTS];
     size_t n_moments;
     uint64_t peak_bytes;
     uint64_t *step_peaks; /* the live peak of each step */

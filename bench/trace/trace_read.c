@@ -18,7 +18,7 @@ static bool read_content(input *in, int gpu, trace_builder *b, trace_error *erro
     return ok && (b->n_events > b->n_steps || trace_refuse(error, 0, "no event in it"));
 }
 
-static bool gather(const char *path, int gpu, trace_builder *b, trace_error *error) {
+bool trace_gather(const char *path, int gpu, trace_builder *b, trace_error *error) {
     input in;
     error->line = 0;
     bool ok = input_open(&in, path, error->reason, sizeof error->reason) &&
@@ -30,19 +30,9 @@ static bool gather(const char *path, int gpu, trace_builder *b, trace_error *err
     return ok;
 }
 
-bool trace_gather(const char *path, int gpu, bool spills, trace_builder *b, trace_error *error) {
-    *b = (trace_builder){.spills = spills};
-    return gather(path, gpu, b, error);
-}
-
-bool trace_gather_held(const char *path, int gpu, trace_builder *b, trace_error *error) {
-    *b = (trace_builder){.spills = true, .takes_held = true};
-    return gather(path, gpu, b, error);
-}
-
 trace *trace_load(const char *path, int gpu, trace_error *error) {
-    trace_builder b;
-    if (!trace_gather(path, gpu, false, &b, error)) {
+    trace_builder b = {0};
+    if (!trace_gather(path, gpu, &b, error)) {
         return NULL;
     }
     const char *reason = NULL;

@@ -8,11 +8,8 @@
 /* gpu: which GPU of a snapshot, or TRACE_BUSIEST_GPU; text traces ignore it. NULL on failure. */
 trace *trace_load(const char *path, int gpu, trace_error *error);
 
-/* The events alone, as they can be written again. gpu as in trace_load. spills: as in a builder. On
- * failure *b is empty. */
-bool trace_gather(const char *path, int gpu, bool spills, trace_builder *b, trace_error *error);
-
-/* As trace_gather that spills; of a snapshot without history what was held when it was written. */
-bool trace_gather_held(const char *path, int gpu, trace_builder *b, trace_error *error);
+/* The events alone, as they can be written again. gpu as in trace_load. *b is empty but for what it
+ * is told before its first event, and on failure quite. */
+bool trace_gather(const char *path, int gpu, trace_builder *b, trace_error *error);
 
 #endif

@@ -32,11 +32,6 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
-enum { MAX_GPUS = 1024 };
-
-/* Of what a snapshot's objects may take in memory. */
-#define MEMORY_LIMIT ((uint64_t)8 << 30)
-
 /* A block that lives before the history begins. */
 typedef struct block_before {
     uint64_t address;
@@ -581,12 +576,12 @@ static bool choose_busiest(snapshot_reader *r, const pickle_value *traces, uint6
 
 /* Without history: of the GPU whose segments are the most. */
 static void choose_fullest(snapshot_reader *r, const pickle_value *segments) {
-    uint64_t held[MAX_GPUS] = {0};
+    uint64_t held[HISTORY_MAX_GPUS] = {0};
     for (size_t i = 0; i < pickle_count(segments); i++) {
         const pickle_value *segment = pickle_item(segments, i);
         uint64_t gpu;
         uint64_t size;
-        if (pickle_get_unsigned(pickle_find(segment, "device"), &gpu) && gpu < MAX_GPUS &&
+        if (pickle_get_unsigned(pickle_find(segment, "device"), &gpu) && gpu < HISTORY_MAX_GPUS &&
             pickle_get_unsigned(pickle_find(segment, "total_size"), &size)) {
             held[gpu] += size;
             r->gpu = held[gpu] > held[r->gpu] ? gpu : r->gpu;
@@ -604,14 +599,14 @@ static bool choose_gpu(snapshot_reader *r, const pickle_value *root, int gpu, ui
     const pickle_value *segments = pickle_find(root, "segments");
     bool takes_held = r->builder->takes_held && pickle_count(segments) > 0;
     size_t n = pickle_count(traces);
-    if (n > MAX_GPUS) {
+    if (n > HISTORY_MAX_GPUS) {
         return REFUSE(r, "a history of %zu GPUs", n);
     }
     if (gpu == TRACE_BUSIEST_GPU) {
         if (!choose_busiest(r, traces, file_size)) {
             return false;
         }
-    } else if ((size_t)gpu < n || (n == 0 && takes_held && gpu < MAX_GPUS)) {
+    } else if ((size_t)gpu < n || (n == 0 && takes_held && gpu < HISTORY_MAX_GPUS)) {
         r->gpu = (uint64_t)gpu;
     } else {
         return REFUSE(r, "no GPU %d in the snapshot, which has %zu", gpu, n);
@@ -686,7 +681,7 @@ static bool rewind_to_refusal(snapshot_reader *r, const pickle_value *segments) 
 
 /* The recorder keeps what was held at the refusal that needed most. */
 static const pickle_value *kept_segments(const snapshot_reader *r, const pickle_value *refusals) {
-    for (size_t i = 0; i < pickle_count(refusals) && i < MAX_GPUS; i++) {
+    for (size_t i = 0; i < pickle_count(refusals) && i < HISTORY_MAX_GPUS; i++) {
         const pickle_value *kept = pickle_item(refusals, i);
         uint64_t number;
         if (is_of_gpu(r, kept) && pickle_get_unsigned(pickle_find(kept, "number"), &number) &&
@@ -777,7 +772,7 @@ bool trace_read_snapshot(input *in, int gpu, trace_builder *b, trace_error *erro
     snapshot_reader r = {.builder = b, .error = error};
     pickle_error pickle;
     r.history.file.is_wanted = b->spills;
-    pickle_document *document = history_open(&r.history, in, MEMORY_LIMIT, &pickle);
+    pickle_document *document = history_open(&r.history, in, &pickle);
     bool ok = document != NULL ? read_document(document, in->n_bytes, gpu, &r)
               : in->reason != NULL
                   ? REFUSE(&r, "%s", in->reason)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The text format of bench/traces/README.md, versions 1 to 3. */
+/* The text format of bench/traces/README.md, versions 1 to 4. */
 #ifndef DUCTILE_BENCH_TRACE_TRACE_TEXT_H
 #define DUCTILE_BENCH_TRACE_TRACE_TEXT_H
 

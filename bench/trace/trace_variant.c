@@ -420,9 +420,9 @@ static trace *make_passes(const trace_varier *v, const char *path, uint64_t seed
 
 trace *trace_load_varied(const char *path, int gpu, uint64_t seed, uint64_t n_passes,
                          trace_error *error) {
-    trace_builder b;
+    trace_builder b = {0};
     trace_varier v;
-    if (!trace_gather(path, gpu, false, &b, error)) {
+    if (!trace_gather(path, gpu, &b, error)) {
         return NULL;
     }
     const char *reason = trace_varier_init(&v, &b);

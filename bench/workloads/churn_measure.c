@@ -212,8 +212,9 @@ void churn_measure(const churn_spec *spec, churn_result *result) {
     c->spec = spec;
     c->result = result;
     c->random = spec->seed;
-    ductile_status status =
-        stage_open(&c->stage, spec->plan, result->message, sizeof result->message);
+    stage_plan plan = spec->plan;
+    plan.n_streams = 1;
+    ductile_status status = stage_open(&c->stage, &plan, result->message, sizeof result->message);
     if (status == DUCTILE_OK) {
         result->outcome = RUN_COMPLETED;
         run_on_stage(c);

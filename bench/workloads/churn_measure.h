@@ -15,7 +15,7 @@ typedef struct churn_sizes {
 } churn_sizes;
 
 typedef struct churn_spec {
-    const stage_plan *plan;
+    stage_plan plan; /* of one stream */
     churn_sizes sizes;
     uint64_t live; /* blocks */
     uint64_t ops;  /* allocations and frees that are timed; rounded up to whole pairs */

@@ -12,7 +12,7 @@
  *
  *   fsdp_model.c    the program: what the host does, in order; its allocations as a trace
  *   fsdp_run.c      the program under an allocator, with work on real streams
- *   fsdp_work*.c    what keeps a stream busy: on CUDA, on the virtual GPU
+ *   fsdp_work_*.c   what keeps a stream busy: on CUDA, on the virtual GPU
  */
 #ifndef DUCTILE_BENCH_WORKLOADS_FSDP_MODEL_H
 #define DUCTILE_BENCH_WORKLOADS_FSDP_MODEL_H

@@ -14,12 +14,8 @@
 
 typedef struct fsdp_run_spec {
     const fsdp_program *program;
-    const bench_device *device;
-    const contender_ops *contender;
-    const char *const *settings;
-    size_t n_settings;
-    uint64_t capacity_bytes;      /* 0: what the device has */
-    uint64_t seed;                /* of the work's durations */
+    stage_plan plan;              /* of device, contender, settings and capacity */
+    uint64_t seed;                /* of the work's durations, each changed by up to 10 % */
     bool is_idle[FSDP_N_STREAMS]; /* its work takes no time, to measure the other alone */
     void (*sample)(void *user, uint64_t event, uint64_t live_bytes, const contender_stats *stats);
     void *user; /* of sample, which may be NULL */

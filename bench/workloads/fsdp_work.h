@@ -21,8 +21,12 @@ typedef struct fsdp_work fsdp_work;
 
 /* One kind of work. */
 typedef struct fsdp_work_ops {
+    /* Keeps the stream busy for `ns`. On the virtual GPU the work reads [address, address + size);
+     * size 0: it reads nothing. */
     ductile_status (*busy)(fsdp_work *w, size_t stream, uint64_t ns, ductile_addr address,
                            uint64_t size);
+    /* Advances the simulated clock by `ns` of host time and by what driver calls have cost since
+     * the last call. Call it after each call of the allocator. CUDA: does nothing. */
     ductile_status (*host)(fsdp_work *w, uint64_t ns);
     ductile_status (*sync)(fsdp_work *w);   /* waits for all issued work */
     uint64_t (*now_ns)(const fsdp_work *w); /* since an arbitrary moment */
@@ -33,27 +37,12 @@ typedef struct fsdp_work_ops {
 struct fsdp_work {
     const fsdp_work_ops *ops;
     const stage *on;
-    uint64_t random;
 };
-
-/* Sets up what both kinds have. Each duration is changed by up to 10 %, by `seed`. */
-void fsdp_work_init(fsdp_work *w, const fsdp_work_ops *ops, const stage *on, uint64_t seed);
 
 /* On a real device, and on the virtual GPU, whose own kernels take no time. *out is NULL on
  * failure.
  */
-ductile_status fsdp_work_open_cuda(const stage *on, uint64_t seed, fsdp_work **out);
-ductile_status fsdp_work_open_virtual(const stage *on, uint64_t seed, fsdp_work **out);
-/* NULL: nothing to close. */
-void fsdp_work_close(fsdp_work *w);
-
-/* Keeps the stream busy for `ns`. On the virtual GPU the work reads [address, address + size); size
- * 0: it reads nothing. */
-ductile_status fsdp_work_busy(fsdp_work *w, size_t stream, uint64_t ns, ductile_addr address,
-                              uint64_t size);
-
-/* Advances the simulated clock by `ns` of host time and by what driver calls have cost since the
- * last call. Call it after each call of the allocator. CUDA: does nothing. */
-ductile_status fsdp_work_host(fsdp_work *w, uint64_t ns);
+ductile_status fsdp_work_open_cuda(const stage *on, fsdp_work **out);
+ductile_status fsdp_work_open_virtual(const stage *on, fsdp_work **out);
 
 #endif

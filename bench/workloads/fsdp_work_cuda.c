@@ -126,7 +126,7 @@ static ductile_status prepare(cuda_work *w) {
     return measure(w, upload, UPLOAD_BYTES, &w->speed.upload_bytes_per_ns);
 }
 
-ductile_status fsdp_work_open_cuda(const stage *on, uint64_t seed, fsdp_work **out) {
+ductile_status fsdp_work_open_cuda(const stage *on, fsdp_work **out) {
     static const fsdp_work_ops ops = {
         .busy = cuda_busy,
         .host = cuda_host,
@@ -139,7 +139,7 @@ ductile_status fsdp_work_open_cuda(const stage *on, uint64_t seed, fsdp_work **o
     if (w == NULL) {
         return DUCTILE_ERR_OUT_OF_HOST_MEMORY;
     }
-    fsdp_work_init(&w->base, &ops, on, seed);
+    w->base = (fsdp_work){.ops = &ops, .on = on};
     ductile_status status = prepare(w);
     if (status != DUCTILE_OK) {
         cuda_close(&w->base);

@@ -231,7 +231,7 @@ static void virtual_close(fsdp_work *base) {
     free(w);
 }
 
-ductile_status fsdp_work_open_virtual(const stage *on, uint64_t seed, fsdp_work **out) {
+ductile_status fsdp_work_open_virtual(const stage *on, fsdp_work **out) {
     static const fsdp_work_ops ops = {
         .busy = virtual_busy,
         .host = virtual_host,
@@ -244,7 +244,7 @@ ductile_status fsdp_work_open_virtual(const stage *on, uint64_t seed, fsdp_work 
     if (w == NULL) {
         return DUCTILE_ERR_OUT_OF_HOST_MEMORY;
     }
-    fsdp_work_init(&w->base, &ops, on, seed);
+    w->base = (fsdp_work){.ops = &ops, .on = on};
     w->driver_ns = driver_clock(w);
     *out = &w->base;
     return DUCTILE_OK;

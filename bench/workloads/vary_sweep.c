@@ -50,7 +50,7 @@ static void note_run(sweep_sample *sample, const replay_spec *spec, const replay
                      sweep_figure held, sweep_figure host, sweep_figure driver,
                      sweep_figure waits) {
     const contender_stats *all = &result->all.stats;
-    bool is_virtual = spec->device->is_virtual;
+    bool is_virtual = spec->plan.device->is_virtual;
     double steps = (double)(spec->trace->n_steps * spec->n_passes);
     double driver_ns = (double)(is_virtual ? all->driver_time_ns : all->driver_host_ns);
     note_fault(sample, result);
@@ -66,15 +66,15 @@ static void run_tight(const sweep_plan *plan, const replay_spec *uncapped,
                       const replay_result *result, sweep_sample *sample) {
     replay_spec spec = *uncapped;
     replay_result capped;
-    spec.device = plan->judge;
+    spec.plan.device = plan->judge;
     uint64_t least = mincap_find(&spec, result);
     if (least == 0) {
         return;
     }
     sample->figures[SWEEP_MIN_CAPACITY] = (double)least;
-    spec.device = uncapped->device;
-    spec.capacity_bytes =
-        dti_round_up(least + least / 100 * SWEEP_ABOVE_PERCENT, spec.device->caps.granule_bytes);
+    spec.plan.device = uncapped->plan.device;
+    spec.plan.capacity_bytes = dti_round_up(least + least / 100 * SWEEP_ABOVE_PERCENT,
+                                            spec.plan.device->caps.granule_bytes);
     replay_run(&spec, &capped);
     note_run(sample, &spec, &capped, SWEEP_TIGHT_HELD_PEAK, SWEEP_TIGHT_HOST_NS,
              SWEEP_TIGHT_DRIVER_NS, SWEEP_TIGHT_HOST_WAITS);
@@ -120,7 +120,7 @@ const char *sweep_measure(const sweep_plan *plan, unsigned setting, unsigned spr
     spec.trace = t;
     tell_progress(plan, setting, spread, seed);
     for (size_t i = 0; i < n; i++) {
-        spec.contender = contenders[i];
+        spec.plan.contender = contenders[i];
         measure_contender(plan, &spec, &samples[i]);
     }
     progress_set_whole(0, 0);

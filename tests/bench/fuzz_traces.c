@@ -105,11 +105,10 @@ static int make_file(const uint8_t *bytes, size_t size, char *path, size_t path_
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size) {
     char path[64];
-    trace_builder b;
+    trace_builder b = {.spills = size % 2 == 1}; /* either way of keeping events */
     trace_error error = {.reason = ""};
     int file = make_file(bytes, size, path, sizeof path);
-    bool spills = size % 2 == 1; /* either way of keeping events */
-    if (trace_gather(path, TRACE_BUSIEST_GPU, spills, &b, &error)) {
+    if (trace_gather(path, TRACE_BUSIEST_GPU, &b, &error)) {
         check(&b);
     } else {
         need(error.reason[0] != '\0' && memchr(error.reason, 0, sizeof error.reason) != NULL,

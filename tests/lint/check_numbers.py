@@ -123,7 +123,7 @@ def check_picture(root):
     sys.path.insert(0, str(root / "bench"))
     plot = importlib.import_module("plot")
     words = re.findall(r"<text[^>]*>([^<]*)</text>", (root / PICTURE).read_text(encoding="utf-8"))
-    if sorted(words) != plot.held_words(plot.read_rows(root / ROWS)):
+    if sorted(words) != plot.held_words(plot.read_rows((root / ROWS).read_text(encoding="utf-8"))):
         yield f"{PICTURE}: not what bench/plot.py makes of {ROWS}"
 
 

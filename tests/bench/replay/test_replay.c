@@ -173,8 +173,8 @@ static run_outcome replay(const char *text, replay_spec spec) {
     cr_assert(bench_device_find(BENCH_DEVICE_VIRTUAL, 0, &device, reason, sizeof reason));
     cr_assert(read_bytes_as_trace(text, strlen(text), TRACE_BUSIEST_GPU, &now));
     spec.trace = &now.t;
-    spec.device = &device;
-    spec.contender = spec.contender != NULL ? spec.contender : &fake;
+    spec.plan.device = &device;
+    spec.plan.contender = spec.plan.contender != NULL ? spec.plan.contender : &fake;
     spec.n_passes = spec.n_passes > 0 ? spec.n_passes : 1;
     replay_run(&spec, &result);
     return result.outcome;
@@ -232,11 +232,12 @@ static uint64_t option(const scenario *s, const char *name) {
 }
 
 static replay_spec spec_of(const scenario *s, const contender_ops *contender) {
-    replay_spec spec = {.contender = contender, .n_passes = option(s, "passes:")};
+    replay_spec spec = {.plan.contender = contender, .n_passes = option(s, "passes:")};
     for (unsigned i = 0; i < 4; i++) {
-        spec.pace.schedule = s->schedules == 1u << i ? (ductile_schedule)i : spec.pace.schedule;
+        spec.plan.pace.schedule =
+            s->schedules == 1u << i ? (ductile_schedule)i : spec.plan.pace.schedule;
     }
-    spec.pace.lag = spec.pace.schedule == DUCTILE_SCHEDULE_LAGGING ? s->lag : 0;
+    spec.plan.pace.lag = spec.plan.pace.schedule == DUCTILE_SCHEDULE_LAGGING ? s->lag : 0;
     return spec;
 }
 
@@ -333,19 +334,21 @@ Test(replay, a_check_finds_memory_that_is_handed_out_too_early) {
         "# version 2\na 1 4194304 0\nu 1 1\nf 1\na 2 4194304 0\nf 2\na 3 4194304 0\n";
     contender_ops careless = contender_expandable;
     careless.record_stream = forget;
-    cr_assert_eq(replay(text, (replay_spec){.contender = &careless}), RUN_COMPLETED);
+    cr_assert_eq(replay(text, (replay_spec){.plan.contender = &careless}), RUN_COMPLETED);
     cr_assert_eq(result.violations, 0, "the replay looked without being told to");
-    cr_assert_eq(replay(text, (replay_spec){.contender = &careless, .checks = true}),
+    cr_assert_eq(replay(text, (replay_spec){.plan.contender = &careless, .checks = true}),
                  RUN_COMPLETED);
     cr_assert_gt(result.violations, 0);
-    cr_assert_eq(replay(text, (replay_spec){.contender = &contender_expandable, .checks = true}),
-                 RUN_COMPLETED);
+    cr_assert_eq(
+        replay(text, (replay_spec){.plan.contender = &contender_expandable, .checks = true}),
+        RUN_COMPLETED);
     cr_assert_eq(result.violations, 0, "%s", result.last_violation);
 }
 
 Test(replay, out_of_memory_stops_and_says_where) {
-    cr_assert_eq(replay("a 1 10 0\na 2 20 0\na 3 30 0\nf 1\n", (replay_spec){.capacity_bytes = 40}),
-                 RUN_OUT_OF_MEMORY);
+    cr_assert_eq(
+        replay("a 1 10 0\na 2 20 0\na 3 30 0\nf 1\n", (replay_spec){.plan.capacity_bytes = 40}),
+        RUN_OUT_OF_MEMORY);
     cr_assert_eq(result.stopped_at_event, 2);
     cr_assert_eq(result.stopped_in_pass, 1);
     cr_assert_eq(result.last.ops, 2);

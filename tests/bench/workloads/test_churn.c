@@ -10,9 +10,11 @@ Test(churn, times_all_operations_in_ten_stretches) {
     char reason[128] = "";
     churn_result r;
     cr_assert(bench_device_find(BENCH_DEVICE_VIRTUAL, 0, &device, reason, sizeof reason));
-    const stage_plan plan = {.device = &device, .contender = &contender_expandable, .n_streams = 1};
-    const churn_spec spec = {
-        .plan = &plan, .sizes = {512, 65536}, .live = 500, .ops = 20000, .seed = 1};
+    const churn_spec spec = {.plan = {.device = &device, .contender = &contender_expandable},
+                             .sizes = {512, 65536},
+                             .live = 500,
+                             .ops = 20000,
+                             .seed = 1};
     churn_measure(&spec, &r);
     cr_assert_eq(r.outcome, RUN_COMPLETED, "%s", r.message);
     cr_expect_eq(r.stretches[0].ops, 2000);

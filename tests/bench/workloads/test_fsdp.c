@@ -43,8 +43,7 @@ static const fsdp_result *run(const contender_ops *contender, bool computes, boo
     cr_assert(bench_device_find(BENCH_DEVICE_VIRTUAL, 0, &device, reason, sizeof reason));
     const fsdp_run_spec spec = {
         .program = &program,
-        .device = &device,
-        .contender = contender,
+        .plan = {.device = &device, .contender = contender},
         .seed = 1,
         .is_idle = {[FSDP_COMPUTE] = !computes, [FSDP_COMMUNICATION] = !communicates}};
     fsdp_run(&spec, &result);

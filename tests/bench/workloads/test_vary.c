@@ -50,7 +50,7 @@ static sweep_sample measure(const contender_ops *contender, uint64_t seed) {
     cr_assert(bench_device_find(BENCH_DEVICE_VIRTUAL, 0, &device, reason, sizeof reason));
     sweep_plan plan = {.model = wide,
                        .n_seeds = 2,
-                       .replay = {.device = &device, .n_passes = 1},
+                       .replay = {.plan.device = &device, .n_passes = 1},
                        .judge = &device};
     cr_assert_null(sweep_measure(&plan, 0, SWEEP_SPREADS - 1, seed, &contender, 1, &sample));
     return sample;
