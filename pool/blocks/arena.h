@@ -102,14 +102,9 @@ static inline bool dpool_has_old_addresses(const dpool_arena *arena) {
     return arena->retiring.count > 0 || arena->kept.count > 0;
 }
 
-/* Which arenas: all, or those of one pool. */
-typedef struct dpool_scope {
-    bool is_all;
-    const dpool_private_pool *pool; /* unless is_all */
-} dpool_scope;
-
-static inline bool dpool_is_in(const dpool_scope *s, const dpool_arena *arena) {
-    return s->is_all || arena->pool == s->pool;
+/* Is it one of the pool's arenas? NULL: of all pools. */
+static inline bool dpool_is_in(const dpool_private_pool *of, const dpool_arena *arena) {
+    return of == NULL || arena->pool == of;
 }
 
 /* ---- What may happen to an arena's memory, by its pool; all under the index lock ------------ */

@@ -273,7 +273,13 @@ void dpool_leave_live_locked(ductile_allocator *a, dpool_block *b) {
     a->counts.allocated -= b->size;
 }
 
-/* Its own stream may have it at once. */
+void dpool_leave_pending_locked(ductile_allocator *a, const dpool_block *b) {
+    DTI_ASSERT_HELD(&a->index_lock);
+    b->region->arena->pending_bytes -= b->size;
+    a->counts.pending -= b->size;
+    a->counts.pending_blocks--;
+}
+
 void dpool_free_at_once_locked(ductile_allocator *a, dpool_block *b) {
     DTI_ASSERT_HELD(&a->index_lock);
     dpool_make_young_locked(a, b);

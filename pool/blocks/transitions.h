@@ -57,6 +57,9 @@ dpool_block *dpool_alloc_from_free_locked(ductile_allocator *a, dpool_arena *are
 /* Counts a LIVE block, out of the address map, as freed. The caller changes its state. */
 void dpool_leave_live_locked(ductile_allocator *a, dpool_block *b);
 
+/* The same for a PENDING block. */
+void dpool_leave_pending_locked(ductile_allocator *a, const dpool_block *b);
+
 /* Makes a block that dpool_leave_live_locked has counted out FREE: its own stream may reuse it at
  * once. */
 void dpool_free_at_once_locked(ductile_allocator *a, dpool_block *b);

@@ -240,9 +240,7 @@ void dpool_wait_retired(ductile_allocator *a, struct dpool_private_pool *pool,
     if (m != NULL && dvmm_marker_query(&a->markers, m) != DUCTILE_OK) {
         (void)dvmm_marker_wait(&a->markers, m);
     }
-    if (m != NULL) {
-        dvmm_marker_drop(&a->markers, m);
-    }
+    dvmm_marker_drop(&a->markers, m);
     dvmm_capture_restore(a->driver, mode);
 }
 
