@@ -77,11 +77,9 @@ void dpool_resume_block_locked(ductile_allocator *a, dpool_block *b);
  * the pause; the caller drops them without the lock. */
 dpool_use *dpool_free_paused_locked(ductile_allocator *a, dpool_block *b);
 
-/* Makes the first run of whole granules in a FREE block of an unbacked pool that can go a GAP, or
- * QUARANTINED when its granules are. False when there is no such run, or no spare node. */
-bool dpool_drop_granules_locked(ductile_allocator *a, dpool_block *b);
-
-/* The same for the first FREE block of the region that has such a run. */
+/* Makes the first run of whole granules that can go a GAP, or QUARANTINED when its granules are, in
+ * the first FREE block of the region, of an unbacked pool, that has such a run. False when none
+ * has, or there is no spare node. */
 bool dpool_drop_any_granules_locked(ductile_allocator *a, dpool_region *region);
 
 #endif

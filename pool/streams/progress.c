@@ -256,7 +256,7 @@ void dpool_poll(ductile_allocator *a, dpool_arena *arena, uint32_t most) {
 /* The next arena from this one on that a poll may change something in; NULL for none. */
 static dpool_arena *find_busy(ductile_allocator *a, dpool_arena *arena) {
     dti_lock_acquire(&a->index_lock);
-    while (arena != NULL && arena->pending_first == NULL && !dpool_has_old_addresses(arena)) {
+    while (arena != NULL && arena->pending.first == NULL && !dpool_has_old_addresses(arena)) {
         arena = arena->next;
     }
     dti_lock_release(&a->index_lock);

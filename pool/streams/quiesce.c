@@ -62,7 +62,7 @@ static bool record_block(awaited *w, const dpool_use *uses) {
 }
 
 static bool record_arena(awaited *w, const dpool_arena *arena, uint64_t bytes) {
-    const dpool_use *uses = arena->pending_first;
+    const dpool_use *uses = arena->pending.first;
     while (uses != NULL && w->bytes < bytes && record_block(w, uses)) {
         uses = uses->pending_next;
     }
@@ -101,7 +101,7 @@ uint64_t dpool_count_pending_marks(ductile_allocator *a) {
     uint64_t n = 0;
     dpool_lock_both(a);
     for (const dpool_arena *arena = a->arenas; arena != NULL; arena = arena->next) {
-        for (const dpool_use *u = arena->pending_first; u != NULL; u = u->pending_next) {
+        for (const dpool_use *u = arena->pending.first; u != NULL; u = u->pending_next) {
             for (const dpool_use *use = u; use != NULL; use = use->next) {
                 n += use->marker != NULL;
             }
@@ -237,7 +237,7 @@ static bool may_leave_locked(const ductile_allocator *a, const dpool_block *b) {
 
 bool dpool_awaits_proof_locked(const ductile_allocator *a, const dpool_arena *arena) {
     DTI_ASSERT_HELD(&a->index_lock);
-    if (arena->pending_first != NULL || dpool_awaits_closed_locked(a, arena)) {
+    if (arena->pending.first != NULL || dpool_awaits_closed_locked(a, arena)) {
         return true;
     }
     const dpool_block *b = dpool_is_frozen(arena) ? NULL : dpool_index_below(&arena->index, NULL);

@@ -73,13 +73,6 @@ static void number_marks_locked(ductile_allocator *a, dpool_use *uses) {
     }
 }
 
-void dpool_use_mark(ductile_allocator *a, dpool_use *use) {
-    dti_lock_acquire(&a->index_lock);
-    use->number = ++a->last_mark;
-    dti_lock_release(&a->index_lock);
-    (void)dvmm_marker_record(&a->markers, use->stream, &use->marker);
-}
-
 void dpool_pending_begin_locked(ductile_allocator *a, dpool_block *b) {
     DTI_ASSERT_HELD(&a->index_lock);
     b->state = DPOOL_PENDING;
@@ -117,14 +110,10 @@ static void plan_poll_locked(const ductile_allocator *a, dpool_arena *arena) {
 static void append(ductile_allocator *a, dpool_use *uses) {
     dpool_arena *arena = uses->block->region->arena;
     dti_lock_acquire(&a->index_lock);
-    uses->pending_next = NULL;
-    if (arena->pending_last != NULL) {
-        arena->pending_last->pending_next = uses;
-    } else {
-        arena->pending_first = uses;
+    if (arena->pending.first == NULL) {
         plan_poll_locked(a, arena);
     }
-    arena->pending_last = uses;
+    dpool_pending_push(&arena->pending, uses);
     dti_lock_release(&a->index_lock);
 }
 
@@ -190,7 +179,7 @@ static void end_uses_locked(ductile_allocator *a, ductile_stream stream, const l
         end_uses_of(b->uses, stream, last);
     }
     for (const dpool_arena *arena = a->arenas; arena != NULL; arena = arena->next) {
-        for (dpool_use *uses = arena->pending_first; uses != NULL; uses = uses->pending_next) {
+        for (dpool_use *uses = arena->pending.first; uses != NULL; uses = uses->pending_next) {
             end_uses_of(uses, stream, last);
         }
     }
@@ -254,8 +243,8 @@ void dpool_pending_finish(ductile_allocator *a, dpool_use *done) {
 dpool_pending_list dpool_pending_take(ductile_allocator *a, dpool_arena *arena,
                                       uint64_t *proven_age) {
     dti_lock_acquire(&a->index_lock);
-    dpool_pending_list all = {arena->pending_first, arena->pending_last};
-    arena->pending_first = arena->pending_last = NULL;
+    dpool_pending_list all = arena->pending;
+    arena->pending = (dpool_pending_list){NULL, NULL};
     *proven_age = a->proven.age;
     dti_lock_release(&a->index_lock);
     return all;
@@ -265,12 +254,11 @@ void dpool_pending_put_back_locked(ductile_allocator *a, dpool_arena *arena,
                                    dpool_pending_list kept) {
     DTI_ASSERT_HELD(&a->index_lock);
     if (kept.first != NULL) {
-        kept.last->pending_next = arena->pending_first;
-        arena->pending_last = arena->pending_last != NULL ? arena->pending_last : kept.last;
-        arena->pending_first = kept.first;
         arena->maintenance_at = dti_min(arena->maintenance_at, arena->next_poll_at);
     }
-    if (arena->pending_first == NULL) {
+    dpool_pending_join(&kept, arena->pending);
+    arena->pending = kept;
+    if (arena->pending.first == NULL) {
         arena->next_poll_at = 0;
     }
 }
@@ -287,6 +275,14 @@ static bool is_unmarked(const dpool_use *use) {
     return use->marker == NULL && !use->is_gone;
 }
 
+/* Pre: this thread may name its stream. */
+static void mark(ductile_allocator *a, dpool_use *use) {
+    dti_lock_acquire(&a->index_lock);
+    use->number = ++a->last_mark;
+    dti_lock_release(&a->index_lock);
+    (void)dvmm_marker_record(&a->markers, use->stream, &use->marker);
+}
+
 /* True when a use could still not be marked. */
 static bool mark_uses(ductile_allocator *a, dpool_use *uses, ductile_stream stream, bool all) {
     bool is_left = false;
@@ -296,7 +292,7 @@ static bool mark_uses(ductile_allocator *a, dpool_use *uses, ductile_stream stre
         }
         bool is_named = all || use->stream == stream;
         if (is_named && dpool_may_name(use->stream, use->thread)) {
-            dpool_use_mark(a, use);
+            mark(a, use);
         }
         is_left |= use->marker == NULL;
     }
