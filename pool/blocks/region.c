@@ -202,8 +202,7 @@ __attribute__((noinline)) ductile_status dpool_explain_miss_locked(const ductile
     if (b == NULL) {
         return DUCTILE_ERR_FOREIGN_POINTER;
     }
-    bool is_inside = b->state == DPOOL_LIVE || b->state == DPOOL_PAUSED;
-    return is_inside ? DUCTILE_ERR_INTERIOR_POINTER : DUCTILE_ERR_NOT_LIVE;
+    return dpool_is_in_use(b) ? DUCTILE_ERR_INTERIOR_POINTER : DUCTILE_ERR_NOT_LIVE;
 }
 
 void dpool_count_span_locked(ductile_allocator *a, dpool_region *region) {

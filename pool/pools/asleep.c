@@ -97,7 +97,7 @@ static ductile_status find_block_locked(const ductile_allocator *a, ductile_addr
     if (b == NULL) {
         return DUCTILE_ERR_FOREIGN_POINTER;
     }
-    return b->state == DPOOL_LIVE || b->state == DPOOL_PAUSED ? DUCTILE_OK : DUCTILE_ERR_NOT_LIVE;
+    return dpool_is_in_use(b) ? DUCTILE_OK : DUCTILE_ERR_NOT_LIVE;
 }
 
 ductile_status ductile_kept_contents(ductile_allocator *a, ductile_addr address, void **host,

@@ -455,8 +455,7 @@ static void record_use(round *r, const dpool_use *use) {
 }
 
 static bool has_uses(const dpool_block *b) {
-    bool is_in_use = b->state == DPOOL_LIVE || b->state == DPOOL_PAUSED;
-    return is_in_use ? b->uses != NULL : b->state == DPOOL_PENDING;
+    return dpool_has_request(b) && b->uses != NULL;
 }
 
 /* The markers of a PENDING block in transit belong to the thread that records them. The block is in
