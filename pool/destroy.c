@@ -48,7 +48,7 @@ static ductile_status wait_for_all(ductile_allocator *a, dseg_idle *idle) {
 
 static void free_uses(ductile_allocator *a, dpool_region *region) {
     for (dpool_block *b = region->first; b != NULL; b = b->next) {
-        if (b->state == DPOOL_LIVE || b->state == DPOOL_PENDING || b->state == DPOOL_PAUSED) {
+        if (dpool_has_request(b)) {
             dpool_uses_drop(a, b->uses);
             b->uses = NULL;
         }

@@ -25,27 +25,24 @@ static run next_run(const dseg_segment *seg, uint32_t from) {
     return (run){first, end};
 }
 
-static ductile_status set_run(dseg_segment *seg, run r, const int *devices, size_t n_devices,
-                              bool may_access) {
+static ductile_status set_run(dseg_segment *seg, run r, int device, bool may_access) {
     return dvmm_set_access_for(seg->store->driver, dseg_addr(seg, r.first),
                                (r.end - r.first) * seg->store->granule_bytes,
-                               may_access ? DVMM_ACCESS_RW : DVMM_ACCESS_NONE, devices, n_devices);
+                               may_access ? DVMM_ACCESS_RW : DVMM_ACCESS_NONE, &device, 1);
 }
 
 /* The failed run may be done in part, so it is undone with the others. */
-static void take_back(dseg_segment *seg, uint32_t end, const int *devices, size_t n_devices,
-                      bool may_access) {
+static void take_back(dseg_segment *seg, uint32_t end, int device, bool may_access) {
     for (run r = next_run(seg, 0); r.first < r.end && r.first < end; r = next_run(seg, r.end)) {
-        (void)set_run(seg, r, devices, n_devices, !may_access);
+        (void)set_run(seg, r, device, !may_access);
     }
 }
 
-ductile_status dseg_set_devices(dseg_segment *seg, const int *devices, size_t n_devices,
-                                bool may_access) {
+ductile_status dseg_set_device(dseg_segment *seg, int device, bool may_access) {
     for (run r = next_run(seg, 0); r.first < r.end; r = next_run(seg, r.end)) {
-        ductile_status status = set_run(seg, r, devices, n_devices, may_access);
+        ductile_status status = set_run(seg, r, device, may_access);
         if (status != DUCTILE_OK) {
-            take_back(seg, r.end, devices, n_devices, may_access);
+            take_back(seg, r.end, device, may_access);
             return status;
         }
     }

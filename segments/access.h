@@ -6,12 +6,11 @@
 #include "segments/segment.h"
 
 /*
- * Gives the devices access to all that is mapped in the segment, or takes it from them. All or
- * nothing, if the driver undoes it: on failure each device has the access it had, provided that
- * before the call all of the segment had the opposite.
+ * Gives a device access to all that is mapped in the segment, or takes it. All or nothing, if the
+ * driver undoes it: on failure the device has the access it had, provided that before the call all
+ * of the segment had the opposite.
  */
-ductile_status dseg_set_devices(dseg_segment *seg, const int *devices, size_t n_devices,
-                                bool may_access);
+ductile_status dseg_set_device(dseg_segment *seg, int device, bool may_access);
 
 /* A function to call with each handle of a span. */
 typedef void (*dseg_handle_fn)(dvmm_handle_store *store, dvmm_handle *handle);

@@ -65,14 +65,6 @@ uint64_t dseg_span_bytes(const dseg_segment *seg) {
     return (seg->high - seg->low) * seg->store->granule_bytes;
 }
 
-dvmm_handle *dseg_handle_at(const dseg_segment *seg, uint32_t granule, uint32_t *offset) {
-    const dseg_slot *slot = &seg->slots[granule];
-    if (offset != NULL) {
-        *offset = slot->offset;
-    }
-    return slot->handle;
-}
-
 /* ---- Contents ------------------------------------------------------------------------------ */
 
 ductile_status dseg_fill(dvmm_handle_store *store, ductile_addr addr, uint8_t value, uint64_t size,

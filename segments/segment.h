@@ -86,9 +86,10 @@ static inline bool dseg_is_untouched(const dseg_segment *seg) {
 /* Bytes from the lowest to the highest granule that maps something. */
 uint64_t dseg_span_bytes(const dseg_segment *seg);
 
-/* The handle behind a granule; *offset (may be NULL): the place of the granule within the handle.
- */
-dvmm_handle *dseg_handle_at(const dseg_segment *seg, uint32_t granule, uint32_t *offset);
+/* The handle behind a granule. */
+static inline dvmm_handle *dseg_handle_at(const dseg_segment *seg, uint32_t granule) {
+    return seg->slots[granule].handle;
+}
 
 /* Fills mapped memory with the byte, in stream order. */
 ductile_status dseg_fill(dvmm_handle_store *store, ductile_addr addr, uint8_t value, uint64_t size,

@@ -144,7 +144,7 @@ void dvmm_marker_hold(dvmm_marker *m) {
 }
 
 void dvmm_marker_drop(dvmm_marker_pool *pool, dvmm_marker *m) {
-    if (atomic_fetch_sub_explicit(&m->refs, 1, memory_order_acq_rel) == 1) {
+    if (m != NULL && atomic_fetch_sub_explicit(&m->refs, 1, memory_order_acq_rel) == 1) {
         push_idle(pool, m);
     }
 }

@@ -76,7 +76,8 @@ static inline bool dvmm_marker_is_done(const dvmm_marker *marker) {
 
 void dvmm_marker_hold(dvmm_marker *marker);
 
-/* Drops a reference; the last one makes the marker idle. Makes no driver call. */
+/* Drops a reference; the last one makes the marker idle. Makes no driver call. NULL: does nothing.
+ */
 void dvmm_marker_drop(dvmm_marker_pool *pool, dvmm_marker *marker);
 
 /* Does a marker of the context cover the work of the stream? False when the driver cannot tell. */

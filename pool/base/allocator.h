@@ -121,6 +121,16 @@ static inline uint64_t dpool_live_blocks_locked(const ductile_allocator *a) {
     return a->map.count - a->counts.paused_blocks;
 }
 
+static inline void dpool_lock_both(ductile_allocator *a) {
+    dti_lock_acquire(&a->grow_lock);
+    dti_lock_acquire(&a->index_lock);
+}
+
+static inline void dpool_unlock_both(ductile_allocator *a) {
+    dti_lock_release(&a->index_lock);
+    dti_lock_release(&a->grow_lock);
+}
+
 /* Locks the grow lock, and lets the driver calls of this thread pass beside any capture. */
 static inline dvmm_capture_mode dpool_grow_lock(ductile_allocator *a) {
     dti_lock_acquire(&a->grow_lock);

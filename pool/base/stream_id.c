@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "pool/base/stream_id.h"
-#include "vmm/base/thread.h"
 
 #include "vmm/base/thread.h"
 

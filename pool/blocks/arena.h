@@ -67,8 +67,7 @@ typedef struct dpool_arena {
     dpool_list
         closed; /* FREE blocks of dedicated regions: they serve no request, and go once proven */
     uint64_t n_leads; /* FREE spans before dedicated blocks in use, in no list */
-    dpool_use *pending_first;
-    dpool_use *pending_last;
+    dpool_pending_list pending;
     uint64_t pending_since; /* n_calls when the list was last empty                    */
     uint64_t next_poll_at;  /* n_calls from which a hit polls the pending blocks first */
     dpool_region *regions;
@@ -102,14 +101,9 @@ static inline bool dpool_has_old_addresses(const dpool_arena *arena) {
     return arena->retiring.count > 0 || arena->kept.count > 0;
 }
 
-/* Which arenas: all, or those of one pool. */
-typedef struct dpool_scope {
-    bool is_all;
-    const dpool_private_pool *pool; /* unless is_all */
-} dpool_scope;
-
-static inline bool dpool_is_in(const dpool_scope *s, const dpool_arena *arena) {
-    return s->is_all || arena->pool == s->pool;
+/* Is it one of the pool's arenas? NULL: of all pools. */
+static inline bool dpool_is_in(const dpool_private_pool *of, const dpool_arena *arena) {
+    return of == NULL || arena->pool == of;
 }
 
 /* ---- What may happen to an arena's memory, by its pool; all under the index lock ------------ */
@@ -159,22 +153,8 @@ static inline dpool_proof dpool_later_proof(dpool_proof p, dpool_proof q) {
     return p.age > q.age ? p : q;
 }
 
-/* Proves that FREE memory of the arena may leave its stream (U2): by a proof of that stream, and
- * where graphs used it, of the context. Index lock held. */
-static inline dpool_proof dpool_proof_to_leave(const ductile_allocator *a,
-                                               const dpool_arena *arena) {
-    if (!arena->is_foreign) {
-        return dpool_restrict_proof(arena, a->proven);
-    }
-    if (dpool_has_graphs(a, arena)) {
-        return (dpool_proof){0};
-    }
-    return dpool_restrict_proof(arena, arena->is_silent
-                                           ? dpool_later_proof(arena->own_proven, a->proven)
-                                           : arena->own_proven);
-}
-
-/* Proves that old addresses of the arena may be unmapped (U3). Index lock held. */
+/* Proves that old addresses of the arena may be unmapped (U3). Of a foreign stream a proof for the
+ * context says nothing, until it is silent. Index lock held. */
 static inline dpool_proof dpool_proof_to_unmap(const ductile_allocator *a,
                                                const dpool_arena *arena) {
     bool has_graphs = dpool_has_graphs(a, arena);
@@ -185,8 +165,19 @@ static inline dpool_proof dpool_proof_to_unmap(const ductile_allocator *a,
     return has_graphs ? a->proven : dpool_later_proof(arena->own_proven, a->proven);
 }
 
-/* The same for its FREE memory. A stream alone cannot prove what graphs did on others. Index lock
- * held. */
+/* Proves that FREE memory of the arena may leave its stream (U2): by a proof of that stream, and
+ * where graphs used it, of the context. Index lock held. */
+static inline dpool_proof dpool_proof_to_leave(const ductile_allocator *a,
+                                               const dpool_arena *arena) {
+    if (!arena->is_foreign) {
+        return dpool_restrict_proof(arena, a->proven);
+    }
+    return dpool_has_graphs(a, arena) ? (dpool_proof){0}
+                                      : dpool_restrict_proof(arena, dpool_proof_to_unmap(a, arena));
+}
+
+/* Proves that FREE memory of the arena may be unmapped. A stream alone cannot prove what graphs did
+ * on others. Index lock held. */
 static inline dpool_proof dpool_proof_to_return(const ductile_allocator *a,
                                                 const dpool_arena *arena) {
     return dpool_has_graphs(a, arena) ? dpool_proof_to_leave(a, arena)

@@ -83,6 +83,16 @@ static inline ductile_addr dpool_end(const dpool_block *b) {
     return b->addr + b->size;
 }
 
+/* Does the program hold the block? */
+static inline bool dpool_is_in_use(const dpool_block *b) {
+    return b->state == DPOOL_LIVE || b->state == DPOOL_PAUSED;
+}
+
+/* Does it serve a request: is it in use, or were its recorded uses not done when it was freed? */
+static inline bool dpool_has_request(const dpool_block *b) {
+    return dpool_is_in_use(b) || b->state == DPOOL_PENDING;
+}
+
 /* The order of best fit. */
 static inline bool dpool_comes_before(const dpool_block *a, const dpool_block *b) {
     return a->size != b->size ? a->size < b->size : a->addr < b->addr;

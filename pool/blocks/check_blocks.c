@@ -75,7 +75,7 @@ static void count_block(recount *c, const dpool_block *b) {
 }
 
 static bool is_in_own_structure(const recount *c, const dpool_block *b) {
-    if (b->state == DPOOL_LIVE || b->state == DPOOL_PAUSED) {
+    if (dpool_is_in_use(b)) {
         return dpool_map_find(&c->a->map, b->addr) == b;
     }
     if (b->state == DPOOL_FREE && !b->region->is_dedicated) {

@@ -98,9 +98,9 @@ static bool are_announced(const ductile_allocator *a) {
     return captures == DUCTILE_CAPTURES_ANNOUNCED;
 }
 
-/* An open plain pool may become a capture pool at its next request. Where captures are announced by
- * calls alone, an open pool says nothing. */
-bool dpool_is_capturing_locked(const ductile_allocator *a) {
+/* Is a pool open that may stand for a capture? An open plain pool may become a capture pool at its
+ * next request. Where captures are announced by calls alone, an open pool says nothing. */
+static bool is_capturing_locked(const ductile_allocator *a) {
     DTI_ASSERT_HELD(&a->index_lock);
     const dpool_route *first = are_announced(a) ? NULL : a->routes;
     for (const dpool_route *route = first; route != NULL; route = route->next) {
@@ -125,8 +125,7 @@ static uint64_t possible_captures_locked(const ductile_allocator *a) {
 
 bool dpool_context_wait_begin(ductile_allocator *a) {
     dti_lock_acquire(&a->index_lock);
-    bool can =
-        !dpool_is_capturing_locked(a) && dvmm_captures_hold_beside(possible_captures_locked(a));
+    bool can = !is_capturing_locked(a) && dvmm_captures_hold_beside(possible_captures_locked(a));
     a->n_context_waits += can;
     dti_lock_release(&a->index_lock);
     return can;

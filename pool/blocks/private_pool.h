@@ -98,9 +98,6 @@ dpool_private_pool *dpool_find_pool_locked(const ductile_allocator *a, ductile_p
 /* Are there any private pools? No lock held. */
 bool dpool_has_pools(ductile_allocator *a);
 
-/* Is a pool open that may stand for a capture? Index lock held. */
-bool dpool_is_capturing_locked(const ductile_allocator *a);
-
 /* Between begin and end no capture pool of this allocator is opened, and no capture of the process
  * begins, as far as it is announced. begin returns false when one is open or under way. No lock
  * held. */

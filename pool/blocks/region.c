@@ -127,14 +127,41 @@ void dpool_regions_release_empty(ductile_allocator *a, dpool_arena *arena) {
     }
 }
 
-dpool_region *dpool_next_region(const ductile_allocator *a, const dpool_private_pool *pool,
+dpool_region *dpool_next_region(const ductile_allocator *a, const dpool_private_pool *of,
                                 const dpool_region *before) {
     const dpool_arena *arena = before == NULL ? a->arenas : before->arena->next;
     dpool_region *region = before == NULL ? NULL : before->next;
     for (; region == NULL && arena != NULL; arena = arena->next) {
-        region = arena->pool == pool ? arena->regions : NULL;
+        region = dpool_is_in(of, arena) ? arena->regions : NULL;
     }
     return region;
+}
+
+dpool_block *dpool_next_block(const ductile_allocator *a, const dpool_private_pool *of,
+                              const dpool_block *before) {
+    if (before != NULL && before->next != NULL) {
+        return before->next;
+    }
+    const dpool_region *region = dpool_next_region(a, of, before != NULL ? before->region : NULL);
+    return region != NULL ? region->first : NULL;
+}
+
+dpool_block *dpool_block_at_locked(const ductile_allocator *a, ductile_addr addr) {
+    DTI_ASSERT_HELD(&a->index_lock);
+    const dseg_segment *seg = dseg_set_find(&a->segments, addr);
+    dpool_block *b = seg != NULL ? ((const dpool_region *)seg->owner)->first : NULL;
+    while (b != NULL && dpool_end(b) <= addr) {
+        b = b->next;
+    }
+    return b;
+}
+
+uint64_t dpool_mapped_of(const ductile_allocator *a, const dpool_private_pool *pool) {
+    uint64_t mapped = 0;
+    for (const dpool_arena *arena = a->arenas; arena != NULL; arena = arena->next) {
+        mapped += arena->pool == pool ? arena->mapped_bytes : 0;
+    }
+    return mapped;
 }
 
 /* Once a pool is paused, no thread changes its granules. */
@@ -171,17 +198,11 @@ uint64_t dpool_count_without_memory_locked(const ductile_allocator *a, const dpo
 __attribute__((noinline)) ductile_status dpool_explain_miss_locked(const ductile_allocator *a,
                                                                    ductile_addr addr) {
     DTI_ASSERT_HELD(&a->index_lock);
-    const dseg_segment *seg = dseg_set_find(&a->segments, addr);
-    if (seg == NULL) {
+    const dpool_block *b = dpool_block_at_locked(a, addr);
+    if (b == NULL) {
         return DUCTILE_ERR_FOREIGN_POINTER;
     }
-    const dpool_region *region = seg->owner;
-    const dpool_block *b = region->first;
-    while (b->next != NULL && dpool_end(b) <= addr) {
-        b = b->next;
-    }
-    bool is_inside = b->state == DPOOL_LIVE || b->state == DPOOL_PAUSED;
-    return is_inside ? DUCTILE_ERR_INTERIOR_POINTER : DUCTILE_ERR_NOT_LIVE;
+    return dpool_is_in_use(b) ? DUCTILE_ERR_INTERIOR_POINTER : DUCTILE_ERR_NOT_LIVE;
 }
 
 void dpool_count_span_locked(ductile_allocator *a, dpool_region *region) {
@@ -223,7 +244,7 @@ void dpool_mapped_to_gap_locked(ductile_allocator *a, dpool_block *b, ductile_st
 ductile_map_event dpool_map_event_at(const ductile_allocator *a, ductile_map_change change,
                                      const dpool_region *region, uint32_t first) {
     const dseg_segment *seg = region->seg;
-    const dvmm_handle *h = dseg_handle_at(seg, first, NULL);
+    const dvmm_handle *h = dseg_handle_at(seg, first);
     ductile_map_event event = dpool_new_map_event(a, change);
     event.address = dseg_addr(seg, first);
     event.size = dvmm_handle_bytes(&a->store, h);
@@ -237,7 +258,7 @@ ductile_map_event dpool_map_event_at(const ductile_allocator *a, ductile_map_cha
 void dpool_notify_granules(ductile_allocator *a, ductile_map_change change,
                            const dpool_region *region, uint32_t first, uint32_t n) {
     const dseg_segment *seg = region->seg;
-    for (uint32_t g = first; g < first + n; g += dseg_handle_at(seg, g, NULL)->n_granules) {
+    for (uint32_t g = first; g < first + n; g += dseg_handle_at(seg, g)->n_granules) {
         const ductile_map_event event = dpool_map_event_at(a, change, region, g);
         DPOOL_TELL(a, granules, &event);
     }

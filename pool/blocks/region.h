@@ -21,10 +21,19 @@ void dpool_regions_release_empty(ductile_allocator *a, dpool_arena *arena);
 /* Gives the range of an unlinked region back, and frees the region. */
 ductile_status dpool_region_destroy(ductile_allocator *a, dpool_region *region);
 
-/* Iterates over the regions of the pool: the first after NULL, NULL after the last. Either lock
- * held. */
-dpool_region *dpool_next_region(const ductile_allocator *a, const dpool_private_pool *pool,
+/* Iterate over the regions of a pool, NULL for all, and over their blocks: the first after NULL,
+ * NULL after the last. Either lock held for regions, the index lock for blocks. */
+dpool_region *dpool_next_region(const ductile_allocator *a, const dpool_private_pool *of,
                                 const dpool_region *before);
+dpool_block *dpool_next_block(const ductile_allocator *a, const dpool_private_pool *of,
+                              const dpool_block *before);
+
+/* The block that holds the address, in whatever state; NULL: no region does. Linear in the region.
+ * Index lock held. */
+dpool_block *dpool_block_at_locked(const ductile_allocator *a, ductile_addr addr);
+
+/* The memory of the pool's own arenas, in bytes. Either lock held. */
+uint64_t dpool_mapped_of(const ductile_allocator *a, const dpool_private_pool *pool);
 
 /* Has the FREE block no memory? So it is in a pool that is paused, except where memory was pinned,
  * or the driver did not unmap it. While the pool is being paused, none counts. Index lock held. */

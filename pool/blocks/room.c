@@ -13,11 +13,7 @@ typedef struct dpool_node_chunk {
         dpool_block nodes[NODES_PER_CHUNK]; /* the address map uses the low bits of the addresses */
 } dpool_node_chunk;
 
-dpool_node_chunk *dpool_nodes_make_chunk(void) {
-    return aligned_alloc(_Alignof(dpool_node_chunk), sizeof(dpool_node_chunk));
-}
-
-void dpool_nodes_add_chunk(dpool_nodes *nodes, dpool_node_chunk *chunk) {
+static void add_chunk(dpool_nodes *nodes, dpool_node_chunk *chunk) {
     chunk->next = nodes->chunks;
     nodes->chunks = chunk;
     nodes->host_bytes += sizeof *chunk;
@@ -51,12 +47,12 @@ static ductile_status grow_map(ductile_allocator *a) {
 }
 
 static ductile_status add_nodes(ductile_allocator *a) {
-    struct dpool_node_chunk *chunk = dpool_nodes_make_chunk();
+    dpool_node_chunk *chunk = aligned_alloc(_Alignof(dpool_node_chunk), sizeof *chunk);
     if (chunk == NULL) {
         return DUCTILE_ERR_OUT_OF_HOST_MEMORY;
     }
     dti_lock_acquire(&a->index_lock);
-    dpool_nodes_add_chunk(&a->nodes, chunk);
+    add_chunk(&a->nodes, chunk);
     dti_lock_release(&a->index_lock);
     return DUCTILE_OK;
 }

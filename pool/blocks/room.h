@@ -6,9 +6,6 @@
 #include "pool/base/allocator.h"
 #include "pool/blocks/block.h"
 
-/* A chunk of spare nodes made without any lock; NULL when the host has no memory. */
-struct dpool_node_chunk *dpool_nodes_make_chunk(void);
-void dpool_nodes_add_chunk(dpool_nodes *nodes, struct dpool_node_chunk *chunk);
 void dpool_nodes_fini(dpool_nodes *nodes);
 
 static inline dpool_block *dpool_node_take(dpool_nodes *nodes) {

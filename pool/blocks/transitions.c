@@ -273,7 +273,13 @@ void dpool_leave_live_locked(ductile_allocator *a, dpool_block *b) {
     a->counts.allocated -= b->size;
 }
 
-/* Its own stream may have it at once. */
+void dpool_leave_pending_locked(ductile_allocator *a, const dpool_block *b) {
+    DTI_ASSERT_HELD(&a->index_lock);
+    b->region->arena->pending_bytes -= b->size;
+    a->counts.pending -= b->size;
+    a->counts.pending_blocks--;
+}
+
 void dpool_free_at_once_locked(ductile_allocator *a, dpool_block *b) {
     DTI_ASSERT_HELD(&a->index_lock);
     dpool_make_young_locked(a, b);
@@ -312,7 +318,7 @@ static dseg_span find_run(const dpool_region *region, dseg_span s) {
     return s;
 }
 
-bool dpool_drop_granules_locked(ductile_allocator *a, dpool_block *b) {
+static bool drop_run_locked(ductile_allocator *a, dpool_block *b) {
     DTI_ASSERT_HELD(&a->index_lock);
     const dseg_segment *seg = b->region->seg;
     dseg_span run = find_run(b->region, dseg_granules_in(seg, b->addr, dpool_end(b)));
@@ -333,7 +339,7 @@ bool dpool_drop_granules_locked(ductile_allocator *a, dpool_block *b) {
 bool dpool_drop_any_granules_locked(ductile_allocator *a, dpool_region *region) {
     DTI_ASSERT_HELD(&a->index_lock);
     for (dpool_block *b = region->first; b != NULL; b = b->next) {
-        if (b->state == DPOOL_FREE && dpool_drop_granules_locked(a, b)) {
+        if (b->state == DPOOL_FREE && drop_run_locked(a, b)) {
             return true;
         }
     }
@@ -375,7 +381,7 @@ dpool_use *dpool_free_paused_locked(ductile_allocator *a, dpool_block *b) {
     dpool_make_young_locked(a, b);
     b = dpool_make_free_locked(a, b);
     if (arena->pool->phase == DPOOL_PAUSED_PHASE) {
-        (void)dpool_drop_granules_locked(a, b);
+        (void)drop_run_locked(a, b);
     }
     return uses;
 }

@@ -57,6 +57,9 @@ dpool_block *dpool_alloc_from_free_locked(ductile_allocator *a, dpool_arena *are
 /* Counts a LIVE block, out of the address map, as freed. The caller changes its state. */
 void dpool_leave_live_locked(ductile_allocator *a, dpool_block *b);
 
+/* The same for a PENDING block. */
+void dpool_leave_pending_locked(ductile_allocator *a, const dpool_block *b);
+
 /* Makes a block that dpool_leave_live_locked has counted out FREE: its own stream may reuse it at
  * once. */
 void dpool_free_at_once_locked(ductile_allocator *a, dpool_block *b);
@@ -74,11 +77,9 @@ void dpool_resume_block_locked(ductile_allocator *a, dpool_block *b);
  * the pause; the caller drops them without the lock. */
 dpool_use *dpool_free_paused_locked(ductile_allocator *a, dpool_block *b);
 
-/* Makes the first run of whole granules in a FREE block of an unbacked pool that can go a GAP, or
- * QUARANTINED when its granules are. False when there is no such run, or no spare node. */
-bool dpool_drop_granules_locked(ductile_allocator *a, dpool_block *b);
-
-/* The same for the first FREE block of the region that has such a run. */
+/* Makes the first run of whole granules that can go a GAP, or QUARANTINED when its granules are, in
+ * the first FREE block of the region, of an unbacked pool, that has such a run. False when none
+ * has, or there is no spare node. */
 bool dpool_drop_any_granules_locked(ductile_allocator *a, dpool_region *region);
 
 #endif

@@ -40,9 +40,7 @@ void dpool_uses_drop_locked(ductile_allocator *a, dpool_use *uses) {
     DTI_ASSERT_HELD(&a->index_lock);
     dpool_use *last = uses;
     for (dpool_use *use = uses; use != NULL; use = use->next) {
-        if (use->marker != NULL) {
-            dvmm_marker_drop(&a->markers, use->marker);
-        }
+        dvmm_marker_drop(&a->markers, use->marker);
         last = use;
     }
     last->next = a->spare_uses;

@@ -37,6 +37,26 @@ typedef struct dpool_use {
     };
 } dpool_use;
 
+/* Pending blocks, each represented by its first use, linked by pending_next. */
+typedef struct dpool_pending_list {
+    dpool_use *first;
+    dpool_use *last;
+} dpool_pending_list;
+
+/* Appends a block, and appends a whole list. */
+static inline void dpool_pending_push(dpool_pending_list *list, dpool_use *uses) {
+    uses->pending_next = NULL;
+    *(list->last != NULL ? &list->last->pending_next : &list->first) = uses;
+    list->last = uses;
+}
+
+static inline void dpool_pending_join(dpool_pending_list *list, dpool_pending_list more) {
+    if (more.first != NULL) {
+        *(list->last != NULL ? &list->last->pending_next : &list->first) = more.first;
+        list->last = more.last;
+    }
+}
+
 /* Adds a spare node. Index lock not held. ERR_OUT_OF_HOST_MEMORY. */
 ductile_status dpool_uses_make_spare(ductile_allocator *a);
 

@@ -76,7 +76,7 @@ static uint32_t compact_once(ductile_allocator *a, dpool_plan *p, dpool_arena *a
  */
 static bool finish_if_idle(ductile_allocator *a, dpool_arena *arena) {
     dti_lock_acquire(&a->index_lock);
-    bool is_idle = arena->retiring.count == 0 && arena->pending_first == NULL &&
+    bool is_idle = arena->retiring.count == 0 && arena->pending.first == NULL &&
                    !dpool_is_tight(a) && !dpool_can_be_compacted_locked(a, arena);
     if (is_idle) {
         finish_locked(a, arena);

@@ -238,23 +238,14 @@ uint64_t dpool_give_back_large(ductile_allocator *a, dpool_arena *arena, uint64_
 /* One trim. It releases memory until at most `keep` bytes are held; the cache goes first, except
  * `spared` bytes of it. */
 typedef struct goal {
-    dpool_scope of;
+    const dpool_private_pool *of; /* NULL: all pools */
     uint64_t keep;
     uint64_t spared;
 } goal;
 
-/* Changed under the grow lock too. */
-static uint64_t mapped_of(const ductile_allocator *a, const dpool_private_pool *pool) {
-    uint64_t mapped = 0;
-    for (const dpool_arena *arena = a->arenas; arena != NULL; arena = arena->next) {
-        mapped += arena->pool == pool ? arena->mapped_bytes : 0;
-    }
-    return mapped;
-}
-
 /* The bytes that must still go. */
 static uint64_t surplus(const ductile_allocator *a, const goal *g) {
-    uint64_t now = g->of.is_all ? held(a) : mapped_of(a, g->of.pool);
+    uint64_t now = g->of == NULL ? held(a) : dpool_mapped_of(a, g->of);
     return now > g->keep ? now - g->keep : 0;
 }
 
@@ -262,7 +253,7 @@ static uint64_t surplus(const ductile_allocator *a, const goal *g) {
 static ductile_status release_surplus(ductile_allocator *a, const goal *g) {
     uint64_t cached = a->store.totals.cached_bytes;
     uint64_t most = cached > g->spared ? cached - g->spared : 0;
-    most = g->of.is_all ? dti_min(most, surplus(a, g)) : most;
+    most = g->of == NULL ? dti_min(most, surplus(a, g)) : most;
     return dvmm_store_shrink_cache(&a->store, cached - most);
 }
 
@@ -349,7 +340,7 @@ static ductile_status give_back_arena(ductile_allocator *a, dpool_arena *arena, 
 static ductile_status give_back_proven(ductile_allocator *a, const goal *g) {
     ductile_status first = release_surplus(a, g);
     for (dpool_arena *arena = a->arenas; arena != NULL && surplus(a, g) > 0; arena = arena->next) {
-        if (dpool_is_in(&g->of, arena)) {
+        if (dpool_is_in(g->of, arena)) {
             first = dti_first_error(first, give_back_arena(a, arena, g));
         }
     }
@@ -380,7 +371,7 @@ static ductile_status give_back_waiting(ductile_allocator *a, const goal *g) {
     ductile_status status = give_back_now(a, g, &enough);
     if (!enough && status == DUCTILE_OK) {
         dvmm_capture_mode mode = dvmm_capture_relax(a->driver); /* the waits would break captures */
-        dpool_quiesce_free(a, &g->of);
+        dpool_quiesce_free(a, g->of);
         dvmm_capture_restore(a->driver, mode);
         status = give_back_now(a, g, &enough);
     }
@@ -394,7 +385,7 @@ static ductile_status or_what_is_wrong(const ductile_allocator *a, ductile_statu
 }
 
 ductile_status dpool_trim(ductile_allocator *a, uint64_t keep) {
-    const goal all = {.of = {.is_all = true}, .keep = keep};
+    const goal all = {.keep = keep};
     return or_what_is_wrong(a, give_back_waiting(a, &all));
 }
 
@@ -408,8 +399,7 @@ static uint64_t mapped_now(ductile_allocator *a) {
 
 ductile_status dpool_trim_pool(ductile_allocator *a, const dpool_private_pool *pool,
                                uint64_t keep) {
-    const goal one = {
-        .of = {.pool = pool}, .keep = keep, .spared = dvmm_store_read(&a->store).cached_bytes};
+    const goal one = {.of = pool, .keep = keep, .spared = dvmm_store_read(&a->store).cached_bytes};
     return or_what_is_wrong(a, give_back_waiting(a, &one));
 }
 
@@ -417,8 +407,7 @@ bool dpool_give_back(ductile_allocator *a, uint64_t bytes, bool may_wait) {
     uint64_t mapped_before = mapped_now(a);
     dvmm_store_totals before = dvmm_store_read(&a->store);
     uint64_t held_before = before.held_bytes - before.lost_bytes;
-    const goal g = {.of = {.is_all = true},
-                    .keep = held_before > bytes ? held_before - bytes : 0,
+    const goal g = {.keep = held_before > bytes ? held_before - bytes : 0,
                     .spared = before.cached_bytes};
     bool enough = false;
     (void)(may_wait ? give_back_waiting(a, &g) : give_back_now(a, &g, &enough));

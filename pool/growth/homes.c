@@ -29,7 +29,7 @@ static dseg_span granules_of(const dpool_block *b) {
 }
 
 static dvmm_handle *handle_at(const dpool_block *b, uint32_t granule) {
-    return dseg_handle_at(b->region->seg, granule, NULL);
+    return dseg_handle_at(b->region->seg, granule);
 }
 
 static void stamp(const dpool_block *b, uint32_t number) {

@@ -21,7 +21,7 @@ enum {
  * pinned besides. */
 
 static bool wants_poll(const dpool_arena *arena) {
-    return arena->pending_first != NULL && arena->n_calls >= arena->next_poll_at;
+    return arena->pending.first != NULL && arena->n_calls >= arena->next_poll_at;
 }
 
 /* A poll that finds nothing costs as much as several hits. So it runs at the 1st, 2nd, 4th, ...
@@ -42,7 +42,7 @@ static void poll_locked(ductile_allocator *a, dpool_arena *arena) {
     dti_lock_acquire(&a->index_lock);
     arena->n_waiters--;
     arena->pool->n_users--;
-    if (is_mine && arena->pending_first != NULL) {
+    if (is_mine && arena->pending.first != NULL) {
         arena->next_poll_at = next;
     }
 }
@@ -60,7 +60,7 @@ static uint64_t next_at(const dpool_arena *arena) {
         return 0;
     }
     uint64_t at = arena->n_calls + CALLS_BETWEEN_LOOKS;
-    return arena->pending_first != NULL ? dti_min(at, arena->next_poll_at) : at;
+    return arena->pending.first != NULL ? dti_min(at, arena->next_poll_at) : at;
 }
 
 __attribute__((noinline)) dpool_maintenance dpool_maintenance_begin_locked(ductile_allocator *a,

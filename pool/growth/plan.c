@@ -171,7 +171,7 @@ static uint64_t cost_of_old(const place_search *s, const dpool_block *b, ductile
     dseg_span all = dseg_granules_over(seg, dti_max(start, b->addr), dti_min(end, dpool_end(b)));
     uint64_t cost = 0;
     for (uint32_t g = all.first; g < all.end; g++) {
-        const dvmm_handle *h = dseg_handle_at(seg, g, NULL);
+        const dvmm_handle *h = dseg_handle_at(seg, g);
         bool returns =
             h->stamp == s->stamp && (h->place >= end || h->place + s->a->granule <= start);
         if (!returns && b->age >= s->proven) {
@@ -421,7 +421,7 @@ static dseg_span take_handle(donations *d) {
     const dseg_segment *seg = d->block->region->seg;
     while (!dseg_is_empty(d->span)) {
         uint32_t end = d->span.end;
-        d->span.end -= dseg_handle_at(seg, end - 1, NULL)->n_granules;
+        d->span.end -= dseg_handle_at(seg, end - 1)->n_granules;
         if (!dseg_is_pinned(seg, end - 1)) {
             return (dseg_span){d->span.end, end};
         }

@@ -18,10 +18,8 @@
 /* ---- Execute ------------------------------------------------------------------------------- */
 
 static void drop_wait(ductile_allocator *a, dpool_plan *p) {
-    if (p->wait != NULL) {
-        dvmm_marker_drop(&a->markers, p->wait);
-        p->wait = NULL;
-    }
+    dvmm_marker_drop(&a->markers, p->wait);
+    p->wait = NULL;
 }
 
 static ductile_status wait_for_others(ductile_allocator *a, dpool_plan *p) {

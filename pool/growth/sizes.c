@@ -5,8 +5,6 @@
 
 #include "vmm/base/align.h"
 
-#define MIB ((uint64_t)1 << 20)
-
 /* Chosen on recorded programs: docs/decisions/0027. */
 enum {
     CALLS_BETWEEN_LOOKS = 64,
@@ -20,12 +18,12 @@ enum {
     SLACK = 2            /* per cent of the most that was in use                  */
 };
 
-static const uint64_t largest_bytes = 64 * MIB;
-static const uint64_t largest_for_tag_bytes = 256 * MIB;
-static const uint64_t least_large_bytes = 24 * MIB; /* of SHARE_OF_HELD */
-static const uint64_t small_bytes = 4 * MIB;
-static const uint64_t ahead_bytes = 32 * MIB;
-static const uint64_t least_slack_bytes = 64 * MIB;
+static const uint64_t largest_bytes = 64 * DTI_MIB;
+static const uint64_t largest_for_tag_bytes = 256 * DTI_MIB;
+static const uint64_t least_large_bytes = 24 * DTI_MIB; /* of SHARE_OF_HELD */
+static const uint64_t small_bytes = 4 * DTI_MIB;
+static const uint64_t ahead_bytes = 32 * DTI_MIB;
+static const uint64_t least_slack_bytes = 64 * DTI_MIB;
 
 /* One size was chosen by hand: nothing is made ahead, and no free memory is left to other streams.
  */

@@ -217,10 +217,6 @@ static uint64_t free_bytes_locked(const ductile_allocator *a, const dpool_block 
     return b != NULL && state_of_locked(a, b) == DUCTILE_BLOCK_FREE ? b->size : 0;
 }
 
-static bool has_request(const dpool_block *b) {
-    return b->state == DPOOL_LIVE || b->state == DPOOL_PENDING || b->state == DPOOL_PAUSED;
-}
-
 /* All but info->struct_size. */
 static void describe_locked(const ductile_allocator *a, const dpool_block *b,
                             ductile_block_info *info) {
@@ -232,7 +228,7 @@ static void describe_locked(const ductile_allocator *a, const dpool_block *b,
         .struct_size = size,
         .address = b->addr,
         .size = b->size,
-        .requested_size = has_request(b) ? b->requested : 0,
+        .requested_size = dpool_has_request(b) ? b->requested : 0,
         .state = state_of_locked(a, b),
         .stream = b->region->arena->stream,
         .segment = seg->range.addr,

@@ -89,13 +89,11 @@ ductile_status ductile_check(ductile_allocator *a, char *report, size_t report_s
     dti_fault fault = {0};
     print_fault(&fault, report, report_size);
     DTI_TRY(dpool_may_read(a));
-    dti_lock_acquire(&a->grow_lock);
-    dti_lock_acquire(&a->index_lock);
+    dpool_lock_both(a);
     if (a->n_announcing == 0) { /* otherwise a plan is under way */
         check_all(a, &fault);
     }
-    dti_lock_release(&a->index_lock);
-    dti_lock_release(&a->grow_lock);
+    dpool_unlock_both(a);
     print_fault(&fault, report, report_size);
     return dti_is_sound(&fault) ? DUCTILE_OK : DUCTILE_ERR_CORRUPT;
 }

@@ -4,6 +4,7 @@
 #include "pool/base/guards.h"
 #include "pool/blocks/address_map.h"
 #include "pool/blocks/arena.h"
+#include "pool/blocks/region.h"
 
 #include <string.h>
 
@@ -90,20 +91,13 @@ static ductile_status find_kept_locked(const ductile_allocator *a, const dpool_b
 static ductile_status find_block_locked(const ductile_allocator *a, ductile_addr address,
                                         const dpool_block **out) {
     DTI_ASSERT_HELD(&a->index_lock);
-    *out = dpool_map_find(&a->map, address);
-    if (*out != NULL) {
-        return DUCTILE_OK;
-    }
-    const dseg_segment *seg = dseg_set_find(&a->segments, address);
-    if (seg == NULL) {
+    const dpool_block *b = dpool_map_find(&a->map, address);
+    b = b != NULL ? b : dpool_block_at_locked(a, address);
+    *out = b;
+    if (b == NULL) {
         return DUCTILE_ERR_FOREIGN_POINTER;
     }
-    const dpool_block *b = ((const dpool_region *)seg->owner)->first;
-    while (dpool_end(b) <= address) {
-        b = b->next;
-    }
-    *out = b;
-    return b->state == DPOOL_LIVE || b->state == DPOOL_PAUSED ? DUCTILE_OK : DUCTILE_ERR_NOT_LIVE;
+    return dpool_is_in_use(b) ? DUCTILE_OK : DUCTILE_ERR_NOT_LIVE;
 }
 
 ductile_status ductile_kept_contents(ductile_allocator *a, ductile_addr address, void **host,

@@ -25,12 +25,10 @@ typedef void (*block_fn)(ductile_allocator *a, dpool_block *b);
 static void each_in_state_locked(ductile_allocator *a, const dpool_private_pool *pool,
                                  dpool_state state, block_fn change) {
     DTI_ASSERT_HELD(&a->index_lock);
-    for (dpool_region *r = dpool_next_region(a, pool, NULL); r != NULL;
-         r = dpool_next_region(a, pool, r)) {
-        for (dpool_block *b = r->first; b != NULL; b = b->next) {
-            if (b->state == (uint64_t)state) {
-                change(a, b);
-            }
+    for (dpool_block *b = dpool_next_block(a, pool, NULL); b != NULL;
+         b = dpool_next_block(a, pool, b)) {
+        if (b->state == (uint64_t)state) {
+            change(a, b);
         }
     }
 }
@@ -43,11 +41,9 @@ static void each_in_state_locked(ductile_allocator *a, const dpool_private_pool 
 static void wait_for_users(ductile_allocator *a, const dpool_private_pool *pool) {
     bool is_alone = false;
     while (!is_alone) {
-        dti_lock_acquire(&a->grow_lock);
-        dti_lock_acquire(&a->index_lock);
+        dpool_lock_both(a);
         is_alone = pool->n_users == 1 && a->n_announcing == 0;
-        dti_lock_release(&a->index_lock);
-        dti_lock_release(&a->grow_lock);
+        dpool_unlock_both(a);
         if (!is_alone) {
             dpool_pause_briefly();
         }
@@ -130,12 +126,10 @@ typedef struct piece_list {
 static void list_paused_locked(const ductile_allocator *a, const dpool_private_pool *pool,
                                piece_list *list) {
     DTI_ASSERT_HELD(&a->index_lock);
-    for (const dpool_region *r = dpool_next_region(a, pool, NULL); r != NULL;
-         r = dpool_next_region(a, pool, r)) {
-        for (const dpool_block *b = r->first; b != NULL; b = b->next) {
-            if (b->state == DPOOL_PAUSED && list->n < list->room) {
-                list->all[list->n++] = (dvmm_piece){.addr = b->addr, .size = b->size};
-            }
+    for (const dpool_block *b = dpool_next_block(a, pool, NULL); b != NULL;
+         b = dpool_next_block(a, pool, b)) {
+        if (b->state == DPOOL_PAUSED && list->n < list->room) {
+            list->all[list->n++] = (dvmm_piece){.addr = b->addr, .size = b->size};
         }
     }
 }
@@ -178,11 +172,8 @@ static void run_again(ductile_allocator *a, dpool_private_pool *pool) {
 }
 
 static uint64_t mapped_bytes(ductile_allocator *a, const dpool_private_pool *pool) {
-    uint64_t bytes = 0;
     dti_lock_acquire(&a->index_lock);
-    for (const dpool_arena *arena = a->arenas; arena != NULL; arena = arena->next) {
-        bytes += arena->pool == pool ? arena->mapped_bytes : 0;
-    }
+    uint64_t bytes = dpool_mapped_of(a, pool);
     dti_lock_release(&a->index_lock);
     return bytes;
 }

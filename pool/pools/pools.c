@@ -173,7 +173,7 @@ static void open_route(ductile_allocator *a, ductile_pool_id id, dpool_route *ro
 static void prove_released(ductile_allocator *a) {
     dvmm_capture_mode mode = dvmm_capture_relax(a->driver);
     bool is_marked = dpool_record_mark(a, NULL) == DUCTILE_OK;
-    if (!is_marked && dpool_awaits_device(a, &(dpool_scope){.is_all = true})) {
+    if (!is_marked && dpool_awaits_device(a)) {
         (void)dpool_wait_for_all_work(a, NULL);
     }
     dvmm_capture_restore(a->driver, mode);

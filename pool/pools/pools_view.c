@@ -105,17 +105,13 @@ ductile_status ductile_list_pools(ductile_allocator *a, const ductile_pool_id *i
 static ductile_status find_free_locked(const ductile_allocator *a, const dpool_private_pool *pool,
                                        ductile_addr address, uint64_t size, dpool_block **out) {
     DTI_ASSERT_HELD(&a->index_lock);
-    const dseg_segment *seg = dseg_set_find(&a->segments, address);
-    const dpool_region *region = seg != NULL ? seg->owner : NULL;
-    if (region == NULL || region->arena->pool != pool) {
+    dpool_block *b = dpool_block_at_locked(a, address);
+    if (b == NULL || b->region->arena->pool != pool) {
         return DUCTILE_ERR_FOREIGN_POINTER;
     }
-    dpool_block *b = region->first;
-    while (dpool_end(b) <= address) {
-        b = b->next;
-    }
     *out = b;
-    bool fits = b->state == DPOOL_FREE && !region->is_dedicated && dpool_end(b) - address >= size &&
+    bool fits = b->state == DPOOL_FREE && !b->region->is_dedicated &&
+                dpool_end(b) - address >= size &&
                 !dpool_wait_is_due_locked(a, address, address + size);
     return fits ? DUCTILE_OK : DUCTILE_ERR_BUSY;
 }

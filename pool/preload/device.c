@@ -268,7 +268,7 @@ static dpre_device *enter_known(cu_context context) {
     return NULL;
 }
 
-dpre_device *dpre_enter(cu_context context) {
+static dpre_device *enter(cu_context context) {
     if (context == NULL || dpre_served() == DPRE_OFF || is_opening) {
         return NULL;
     }
@@ -282,7 +282,7 @@ dpre_device *dpre_enter(cu_context context) {
 }
 
 dpre_device *dpre_enter_current(void) {
-    return dpre_enter(current_context());
+    return enter(current_context());
 }
 
 bool dpre_is_default_stream(ductile_stream stream) {
@@ -298,7 +298,7 @@ static cu_context context_of(ductile_stream stream) {
 }
 
 dpre_device *dpre_enter_stream(ductile_stream stream) {
-    return dpre_enter(context_of(stream));
+    return enter(context_of(stream));
 }
 
 int dpre_stream_device(ductile_stream stream) {

@@ -26,10 +26,8 @@ dpre_mode dpre_served(void);
 
 /* ---- Entering and leaving ------------------------------------------------------------------ */
 
-/* The device of a primary context, its allocator made if there is none. NULL: not served. */
-dpre_device *dpre_enter(cu_context context);
-
-/* The device of the thread's current context, and that of a stream. */
+/* The device of the thread's current context, and that of a stream, if it is the device's primary
+ * one; its allocator is made if there is none. NULL: not served. */
 dpre_device *dpre_enter_current(void);
 dpre_device *dpre_enter_stream(ductile_stream stream);
 

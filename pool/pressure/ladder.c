@@ -117,7 +117,7 @@ static bool wait_for_spans(ductile_allocator *a, dpool_climb *c) {
     bool waited = false;
     if (c->request->could_not_wait) {
         dvmm_capture_mode mode = dvmm_capture_relax(a->driver);
-        (void)dpool_wait_on_host(a, &(dpool_scope){.is_all = true}, &waited);
+        (void)dpool_wait_on_host(a, NULL, &waited);
         dvmm_capture_restore(a->driver, mode);
     }
     return waited;
@@ -143,14 +143,12 @@ static bool reclaim_dedicated(ductile_allocator *a, dpool_climb *c) {
  * in its own arena needs no proof, unless it is closed. */
 static bool could_a_wait_help(ductile_allocator *a, const dpool_arena *own) {
     bool could = false;
-    dti_lock_acquire(&a->grow_lock); /* no pending list is out of its arena for a poll */
-    dti_lock_acquire(&a->index_lock);
+    dpool_lock_both(a); /* no pending list is out of its arena for a poll */
     for (const dpool_arena *arena = a->arenas; arena != NULL && !could; arena = arena->next) {
-        could = arena == own ? own->pending_first != NULL || dpool_awaits_closed_locked(a, own)
+        could = arena == own ? own->pending.first != NULL || dpool_awaits_closed_locked(a, own)
                              : dpool_awaits_proof_locked(a, arena);
     }
-    dti_lock_release(&a->index_lock);
-    dti_lock_release(&a->grow_lock);
+    dpool_unlock_both(a);
     return could;
 }
 

@@ -53,25 +53,21 @@ ductile_status ductile_set_limits(ductile_allocator *a, const ductile_limits *li
         return DUCTILE_ERR_INVALID_ARGUMENT;
     }
     DTI_TRY(dvmm_usable(a->driver));
-    dti_lock_acquire(&a->grow_lock);
-    dti_lock_acquire(&a->index_lock);
+    dpool_lock_both(a);
     change(&a->options.limit_bytes, l.limit_bytes);
     change(&a->options.soft_limit_bytes, l.soft_limit_bytes);
     dpool_limits_apply_locked(a);
-    dti_lock_release(&a->index_lock);
-    dti_lock_release(&a->grow_lock);
+    dpool_unlock_both(a);
     return DUCTILE_OK;
 }
 
 ductile_status ductile_set_margin(ductile_allocator *a, uint64_t margin_bytes) {
     ductile_status status = dpool_may_change(a);
     if (status == DUCTILE_OK) {
-        dti_lock_acquire(&a->grow_lock);
-        dti_lock_acquire(&a->index_lock);
+        dpool_lock_both(a);
         a->store.margin_bytes = margin_bytes;
         a->sizes.calls_until_look = 0; /* at the room */
-        dti_lock_release(&a->index_lock);
-        dti_lock_release(&a->grow_lock);
+        dpool_unlock_both(a);
     }
     return status;
 }

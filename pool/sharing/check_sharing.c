@@ -19,7 +19,7 @@ static void check_record(const dpool_pin *pin, ductile_addr above, dti_fault *fa
 /* Adds to the counts of every handle that the record covers. */
 static void add_to_pins(const dpool_pin *pin, uint32_t change) {
     for (uint32_t g = pin->first; g < pin->first + pin->n_granules;) {
-        dvmm_handle *h = dseg_handle_at(pin->seg, g, NULL);
+        dvmm_handle *h = dseg_handle_at(pin->seg, g);
         h->n_pins += change;
         h->n_exports += pin->n_exports > 0 ? change : 0;
         g += h->n_granules;
@@ -35,7 +35,7 @@ static void add_all_to_pins(const dpool_pins *pins, uint32_t change) {
 static void expect_no_pins(const dseg_segment *seg, dti_fault *fault) {
     for (uint32_t g = dseg_next_mapped(seg, 0); g < seg->n_granules && dti_is_sound(fault);
          g = dseg_next_mapped(seg, g + 1)) {
-        const dvmm_handle *h = dseg_handle_at(seg, g, NULL);
+        const dvmm_handle *h = dseg_handle_at(seg, g);
         dti_expect_equal(fault, "P9", "a handle's pins, records deducted", h->n_pins, 0,
                          dseg_addr(seg, g));
         dti_expect_equal(fault, "P9", "a handle's exports, records deducted", h->n_exports, 0,

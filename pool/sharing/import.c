@@ -146,9 +146,7 @@ static bool may_go(ductile_allocator *a, const dpool_import *import) {
 }
 
 static void free_import(ductile_allocator *a, dpool_import *import) {
-    if (import->marker != NULL) {
-        dvmm_marker_drop(&a->markers, import->marker);
-    }
+    dvmm_marker_drop(&a->markers, import->marker);
     free(import);
 }
 

@@ -26,7 +26,7 @@ static ductile_status can_access(ductile_allocator *a, int device) {
 static ductile_status set_segments(ductile_allocator *a, uint32_t n, int device, bool may_access,
                                    uint32_t *n_done) {
     for (*n_done = 0; *n_done < n; (*n_done)++) {
-        DTI_TRY(dseg_set_devices(a->segments.items[*n_done], &device, 1, may_access));
+        DTI_TRY(dseg_set_device(a->segments.items[*n_done], device, may_access));
     }
     return DUCTILE_OK;
 }

@@ -19,7 +19,7 @@ static void check_pending(const dpool_arena *arena, dti_fault *fault) {
     uint64_t listed = count_pending(arena, fault);
     uint64_t n = 0;
     const dpool_use *last = NULL;
-    for (const dpool_use *use = arena->pending_first;
+    for (const dpool_use *use = arena->pending.first;
          use != NULL && n <= listed && dti_is_sound(fault); use = use->pending_next) {
         const dpool_block *b = use->block;
         dti_expect(fault, "A7", b->state == DPOOL_PENDING && b->uses == use,
@@ -30,7 +30,7 @@ static void check_pending(const dpool_arena *arena, dti_fault *fault) {
         n++;
     }
     dti_expect_equal(fault, "A7", "blocks in the pending list", n, listed, where);
-    dti_expect(fault, "A7", arena->pending_last == last, "the pending list's end", 0, 1, where);
+    dti_expect(fault, "A7", arena->pending.last == last, "the pending list's end", 0, 1, where);
 }
 
 /* Once for the allocator. */

@@ -25,9 +25,7 @@ bool dpool_wait_is_possible(const dpool_use *uses) {
 void dpool_wait_add_locked(ductile_allocator *a, dpool_use *uses) {
     DTI_ASSERT_HELD(&a->index_lock);
     dpool_block *b = uses->block;
-    b->region->arena->pending_bytes -= b->size;
-    a->counts.pending -= b->size;
-    a->counts.pending_blocks--;
+    dpool_leave_pending_locked(a, b);
     uses->addr = b->addr;
     uses->end = dpool_end(b);
     dpool_span_add_locked(a, uses);
@@ -279,18 +277,19 @@ void dpool_wait_poll(ductile_allocator *a, uint32_t most) {
     }
 }
 
-static bool is_in_scope(const ductile_allocator *a, const dpool_scope *s, ductile_addr addr) {
+static bool lies_in(const ductile_allocator *a, const dpool_private_pool *of, ductile_addr addr) {
     const dpool_region *region = dseg_set_find(&a->segments, addr)->owner;
-    return dpool_is_in(s, region->arena);
+    return dpool_is_in(of, region->arena);
 }
 
 /* Holds the first due marker from *at on, and stores the address of its span; NULL when there is
  * none. Goes by address, so that it passes each done span once. */
-static dvmm_marker *hold_next_due(ductile_allocator *a, const dpool_scope *s, ductile_addr *at) {
+static dvmm_marker *hold_next_due(ductile_allocator *a, const dpool_private_pool *of,
+                                  ductile_addr *at) {
     dvmm_marker *m = NULL;
     dti_lock_acquire(&a->index_lock);
     const dpool_use *use = dpool_wait_find_due_locked(a, *at, UINT64_MAX);
-    while (use != NULL && !is_in_scope(a, s, use->addr)) {
+    while (use != NULL && !lies_in(a, of, use->addr)) {
         use = dpool_wait_find_due_locked(a, use->end, UINT64_MAX);
     }
     if (use != NULL) {
@@ -305,11 +304,11 @@ static dvmm_marker *hold_next_due(ductile_allocator *a, const dpool_scope *s, du
     return m;
 }
 
-ductile_status dpool_wait_on_host(ductile_allocator *a, const dpool_scope *s, bool *any) {
+ductile_status dpool_wait_on_host(ductile_allocator *a, const dpool_private_pool *of, bool *any) {
     ductile_status status = DUCTILE_OK;
     ductile_addr at = 0;
     dvmm_marker *m;
-    while (status == DUCTILE_OK && (m = hold_next_due(a, s, &at)) != NULL) {
+    while (status == DUCTILE_OK && (m = hold_next_due(a, of, &at)) != NULL) {
         status = dvmm_marker_wait(&a->markers, m);
         if (status == DUCTILE_OK) {
             take_answer(a, m, at);

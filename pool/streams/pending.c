@@ -130,19 +130,6 @@ static inline bool uses_are_done(ductile_allocator *a, inquiry *q, const dpool_u
     return use == NULL;
 }
 
-static void push(dpool_pending_list *list, dpool_use *uses) {
-    uses->pending_next = NULL;
-    *(list->last != NULL ? &list->last->pending_next : &list->first) = uses;
-    list->last = uses;
-}
-
-static void join(dpool_pending_list *list, dpool_pending_list more) {
-    if (more.first != NULL) {
-        *(list->last != NULL ? &list->last->pending_next : &list->first) = more.first;
-        list->last = more.last;
-    }
-}
-
 /* One poll of the list of an arena: the blocks that were read, in order, and those that were not.
  */
 typedef struct poll {
@@ -180,7 +167,7 @@ static void sort_out(poll *p, dpool_pending_list asked) {
         next = uses->pending_next;
         bool is_done = uses_are_done(p->a, &p->q, uses, p->proven_age);
         p->found_behind |= is_done && p->kept.first != NULL;
-        push(is_done ? &p->done : &p->kept, uses);
+        dpool_pending_push(is_done ? &p->done : &p->kept, uses);
     }
 }
 
@@ -191,7 +178,7 @@ static void read_front(poll *p, uint32_t n) {
     ask_latest(p->a, &p->q);
     if (all_is_done(&p->q)) {
         p->found_behind |= p->kept.first != NULL && asked.first != NULL;
-        join(&p->done, asked);
+        dpool_pending_join(&p->done, asked);
     } else {
         sort_out(p, asked);
     }
@@ -199,7 +186,7 @@ static void read_front(poll *p, uint32_t n) {
 
 /* No block that was read was done: the next poll begins with the others. */
 static void turn_round(poll *p) {
-    join(&p->others, p->kept);
+    dpool_pending_join(&p->others, p->kept);
     p->kept = p->others;
     p->others = (dpool_pending_list){NULL, NULL};
 }
@@ -214,7 +201,7 @@ static void tell_done(const poll *p) {
 static void end_poll(poll *p, dpool_arena *arena) {
     dvmm_capture_restore(p->a->driver, p->q.restore);
     tell_done(p);
-    join(&p->kept, p->others);
+    dpool_pending_join(&p->kept, p->others);
     dti_lock_acquire(&p->a->index_lock);
     dpool_pending_put_back_locked(p->a, arena, p->kept);
     dpool_use *rest = dpool_pending_finish_some_locked(p->a, p->done.first);

@@ -240,9 +240,7 @@ void dpool_wait_retired(ductile_allocator *a, struct dpool_private_pool *pool,
     if (m != NULL && dvmm_marker_query(&a->markers, m) != DUCTILE_OK) {
         (void)dvmm_marker_wait(&a->markers, m);
     }
-    if (m != NULL) {
-        dvmm_marker_drop(&a->markers, m);
-    }
+    dvmm_marker_drop(&a->markers, m);
     dvmm_capture_restore(a->driver, mode);
 }
 
@@ -258,7 +256,7 @@ void dpool_poll(ductile_allocator *a, dpool_arena *arena, uint32_t most) {
 /* The next arena from this one on that a poll may change something in; NULL for none. */
 static dpool_arena *find_busy(ductile_allocator *a, dpool_arena *arena) {
     dti_lock_acquire(&a->index_lock);
-    while (arena != NULL && arena->pending_first == NULL && !dpool_has_old_addresses(arena)) {
+    while (arena != NULL && arena->pending.first == NULL && !dpool_has_old_addresses(arena)) {
         arena = arena->next;
     }
     dti_lock_release(&a->index_lock);

@@ -21,11 +21,9 @@ static ductile_status what_is_wrong(const ductile_allocator *a) {
 
 /* For the marker, if there is one and all went well `before`. */
 static ductile_status wait_and_drop(ductile_allocator *a, dvmm_marker *m, ductile_status before) {
-    ductile_status status = before;
-    if (m != NULL) {
-        status = before == DUCTILE_OK ? dvmm_marker_wait(&a->markers, m) : before;
-        dvmm_marker_drop(&a->markers, m);
-    }
+    bool waits = m != NULL && before == DUCTILE_OK;
+    ductile_status status = waits ? dvmm_marker_wait(&a->markers, m) : before;
+    dvmm_marker_drop(&a->markers, m);
     return status;
 }
 
@@ -64,7 +62,7 @@ static bool record_block(awaited *w, const dpool_use *uses) {
 }
 
 static bool record_arena(awaited *w, const dpool_arena *arena, uint64_t bytes) {
-    const dpool_use *uses = arena->pending_first;
+    const dpool_use *uses = arena->pending.first;
     while (uses != NULL && w->bytes < bytes && record_block(w, uses)) {
         uses = uses->pending_next;
     }
@@ -85,23 +83,13 @@ static void choose_locked(const ductile_allocator *a, const dpool_arena *own, ui
     hold_markers_locked(a, &w->of);
 }
 
-static void take_both(ductile_allocator *a) {
-    dti_lock_acquire(&a->grow_lock);
-    dti_lock_acquire(&a->index_lock);
-}
-
-static void open_both(ductile_allocator *a) {
-    dti_lock_release(&a->index_lock);
-    dti_lock_release(&a->grow_lock);
-}
-
 uint64_t dpool_wait_oldest(ductile_allocator *a, const dpool_arena *own, uint64_t bytes) {
     awaited w;
     w.of.n = 0;
     w.bytes = 0;
-    take_both(a);
+    dpool_lock_both(a);
     choose_locked(a, own, bytes, &w);
-    open_both(a);
+    dpool_unlock_both(a);
     bool any = false;
     for (uint32_t i = 0; i < w.of.n; i++) {
         any |= wait_and_drop(a, w.of.all[i].latest, DUCTILE_OK) == DUCTILE_OK;
@@ -111,15 +99,15 @@ uint64_t dpool_wait_oldest(ductile_allocator *a, const dpool_arena *own, uint64_
 
 uint64_t dpool_count_pending_marks(ductile_allocator *a) {
     uint64_t n = 0;
-    take_both(a);
+    dpool_lock_both(a);
     for (const dpool_arena *arena = a->arenas; arena != NULL; arena = arena->next) {
-        for (const dpool_use *u = arena->pending_first; u != NULL; u = u->pending_next) {
+        for (const dpool_use *u = arena->pending.first; u != NULL; u = u->pending_next) {
             for (const dpool_use *use = u; use != NULL; use = use->next) {
                 n += use->marker != NULL;
             }
         }
     }
-    open_both(a);
+    dpool_unlock_both(a);
     return n;
 }
 
@@ -249,7 +237,7 @@ static bool may_leave_locked(const ductile_allocator *a, const dpool_block *b) {
 
 bool dpool_awaits_proof_locked(const ductile_allocator *a, const dpool_arena *arena) {
     DTI_ASSERT_HELD(&a->index_lock);
-    if (arena->pending_first != NULL || dpool_awaits_closed_locked(a, arena)) {
+    if (arena->pending.first != NULL || dpool_awaits_closed_locked(a, arena)) {
         return true;
     }
     const dpool_block *b = dpool_is_frozen(arena) ? NULL : dpool_index_below(&arena->index, NULL);
@@ -359,7 +347,7 @@ static ductile_status wait_for_arena(ductile_allocator *a, dpool_arena *arena) {
 
 /* Which streams are waited for one by one. */
 typedef struct stream_choice {
-    dpool_scope of;
+    const dpool_private_pool *of; /* NULL: all pools */
     bool has_live;     /* all, because live blocks are in use; else where it may prove something */
     bool only_foreign; /* those of other contexts */
 } stream_choice;
@@ -368,7 +356,7 @@ typedef struct stream_choice {
 static ductile_status wait_for_streams(ductile_allocator *a, const stream_choice *c) {
     ductile_status status = DUCTILE_OK;
     for (dpool_arena *arena = hold_next(a, NULL); arena != NULL; arena = hold_next(a, arena)) {
-        bool is_meant = dpool_is_in(&c->of, arena) && (arena->is_foreign || !c->only_foreign);
+        bool is_meant = dpool_is_in(c->of, arena) && (arena->is_foreign || !c->only_foreign);
         if (status == DUCTILE_OK && is_meant && (c->has_live || is_worth_a_wait(a, arena))) {
             ductile_status waited = wait_for_arena(a, arena);
             status = c->has_live ? waited : DUCTILE_OK;
@@ -388,11 +376,11 @@ static void report_proof(ductile_allocator *a, dseg_idle *idle) {
 ductile_status dpool_wait_for_all_work(ductile_allocator *a, dseg_idle *idle) {
     ductile_status status = wait_for_context(a);
     if (status == DUCTILE_OK) {
-        const stream_choice foreign = {.of.is_all = true, .only_foreign = true};
+        const stream_choice foreign = {.only_foreign = true};
         bool any = false;
         (void)wait_for_streams(a, &foreign);
         dpool_wait_poll(a, UINT32_MAX);
-        (void)dpool_wait_on_host(a, &foreign.of, &any); /* other contexts' and GPUs' streams */
+        (void)dpool_wait_on_host(a, NULL, &any); /* other contexts' and GPUs' streams */
         report_proof(a, idle);
     }
     return status == DUCTILE_OK || status == DUCTILE_ERR_CAPTURING ? status : what_is_wrong(a);
@@ -400,7 +388,7 @@ ductile_status dpool_wait_for_all_work(ductile_allocator *a, dseg_idle *idle) {
 
 /* Live blocks may be in use. */
 static ductile_status wait_for_foreign(ductile_allocator *a) {
-    const stream_choice all = {.of.is_all = true, .has_live = true, .only_foreign = true};
+    const stream_choice all = {.has_live = true, .only_foreign = true};
     return wait_for_streams(a, &all) == DUCTILE_OK ? DUCTILE_OK : what_is_wrong(a);
 }
 
@@ -467,8 +455,7 @@ static void record_use(round *r, const dpool_use *use) {
 }
 
 static bool has_uses(const dpool_block *b) {
-    bool is_in_use = b->state == DPOOL_LIVE || b->state == DPOOL_PAUSED;
-    return is_in_use ? b->uses != NULL : b->state == DPOOL_PENDING;
+    return dpool_has_request(b) && b->uses != NULL;
 }
 
 /* The markers of a PENDING block in transit belong to the thread that records them. The block is in
@@ -480,15 +467,11 @@ static void record_uses(round *r, const dpool_block *b) {
     }
 }
 
-static void find_streams(ductile_allocator *a, const dpool_scope *s, round *r) {
+static void find_streams(ductile_allocator *a, const dpool_private_pool *of, round *r) {
     dti_lock_acquire(&a->index_lock);
-    for (const dpool_arena *arena = a->arenas; arena != NULL; arena = arena->next) {
-        for (const dpool_region *g = dpool_is_in(s, arena) ? arena->regions : NULL; g != NULL;
-             g = g->next) {
-            for (const dpool_block *b = g->first; b != NULL; b = b->next) {
-                record_uses(r, b);
-            }
-        }
+    for (const dpool_block *b = dpool_next_block(a, of, NULL); b != NULL;
+         b = dpool_next_block(a, of, b)) {
+        record_uses(r, b);
     }
     hold_markers_locked(a, &r->of);
     dti_lock_release(&a->index_lock);
@@ -498,23 +481,21 @@ static ductile_status mark(ductile_allocator *a, dpool_per_stream *s) {
     dvmm_marker *m = NULL;
     ductile_status status = dvmm_marker_record(&a->markers, s->stream, &m);
     if (status == DUCTILE_OK) {
-        if (s->latest != NULL) {
-            dvmm_marker_drop(&a->markers, s->latest);
-        }
+        dvmm_marker_drop(&a->markers, s->latest);
         s->latest = m;
     }
     return status;
 }
 
 /* Under the grow lock no stream gets done: those that are found can be named (U7). */
-static ductile_status mark_streams(ductile_allocator *a, const dpool_scope *s, round *r,
+static ductile_status mark_streams(ductile_allocator *a, const dpool_private_pool *of, round *r,
                                    bool *has_peers) {
     ductile_status status = DUCTILE_OK;
     dvmm_capture_mode mode = dpool_grow_lock(a);
     *has_peers = a->store.n_devices > 1;
     if (*has_peers) {
         dpool_mark_unmarked(a, NULL, true);
-        find_streams(a, s, r);
+        find_streams(a, of, r);
     }
     for (uint32_t i = 0; i < r->of.n && status == DUCTILE_OK; i++) {
         status = r->of.all[i].wants_marker ? mark(a, &r->of.all[i]) : DUCTILE_OK;
@@ -532,7 +513,7 @@ static ductile_status mark_streams(ductile_allocator *a, const dpool_scope *s, r
  * marker (U1). ERR_CAPTURING, ERR_DRIVER, ... when a stream cannot be marked or waited for. Linear
  * in blocks and uses.
  */
-static ductile_status wait_recorded(ductile_allocator *a, const dpool_scope *s) {
+static ductile_status wait_recorded(ductile_allocator *a, const dpool_private_pool *of) {
     bool has_peers = false;
     bool is_more = true;
     ductile_status status = DUCTILE_OK;
@@ -540,7 +521,7 @@ static ductile_status wait_recorded(ductile_allocator *a, const dpool_scope *s) 
     while (is_more && status == DUCTILE_OK) {
         r.of.n = 0;
         r.highest = NULL;
-        status = mark_streams(a, s, &r, &has_peers);
+        status = mark_streams(a, of, &r, &has_peers);
         for (uint32_t i = 0; i < r.of.n; i++) {
             status = wait_and_drop(a, r.of.all[i].latest, status);
         }
@@ -548,7 +529,7 @@ static ductile_status wait_recorded(ductile_allocator *a, const dpool_scope *s) 
         r.after = is_more ? *r.highest : r.after;
     }
     bool any = false;
-    if (status == DUCTILE_OK && has_peers && dpool_wait_on_host(a, s, &any) != DUCTILE_OK) {
+    if (status == DUCTILE_OK && has_peers && dpool_wait_on_host(a, of, &any) != DUCTILE_OK) {
         status = what_is_wrong(a);
     }
     return status;
@@ -556,21 +537,20 @@ static ductile_status wait_recorded(ductile_allocator *a, const dpool_scope *s) 
 
 /* ---- Before memory goes -------------------------------------------------------------------- */
 
-bool dpool_awaits_device(ductile_allocator *a, const dpool_scope *s) {
+bool dpool_awaits_device(ductile_allocator *a) {
     bool is = false;
     dti_lock_acquire(&a->index_lock);
     for (const dpool_arena *arena = a->arenas; arena != NULL && !is; arena = arena->next) {
-        is = dpool_is_in(s, arena) && dpool_has_graphs(a, arena) && !dpool_is_held(arena->pool) &&
-             arena->mapped_bytes > 0;
+        is = dpool_has_graphs(a, arena) && !dpool_is_held(arena->pool) && arena->mapped_bytes > 0;
     }
     dti_lock_release(&a->index_lock);
     return is;
 }
 
-static bool any_is_worth_a_wait(ductile_allocator *a, const dpool_scope *s) {
+static bool any_is_worth_a_wait(ductile_allocator *a, const dpool_private_pool *of) {
     bool any = false;
     for (dpool_arena *arena = hold_next(a, NULL); arena != NULL; arena = hold_next(a, arena)) {
-        any = any || (dpool_is_in(s, arena) && is_worth_a_wait(a, arena));
+        any = any || (dpool_is_in(of, arena) && is_worth_a_wait(a, arena));
     }
     return any;
 }
@@ -583,22 +563,22 @@ void dpool_mark_what_captures_left(ductile_allocator *a) {
     }
 }
 
-void dpool_quiesce_free(ductile_allocator *a, const dpool_scope *s) {
+void dpool_quiesce_free(ductile_allocator *a, const dpool_private_pool *of) {
     bool any = false;
     dpool_mark_what_captures_left(a);
     wait_for_pending(a);
-    (void)dpool_wait_on_host(a, &(dpool_scope){.is_all = true}, &any);
-    if (any_is_worth_a_wait(a, s)) {
+    (void)dpool_wait_on_host(a, NULL, &any);
+    if (any_is_worth_a_wait(a, of)) {
         bool is_proven = wait_for_context(a) == DUCTILE_OK;
-        (void)wait_for_streams(a, &(stream_choice){.of = *s, .only_foreign = is_proven});
+        (void)wait_for_streams(a, &(stream_choice){.of = of, .only_foreign = is_proven});
     }
 }
 
 ductile_status dpool_quiesce_pool(ductile_allocator *a, const dpool_private_pool *pool,
                                   dseg_idle *idle) {
-    const stream_choice foreign = {.of.pool = pool, .has_live = true, .only_foreign = true};
+    const stream_choice foreign = {.of = pool, .has_live = true, .only_foreign = true};
     dpool_mark_what_captures_left(a);
-    ductile_status status = wait_recorded(a, &foreign.of);
+    ductile_status status = wait_recorded(a, pool);
     wait_for_pending(a); /* of a GPU that has lost access since, too */
     status = status == DUCTILE_OK ? dpool_wait_for_all_work(a, idle) : status;
     return status == DUCTILE_OK ? wait_for_streams(a, &foreign) : status;
@@ -606,26 +586,19 @@ ductile_status dpool_quiesce_pool(ductile_allocator *a, const dpool_private_pool
 
 /* ---- Before all of it goes ----------------------------------------------------------------- */
 
-/* May work of other streams than its own use the arena's memory: graphs, or recorded uses? */
-static bool serves_others_locked(const ductile_allocator *a, const dpool_arena *arena) {
-    DTI_ASSERT_HELD(&a->index_lock);
-    bool any = dpool_had_graphs(arena);
-    for (const dpool_region *r = arena->regions; r != NULL && !any; r = r->next) {
-        for (const dpool_block *b = r->first; b != NULL && !any; b = b->next) {
-            any = has_uses(b);
-        }
-    }
-    return any;
-}
-
+/* May work of other streams than their own use the memory: graphs, recorded uses, or imports? */
 static bool needs_device(ductile_allocator *a) {
     dti_lock_acquire(&a->index_lock);
     bool any = a->imports.count > 0;
     for (const dpool_arena *arena = a->arenas; arena != NULL; arena = arena->next) {
-        any |= serves_others_locked(a, arena);
+        any |= dpool_had_graphs(arena);
+    }
+    const dpool_block *b = any ? NULL : dpool_next_block(a, NULL, NULL);
+    while (b != NULL && !has_uses(b)) {
+        b = dpool_next_block(a, NULL, b);
     }
     dti_lock_release(&a->index_lock);
-    return any;
+    return any || b != NULL;
 }
 
 /* The end of the allocator counts as an allocation on each of its streams (docs/contract.md, rule
@@ -641,9 +614,9 @@ static void join_all(ductile_allocator *a) {
 
 /* All streams are done, each proven by a wait of its own: the proof of any stands for them. */
 static ductile_status wait_for_each_stream(ductile_allocator *a, dseg_idle *idle) {
-    const stream_choice all = {.of.is_all = true, .has_live = true};
+    const stream_choice all = {.has_live = true};
     join_all(a);
-    dpool_quiesce_free(a, &all.of);
+    dpool_quiesce_free(a, NULL);
     dti_lock_acquire(&a->grow_lock);
     dpool_poll_all(a, UINT32_MAX); /* what was pending has no uses any more */
     dti_lock_release(&a->grow_lock);
@@ -669,8 +642,7 @@ static ductile_status wait_for_whole_device(ductile_allocator *a, dseg_idle *idl
 
 /* A wait for the device covers no other GPU, and no other context. */
 ductile_status dpool_quiesce_all(ductile_allocator *a, dseg_idle *idle) {
-    const dpool_scope all = {.is_all = true};
-    ductile_status status = wait_recorded(a, &all);
+    ductile_status status = wait_recorded(a, NULL);
     status = status == DUCTILE_OK ? wait_for_foreign(a) : status;
     return status == DUCTILE_OK ? wait_for_whole_device(a, idle) : status;
 }

@@ -25,9 +25,9 @@
 
 /* ---- Before memory goes -------------------------------------------------------------------- */
 
-/* For FREE memory: waits for the work that keeps it from being proven, where that is possible. What
- * could not be waited for is not proven, and stays. Linear. */
-void dpool_quiesce_free(ductile_allocator *a, const dpool_scope *s);
+/* For FREE memory of a pool, NULL for all: waits for the work that keeps it from being proven,
+ * where that is possible. What could not be waited for is not proven, and stays. Linear. */
+void dpool_quiesce_free(ductile_allocator *a, const dpool_private_pool *of);
 
 /* For all memory of a pool, live blocks included, that no call uses. ERR_CAPTURING when the wait
  * would break a capture; ERR_DRIVER, ... when a recorded stream cannot be waited for. *idle: the
@@ -85,6 +85,6 @@ bool dpool_awaits_closed_locked(const ductile_allocator *a, const dpool_arena *a
 
 /* Does a pool that no reference holds await a proof for the whole device, because graphs used it?
  */
-bool dpool_awaits_device(ductile_allocator *a, const dpool_scope *s);
+bool dpool_awaits_device(ductile_allocator *a);
 
 #endif

@@ -11,13 +11,16 @@
 
 enum { FREED_PER_HOLD = 16 }; /* blocks freed under one hold of the index lock */
 
-static bool has_use(const dpool_block *b, ductile_stream stream) {
-    for (const dpool_use *use = b->uses; use != NULL; use = use->next) {
-        if (use->stream == stream && !use->is_gone && use->thread == dpool_thread_of(stream)) {
-            return true;
-        }
+static bool is_use_of(const dpool_use *use, ductile_stream stream, uint64_t thread) {
+    return use->stream == stream && use->thread == thread && !use->is_gone;
+}
+
+static bool has_use_of(const dpool_use *uses, ductile_stream stream) {
+    const dpool_use *use = uses;
+    while (use != NULL && !is_use_of(use, stream, dpool_thread_of(stream))) {
+        use = use->next;
     }
-    return false;
+    return use != NULL;
 }
 
 /* Takes a spare use and adds it; ERR_BUSY when one is needed and there is none. */
@@ -27,7 +30,7 @@ static ductile_status add_locked(ductile_allocator *a, ductile_addr addr, ductil
     if (b == NULL) {
         return dpool_explain_miss_locked(a, addr);
     }
-    if (dpool_arena_is_of(b->region->arena, stream) || has_use(b, stream)) {
+    if (dpool_arena_is_of(b->region->arena, stream) || has_use_of(b->uses, stream)) {
         return DUCTILE_OK;
     }
     dpool_use *use = dpool_use_take_locked(a);
@@ -70,22 +73,14 @@ static void number_marks_locked(ductile_allocator *a, dpool_use *uses) {
     }
 }
 
-void dpool_use_mark(ductile_allocator *a, dpool_use *use) {
-    dti_lock_acquire(&a->index_lock);
-    use->number = ++a->last_mark;
-    dti_lock_release(&a->index_lock);
-    (void)dvmm_marker_record(&a->markers, use->stream, &use->marker);
-}
-
 void dpool_pending_begin_locked(ductile_allocator *a, dpool_block *b) {
     DTI_ASSERT_HELD(&a->index_lock);
-    dpool_arena *arena = b->region->arena;
     b->state = DPOOL_PENDING;
     dpool_make_young_locked(a, b);
     b->uses->block = b;
     b->uses->pending_next = b->uses; /* in transit */
     number_marks_locked(a, b->uses);
-    arena->pending_bytes += b->size;
+    b->region->arena->pending_bytes += b->size;
     a->counts.pending += b->size;
     a->counts.pending_blocks++;
 }
@@ -115,14 +110,10 @@ static void plan_poll_locked(const ductile_allocator *a, dpool_arena *arena) {
 static void append(ductile_allocator *a, dpool_use *uses) {
     dpool_arena *arena = uses->block->region->arena;
     dti_lock_acquire(&a->index_lock);
-    uses->pending_next = NULL;
-    if (arena->pending_last != NULL) {
-        arena->pending_last->pending_next = uses;
-    } else {
-        arena->pending_first = uses;
+    if (arena->pending.first == NULL) {
         plan_poll_locked(a, arena);
     }
-    arena->pending_last = uses;
+    dpool_pending_push(&arena->pending, uses);
     dti_lock_release(&a->index_lock);
 }
 
@@ -149,10 +140,6 @@ bool dpool_pending_record(ductile_allocator *a, dpool_use *uses) {
         record_unmarked(a);
     }
     return pends;
-}
-
-static bool is_use_of(const dpool_use *use, ductile_stream stream, uint64_t thread) {
-    return use->stream == stream && use->thread == thread && !use->is_gone;
 }
 
 /* A stream that ends. */
@@ -192,34 +179,20 @@ static void end_uses_locked(ductile_allocator *a, ductile_stream stream, const l
         end_uses_of(b->uses, stream, last);
     }
     for (const dpool_arena *arena = a->arenas; arena != NULL; arena = arena->next) {
-        for (dpool_use *uses = arena->pending_first; uses != NULL; uses = uses->pending_next) {
+        for (dpool_use *uses = arena->pending.first; uses != NULL; uses = uses->pending_next) {
             end_uses_of(uses, stream, last);
         }
     }
 }
 
-static bool has_use_of(const dpool_use *uses, ductile_stream stream) {
-    const dpool_use *use = uses;
-    while (use != NULL && !is_use_of(use, stream, dpool_thread_of(stream))) {
-        use = use->next;
-    }
-    return use != NULL;
-}
-
 bool dpool_uses_name_locked(const ductile_allocator *a, ductile_stream stream) {
     DTI_ASSERT_HELD(&a->index_lock);
-    for (const dpool_arena *arena = a->arenas; arena != NULL; arena = arena->next) {
-        for (const dpool_region *r = arena->pending_bytes > 0 ? arena->regions : NULL; r != NULL;
-             r = r->next) {
-            for (const dpool_block *b = r->first; b != NULL; b = b->next) {
-                bool is_under_way = b->state == DPOOL_PENDING && dpool_is_in_transit(b->uses);
-                if (is_under_way && has_use_of(b->uses, stream)) {
-                    return true;
-                }
-            }
-        }
+    const dpool_block *b = a->counts.pending > 0 ? dpool_next_block(a, NULL, NULL) : NULL;
+    while (b != NULL && !(b->state == DPOOL_PENDING && dpool_is_in_transit(b->uses) &&
+                          has_use_of(b->uses, stream))) {
+        b = dpool_next_block(a, NULL, b);
     }
-    return false;
+    return b != NULL;
 }
 
 ductile_status dpool_uses_end(ductile_allocator *a, ductile_stream stream, bool *is_named) {
@@ -234,18 +207,13 @@ ductile_status dpool_uses_end(ductile_allocator *a, ductile_stream stream, bool 
     end_uses_locked(a, stream, &last);
     *is_named = dpool_uses_name_locked(a, stream);
     dti_lock_release(&a->index_lock);
-    if (last.marker != NULL) {
-        dvmm_marker_drop(&a->markers, last.marker);
-    }
+    dvmm_marker_drop(&a->markers, last.marker);
     return status;
 }
 
 static void free_pending_locked(ductile_allocator *a, dpool_block *b) {
     DTI_ASSERT_HELD(&a->index_lock);
-    dpool_arena *arena = b->region->arena;
-    arena->pending_bytes -= b->size;
-    a->counts.pending -= b->size;
-    a->counts.pending_blocks--;
+    dpool_leave_pending_locked(a, b);
     /* the age stays that of the free: all work on it was issued before then */
     (void)dpool_make_free_locked(a, b);
 }
@@ -275,8 +243,8 @@ void dpool_pending_finish(ductile_allocator *a, dpool_use *done) {
 dpool_pending_list dpool_pending_take(ductile_allocator *a, dpool_arena *arena,
                                       uint64_t *proven_age) {
     dti_lock_acquire(&a->index_lock);
-    dpool_pending_list all = {arena->pending_first, arena->pending_last};
-    arena->pending_first = arena->pending_last = NULL;
+    dpool_pending_list all = arena->pending;
+    arena->pending = (dpool_pending_list){NULL, NULL};
     *proven_age = a->proven.age;
     dti_lock_release(&a->index_lock);
     return all;
@@ -286,12 +254,11 @@ void dpool_pending_put_back_locked(ductile_allocator *a, dpool_arena *arena,
                                    dpool_pending_list kept) {
     DTI_ASSERT_HELD(&a->index_lock);
     if (kept.first != NULL) {
-        kept.last->pending_next = arena->pending_first;
-        arena->pending_last = arena->pending_last != NULL ? arena->pending_last : kept.last;
-        arena->pending_first = kept.first;
         arena->maintenance_at = dti_min(arena->maintenance_at, arena->next_poll_at);
     }
-    if (arena->pending_first == NULL) {
+    dpool_pending_join(&kept, arena->pending);
+    arena->pending = kept;
+    if (arena->pending.first == NULL) {
         arena->next_poll_at = 0;
     }
 }
@@ -308,6 +275,14 @@ static bool is_unmarked(const dpool_use *use) {
     return use->marker == NULL && !use->is_gone;
 }
 
+/* Pre: this thread may name its stream. */
+static void mark(ductile_allocator *a, dpool_use *use) {
+    dti_lock_acquire(&a->index_lock);
+    use->number = ++a->last_mark;
+    dti_lock_release(&a->index_lock);
+    (void)dvmm_marker_record(&a->markers, use->stream, &use->marker);
+}
+
 /* True when a use could still not be marked. */
 static bool mark_uses(ductile_allocator *a, dpool_use *uses, ductile_stream stream, bool all) {
     bool is_left = false;
@@ -317,7 +292,7 @@ static bool mark_uses(ductile_allocator *a, dpool_use *uses, ductile_stream stre
         }
         bool is_named = all || use->stream == stream;
         if (is_named && dpool_may_name(use->stream, use->thread)) {
-            dpool_use_mark(a, use);
+            mark(a, use);
         }
         is_left |= use->marker == NULL;
     }

@@ -34,19 +34,9 @@ static inline bool dpool_is_in_transit(const dpool_use *uses) {
     return uses->pending_next == uses;
 }
 
-/* Records a marker for a use that has none. Pre: this thread may name its stream. Index lock not
- * held. */
-void dpool_use_mark(ductile_allocator *a, dpool_use *use);
-
 /* Records the markers, and puts the block into the pending list; false when the block became free
  * at once instead, behind a wait on the GPU. No lock held. */
 bool dpool_pending_record(ductile_allocator *a, dpool_use *uses);
-
-/* Pending blocks, each represented by its first use, linked by pending_next. */
-typedef struct dpool_pending_list {
-    dpool_use *first;
-    dpool_use *last;
-} dpool_pending_list;
 
 /* Takes the pending list out of the arena. *proven_age: what context markers have proven by then.
  * Grow lock held, index lock not. */

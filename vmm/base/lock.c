@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "vmm/base/lock.h"
 
+#include "vmm/base/thread.h"
+
 #include <linux/futex.h>
 #include <linux/membarrier.h>
 #include <pthread.h>
@@ -29,14 +31,6 @@ void dti_lock_init(dti_lock *lock, dti_lock_rank rank) {
     lock->rank = (uint32_t)rank;
 }
 
-static void cpu_relax(void) {
-#if defined(__x86_64__) || defined(__i386__)
-    __builtin_ia32_pause();
-#elif defined(__aarch64__)
-    __asm__ __volatile__("yield");
-#endif
-}
-
 static bool win_if_free(dti_lock *lock) {
     return atomic_load_explicit(&lock->taken, memory_order_relaxed) == 0 && dti_lock_win(lock);
 }
@@ -46,7 +40,7 @@ static bool spin_for(dti_lock *lock) {
         if (win_if_free(lock)) {
             return true;
         }
-        cpu_relax();
+        dti_cpu_relax();
     }
     return false;
 }

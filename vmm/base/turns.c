@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "vmm/base/turns.h"
 
+#include "vmm/base/thread.h"
+
 #include <limits.h>
 #include <linux/futex.h>
 #include <stdbool.h>
@@ -11,21 +13,13 @@
 /* Some tens of microseconds: as long as most calls take. */
 enum { LOOKS_BEFORE_SLEEP = 1000 };
 
-static void relax(void) {
-#if defined(__x86_64__) || defined(__i386__)
-    __builtin_ia32_pause();
-#elif defined(__aarch64__)
-    __asm__ __volatile__("yield");
-#endif
-}
-
 static bool is_up(const dti_turns *t, uint32_t number) {
     return atomic_load_explicit(&t->serving, memory_order_acquire) == number;
 }
 
 static bool look_for(const dti_turns *t, uint32_t number) {
     for (int i = 0; i < LOOKS_BEFORE_SLEEP && !is_up(t, number); i++) {
-        relax();
+        dti_cpu_relax();
     }
     return is_up(t, number);
 }

@@ -131,34 +131,6 @@ IN_TURN(map, (void *ctx, ductile_addr addr, uint64_t size, uint64_t offset, dvmm
         b->api->cuMemMap(addr, size, offset, phys, 0))
 IN_TURN(unmap, (void *ctx, ductile_addr addr, uint64_t size), b->api->cuMemUnmap(addr, size))
 
-static int cuda_set_access(void *ctx, ductile_addr addr, uint64_t size, dvmm_access access) {
-    const cuda_backend *b = ctx;
-    const cu_access_desc owner = {
-        .location = {.type = CU_LOCATION_DEVICE, .id = b->device},
-        .flags = (int)access,
-    };
-    take_turn(b);
-    return end_turn(b, b->api->cuMemSetAccess(addr, size, &owner, 1));
-}
-
-static int cuda_get_access(void *ctx, ductile_addr addr, dvmm_access *out) {
-    const cuda_backend *b = ctx;
-    const cu_location owner = {.type = CU_LOCATION_DEVICE, .id = b->device};
-    unsigned long long flags = 0;
-    int code = b->api->cuMemGetAccess(&flags, &owner, addr);
-    *out = (dvmm_access)flags;
-    return code;
-}
-
-/* ---- Other devices, other processes -------------------------------------------------------- */
-
-static int cuda_can_access_peer(void *ctx, int device, int *out) {
-    const cuda_backend *b = ctx;
-    cu_device peer = 0;
-    int code = b->api->cuDeviceGet(&peer, device);
-    return code != DVMM_SUCCESS ? code : b->api->cuDeviceCanAccessPeer(out, peer, b->device);
-}
-
 static int cuda_set_access_for(void *ctx, ductile_addr addr, uint64_t size, dvmm_access access,
                                const int *devices, size_t n_devices) {
     const cuda_backend *b = ctx;
@@ -180,6 +152,25 @@ static int cuda_get_access_for(void *ctx, ductile_addr addr, int device, dvmm_ac
     int code = b->api->cuMemGetAccess(&flags, &peer, addr);
     *out = (dvmm_access)flags;
     return code;
+}
+
+static int cuda_set_access(void *ctx, ductile_addr addr, uint64_t size, dvmm_access access) {
+    const cuda_backend *b = ctx;
+    return cuda_set_access_for(ctx, addr, size, access, &b->device, 1);
+}
+
+static int cuda_get_access(void *ctx, ductile_addr addr, dvmm_access *out) {
+    const cuda_backend *b = ctx;
+    return cuda_get_access_for(ctx, addr, b->device, out);
+}
+
+/* ---- Other devices, other processes -------------------------------------------------------- */
+
+static int cuda_can_access_peer(void *ctx, int device, int *out) {
+    const cuda_backend *b = ctx;
+    cu_device peer = 0;
+    int code = b->api->cuDeviceGet(&peer, device);
+    return code != DVMM_SUCCESS ? code : b->api->cuDeviceCanAccessPeer(out, peer, b->device);
 }
 
 /* Where the driver writes depends on the type: a number, or 64 bytes. */

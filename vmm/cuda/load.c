@@ -4,19 +4,7 @@
 
 #include <dlfcn.h>
 #include <pthread.h>
-#include <stdarg.h>
-#include <stdio.h>
 #include <string.h>
-
-ductile_status dvmm_cuda_refuse(ductile_status status, cu_reason why, const char *format, ...) {
-    if (why.text != NULL && why.size > 0) {
-        va_list args;
-        va_start(args, format);
-        (void)vsnprintf(why.text, why.size, format, args);
-        va_end(args);
-    }
-    return status;
-}
 
 /* ---- What to find -------------------------------------------------------------------------- */
 
@@ -97,28 +85,28 @@ static const wanted *find_all(const finder *f, cu_api *api) {
 /* ---- Once per process ---------------------------------------------------------------------- */
 
 /* The library is never closed: the driver keeps threads and exit handlers of its own. */
-static ductile_status load_api(cu_api *api, cu_reason why) {
+static ductile_status load_api(cu_api *api, dvmm_reason why) {
     void *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
     if (library == NULL) {
         const char *cause = dlerror();
-        return dvmm_cuda_refuse(DUCTILE_ERR_NO_LIBRARY, why,
-                                "no NVIDIA driver is installed: libcuda.so.1 cannot be opened (%s)",
-                                cause != NULL ? cause : "no reason given");
+        return dvmm_refuse(DUCTILE_ERR_NO_LIBRARY, why,
+                           "no NVIDIA driver is installed: libcuda.so.1 cannot be opened (%s)",
+                           cause != NULL ? cause : "no reason given");
     }
     finder f = make_finder(library);
     const wanted *missing = find_all(&f, api);
     if (missing != NULL) {
-        return dvmm_cuda_refuse(DUCTILE_ERR_DRIVER_TOO_OLD, why,
-                                "the driver is too old: libcuda.so.1 has no %s (CUDA 11.2 or newer "
-                                "is needed)",
-                                missing->exported);
+        return dvmm_refuse(DUCTILE_ERR_DRIVER_TOO_OLD, why,
+                           "the driver is too old: libcuda.so.1 has no %s (CUDA 11.2 or newer "
+                           "is needed)",
+                           missing->exported);
     }
     return DUCTILE_OK;
 }
 
 /* A plain mutex: opening is rare, and the driver may be slow. A failure is not kept, because the
  * caller may remove its cause. */
-ductile_status dvmm_cuda_load(const cu_api **out, cu_reason why) {
+ductile_status dvmm_cuda_load(const cu_api **out, dvmm_reason why) {
     static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
     static cu_api loaded_api;
     static bool is_loaded;

@@ -46,16 +46,15 @@ static const start_refusal start_refusals[] = {
     {809, DUCTILE_ERR_NO_DEVICE, "the MPS server has no connections left"},
 };
 
-static ductile_status refuse_start(const char *call, int code, cu_reason why) {
+static ductile_status refuse_start(const char *call, int code, dvmm_reason why) {
     for (size_t i = 0; i < sizeof(start_refusals) / sizeof(start_refusals[0]); i++) {
         const start_refusal *r = &start_refusals[i];
         if (r->code == code) {
-            return dvmm_cuda_refuse(r->status, why, "%s (%s returned %d)", r->sentence, call, code);
+            return dvmm_refuse(r->status, why, "%s (%s returned %d)", r->sentence, call, code);
         }
     }
-    return dvmm_cuda_refuse(DUCTILE_ERR_DRIVER, why,
-                            "the driver does not start: %s failed with %s (%d)", call,
-                            dvmm_code_name(code), code);
+    return dvmm_refuse(DUCTILE_ERR_DRIVER, why, "the driver does not start: %s failed with %s (%d)",
+                       call, dvmm_code_name(code), code);
 }
 
 /* ---- Steps --------------------------------------------------------------------------------- */
@@ -63,7 +62,7 @@ static ductile_status refuse_start(const char *call, int code, cu_reason why) {
 /* Remembers which process started the driver: a forked child must not call it at all. */
 static _Atomic pid_t starter;
 
-static ductile_status start_driver(const cu_api *api, cu_reason why) {
+static ductile_status start_driver(const cu_api *api, dvmm_reason why) {
     pid_t started_by = atomic_load(&starter);
     if (started_by != 0 && started_by != getpid()) {
         return refuse_start("cuInit", DVMM_NOT_INITIALIZED, why);
@@ -76,33 +75,33 @@ static ductile_status start_driver(const cu_api *api, cu_reason why) {
     return DUCTILE_OK;
 }
 
-static ductile_status check_version(const cu_api *api, int *version, cu_reason why) {
+static ductile_status check_version(const cu_api *api, int *version, dvmm_reason why) {
     int code = api->cuDriverGetVersion(version);
     if (code != DVMM_SUCCESS) {
         return refuse_start("cuDriverGetVersion", code, why);
     }
     if (*version < OLDEST_VERSION) {
-        return dvmm_cuda_refuse(DUCTILE_ERR_DRIVER_TOO_OLD, why,
-                                "the driver is too old: it supports CUDA %d.%d, and %d.%d or newer "
-                                "is needed",
-                                *version / 1000, *version % 1000 / 10, OLDEST_VERSION / 1000,
-                                OLDEST_VERSION % 1000 / 10);
+        return dvmm_refuse(DUCTILE_ERR_DRIVER_TOO_OLD, why,
+                           "the driver is too old: it supports CUDA %d.%d, and %d.%d or newer "
+                           "is needed",
+                           *version / 1000, *version % 1000 / 10, OLDEST_VERSION / 1000,
+                           OLDEST_VERSION % 1000 / 10);
     }
     return DUCTILE_OK;
 }
 
-static ductile_status refuse_ordinal(const cu_api *api, int ordinal, cu_reason why) {
+static ductile_status refuse_ordinal(const cu_api *api, int ordinal, dvmm_reason why) {
     int count = 0;
     if (api->cuDeviceGetCount(&count) != DVMM_SUCCESS) {
-        return dvmm_cuda_refuse(DUCTILE_ERR_NO_DEVICE, why, "there is no device %d", ordinal);
+        return dvmm_refuse(DUCTILE_ERR_NO_DEVICE, why, "there is no device %d", ordinal);
     }
-    return dvmm_cuda_refuse(DUCTILE_ERR_NO_DEVICE, why,
-                            "there is no device %d: the driver sees %d, numbered from 0", ordinal,
-                            count);
+    return dvmm_refuse(DUCTILE_ERR_NO_DEVICE, why,
+                       "there is no device %d: the driver sees %d, numbered from 0", ordinal,
+                       count);
 }
 
 static ductile_status find_device(const cu_api *api, int ordinal, cu_device *device,
-                                  cu_reason why) {
+                                  dvmm_reason why) {
     int code = api->cuDeviceGet(device, ordinal);
     if (code == DVMM_INVALID_DEVICE) {
         return refuse_ordinal(api, ordinal, why);
@@ -164,7 +163,7 @@ static void write_version(dvmm_caps *caps, int version) {
 }
 
 static ductile_status read_caps(const cuda_backend *b, int version, dvmm_caps *caps,
-                                cu_reason why) {
+                                dvmm_reason why) {
     size_t granule = 0;
     size_t total = 0;
     const dvmm_phys_props plain = {0};
@@ -200,16 +199,15 @@ static ductile_status status_of_failure(int code) {
     return is_refusal ? DUCTILE_ERR_NO_VMM : DUCTILE_ERR_DRIVER;
 }
 
-static ductile_status probe_plain(cuda_backend *b, const dvmm_caps *caps, cu_reason why) {
+static ductile_status probe_plain(cuda_backend *b, const dvmm_caps *caps, dvmm_reason why) {
     const dvmm_phys_props plain = {0};
     dvmm_probe_failure failure;
     if (dvmm_probe(&dvmm_cuda_ops, b, caps->granule_bytes, &plain, &failure)) {
         return DUCTILE_OK;
     }
-    return dvmm_cuda_refuse(status_of_failure(failure.code), why,
-                            "device %d cannot map memory on demand: %s failed with %s (%d)",
-                            caps->ordinal, failure.call, dvmm_code_name(failure.code),
-                            failure.code);
+    return dvmm_refuse(status_of_failure(failure.code), why,
+                       "device %d cannot map memory on demand: %s failed with %s (%d)",
+                       caps->ordinal, failure.call, dvmm_code_name(failure.code), failure.code);
 }
 
 /* ---- Opening ------------------------------------------------------------------------------- */
@@ -219,7 +217,7 @@ typedef struct opening {
     cuda_backend *backend; /* owned until the driver object takes it */
     dvmm_caps caps;
     int version;
-    cu_reason why;
+    dvmm_reason why;
 } opening;
 
 static ductile_status open_features(opening *o, dvmm_driver **out) {
@@ -230,7 +228,7 @@ static ductile_status open_features(opening *o, dvmm_driver **out) {
     }
     if (status == DUCTILE_OK) {
         status = dvmm_driver_new(&dvmm_cuda_ops, o->backend, &o->caps, out);
-        (void)dvmm_cuda_refuse(status, o->why, "%s", ductile_status_string(status));
+        (void)dvmm_refuse(status, o->why, "%s", ductile_status_string(status));
     }
     return status;
 }
@@ -238,9 +236,8 @@ static ductile_status open_features(opening *o, dvmm_driver **out) {
 static ductile_status open_context(opening *o, dvmm_driver **out) {
     cuda_backend *b = o->backend;
     if (!device_has(b, CU_HAS_VMM)) {
-        return dvmm_cuda_refuse(DUCTILE_ERR_NO_VMM, o->why,
-                                "device %d does not support virtual memory management",
-                                o->caps.ordinal);
+        return dvmm_refuse(DUCTILE_ERR_NO_VMM, o->why,
+                           "device %d does not support virtual memory management", o->caps.ordinal);
     }
     int code = b->api->cuDevicePrimaryCtxRetain(&b->context, b->device);
     if (code != DVMM_SUCCESS) {
@@ -267,12 +264,12 @@ ductile_status dvmm_open_cuda(int ordinal, dvmm_driver **out, char *reason, size
     *out = NULL;
     o.backend = calloc(1, sizeof(*o.backend));
     if (o.backend == NULL) {
-        return dvmm_cuda_refuse(DUCTILE_ERR_OUT_OF_HOST_MEMORY, o.why, "%s",
-                                ductile_status_string(DUCTILE_ERR_OUT_OF_HOST_MEMORY));
+        return dvmm_refuse(DUCTILE_ERR_OUT_OF_HOST_MEMORY, o.why, "%s",
+                           ductile_status_string(DUCTILE_ERR_OUT_OF_HOST_MEMORY));
     }
     ductile_status status = open_device(&o, out);
     if (status == DUCTILE_OK) {
-        return dvmm_cuda_refuse(DUCTILE_OK, o.why, "%s", "");
+        return dvmm_refuse(DUCTILE_OK, o.why, "%s", "");
     }
     free(o.backend);
     return status;

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "vmm/driver/open_virtual.h"
 
+#include "vmm/driver/reason.h"
+
 #include <dlfcn.h>
 #include <inttypes.h>
 #include <limits.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -13,23 +14,6 @@
 #pragma weak ductile_virtual_backend
 
 #define LIBRARY_NAME "libductile_virtual.so." DVMM_SERIES
-
-/* Where the caller wants to know why. */
-typedef struct reason {
-    char *text;
-    size_t size;
-} reason;
-
-static ductile_status __attribute__((format(printf, 2, 3)))
-refuse(reason why, const char *format, ...) {
-    if (why.text != NULL && why.size > 0) {
-        va_list args;
-        va_start(args, format);
-        (void)vsnprintf(why.text, why.size, format, args);
-        va_end(args);
-    }
-    return DUCTILE_ERR_NO_LIBRARY;
-}
 
 /* ---- The library --------------------------------------------------------------------------- */
 
@@ -69,10 +53,10 @@ static void *open_library(void) {
     return dlopen(find_beside(path, sizeof path) ? path : LIBRARY_NAME, RTLD_NOW | RTLD_LOCAL);
 }
 
-static ductile_status refuse_library(reason why) {
+static ductile_status refuse_library(dvmm_reason why) {
     const char *cause = dlerror();
-    return refuse(
-        why,
+    return dvmm_refuse(
+        DUCTILE_ERR_NO_LIBRARY, why,
         "the virtual GPU is a library of its own, which cannot be opened: install " LIBRARY_NAME
         " beside libductile, or link the program with it (pkg-config: "
         "ductile_virtual) (%s)",
@@ -81,7 +65,7 @@ static ductile_status refuse_library(reason why) {
 
 /* ISO C has no conversion from an object pointer to a function pointer; POSIX promises that the
  * bytes are the same. */
-static ductile_status load_backend(const dvmm_backend **out, reason why) {
+static ductile_status load_backend(const dvmm_backend **out, dvmm_reason why) {
     const dvmm_backend *(*get)(void) = NULL;
     void *library = open_library();
     void *found = library != NULL ? dlsym(library, "ductile_virtual_backend") : NULL;
@@ -98,7 +82,7 @@ static ductile_status load_backend(const dvmm_backend **out, reason why) {
 /* A GPU brings its backend along. Linked in comes before installed: it is what the program was
  * built with. */
 static ductile_status find_backend(const ductile_virtual_gpu *gpu, const dvmm_backend **out,
-                                   reason why) {
+                                   dvmm_reason why) {
     if (gpu != NULL) {
         *out = ((const dvmm_virtual_head *)gpu)->backend;
         return DUCTILE_OK;
@@ -110,15 +94,16 @@ static ductile_status find_backend(const ductile_virtual_gpu *gpu, const dvmm_ba
     return load_backend(out, why);
 }
 
-static ductile_status check_version(const dvmm_backend *backend, reason why) {
+static ductile_status check_version(const dvmm_backend *backend, dvmm_reason why) {
     if (strcmp(backend->version, DVMM_VERSION) != 0) {
-        return refuse(why,
-                      "libductile is version " DVMM_VERSION ", libductile_virtual is %s: "
-                      "install both of one version",
-                      backend->version);
+        return dvmm_refuse(DUCTILE_ERR_NO_LIBRARY, why,
+                           "libductile is version " DVMM_VERSION ", libductile_virtual is %s: "
+                           "install both of one version",
+                           backend->version);
     }
     if (backend->shape != DVMM_SHAPE) {
-        return refuse(why, "libductile and libductile_virtual were built from different sources of "
+        return dvmm_refuse(DUCTILE_ERR_NO_LIBRARY, why,
+                           "libductile and libductile_virtual were built from different sources of "
                            "version " DVMM_VERSION ": build both from the same");
     }
     return DUCTILE_OK;
@@ -126,7 +111,7 @@ static ductile_status check_version(const dvmm_backend *backend, reason why) {
 
 ductile_status dvmm_open_virtual(ductile_virtual_gpu *gpu, dvmm_driver **out, char *reason_text,
                                  size_t reason_size) {
-    reason why = {reason_text, reason_size};
+    dvmm_reason why = {reason_text, reason_size};
     const dvmm_backend *backend = NULL;
     dvmm_opened opened;
     *out = NULL;

@@ -28,41 +28,40 @@
     dti_lock_release(&(gpu)->lock);                                                                \
     return dvmm_status_of(code)
 
+/* The same for a call that makes a stream. */
+#define CREATE_STREAM(gpu, out, action)                                                            \
+    if ((gpu) == NULL || (out) == NULL) {                                                          \
+        return DUCTILE_ERR_INVALID_ARGUMENT;                                                       \
+    }                                                                                              \
+    *(out) = NULL;                                                                                 \
+    UNDER_LOCK(gpu, action)
+
+static uint64_t read_count(ductile_virtual_gpu *gpu, const uint64_t *count) {
+    dti_lock_acquire(&gpu->lock);
+    uint64_t n = *count;
+    dti_lock_release(&gpu->lock);
+    return n;
+}
+
 /* ---- Streams and work ---------------------------------------------------------------------- */
 
 ductile_status ductile_virtual_stream_create(ductile_virtual_gpu *gpu, ductile_stream *out) {
-    if (gpu == NULL || out == NULL) {
-        return DUCTILE_ERR_INVALID_ARGUMENT;
-    }
-    *out = NULL;
-    UNDER_LOCK(gpu, dvmm_vgpu_stream_create(gpu, out));
+    CREATE_STREAM(gpu, out, dvmm_vgpu_stream_create(gpu, out));
 }
 
 ductile_status ductile_virtual_stream_create_blocking(ductile_virtual_gpu *gpu,
                                                       ductile_stream *out) {
-    if (gpu == NULL || out == NULL) {
-        return DUCTILE_ERR_INVALID_ARGUMENT;
-    }
-    *out = NULL;
-    UNDER_LOCK(gpu, dvmm_vgpu_stream_create_blocking(gpu, out));
+    CREATE_STREAM(gpu, out, dvmm_vgpu_stream_create_blocking(gpu, out));
 }
 
 ductile_status ductile_virtual_stream_create_on(ductile_virtual_gpu *gpu, int device,
                                                 ductile_stream *out) {
-    if (gpu == NULL || out == NULL) {
-        return DUCTILE_ERR_INVALID_ARGUMENT;
-    }
-    *out = NULL;
-    UNDER_LOCK(gpu, dvmm_vgpu_stream_create_on(gpu, device, out));
+    CREATE_STREAM(gpu, out, dvmm_vgpu_stream_create_on(gpu, device, out));
 }
 
 ductile_status ductile_virtual_stream_create_foreign(ductile_virtual_gpu *gpu,
                                                      ductile_stream *out) {
-    if (gpu == NULL || out == NULL) {
-        return DUCTILE_ERR_INVALID_ARGUMENT;
-    }
-    *out = NULL;
-    UNDER_LOCK(gpu, dvmm_vgpu_stream_create_foreign(gpu, 0, out));
+    CREATE_STREAM(gpu, out, dvmm_vgpu_stream_create_foreign(gpu, 0, out));
 }
 
 ductile_status ductile_virtual_stream_destroy(ductile_virtual_gpu *gpu, ductile_stream stream) {
@@ -181,10 +180,7 @@ ductile_status ductile_virtual_inject(ductile_virtual_gpu *gpu,
 }
 
 uint64_t ductile_virtual_faults_fired(ductile_virtual_gpu *gpu) {
-    dti_lock_acquire(&gpu->lock);
-    uint64_t n = gpu->watch.fault_fired;
-    dti_lock_release(&gpu->lock);
-    return n;
+    return read_count(gpu, &gpu->watch.fault_fired);
 }
 
 ductile_status ductile_virtual_set_external_bytes(ductile_virtual_gpu *gpu, uint64_t bytes) {
@@ -246,10 +242,7 @@ uint64_t ductile_virtual_count(ductile_virtual_gpu *gpu, const char *call) {
     if (found == DVMM_N_CALLS) {
         return UINT64_MAX;
     }
-    dti_lock_acquire(&gpu->lock);
-    uint64_t n = gpu->watch.calls[found];
-    dti_lock_release(&gpu->lock);
-    return n;
+    return read_count(gpu, &gpu->watch.calls[found]);
 }
 
 void ductile_virtual_last_violation(ductile_virtual_gpu *gpu, char *buffer, size_t size) {
@@ -266,10 +259,7 @@ uint64_t ductile_virtual_violations_of(ductile_virtual_gpu *gpu, ductile_violati
     if ((unsigned)kind >= VGPU_VIOLATION_KINDS) {
         return 0;
     }
-    dti_lock_acquire(&gpu->lock);
-    uint64_t n = gpu->watch.violations_of[kind];
-    dti_lock_release(&gpu->lock);
-    return n;
+    return read_count(gpu, &gpu->watch.violations_of[kind]);
 }
 
 ductile_status ductile_virtual_get_violation(ductile_virtual_gpu *gpu, uint64_t index,

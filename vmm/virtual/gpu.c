@@ -264,9 +264,9 @@ SERVE_AT(cost_per_mapping(gpu, DVMM_CALL_unmap, addr, size), unmap,
          dvmm_vgpu_unmap(gpu, addr, size_done(&served)))
 SERVE_AT(cost_per_mapping(gpu, DVMM_CALL_set_access, addr, size), set_access,
          (void *ctx, ductile_addr addr, uint64_t size, dvmm_access access), addr, size,
-         dvmm_vgpu_set_access(gpu, addr, size_done(&served), access))
+         dvmm_vgpu_set_device_access(gpu, addr, size_done(&served), 0, access))
 SERVE(get_access, (void *ctx, ductile_addr addr, dvmm_access *out), addr, 0,
-      dvmm_vgpu_get_access(gpu, addr, out))
+      dvmm_vgpu_get_access_for(gpu, addr, 0, out))
 SERVE(can_access_peer, (void *ctx, int device, int *out), (uint64_t)device, 0,
       dvmm_vgpu_can_access_peer(gpu, device, out))
 

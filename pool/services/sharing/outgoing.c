@@ -23,14 +23,14 @@ ductile_status dpool_may_export(const ductile_allocator *a) {
 static uint32_t count_handles(const dpool_outgoing_span *s) {
     uint32_t n = 0;
     for (uint32_t g = s->first; g < s->end; n++) {
-        g += dseg_handle_at(s->seg, g, NULL)->n_granules;
+        g += dseg_handle_at(s->seg, g)->n_granules;
     }
     return n;
 }
 
 static void list_handles(ductile_allocator *a, dpool_outgoing *r, const dpool_outgoing_span *s) {
     for (uint32_t g = s->first; g < s->end;) {
-        const dvmm_handle *h = dseg_handle_at(s->seg, g, NULL);
+        const dvmm_handle *h = dseg_handle_at(s->seg, g);
         uint32_t i = r->head.n_handles++;
         r->phys[i] = h->phys;
         r->bytes[i] = dvmm_handle_bytes(&a->store, h);

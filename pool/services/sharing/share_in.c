@@ -33,7 +33,7 @@ static ductile_status finish(dpool_incoming *r, ductile_status status, ductile_a
 /* ---- Over a socket ------------------------------------------------------------------------- */
 
 static ductile_status receive(dpool_incoming *r, int socket) {
-    DTI_TRY(dpool_wire_receive_head(socket, &r->head));
+    DTI_TRY(dpool_wire_receive_bytes(socket, &r->head, sizeof r->head));
     DTI_TRY(dpool_wire_answer(socket, dpool_incoming_open(r)));
     return dpool_incoming_receive(r, socket);
 }

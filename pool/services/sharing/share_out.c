@@ -42,7 +42,7 @@ static void cancel_export(ductile_allocator *a, const export_record *r) {
 
 static ductile_status send_record(ductile_allocator *a, const dpool_outgoing *out, int socket) {
     DTI_TRY(dpool_outgoing_need_descriptors(a, out));
-    DTI_TRY(dpool_wire_send_head(socket, &out->head));
+    DTI_TRY(dpool_wire_send_bytes(socket, &out->head, sizeof out->head));
     DTI_TRY(dpool_wire_receive_ack(socket));
     return dpool_outgoing_send(a, out, socket);
 }

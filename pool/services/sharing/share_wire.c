@@ -163,6 +163,10 @@ static ductile_status send_all(int socket, const void *bytes, size_t size, const
     return sent == size ? DUCTILE_OK : DUCTILE_ERR_BAD_MESSAGE;
 }
 
+ductile_status dpool_wire_send_bytes(int socket, const void *bytes, size_t size) {
+    return send_all(socket, bytes, size, NULL, 0);
+}
+
 /* ---- Receiving ----------------------------------------------------------------------------- */
 
 /* Received descriptors that no caller owns yet. */
@@ -241,8 +245,7 @@ static ductile_status receive_all(int socket, void *bytes, size_t size, catch *c
     return status;
 }
 
-/* A word that carries no descriptors. */
-static ductile_status receive_plain(int socket, void *bytes, size_t size) {
+ductile_status dpool_wire_receive_bytes(int socket, void *bytes, size_t size) {
     catch c;
     ductile_status status = receive_all(socket, bytes, size, &c);
     if (status == DUCTILE_OK && c.n > 0) {
@@ -253,22 +256,6 @@ static ductile_status receive_plain(int socket, void *bytes, size_t size) {
 }
 
 /* ---- Words --------------------------------------------------------------------------------- */
-
-ductile_status dpool_wire_send_bytes(int socket, const void *bytes, size_t size) {
-    return send_all(socket, bytes, size, NULL, 0);
-}
-
-ductile_status dpool_wire_receive_bytes(int socket, void *bytes, size_t size) {
-    return receive_plain(socket, bytes, size);
-}
-
-ductile_status dpool_wire_send_head(int socket, const dpool_wire_head *head) {
-    return send_all(socket, head, sizeof *head, NULL, 0);
-}
-
-ductile_status dpool_wire_receive_head(int socket, dpool_wire_head *head) {
-    return receive_plain(socket, head, sizeof *head);
-}
 
 ductile_status dpool_wire_send_batch(int socket, const dpool_wire_batch *batch,
                                      const dvmm_shared *shared) {
@@ -286,7 +273,7 @@ ductile_status dpool_wire_send_batch(int socket, const dpool_wire_batch *batch,
 
 void dpool_wire_give_up(int socket) {
     const dpool_wire_batch word = {.magic = MAGIC, .count = 0};
-    (void)send_all(socket, &word, sizeof word, NULL, 0);
+    (void)dpool_wire_send_bytes(socket, &word, sizeof word);
 }
 
 static bool is_batch(const dpool_wire_head *head, const dpool_wire_batch *batch, const catch *c) {
@@ -311,23 +298,23 @@ ductile_status dpool_wire_receive_batch(int socket, const dpool_wire_head *head,
     return DUCTILE_OK;
 }
 
-ductile_status dpool_wire_send_ack(int socket, bool is_fine) {
-    const dpool_wire_ack word = {MAGIC, is_fine ? ANSWER_FINE : ANSWER_NO};
-    return send_all(socket, &word, sizeof word, NULL, 0);
+static ductile_status send_answer(int socket, answer what) {
+    const dpool_wire_ack word = {MAGIC, what};
+    return dpool_wire_send_bytes(socket, &word, sizeof word);
 }
 
 ductile_status dpool_wire_answer(int socket, ductile_status status) {
-    return dti_first_error(status, dpool_wire_send_ack(socket, status == DUCTILE_OK));
+    answer what = status == DUCTILE_OK ? ANSWER_FINE : ANSWER_NO;
+    return dti_first_error(status, send_answer(socket, what));
 }
 
 void dpool_wire_refuse_layout(int socket) {
-    const dpool_wire_ack word = {MAGIC, ANSWER_OTHER_LAYOUT};
-    (void)send_all(socket, &word, sizeof word, NULL, 0);
+    (void)send_answer(socket, ANSWER_OTHER_LAYOUT);
 }
 
 ductile_status dpool_wire_receive_ack(int socket) {
     dpool_wire_ack word = {0, 0};
-    ductile_status status = receive_plain(socket, &word, sizeof word);
+    ductile_status status = dpool_wire_receive_bytes(socket, &word, sizeof word);
     bool is_fine = word.magic == MAGIC && word.answer == ANSWER_FINE;
     bool is_refused = word.magic == MAGIC && word.answer == ANSWER_OTHER_LAYOUT;
     if (status != DUCTILE_OK || is_fine) {

@@ -3,8 +3,7 @@
  * The messages of two processes over a socket:
  *
  *     exporter: HEAD               importer: ACK
- *               BATCH of handles             ACK      each with at most DPOOL_WIRE_BATCH
- * descriptors
+ *               BATCH of handles             ACK      at most DPOOL_WIRE_BATCH in each
  *               ...                          ...
  *               BATCH                        ACK      the last one: all is mapped
  *
@@ -59,8 +58,10 @@ ductile_status dpool_wire_check_handles(const dpool_wire_head *head,
 
 /* Each function sends or receives one word. ERR_BAD_MESSAGE when the other side closed, timed out
  * or gave up; ERR_NO_DESCRIPTORS; ERR_INVALID_ARGUMENT when the descriptor is no socket. */
-ductile_status dpool_wire_send_head(int socket, const dpool_wire_head *head);
-ductile_status dpool_wire_receive_head(int socket, dpool_wire_head *head);
+
+/* A word without descriptors. */
+ductile_status dpool_wire_send_bytes(int socket, const void *bytes, size_t size);
+ductile_status dpool_wire_receive_bytes(int socket, void *bytes, size_t size);
 
 /* shared: as many as the batch counts. Their descriptors stay the caller's. */
 ductile_status dpool_wire_send_batch(int socket, const dpool_wire_batch *batch,
@@ -70,19 +71,12 @@ ductile_status dpool_wire_send_batch(int socket, const dpool_wire_batch *batch,
 ductile_status dpool_wire_receive_batch(int socket, const dpool_wire_head *head,
                                         dpool_wire_batch *batch, dvmm_shared *shared);
 
-/* The answer to a word. */
-ductile_status dpool_wire_send_ack(int socket, bool is_fine);
-
-/* Answers whether all is well, and returns why not, here or on the way. */
+/* Answers a word: whether all is well, and returns why not, here or on the way. */
 ductile_status dpool_wire_answer(int socket, ductile_status status);
 ductile_status dpool_wire_receive_ack(int socket);
 
 /* The answer to a layout that is not the expected one: ERR_LAYOUT for the one that receives it. */
 void dpool_wire_refuse_layout(int socket);
-
-/* A word of another kind, without descriptors. */
-ductile_status dpool_wire_send_bytes(int socket, const void *bytes, size_t size);
-ductile_status dpool_wire_receive_bytes(int socket, void *bytes, size_t size);
 
 /* The exporter's last word when it cannot go on. */
 void dpool_wire_give_up(int socket);

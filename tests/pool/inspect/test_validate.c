@@ -128,10 +128,10 @@ Test(validate, gap_list_and_retire_queue) {
 }
 
 Test(validate, pending_list) {
-    dpool_use *first = arena->pending_first;
+    dpool_use *first = arena->pending.first;
     cr_assert_not_null(first);
-    assert_finds_change("A7", arena->pending_first, NULL);
-    assert_finds_change("A7", arena->pending_last, NULL);
+    assert_finds_change("A7", arena->pending.first, NULL);
+    assert_finds_change("A7", arena->pending.last, NULL);
     assert_finds_change("A7", first->pending_next, first); /* in transit, and yet in the list */
     assert_finds_change("A7", first->block, first_in_state(DPOOL_LIVE));
 }

@@ -153,7 +153,7 @@ Test(pending, hit_that_has_to_look_for_another_reason_asks_no_more_often) {
 }
 
 static dvmm_marker *marker_of_pending(int i) {
-    const dpool_use *uses = f.allocator->arenas->pending_first;
+    const dpool_use *uses = f.allocator->arenas->pending.first;
     for (; i > 0; i--) {
         uses = uses->pending_next;
     }

@@ -294,10 +294,6 @@ static bool holds_trap(const vgpu *gpu, ductile_addr addr) {
            mapping->phys->is_rdma;
 }
 
-int dvmm_vgpu_set_access(vgpu *gpu, ductile_addr addr, uint64_t size, dvmm_access access) {
-    return dvmm_vgpu_set_device_access(gpu, addr, size, 0, access);
-}
-
 /* The hardware refuses a hole at either end. At one in between it stops, and says nothing. */
 int dvmm_vgpu_set_device_access(vgpu *gpu, ductile_addr addr, uint64_t size, int device,
                                 dvmm_access access) {
@@ -316,15 +312,6 @@ int dvmm_vgpu_set_device_access(vgpu *gpu, ductile_addr addr, uint64_t size, int
         return DVMM_UNKNOWN;
     }
     set_until_hole(gpu, addr, size, device, access);
-    return DVMM_SUCCESS;
-}
-
-int dvmm_vgpu_get_access(vgpu *gpu, ductile_addr addr, dvmm_access *out) {
-    const vgpu_mapping *mapping = dvmm_vgpu_mapping_at(gpu, addr);
-    if (mapping == NULL) {
-        return DVMM_INVALID_VALUE;
-    }
-    *out = mapping->access;
     return DVMM_SUCCESS;
 }
 

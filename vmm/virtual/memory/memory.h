@@ -12,8 +12,6 @@ int dvmm_vgpu_phys_release(vgpu *gpu, dvmm_phys phys);
 vgpu_phys *dvmm_vgpu_find_phys(const vgpu *gpu, dvmm_phys phys);
 int dvmm_vgpu_map(vgpu *gpu, ductile_addr addr, uint64_t size, uint64_t offset, dvmm_phys phys);
 int dvmm_vgpu_unmap(vgpu *gpu, ductile_addr addr, uint64_t size);
-int dvmm_vgpu_set_access(vgpu *gpu, ductile_addr addr, uint64_t size, dvmm_access access);
-int dvmm_vgpu_get_access(vgpu *gpu, ductile_addr addr, dvmm_access *out);
 int dvmm_vgpu_set_device_access(vgpu *gpu, ductile_addr addr, uint64_t size, int device,
                                 dvmm_access access);
 dvmm_access dvmm_vgpu_access_of(const vgpu_mapping *mapping, int device);

@@ -18,6 +18,13 @@ static vgpu_event *find_event(vgpu *gpu, dvmm_event handle) {
     return event;
 }
 
+static int find_both(vgpu *gpu, dvmm_event handle, ductile_stream stream, vgpu_event **event,
+                     vgpu_queue **queue) {
+    *event = find_event(gpu, handle);
+    int code = dvmm_vgpu_find_queue(gpu, stream, queue);
+    return *event == NULL ? DVMM_INVALID_HANDLE : code;
+}
+
 /* ---- Events -------------------------------------------------------------------------------- */
 
 int dvmm_vgpu_event_create(vgpu *gpu, dvmm_event *out) {
@@ -88,11 +95,8 @@ static int record(vgpu *gpu, vgpu_queue *queue, vgpu_event *event) {
 
 int dvmm_vgpu_event_record(vgpu *gpu, dvmm_event handle, ductile_stream stream) {
     vgpu_queue *queue;
-    vgpu_event *event = find_event(gpu, handle);
-    int code = dvmm_vgpu_find_queue(gpu, stream, &queue);
-    if (event == NULL || code != DVMM_SUCCESS) {
-        return event == NULL ? DVMM_INVALID_HANDLE : code;
-    }
+    vgpu_event *event;
+    DTI_TRY(find_both(gpu, handle, stream, &event, &queue));
     return queue->capture != NULL ? record_captured(queue, event) : record(gpu, queue, event);
 }
 
@@ -155,11 +159,8 @@ int dvmm_vgpu_wait_in(vgpu *gpu, vgpu_queue *queue, vgpu_marker *marker) {
 
 int dvmm_vgpu_stream_wait_event(vgpu *gpu, ductile_stream stream, dvmm_event handle) {
     vgpu_queue *queue;
-    vgpu_event *event = find_event(gpu, handle);
-    int code = dvmm_vgpu_find_queue(gpu, stream, &queue);
-    if (event == NULL || code != DVMM_SUCCESS) {
-        return event == NULL ? DVMM_INVALID_HANDLE : code;
-    }
+    vgpu_event *event;
+    DTI_TRY(find_both(gpu, handle, stream, &event, &queue));
     if (queue->capture != NULL || event->capture_id != 0) {
         return dvmm_vgpu_wait_captured(gpu, queue, event);
     }

@@ -170,9 +170,7 @@ int dvmm_vgpu_issue_on(vgpu *gpu, ductile_stream stream, vgpu_op *op) {
     if (code == DVMM_SUCCESS) {
         return dvmm_vgpu_issue_in(gpu, queue, op);
     }
-    if (op != NULL) {
-        dvmm_vgpu_op_free(op);
-    }
+    dvmm_vgpu_op_free(op);
     return code;
 }
 

@@ -72,6 +72,9 @@ vgpu_op *dvmm_vgpu_marker_op(vgpu_op_kind kind, vgpu_marker *marker) {
 }
 
 void dvmm_vgpu_op_free(vgpu_op *op) {
+    if (op == NULL) {
+        return;
+    }
     dvmm_vgpu_marker_drop(op->marker);
     free(op->bytes);
     free(op->owners);

@@ -46,10 +46,10 @@ static void listen_to_export(message *m) {
     ductile_status sent = DUCTILE_ERR_BUSY;
     dvmm_shared shared[DPOOL_WIRE_BATCH];
     pthread_t thread = begin_thread(export_on_thread, &sent);
-    assert_ok(dpool_wire_receive_head(t.in, &m->head));
-    assert_ok(dpool_wire_send_ack(t.in, true));
+    assert_ok(dpool_wire_receive_bytes(t.in, &m->head, sizeof m->head));
+    assert_ok(dpool_wire_answer(t.in, DUCTILE_OK));
     assert_ok(dpool_wire_receive_batch(t.in, &m->head, &m->batch, shared));
-    assert_ok(dpool_wire_send_ack(t.in, true));
+    assert_ok(dpool_wire_answer(t.in, DUCTILE_OK));
     end_thread(thread);
     assert_ok(sent);
     cr_assert_eq(m->batch.count, 3);
@@ -304,20 +304,20 @@ static void expect_export_refused(play what) {
 
 static void answer_no(int socket) {
     dpool_wire_head head;
-    (void)dpool_wire_receive_head(socket, &head);
-    (void)dpool_wire_send_ack(socket, false);
+    (void)dpool_wire_receive_bytes(socket, &head, sizeof head);
+    (void)dpool_wire_answer(socket, DUCTILE_ERR_BAD_MESSAGE);
 }
 
 static void answer_noise(int socket) {
     dpool_wire_head head;
-    (void)dpool_wire_receive_head(socket, &head);
+    (void)dpool_wire_receive_bytes(socket, &head, sizeof head);
     send_raw(socket, &head, sizeof head, NULL, 0);
 }
 
 static void take_the_batch_and_leave(int socket) {
     dpool_wire_head head;
-    (void)dpool_wire_receive_head(socket, &head);
-    (void)dpool_wire_send_ack(socket, true);
+    (void)dpool_wire_receive_bytes(socket, &head, sizeof head);
+    (void)dpool_wire_answer(socket, DUCTILE_OK);
     dpool_wire_batch batch;
     dvmm_shared shared[DPOOL_WIRE_BATCH];
     if (dpool_wire_receive_batch(socket, &head, &batch, shared) == DUCTILE_OK) {
@@ -366,7 +366,7 @@ Test(share_wire, an_import_ends_in_time_however_slowly_a_word_drips) {
 static void drip_an_answer(int socket) {
     dpool_wire_head head;
     const uint32_t yes[2] = {dpool_wire_new_head().magic, 1};
-    (void)dpool_wire_receive_head(socket, &head);
+    (void)dpool_wire_receive_bytes(socket, &head, sizeof head);
     drip(socket, yes, sizeof yes);
     set_limit(socket); /* nothing comes */
     dpool_wire_batch batch;
