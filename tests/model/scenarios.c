@@ -100,18 +100,27 @@ static play_fault way_to_fail(const fault_site *site, uint64_t order, int way) {
                         .effect = way / N_WAYS};
 }
 
-/* A call from a new place fails in every way. Another fails with each code, and all after it, which
- * leads through every place that the whole sweep comes to; that one is for DUCTILE_TEST_ALL=1.
- * Sanitized runs do less of the same. */
+static bool tries_all(void) {
+    return getenv("DUCTILE_TEST_ALL") != NULL;
+}
+
+/* The codes come by turns: once and from then on, mended and through the end, most places meet all. */
+static bool is_turn(const fault_site *site, const play_fault *f) {
+    uint64_t way = f->persistent + 2u * f->stays + (unsigned)f->effect;
+    return f->call == NULL || f->code == codes[(site->nth + (IS_SANITIZED ? 0 : way)) % 3];
+}
+
+/* A call from a new place fails in every way, with one code each. Another fails with each code, and
+ * all after it, which leads through every place that the whole sweep comes to; that one is for
+ * DUCTILE_TEST_ALL=1. Sanitized runs do less of the same. */
 static bool is_tried(const fault_site *site, const play_fault *f) {
     rng r = rng_seeded(site->nth + (uint64_t)site->call);
     bool is_drawn = f->persistent && f->effect == 0 && f->stays == rng_percent(&r, 50);
     bool is_lost = f->code == DVMM_ILLEGAL_ADDRESS;
-    if (IS_SANITIZED && (!site->is_new || (f->call != NULL && f->code != codes[site->nth % 3]))) {
+    if (!f->stays && site->in_end) {
         return false;
     }
-    return (f->stays || !site->in_end) &&
-           (site->is_new || is_drawn || is_lost || getenv("DUCTILE_TEST_ALL") != NULL);
+    return tries_all() || (site->is_new ? is_turn(site, f) : !IS_SANITIZED && (is_drawn || is_lost));
 }
 
 /* In memory that the children share. */
