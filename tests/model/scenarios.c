@@ -104,7 +104,8 @@ static bool tries_all(void) {
     return getenv("DUCTILE_TEST_ALL") != NULL;
 }
 
-/* The codes come by turns: once and from then on, mended and through the end, most places meet all. */
+/* The codes come by turns: once and from then on, mended and through the end, most places meet all.
+ */
 static bool is_turn(const fault_site *site, const play_fault *f) {
     uint64_t way = f->persistent + 2u * f->stays + (unsigned)f->effect;
     return f->call == NULL || f->code == codes[(site->nth + (IS_SANITIZED ? 0 : way)) % 3];
@@ -120,7 +121,8 @@ static bool is_tried(const fault_site *site, const play_fault *f) {
     if (!f->stays && site->in_end) {
         return false;
     }
-    return tries_all() || (site->is_new ? is_turn(site, f) : !IS_SANITIZED && (is_drawn || is_lost));
+    return tries_all() ||
+           (site->is_new ? is_turn(site, f) : !IS_SANITIZED && (is_drawn || is_lost));
 }
 
 /* In memory that the children share. */
