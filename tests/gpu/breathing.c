@@ -15,7 +15,7 @@
  * hangs.
  */
 #include "tests/support/fixture_virtual.h"
-#include "tests/support/lung.h"
+#include "tests/support/memory_hog.h"
 #include "tests/support/program_device.h"
 #include "tests/support/rng.h"
 #include "vmm/base/align.h"
@@ -30,7 +30,7 @@ typedef struct worker {
     program_device on;
     uint64_t seconds;
     uint64_t seed;
-    lung *lung;
+    memory_hog *hog;
     ductile_allocator *allocator;
     uint64_t granule;
     uint64_t total_bytes;
@@ -93,13 +93,13 @@ static const char *check_refusal(worker *w, uint64_t size) {
 
 static const char *retry(worker *w, canvas *c, ductile_stream stream) {
     TRY(wait_for_streams(w));
-    TRY(lung_hold(w->lung));
+    TRY(memory_hog_hold(w->hog));
     TRY(program_ask(w->allocator, c, stream));
     bool is_refused = c->address == 0;
     w->refusals += is_refused;
     w->overtaken += !is_refused;
     const char *why = is_refused ? check_refusal(w, c->size) : NULL;
-    lung_breathe(w->lung);
+    memory_hog_go_on(w->hog);
     return why;
 }
 
@@ -174,7 +174,7 @@ static const char *work(worker *w) {
         TRY(work_for_a_breath(w));
         TRY(trim_sometimes(w));
         TRY(program_is_unspoilt(&w->on.painter));
-        NEED(!lung_is_broken(w->lung), "the other program has failed");
+        NEED(!memory_hog_is_broken(w->hog), "the other program has failed");
     }
     while (w->live.n > 0) {
         TRY(release(w, w->live.n - 1));
@@ -189,12 +189,12 @@ static void report(const worker *w) {
            "breaths %llu\nleast live bytes %llu\nmost live bytes %llu\n",
            (unsigned long long)w->seconds, (unsigned long long)w->allocs,
            (unsigned long long)w->refusals, (unsigned long long)w->overtaken,
-           (unsigned long long)w->trims, (unsigned long long)lung_breaths(w->lung),
+           (unsigned long long)w->trims, (unsigned long long)memory_hog_breaths(w->hog),
            (unsigned long long)w->least_live, (unsigned long long)w->most_live);
 }
 
 static const char *was_a_test(const worker *w) {
-    NEED(lung_breaths(w->lung) > 2, "the other process hardly breathed");
+    NEED(memory_hog_breaths(w->hog) > 2, "the other process hardly breathed");
     NEED(w->refusals + w->overtaken > 0, "memory was never short");
     return NULL;
 }
@@ -230,14 +230,14 @@ static const char *run(worker *w) {
     ductile_virtual_options options =
         program_options(1024 * DTI_MIB, DUCTILE_SCHEDULE_LAGGING, 7, 0);
     TRY(program_open_driver(&w->on, &options));
-    TRY(w->on.is_virtual ? lung_start(&w->lung, w->on.gpu, w->seed + 1) : NULL);
-    TRY(lung_hold(w->lung));
+    TRY(w->on.is_virtual ? memory_hog_start(&w->hog, w->on.gpu, w->seed + 1) : NULL);
+    TRY(memory_hog_hold(w->hog));
     TRY(program_free_bytes(w->on.driver, &before));
-    lung_breathe(w->lung);
+    memory_hog_go_on(w->hog);
     const char *why = work_and_report(w);
-    const char *of_lung = lung_end(w->lung);
+    const char *of_hog = memory_hog_end(w->hog);
     TRY(why);
-    TRY(of_lung);
+    TRY(of_hog);
     NEED_OK(ductile_destroy(w->allocator));
     TRY(program_clear(&w->on));
     TRY(check_device(w, before));
@@ -258,6 +258,6 @@ int main(int argc, char **argv) {
         command_refuse("it takes at least a second");
     }
     command_end_after(w.seconds * 2 + 60);
-    const char *why = w.on.is_virtual ? NULL : lung_fork(&w.lung, w.on.device, w.seed + 1);
+    const char *why = w.on.is_virtual ? NULL : memory_hog_fork(&w.hog, w.on.device, w.seed + 1);
     return command_end(why == NULL ? run(&w) : why);
 }

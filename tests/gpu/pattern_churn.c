@@ -10,8 +10,8 @@
  *     pattern_churn [--virtual | --device N] [--soak] [--seconds N] [--cycles N] [--operations N]
  *                   [--streams N] [--limit BYTES] [--seed N] [--state FILE] [--no-control]
  *
- * --soak: meanwhile another program takes most of the device and gives it back (lung.h), and after
- * each cycle a graph is captured and launched, and a pool is paused and resumed.
+ * --soak: meanwhile another program takes most of the device and gives it back (memory_hog.h), and
+ * after each cycle a graph is captured and launched, and a pool is paused and resumed.
  * --state: a piece of a longer run (pieces.h), which goes on with the next seed and the count where
  * the last piece ended; a file that is not there begins one with --seed.
  *
@@ -23,7 +23,7 @@
 #include "tests/support/cpu_time.h"
 #include "tests/support/fixture_virtual.h"
 #include "tests/support/flat.h"
-#include "tests/support/lung.h"
+#include "tests/support/memory_hog.h"
 #include "tests/support/pieces.h"
 #include "tests/support/program_device.h"
 #include "tests/support/rng.h"
@@ -57,7 +57,7 @@ typedef struct request {
 typedef struct churn {
     request request;
     program_device p;
-    lung *lung; /* of a soak */
+    memory_hog *hog; /* of a soak */
     ductile_allocator *allocator;
     dvmm_event events[PROGRAM_MOST_STREAMS]; /* recorded where the work of their stream is shared */
     uint64_t limit;
@@ -288,7 +288,7 @@ static const char *live_on(churn *c) {
     if (!c->request.is_soak) {
         return NULL;
     }
-    NEED(!lung_is_broken(c->lung), "the other program has failed");
+    NEED(!memory_hog_is_broken(c->hog), "the other program has failed");
     TRY(live_with_a_graph(c));
     return live_with_a_pause(c);
 }
@@ -430,7 +430,7 @@ static const char *open_device(churn *c) {
 static const char *open_all(churn *c) {
     TRY(open_device(c));
     if (c->request.is_soak && c->p.is_virtual) {
-        TRY(lung_start(&c->lung, c->p.gpu, c->request.seed + 1));
+        TRY(memory_hog_start(&c->hog, c->p.gpu, c->request.seed + 1));
     }
     for (uint64_t i = 0; i < c->request.n_streams; i++) {
         NEED_OK(dvmm_event_create(c->p.driver, &c->events[i]));
@@ -447,13 +447,13 @@ static const char *open_all(churn *c) {
 
 /* The other program has nothing of the device before and after. */
 static const char *run_in_company(churn *c) {
-    if (c->lung != NULL) {
-        TRY(lung_hold(c->lung));
-        lung_breathe(c->lung);
+    if (c->hog != NULL) {
+        TRY(memory_hog_hold(c->hog));
+        memory_hog_go_on(c->hog);
     }
     TRY(run_parts(c));
-    command_figure("breaths", c->lung != NULL ? lung_breaths(c->lung) : 0);
-    return lung_end(c->lung);
+    command_figure("breaths", c->hog != NULL ? memory_hog_breaths(c->hog) : 0);
+    return memory_hog_end(c->hog);
 }
 
 static const char *run(churn *c) {
@@ -556,7 +556,7 @@ int main(int argc, char **argv) {
     bool has_control = !c->p.is_virtual && !c->request.has_no_control;
     why = why == NULL && has_control ? program_control(unmap_under_kernels) : why;
     if (why == NULL && c->request.is_soak && !c->p.is_virtual) {
-        why = lung_fork(&c->lung, c->p.device, c->request.seed + 1);
+        why = memory_hog_fork(&c->hog, c->p.device, c->request.seed + 1);
     }
     why = why == NULL ? run(c) : why;
     why = why == NULL ? close_all(c) : why;

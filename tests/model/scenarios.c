@@ -100,18 +100,31 @@ static play_fault way_to_fail(const fault_site *site, uint64_t order, int way) {
                         .effect = way / N_WAYS};
 }
 
-/* A call from a new place fails in every way. Another fails with each code, and all after it, which
- * leads through every place that the whole sweep comes to; that one is for DUCTILE_TEST_ALL=1.
- * Sanitized runs do less of the same. */
-static bool is_tried(const fault_site *site, const play_fault *f) {
+static bool tries_all(void) {
+    return getenv("DUCTILE_TEST_ALL") != NULL;
+}
+
+/* The codes come by turns. Once and from then on, mended and through the end: that is enough for
+ * most places to meet all. */
+static bool is_turn(const fault_site *site, const play_fault *f) {
+    uint64_t way = f->persistent + 2u * f->stays + (unsigned)f->effect;
+    return f->call == NULL || f->code == codes[(site->nth + (IS_SANITIZED ? 0 : way)) % 3];
+}
+
+/* A call from a new place fails in every way, with one code each. Another fails with each code, and
+ * all after it; but not in sanitized runs, nor with other options, which are to lead to other
+ * places. The whole sweep is for DUCTILE_TEST_ALL=1. */
+static bool is_tried(const fault_site *site, const play_fault *f, const char *conf) {
     rng r = rng_seeded(site->nth + (uint64_t)site->call);
     bool is_drawn = f->persistent && f->effect == 0 && f->stays == rng_percent(&r, 50);
     bool is_lost = f->code == DVMM_ILLEGAL_ADDRESS;
-    if (IS_SANITIZED && (!site->is_new || (f->call != NULL && f->code != codes[site->nth % 3]))) {
+    if (!f->stays && site->in_end) {
         return false;
     }
-    return (f->stays || !site->in_end) &&
-           (site->is_new || is_drawn || is_lost || getenv("DUCTILE_TEST_ALL") != NULL);
+    if (site->is_new) {
+        return tries_all() || is_turn(site, f);
+    }
+    return tries_all() || (!IS_SANITIZED && conf == NULL && (is_drawn || is_lost));
 }
 
 /* In memory that the children share. */
@@ -130,7 +143,7 @@ static const char *play_site(void *user, bool trace, uint64_t *n_operations) {
     int n_ways = N_WHOLE_WAYS + count_effects(dvmm_call_name(site->call)) * N_WAYS;
     for (int way = 0; way < n_ways; way++) {
         s->latest = way_to_fail(site, s->now + 1, way);
-        if (is_tried(site, &s->latest)) {
+        if (is_tried(site, &s->latest, s->it->how.conf)) {
             uint64_t before = *n_operations;
             s->it->how.fault = s->latest;
             s->n_plays++;

@@ -8,7 +8,7 @@
 #include "pool/blocks/address_map.h"
 #include "pool/streams/marks.h"
 #include "segments/granules.h"
-#include "tests/support/inside.h"
+#include "tests/support/internals.h"
 #include "tests/support/numbered.h"
 #include "tests/support/rng.h"
 

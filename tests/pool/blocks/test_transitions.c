@@ -2,7 +2,7 @@
 /* The verbs of blocks, one by one; after each test the whole heap is recounted. */
 #include "pool/blocks/transitions.h"
 
-#include "tests/support/inside.h"
+#include "tests/support/internals.h"
 
 #define G FIXTURE_GRANULE
 

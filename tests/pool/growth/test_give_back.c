@@ -6,7 +6,7 @@
 #include "pool/growth/give_back.h"
 
 #include "pool/streams/marks.h"
-#include "tests/support/inside.h"
+#include "tests/support/internals.h"
 #include "vmm/driver/driver.h"
 
 #define SIZE (128 * MIB)

@@ -2,7 +2,7 @@
 /* Where a request goes that no free block serves: what each place lacks, and which is chosen. */
 #include "pool/growth/plan.h"
 
-#include "tests/support/inside.h"
+#include "tests/support/internals.h"
 
 #define G FIXTURE_GRANULE
 

@@ -4,7 +4,7 @@
 #include "pool/growth/plan.h"
 
 #include "pool/blocks/room.h"
-#include "tests/support/inside.h"
+#include "tests/support/internals.h"
 
 #define G FIXTURE_GRANULE
 

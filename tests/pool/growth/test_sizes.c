@@ -5,7 +5,7 @@
  */
 #include "pool/growth/sizes.h"
 
-#include "tests/support/inside.h"
+#include "tests/support/internals.h"
 #include "tests/support/rng.h"
 
 static void open_roomy(const char *conf) {

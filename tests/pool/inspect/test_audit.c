@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The option `check`: a broken invariant reaches the log, and a whole heap says nothing. */
-#include "tests/support/inside.h"
+#include "tests/support/internals.h"
 
 static char logged[512];
 

@@ -8,7 +8,7 @@
 #include "pool/pools/pause.h"
 #include "pool/sharing/pin.h"
 #include "pool/streams/stream_use.h"
-#include "tests/support/inside.h"
+#include "tests/support/internals.h"
 
 #include <string.h>
 

@@ -6,7 +6,7 @@
  */
 #include "pool/streams/marks.h"
 
-#include "tests/support/inside.h"
+#include "tests/support/internals.h"
 
 #include <stdatomic.h>
 

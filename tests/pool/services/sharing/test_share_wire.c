@@ -104,6 +104,23 @@ static void import_falsified(const message *m) {
     assert_fine(two_ends_reconnect(&t, SOCK_STREAM));
 }
 
+/* A receive ends behind bytes that came with descriptors: so the batch comes in two pieces. */
+Test(share_wire, a_word_that_comes_in_pieces_is_whole) {
+    enum { N_FIRST = 12 }; /* within the first handle */
+    message m;
+    ductile_addr there = 0;
+    uint64_t size = 0;
+    listen_to_export(&m);
+    send_raw(t.out, &m.head, sizeof m.head, NULL, 0);
+    send_raw(t.out, &m.batch, N_FIRST, m.fds, 3);
+    send_raw(t.out, (const char *)&m.batch + N_FIRST, sizeof m.batch - N_FIRST, NULL, 0);
+    assert_ok(ductile_import(t.importer, t.in, NULL, &there, &size));
+    cr_assert_eq(size, 3 * GRANULE);
+    assert_ok(ductile_import_close(t.importer, there));
+    assert_ok(ductile_unexport(t.f.allocator, block));
+    end_listening(&m);
+}
+
 /* Each byte in turn, or some at random; n times. */
 static void falsify(void (*change)(message *m, size_t i, rng *r), size_t n) {
     message m;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Which blocks make room: never more cost than the cheapest of all subsets, and room indeed. */
 #include "tests/support/expect.h"
-#include "tests/support/inside.h"
+#include "tests/support/internals.h"
 #include "tests/support/rng.h"
 
 #include <ductile_pressure.h>

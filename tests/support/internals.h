@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The inside of the allocator of one_fixture.h, for tests of the pool's parts: its locks, and a
+ * The internals of the allocator of one_fixture.h, for tests of the pool's parts: its locks, and a
  * segment's blocks as a line of text, "L2 F1 L1 G": letters are states, numbers granules. The gap
  * at the end of a range has no number, and a size that is not whole granules is in bytes, with a
  * "b".
  */
-#ifndef TESTS_SUPPORT_INSIDE_H
-#define TESTS_SUPPORT_INSIDE_H
+#ifndef TESTS_SUPPORT_INTERNALS_H
+#define TESTS_SUPPORT_INTERNALS_H
 
 #include "pool/blocks/arena.h"
 #include "tests/support/one_fixture.h"
