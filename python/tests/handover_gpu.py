@@ -12,8 +12,8 @@ tried, each with one line of result:
     owner     opens no driver; the weights are there when everybody else has ended
 
 --build makes the package in build/handover first (a minute) and uses it; otherwise the installed
-one is used. Needs PyTorch; takes about a minute and a half. Exit status: 0 when all
-is as it should be, 1 otherwise, 77 without a GPU.
+one is used. Needs PyTorch; takes about a minute and a half. Exit status: 0 when all is as it should
+be, 1 otherwise, 77 without a GPU.
 """
 
 from __future__ import annotations
