@@ -281,9 +281,11 @@ SOAK = re.compile(r"(ops|pauses|graphs_launched|breaths|mismatches) (\d+)$")
 SAMPLE = re.compile(r"\d+ operations: \d+ ns each, (\d+) KiB resident, (\d+) KiB bookkeeping, .* (\d+) MiB addresses")
 
 
-def soak(*pieces):
-    """Of each piece: counts, and what its first samples but two and its last said of what has to stay flat."""
-    for lines in pieces:
+def soak(*runs):
+    """Of each piece, which ends with the word passed: counts, and what its first samples but two and its last said of
+    what has to stay flat."""
+    for lines in filter(None, (piece.strip() for run in runs for piece in "\n".join(run).split("\npassed"))):
+        lines = lines.splitlines()
         found = {match[1]: int(match[2]) for match in map(SOAK.match, lines) if match}
         yield [f"{found[name]:,}" for name in ("ops", "graphs_launched", "pauses", "breaths", "mismatches")]
         samples = [[int(word) for word in match.groups()] for match in map(SAMPLE.match, lines) if match]
