@@ -29,7 +29,7 @@ ductile_status dvmm_range_reserve(dvmm_driver *d, uint64_t need, uint64_t wish, 
     need += guard;
     uint64_t size = choose_size(need, wish + guard, budget, granule);
     ductile_status status = DUCTILE_ERR_OUT_OF_ADDRESSES;
-    while (size >= need && size != 0) {
+    while (size != 0) {
         status = dvmm_address_reserve(d, size, &out->addr);
         if (status != DUCTILE_ERR_OUT_OF_ADDRESSES) {
             break;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A filter that is slow to answer. What pools are for is in tests/scenarios/pools.txt. */
+/* A filter that is slow to answer, and lists of pools. What pools are for is in
+ * tests/scenarios/pools.txt. */
 #include "tests/support/one_fixture.h"
 
 #include <ductile_pools.h>
@@ -49,5 +50,28 @@ Test(pools, nobody_is_inside_the_filter_after_the_end) {
     assert_u64(info.pool.first, 0);
     (void)take(1000, 0); /* would wait for ever */
     assert_ok(ductile_pool_release(f.allocator, POOL));
+    close_audited();
+}
+
+Test(pools, a_list_has_each_pool_and_says_how_many_there_are_beyond_its_room) {
+    enum { N_POOLS = 3, FILLED = 0x5a };
+    ductile_pool_info all[N_POOLS + 1] = {{.struct_size = sizeof all[0]}};
+    size_t found = 0;
+    open_fixture(NULL);
+    for (uint64_t i = 1; i <= N_POOLS; i++) {
+        assert_ok(ductile_pool_retain(f.allocator, (ductile_pool_id){i, 0}));
+    }
+    assert_ok(ductile_list_pools(f.allocator, NULL, all, N_POOLS + 1, &found));
+    assert_u64(found, N_POOLS + 1); /* with the default pool */
+    for (size_t i = 1; i < found; i++) {
+        cr_assert_neq(all[i].id.first, all[i - 1].id.first);
+    }
+    memset(&all[1], FILLED, sizeof all[1]);
+    assert_ok(ductile_list_pools(f.allocator, NULL, all, 1, &found));
+    assert_u64(found, N_POOLS + 1);
+    cr_assert_eq(*(unsigned char *)&all[1], FILLED, "more was written than there is room for");
+    for (uint64_t i = 1; i <= N_POOLS; i++) {
+        assert_ok(ductile_pool_release(f.allocator, (ductile_pool_id){i, 0}));
+    }
     close_audited();
 }

@@ -119,6 +119,7 @@ Test(oom_report, is_valid_json_with_every_number_and_the_advice_after_a_refusal)
     (void)snprintf(number, sizeof number, "\"missing_bytes\":%llu,",
                    (unsigned long long)r.missing_bytes);
     cr_assert_not_null(strstr(text, number));
+    cr_assert_not_null(strstr(text, "\"free_by_size\":[{\"from_bytes\":"), "%s", text);
     cr_assert_null(strstr(text, "\"advice\":[]"), "%s", text);
     r.number = 0;
     (void)ductile_oom_report_format(&r, DUCTILE_REPORT_JSON, text, sizeof text);
