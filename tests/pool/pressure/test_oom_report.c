@@ -103,7 +103,7 @@ Test(oom_report, belongs_to_its_allocator_alone) {
 
 /* ---- Forms --------------------------------------------------------------------------------- */
 
-Test(oom_report, is_valid_json_with_every_number_and_the_advice_after_a_refusal) {
+Test(oom_report, is_a_text_and_valid_json_with_every_number_and_the_advice_after_a_refusal) {
     fixture_setup setup = {.n_streams = 12};
     open_fixture(&setup);
     for (size_t i = 0; i < 12; i++) {
@@ -121,6 +121,9 @@ Test(oom_report, is_valid_json_with_every_number_and_the_advice_after_a_refusal)
     cr_assert_not_null(strstr(text, number));
     cr_assert_not_null(strstr(text, "\"free_by_size\":[{\"from_bytes\":"), "%s", text);
     cr_assert_null(strstr(text, "\"advice\":[]"), "%s", text);
+    (void)ductile_oom_report_format(&r, DUCTILE_REPORT_TEXT, text, sizeof text);
+    cr_assert_eq(strncmp(text, "Out of memory: ", 15), 0, "%s", text);
+    cr_assert_not_null(strstr(text, "  free blocks from "), "%s", text);
     r.number = 0;
     (void)ductile_oom_report_format(&r, DUCTILE_REPORT_JSON, text, sizeof text);
     assert_fine(json_check(text));
