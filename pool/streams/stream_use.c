@@ -185,24 +185,23 @@ static void end_uses_locked(ductile_allocator *a, ductile_stream stream, const l
     }
 }
 
-static bool names_under_way(const dpool_block *b, ductile_stream stream) {
-    return b->state == DPOOL_PENDING && dpool_is_in_transit(b->uses) && has_use_of(b->uses, stream);
+static bool is_named_in(const dpool_region *r, ductile_stream stream) {
+    const dpool_block *b = r->first;
+    while (b != NULL && !(b->state == DPOOL_PENDING && dpool_is_in_transit(b->uses) &&
+                          has_use_of(b->uses, stream))) {
+        b = b->next;
+    }
+    return b != NULL;
 }
 
 /* An arena without pending blocks, which may have a million live ones, is not walked. */
 bool dpool_uses_name_locked(const ductile_allocator *a, ductile_stream stream) {
     DTI_ASSERT_HELD(&a->index_lock);
-    for (const dpool_arena *arena = a->arenas; arena != NULL; arena = arena->next) {
-        for (const dpool_region *r = arena->pending_bytes > 0 ? arena->regions : NULL; r != NULL;
-             r = r->next) {
-            for (const dpool_block *b = r->first; b != NULL; b = b->next) {
-                if (names_under_way(b, stream)) {
-                    return true;
-                }
-            }
-        }
+    const dpool_region *r = dpool_next_region(a, NULL, NULL);
+    while (r != NULL && !(r->arena->pending_bytes > 0 && is_named_in(r, stream))) {
+        r = dpool_next_region(a, NULL, r);
     }
-    return false;
+    return r != NULL;
 }
 
 ductile_status dpool_uses_end(ductile_allocator *a, ductile_stream stream, bool *is_named) {
