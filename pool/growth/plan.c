@@ -172,8 +172,8 @@ static uint64_t cost_of_old(const place_search *s, const dpool_block *b, ductile
     uint64_t cost = 0;
     for (uint32_t g = all.first; g < all.end; g++) {
         const dvmm_handle *h = dseg_handle_at(seg, g);
-        bool returns =
-            h->stamp == s->stamp && (h->place >= end || h->place + s->a->granule <= start);
+        ductile_addr place_end = h->place + dvmm_handle_bytes(&s->a->store, h);
+        bool returns = h->stamp == s->stamp && (h->place >= end || place_end <= start);
         if (!returns && b->age >= s->proven) {
             return UINT64_MAX;
         }

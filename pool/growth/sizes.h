@@ -47,7 +47,7 @@ uint64_t dpool_room(ductile_allocator *a);
 void dpool_sizes_look(ductile_allocator *a);
 
 /* Requests may get a handle of so many granules, or have got one: also the cached handle of a
- * dedicated block, where nothing may be created. */
+ * dedicated block, where nothing may be created, or in a pool that is resumed. */
 void dpool_sizes_note(ductile_allocator *a, uint32_t n_granules);
 
 /* The device had less memory than was thought. True when the request should be tried again, with

@@ -209,14 +209,24 @@ typedef struct resuming {
     dpool_private_pool *pool;
 } resuming;
 
+/* A cached handle of any size may have come. */
+static ductile_status refill(ductile_allocator *a, const stretch *s) {
+    dseg_segment *seg = s->region->seg;
+    uint32_t most = dpool_whole_granules(a, s->region->arena->pool);
+    ductile_status status = dseg_refill(seg, s->first, s->end, most);
+    for (uint32_t g = s->first; g < s->end; g++) {
+        bool is_mapped = dseg_state_at(seg, g) == DSEG_MAPPED;
+        dpool_sizes_note(a, is_mapped ? dseg_handle_at(seg, g)->n_granules : 1);
+    }
+    return status;
+}
+
 /* Counts what was mapped also after a failure, so that unmapping the pool unmaps it again. */
 static ductile_status map_stretch(ductile_allocator *a, const stretch *s) {
     dpool_region *region = s->region;
     uint64_t before = region->seg->n_mapped;
-    ductile_status status = region->is_dedicated
-                                ? dseg_fill_with_one(region->seg, UINT64_MAX)
-                                : dseg_refill(region->seg, s->first, s->end,
-                                              dpool_whole_granules(a, region->arena->pool));
+    ductile_status status =
+        region->is_dedicated ? dseg_fill_with_one(region->seg, UINT64_MAX) : refill(a, s);
     uint64_t added = (region->seg->n_mapped - before) * a->granule;
     dti_lock_acquire(&a->index_lock);
     dpool_count_mapped_locked(a, region->arena, (int64_t)added);
@@ -279,7 +289,6 @@ static ductile_status map_locked(resuming *r) {
     uint64_t cached_before = a->store.totals.cached_bytes;
     set_unbacked(a, r->pool, false);
     dpool_sizes_look(a);
-    dpool_sizes_note(a, dpool_whole_granules(a, r->pool));
     ductile_status status = map_all(r);
     if (status != DUCTILE_OK) {
         set_unbacked(a, r->pool, true);
