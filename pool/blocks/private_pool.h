@@ -108,6 +108,10 @@ void dpool_context_wait_end(ductile_allocator *a);
 bool dpool_stream_wait_begin(ductile_allocator *a);
 void dpool_stream_wait_end(ductile_allocator *a);
 
+/* Ends a pause: all blocks of the pool have memory. Graphs may have used it until now. Index lock
+ * held. */
+void dpool_set_running_locked(ductile_allocator *a, dpool_private_pool *pool);
+
 /* Counts an arena out of its pool. Returns the pool when nothing needs it any more, for the caller
  * to free without the lock; else NULL. Index lock held. */
 dpool_private_pool *dpool_leave_pool_locked(ductile_allocator *a, dpool_private_pool *pool);

@@ -194,14 +194,47 @@ static bool drop_asleep_locked(ductile_allocator *a, const dpool_arena *arena) {
     return false;
 }
 
+/* What has stayed mapped because it was pinned is all that is left of the pool. */
+static bool sleeps_no_more_locked(const ductile_allocator *a, const dpool_private_pool *pool) {
+    DTI_ASSERT_HELD(&a->index_lock);
+    bool is_over =
+        pool->phase == DPOOL_PAUSED_PHASE && dpool_is_released(pool) && !pool->is_claimed;
+    for (const dpool_block *b = dpool_next_block(a, pool, NULL); is_over && b != NULL;
+         b = dpool_next_block(a, pool, b)) {
+        const dseg_segment *seg = b->region->seg;
+        bool has_stayed = dseg_has_stayed(seg, dseg_granules_in(seg, b->addr, dpool_end(b)));
+        is_over = b->state != DPOOL_PAUSED && (b->state != DPOOL_FREE || has_stayed);
+    }
+    return is_over;
+}
+
+/* Its memory may go as that of other pools, once no pin holds it. */
+static void wake_what_stayed(ductile_allocator *a, dpool_private_pool *pool) {
+    dti_lock_acquire(&a->index_lock);
+    bool is_over = sleeps_no_more_locked(a, pool);
+    pool->is_claimed |= is_over;
+    dti_lock_release(&a->index_lock);
+    if (is_over) {
+        dvmm_host_copy_drop(&pool->host_copy);
+        dti_lock_acquire(&a->index_lock);
+        dpool_set_running_locked(a, pool);
+        pool->is_claimed = false;
+        dti_lock_release(&a->index_lock);
+    }
+}
+
 static void drop_asleep(ductile_allocator *a, const dpool_arena *arena) {
     dti_lock_acquire(&a->index_lock);
-    bool is_more = has_freed_asleep_locked(a, arena);
+    bool has_freed = has_freed_asleep_locked(a, arena);
     dti_lock_release(&a->index_lock);
+    bool is_more = has_freed;
     while (is_more && dpool_reserve_room(a, ROOM) == DUCTILE_OK) {
         dti_lock_acquire(&a->index_lock);
         is_more = drop_asleep_locked(a, arena);
         dti_lock_release(&a->index_lock);
+    }
+    if (has_freed && !is_more) {
+        wake_what_stayed(a, arena->pool);
     }
 }
 

@@ -164,10 +164,7 @@ static void run_again(ductile_allocator *a, dpool_private_pool *pool) {
     }
     dti_lock_acquire(&a->index_lock);
     each_in_state_locked(a, pool, DPOOL_PAUSED, dpool_resume_block_locked);
-    pool->phase = DPOOL_RUNNING;
-    pool->contents = DUCTILE_CONTENTS_POLICY;
-    pool->released_age = a->age;
-    dpool_want_mark_locked(a);
+    dpool_set_running_locked(a, pool);
     dti_lock_release(&a->index_lock);
 }
 

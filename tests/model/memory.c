@@ -35,11 +35,21 @@ static uint64_t granules_of_held_handles(ductile_allocator *allocator, const mod
     return n;
 }
 
-/* Single granules; but where nothing may be created, the handle of a dedicated block that is gone
- * serves others as it is, and stays whole for as long as a part of it is in use. */
+/* Single granules; but where nothing may be created, and where a pool is resumed, the handle of a
+ * dedicated block that is gone serves others as it is, and stays whole for as long as a part of it
+ * is in use. */
 uint64_t held_by_live(subject *s) {
-    return s->was_above_limit ? granules_of_held_handles(s->f.allocator, &s->m)
-                              : model_pinned_granules(&s->m, s->granule);
+    return s->may_hold_large ? granules_of_held_handles(s->f.allocator, &s->m)
+                             : model_pinned_granules(&s->m, s->granule);
+}
+
+bool caches_large(const subject *s) {
+    const dvmm_handle_store *store = &s->f.allocator->store;
+    bool any = false;
+    for (size_t i = 1; i < DVMM_HANDLE_SIZES; i++) {
+        any |= store->cached[i] != NULL;
+    }
+    return any;
 }
 
 static const char *limits_are_right(subject *s) {
@@ -70,7 +80,7 @@ const char *do_limit(subject *s, const record *r) {
         s->cap_bytes = cap;
     }
     s->reserved_bytes = fixture_stats(s->f.allocator).reserved_bytes;
-    s->was_above_limit |= s->reserved_bytes > limit_of(s);
+    s->may_hold_large |= s->reserved_bytes > limit_of(s);
     return limits_are_right(s);
 }
 
@@ -109,6 +119,28 @@ static const char *trim_to(subject *s, uint64_t keep) {
          (unsigned long long)released, (unsigned long long)(before - after));
     NEED(before > keep || released == 0, "a trim gave back though less than asked was held");
     return NULL;
+}
+
+static const char *free_dedicated(subject *s) {
+    for (size_t i = s->m.n; i-- > 0;) {
+        const model_block *b = &s->m.blocks[i];
+        TRY(b->is_dedicated && !b->is_paused ? free_block(s, i, 0) : NULL);
+    }
+    return NULL;
+}
+
+/* The small request has a mark recorded, which proves that the GPU is done. */
+const char *leave_large_handle(subject *s, const record *r) {
+    record large = *r;
+    record small = *r;
+    large.c = small.c = 0; /* any_size: an edge */
+    large.d = 8 + r->d % 2;
+    small.d = 2;
+    TRY(do_dedicated(s, &large));
+    TRY(free_dedicated(s));
+    TRY(do_alloc(s, &small));
+    TRY(sync_all(s));
+    return trim_to(s, UINT64_MAX);
 }
 
 const char *do_trim(subject *s, const record *r) {

@@ -60,7 +60,7 @@ static record read_record(const uint8_t *b) {
 
 const char *subject_step(subject *s, const record *r) {
     s->text[0] = '\0';
-    const char *why = chosen(r->op)->run(s, r);
+    const char *why = s->is_sleepy && r->op % 16 == 15 ? do_nap(s, r) : chosen(r->op)->run(s, r);
     if (s->is_faulty && fixture_state(&s->f).poisoned != 0) {
         s->is_over = true; /* the fault was one that ends the device */
         why = NULL;

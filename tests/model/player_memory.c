@@ -139,7 +139,7 @@ VERB(limit, "limit") {
     TRY(number_at(w, 1, &p->s.cap_bytes));
     NEED_OK(set_limit(p->s.f.allocator, p->s.cap_bytes));
     p->s.reserved_bytes = fixture_stats(p->s.f.allocator).reserved_bytes;
-    p->s.was_above_limit |= p->s.reserved_bytes > limit_of(&p->s);
+    p->s.may_hold_large |= p->s.reserved_bytes > limit_of(&p->s);
     return NULL;
 }
 

@@ -301,6 +301,7 @@ static const char *refill(subject *s, unsigned pool) {
 
 const char *resume_pool(subject *s, unsigned pool) {
     s->moving_pool = pool;
+    s->may_hold_large |= caches_large(s);
     ductile_status status = ductile_resume(s->f.allocator, s->pools[pool].id);
     s->moving_pool = 0;
     say(s, "resume pool %u: %s", pool, ductile_status_name(status));
@@ -335,6 +336,40 @@ const char *do_pause(subject *s, const record *r) {
     return s->pools[pool].is_paused
                ? resume_pool(s, pool)
                : pause_pool(s, pool, r->b % 3 != 0 ? DUCTILE_CONTENTS_KEEP : DUCTILE_CONTENTS_DROP);
+}
+
+static const char *close_all(subject *s) {
+    size_t n = s->n_routes;
+    for (size_t i = 0; i < n && s->n_routes > 0; i++) {
+        TRY(close_pool(s, s->routes[s->n_routes - 1].pool));
+    }
+    return NULL;
+}
+
+/* What was dedicated may come back as a part of the pool. */
+static const char *wake_up(subject *s, unsigned pool, const record *r) {
+    TRY(r->b % 2 == 0 ? leave_large_handle(s, r) : NULL);
+    TRY(resume_pool(s, pool));
+    TRY(r->d % 4 == 0 ? free_blocks_of_pool(s, pool) : NULL);
+    bool may_open = !s->pools[pool].is_paused && s->n_routes < MOST_ROUTES / 2;
+    return may_open ? open_pool(s, pool, r->b % 4 < 2 ? N_SLOTS : owner_slot(s, r->c)) : NULL;
+}
+
+/* A pool that has nothing in it yet is opened instead. */
+const char *do_nap(subject *s, const record *r) {
+    unsigned pool = plain_pool(r->a);
+    if (is_capturing(s)) {
+        return NULL;
+    }
+    if (s->pools[pool].is_paused) {
+        return wake_up(s, pool, r);
+    }
+    TRY(close_all(s));
+    if (blocks_in(s, pool) == 0) {
+        return open_pool(s, pool, N_SLOTS);
+    }
+    TRY(s->pools[pool].n_refs == 0 ? hold_pool(s, pool) : NULL);
+    return pause_pool(s, pool, r->b % 3 != 0 ? DUCTILE_CONTENTS_KEEP : DUCTILE_CONTENTS_DROP);
 }
 
 /* ---- Back at an address -------------------------------------------------------------------- */

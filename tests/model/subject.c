@@ -54,6 +54,8 @@ static void choose_families(subject *s, const uint8_t *b) {
     unsigned wanted = b[6] | (unsigned)(b[7] & 1) << 8;
     s->families = b[7] % 4 < 2 ? wanted : wanted & (PRESSURE | FOREIGN);
     s->families &= s->goes_home ? PINS | PEERS | FAULTS : ALL_FAMILIES;
+    s->families |= s->is_sleepy ? POOLS : 0;
+    s->families &= s->is_sleepy ? ~(unsigned)PINS : ALL_FAMILIES;
 }
 
 static void choose_policies(subject *s, const uint8_t *b) {
@@ -139,8 +141,11 @@ static void choose_life(subject *s, const uint8_t *b) {
     s->is_crowded = b[26] % 2 != 0;
     s->crew.n = b[25] % 3 == 0 ? 2 + b[25] / 3 % (MOST_THREADS - 1) : 0;
     s->is_teeming = b[27] % 8 == 7;
-    s->is_teeming &= !s->goes_home;
-    s->typical_bytes = s->is_teeming ? SMALL_BYTES : s->goes_home ? 6 * s->granule : s->granule / 2;
+    s->is_teeming &= !s->goes_home && !s->is_sleepy;
+    s->typical_bytes = s->is_teeming  ? SMALL_BYTES
+                       : s->goes_home ? 6 * s->granule
+                       : s->is_sleepy ? 2 * s->granule
+                                      : s->granule / 2;
     s->target_bytes = s->is_teeming   ? MOST_SMALL_BLOCKS * SMALL_BYTES
                       : s->is_crowded ? s->setup.capacity_bytes
                                       : s->setup.capacity_bytes / 2;
@@ -149,6 +154,7 @@ static void choose_life(subject *s, const uint8_t *b) {
 
 static void choose(subject *s, const uint8_t *chosen) {
     s->goes_home = chosen[28] % 4 == 3;
+    s->is_sleepy = chosen[29] % 4 == 3 && !s->goes_home;
     choose_families(s, chosen);
     choose_device(s, chosen);
     choose_policies(s, chosen);
@@ -548,7 +554,7 @@ const char *subject_make_anew(subject *s, bool is_idle) {
     s->has_left_paused = false;
     s->has_peer = false;
     s->has_silent_memory = false;
-    s->was_above_limit = false;
+    s->may_hold_large = false;
     s->cap_bytes = 0;
     s->reserved_bytes = 0;
     s->last_freed = 0;

@@ -156,6 +156,7 @@ typedef struct subject {
     bool has_debts;  /* joins come late */
     bool is_crowded; /* live memory stays near the limit */
     bool is_teeming; /* with small blocks */
+    bool is_sleepy;  /* pools go to sleep all the while */
     bool goes_home;  /* what memory needs to come back to old addresses: one size, one owner */
     bool has_context_events, has_rounding, is_short_of_addresses, caches, shares;
     uint64_t granule, max_handle_bytes;
@@ -181,7 +182,7 @@ typedef struct subject {
     bool has_peer;
     bool is_listening;
     bool has_silent_memory;             /* a stream ended untold */
-    bool was_above_limit;               /* that was lowered */
+    bool may_hold_large;                /* handles that were of dedicated blocks serve others */
     uint64_t cap_bytes, external_bytes; /* 0: none */
     uint64_t reserved_bytes;            /* at the latest audit */
     uint64_t live_bytes, target_bytes, typical_bytes;
@@ -313,6 +314,11 @@ const char *hold_pool(subject *s, unsigned pool);
 const char *release_pool(subject *s, unsigned pool);
 const char *pause_pool(subject *s, unsigned pool, ductile_contents contents);
 const char *resume_pool(subject *s, unsigned pool);
+/* In the handle cache, of a dedicated block. */
+const char *leave_large_handle(subject *s, const record *r);
+/* Does the handle cache hold what may serve several requests? */
+bool caches_large(const subject *s);
+const char *do_nap(subject *s, const record *r);
 const char *end_pools(subject *s);
 /* Before a set of pools is paused, for each of it: to the device its blocks are not live. */
 void pool_may_sleep(subject *s, unsigned pool);
