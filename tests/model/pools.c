@@ -13,7 +13,7 @@ size_t blocks_in(const subject *s, unsigned pool) {
 }
 
 bool pool_exists(const subject *s, unsigned pool) {
-    return s->pools[pool].n_refs > 0 || blocks_in(s, pool) > 0;
+    return pool == 0 || s->pools[pool].n_refs > 0 || blocks_in(s, pool) > 0;
 }
 
 static void set_paused(subject *s, unsigned pool, bool is_paused) {
@@ -266,7 +266,7 @@ const char *pause_pool(subject *s, unsigned pool, ductile_contents contents) {
     TRY(sync_foreign(s));
     tell_device(s, pool, false);
     s->pools[pool].keeps_contents = contents == DUCTILE_CONTENTS_KEEP;
-    s->moving_pool = pool;
+    s->moving_pool = pool + 1;
     ductile_status status = ductile_pause(s->f.allocator, s->pools[pool].id, contents);
     s->moving_pool = 0;
     say(s, "pause pool %u: %s", pool, ductile_status_name(status));
@@ -300,7 +300,7 @@ static const char *refill(subject *s, unsigned pool) {
 }
 
 const char *resume_pool(subject *s, unsigned pool) {
-    s->moving_pool = pool;
+    s->moving_pool = pool + 1;
     s->may_hold_large |= caches_large(s);
     ductile_status status = ductile_resume(s->f.allocator, s->pools[pool].id);
     s->moving_pool = 0;
@@ -348,16 +348,16 @@ static const char *close_all(subject *s) {
 
 /* What was dedicated may come back as a part of the pool. */
 static const char *wake_up(subject *s, unsigned pool, const record *r) {
-    TRY(r->b % 2 == 0 ? leave_large_handle(s, r) : NULL);
+    TRY(r->b % 2 == 0 && pool != 0 ? leave_large_handle(s, r) : NULL);
     TRY(resume_pool(s, pool));
     TRY(r->d % 4 == 0 ? free_blocks_of_pool(s, pool) : NULL);
-    bool may_open = !s->pools[pool].is_paused && s->n_routes < MOST_ROUTES / 2;
+    bool may_open = pool != 0 && !s->pools[pool].is_paused && s->n_routes < MOST_ROUTES / 2;
     return may_open ? open_pool(s, pool, r->b % 4 < 2 ? N_SLOTS : owner_slot(s, r->c)) : NULL;
 }
 
-/* A pool that has nothing in it yet is opened instead. */
+/* A pool that has nothing in it yet is opened instead. Pool 0 is the default one. */
 const char *do_nap(subject *s, const record *r) {
-    unsigned pool = plain_pool(r->a);
+    unsigned pool = r->a % (1 + N_PLAIN_POOLS);
     if (is_capturing(s)) {
         return NULL;
     }
@@ -365,10 +365,10 @@ const char *do_nap(subject *s, const record *r) {
         return wake_up(s, pool, r);
     }
     TRY(close_all(s));
-    if (blocks_in(s, pool) == 0) {
+    if (pool != 0 && blocks_in(s, pool) == 0) {
         return open_pool(s, pool, N_SLOTS);
     }
-    TRY(s->pools[pool].n_refs == 0 ? hold_pool(s, pool) : NULL);
+    TRY(pool != 0 && s->pools[pool].n_refs == 0 ? hold_pool(s, pool) : NULL);
     return pause_pool(s, pool, r->b % 3 != 0 ? DUCTILE_CONTENTS_KEEP : DUCTILE_CONTENTS_DROP);
 }
 
@@ -407,6 +407,7 @@ const char *end_pools(subject *s) {
             TRY(resume_pool(s, pool));
         }
         TRY(s->pools[pool].is_paused ? free_blocks_of_pool(s, pool) : NULL);
+        TRY(s->pools[0].is_paused ? resume_pool(s, 0) : NULL); /* it stays, and needs nothing now */
         for (unsigned n = s->pools[pool].n_refs; n > 0; n--) {
             TRY(release_pool(s, pool));
         }

@@ -258,7 +258,7 @@ bool is_captured(const subject *s, size_t slot) {
 }
 
 bool is_simple(const subject *s) {
-    bool any_pool = false;
+    bool any_pool = s->pools[0].is_paused;
     for (unsigned i = 1; i <= N_POOLS; i++) {
         any_pool |= pool_exists(s, i);
     }
@@ -304,8 +304,7 @@ static void look_for_live(subject *s, const ductile_map_event *e) {
     for (size_t i = 0; i < s->m.n; i++) {
         const model_block *b = &s->m.blocks[i];
         bool meets = b->address < e->address + e->size && e->address < b->address + b->size;
-        if (meets && !b->is_paused && s->moving_pool != ANY_POOL &&
-            (s->moving_pool == 0 || b->pool != s->moving_pool)) {
+        if (meets && !b->is_paused && s->moving_pool != ANY_POOL && b->pool + 1 != s->moving_pool) {
             s->wrong = "memory leaves under a live block";
         }
     }

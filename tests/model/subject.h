@@ -31,7 +31,7 @@ enum {
     N_PLAIN_POOLS = 3,
     N_GRAPHS = 2,
     N_POOLS = N_PLAIN_POOLS + N_GRAPHS, /* numbers of pools count from 1 */
-    ANY_POOL = N_POOLS + 1,
+    ANY_POOL = N_POOLS + 2,
     MOST_ROUTES = 12,
     MOST_BLOCKS = 128,
     MOST_SMALL_BLOCKS = 1200, /* where they are small and many */
@@ -167,7 +167,7 @@ typedef struct subject {
     route routes[MOST_ROUTES];
     size_t n_routes;
     bool has_left_paused; /* memory that the driver did not unmap, in a pool whose name is gone */
-    unsigned moving_pool; /* is being paused or resumed; 0: none; ANY_POOL: a set is */
+    unsigned moving_pool; /* one more than is paused or resumed; 0: none; ANY_POOL: a set is */
     unsigned bypass;      /* serves for the default pool while that sleeps; 0: none does */
     graph_state graphs[N_GRAPHS];
     uint64_t n_captures;
