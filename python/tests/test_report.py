@@ -234,7 +234,7 @@ def test_the_forecast_of_a_run_that_grows_evenly_is_exact(tmp_path):
 def test_the_forecast_is_less_certain_where_steps_deviate(tmp_path, monkeypatch):
     monkeypatch.setattr(_forecast, "MOST_EVENTS", 1)  # what is live is fitted
     even = study(training(tmp_path, [2, 4, 6]), quick=True)
-    uneven = study(training(tmp_path, [2, 5, 6]), quick=True)
+    uneven = study(training(tmp_path, [3, 4, 9]), quick=True)
     found = [_forecast.forecast(r, [2, 4, 6], "batch")["needs"]["ductile"] for r in (even, uneven)]
     widths = [
         largest(needs, 8192 * MIB, "best") - largest(needs, 8192 * MIB, "worst") for needs in found
@@ -306,6 +306,21 @@ def test_what_is_fitted_part_by_part_is_what_the_parts_need(tmp_path, monkeypatc
     many = _forecast.forecast(recording, [n * 100_000 for n in (3, 4, 6, 9)], "tokens")
     for needs in many["needs"].values():
         assert max(map(len, needs.values())) < 1000, "sizes that a page has to hold"
+
+
+def test_a_warm_up_that_is_named_is_left_out_of_what_is_fitted(tmp_path, monkeypatch):
+    monkeypatch.setattr(_forecast, "MOST_EVENTS", 100)
+    warm, named, few = (
+        study(training_run(tmp_path / f"{len(sizes)}.trace", sizes), quick=True)
+        for sizes in ([3, 3, 4, 6, 9], [3, 4, 6, 9], [3, 9])
+    )
+    expected = _forecast.forecast(warm, [3, 4, 6, 9], "batch")["needs"]
+    found = _forecast.forecast(named, [3, 4, 6, 9], "batch")
+    assert "The first of these steps is a warm-up and was left out." in found["note"]
+    for name, needs in found["needs"].items():
+        assert abs(largest(needs, 12 << 30) - largest(expected[name], 12 << 30)) <= 1, name
+    with pytest.raises(_forecast.NoForecast, match="may be a warm-up"):
+        _forecast.forecast(few, [3, 9], "batch")
 
 
 def test_a_run_too_long_to_be_replayed_is_fitted_and_the_page_says_why(tmp_path, monkeypatch):

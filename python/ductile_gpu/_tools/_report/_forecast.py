@@ -48,6 +48,10 @@ FITTED_RATIO = 1.02  # nothing is replayed: each size up to 50, and enough of th
 LARGEST_SIZE = 1_000_000_000
 MOST_EVENTS = 200_000  # of a run that is replayed some hundred times
 MOST_FALL = 0.05  # of the peak, from one step to one of a larger size
+NO_WARM_STEPS = (
+    "the first of these steps may be a warm-up, whose optimizer's states are made at its end: name "
+    "two more of different sizes"
+)
 
 
 @dataclass
@@ -114,7 +118,21 @@ def _check_order(recording: Recording, sizes: list[int]) -> None:
             )
 
 
+def _has_warm_up(recording: Recording, sizes: list[int]) -> bool:
+    """The first step begins with less than all others, and needs less than their line says: the
+    optimizer's states are made behind its peak. Two steps tell it by how they begin alone."""
+    first, *others = recording.facts["step_profiles"][-len(sizes) :]
+    if first[0] >= (1 - MOST_FALL) * min(profile[0] for profile in others):
+        return False
+    if len(set(sizes[1:])) < 2:
+        return True
+    peaks = [max(profile) for profile in others]
+    expected = fit(list(zip(sizes[1:], peaks))).at(sizes[0])
+    return bool(max(first) < expected - MOST_FALL * max(peaks))
+
+
 def _lines(recording: Recording, sizes: list[int]) -> list[Line]:
+    """By the steps that have these sizes, the last ones."""
     profiles = recording.facts["step_profiles"][-len(sizes) :]
     parts = (list(zip(sizes, levels)) for levels in zip(*profiles))
     lines = highest([fit(points) for points in parts], min(sizes))
@@ -271,7 +289,9 @@ def forecast(
     sizes are those of the recording's last steps. Raises RecordingError where they tell nothing.
     """
     _check(recording, sizes)
-    lines = _lines(recording, sizes)
+    warm = sizes[1:] if _has_warm_up(recording, sizes) else sizes
+    is_enough = len(set(warm)) > 1
+    lines = _lines(recording, warm if is_enough else sizes)
     why_fitted = ""
     try:
         needs = _by_replays(recording, sizes, choices or Choices())
@@ -279,11 +299,15 @@ def forecast(
         why_fitted = str(error)
         if why_fitted == DIFFERENT_WORK:
             raise NoForecast(f"--batch: {_lower(why_fitted)}: nothing follows") from None
-        needs = {name: _fitted(recording, lines, sizes, name) for name in NAMES}
+        if not is_enough:
+            raise NoForecast(f"--batch: {_lower(why_fitted)}, and {NO_WARM_STEPS}") from None
+        needs = {name: _fitted(recording, lines, warm, name) for name in NAMES}
     beyond = _beyond(recording, sizes)
     for found in needs.values():
         found["worst"] = [(size, need + beyond) for size, need in found["worst"]]
     note = _note(sizes, unit, lines[-1], why_fitted) + _warning(recording, sizes)
+    if why_fitted and warm != sizes:
+        note += " The first of these steps is a warm-up and was left out."
     return {"unit": unit, "note": note, "needs": needs, "rough": bool(why_fitted)}
 
 
