@@ -130,7 +130,8 @@ typedef struct ductile_pool_id {
     uint64_t second;
 } ductile_pool_id;
 
-/** What a sleeping pool's live blocks hold once they are back (ductile_sleep.h). */
+/** What a sleeping pool's live blocks hold once they are back (ductile_sleep.h). Memory that stays
+ * mapped, as it is pinned or exported, holds what it did, or was given meanwhile. */
 typedef enum ductile_contents {
     DUCTILE_CONTENTS_POLICY = 0, /* what the pool's policy says; a private pool without one: DROP,
                                     the default pool: KEEP                                      */

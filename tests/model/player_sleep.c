@@ -4,8 +4,6 @@
 
 #include <string.h>
 
-enum { N_SETS = N_PLAIN_POOLS + 1 }; /* pool 0 is the default one */
-
 static const struct {
     const char *name;
     ductile_contents contents;
@@ -24,16 +22,12 @@ static ductile_contents contents_of(const char *word) {
     return DUCTILE_CONTENTS_POLICY;
 }
 
-static ductile_pool_id id_of(uint64_t pool) {
-    return pool == 0 ? (ductile_pool_id){0, 0} : (ductile_pool_id){pool, 7};
-}
-
 /* "tag 1 weights keep" */
 VERB(play_tag, "tag") {
     uint64_t pool = 0;
     TRY(number_at(w, 1, &pool));
     return answers(p, w,
-                   ductile_pool_set_tag(p->s.f.allocator, id_of(pool), word_at(w, 2),
+                   ductile_pool_set_tag(p->s.f.allocator, sleep_id(pool), word_at(w, 2),
                                         contents_of(word_at(w, 3))));
 }
 
@@ -67,7 +61,7 @@ static const char *read_set(const words *w, set_words *s, char (*text)[WORD_BYTE
             s->except[s->request.n_except_tags++] = word_at(w, ++i);
         } else if (strcmp(word, "bypass") == 0) {
             TRY(number_at(w, ++i, &s->bypass));
-            s->request.bypass = id_of(s->bypass);
+            s->request.bypass = sleep_id(s->bypass);
         } else if (contents_of(word) != DUCTILE_CONTENTS_POLICY) {
             s->request.contents = contents_of(word);
         } else if (strcmp(word, "all") == 0 || strcmp(word, "lenient") == 0 ||
@@ -84,29 +78,9 @@ static const char *read_set(const words *w, set_words *s, char (*text)[WORD_BYTE
     return NULL;
 }
 
-/* ---- What the model knows of it ------------------------------------------------------------ */
-
-static ductile_pool_info info_of(const player *p, unsigned pool) {
-    ductile_pool_info info = {.struct_size = sizeof info};
-    ductile_pool_id id = id_of(pool);
-    (void)!ductile_list_pools(p->s.f.allocator, &id, &info, 1, NULL);
-    return info;
-}
-
-static void take_contents(subject *s, unsigned pool, ductile_contents contents) {
-    for (size_t i = 0; i < s->m.n; i++) {
-        model_block *b = &s->m.blocks[i];
-        bool is_new = contents == DUCTILE_CONTENTS_ZERO || contents == DUCTILE_CONTENTS_POISON;
-        if (b->pool == pool && is_new) {
-            b->pattern = contents == DUCTILE_CONTENTS_ZERO ? 0 : 0xFF;
-            b->is_blank = false;
-        }
-    }
-}
-
 static bool is_of_set(const player *p, const set_words *set, unsigned pool) {
     const ductile_sleep_request *r = &set->request;
-    ductile_pool_info info = info_of(p, pool);
+    ductile_pool_info info = sleep_info(&p->s, pool);
     bool is_named = r->all && (set->bypass == 0 || set->bypass != pool);
     for (size_t i = 0; i < r->n_tags; i++) {
         is_named |= strcmp(info.tag, r->tags[i].tag) == 0;
@@ -117,64 +91,17 @@ static bool is_of_set(const player *p, const set_words *set, unsigned pool) {
     return is_named;
 }
 
-/* All pools of the set have changed, or none. */
-static const char *look_at(player *p, unsigned pool, ductile_status status) {
-    subject *s = &p->s;
-    ductile_pool_info info = info_of(p, pool);
-    bool sleeps = info.state == DUCTILE_POOL_ASLEEP;
-    bool slept = s->pools[pool].is_paused;
-    NEED(status == DUCTILE_OK || sleeps == slept, "pool %u has changed, with %s", pool,
-         ductile_status_name(status));
-    if (sleeps && slept) {
-        return NULL;
-    }
-    s->pools[pool].keeps_contents = sleeps && info.contents != DUCTILE_CONTENTS_DROP;
-    TRY(pool_sleeps(s, pool, sleeps));
-    take_contents(s, pool, sleeps ? info.contents : DUCTILE_CONTENTS_POLICY);
-    return NULL;
-}
-
-/* To the device they have not ended, but use nothing meanwhile. */
-static void let_graphs_rest(subject *s, bool rest) {
-    for (size_t i = 0; i < N_GRAPHS; i++) {
-        if (s->graphs[i].graph != NULL) {
-            ductile_virtual_graph_rest(s->graphs[i].graph, rest);
-        }
-    }
-}
-
-static bool is_any_asleep(const subject *s) {
-    bool is_any = false;
-    for (unsigned pool = 0; pool < N_SETS; pool++) {
-        is_any |= s->pools[pool].is_paused;
-    }
-    return is_any;
-}
-
 static const char *call_set(player *p, const words *w, bool pauses) {
-    subject *s = &p->s;
     set_words set;
     char text[MOST_WORDS][WORD_BYTES];
     bool is_meant[N_SETS];
+    ductile_status status = DUCTILE_OK;
     TRY(read_set(w, &set, text));
-    p->report = (ductile_sleep_report){.struct_size = sizeof p->report};
     for (unsigned pool = 0; pool < N_SETS; pool++) {
         is_meant[pool] = is_of_set(p, &set, pool);
-        if (pauses && is_meant[pool] && !s->pools[pool].is_paused) {
-            pool_may_sleep(s, pool);
-        }
     }
-    s->moving_pool = ANY_POOL;
-    let_graphs_rest(s, true);
-    ductile_status status = pauses ? ductile_pause_set(s->f.allocator, &set.request, &p->report)
-                                   : ductile_resume_set(s->f.allocator, &set.request, &p->report);
-    s->moving_pool = 0;
-    s->bypass = pauses && status == DUCTILE_OK ? (unsigned)set.bypass : s->bypass;
-    for (unsigned pool = 0; pool < N_SETS && fixture_state(&s->f).poisoned == 0; pool++) {
-        bool is_same = !is_meant[pool] || (!pauses && !s->pools[pool].is_paused);
-        TRY(is_same ? NULL : look_at(p, pool, status));
-    }
-    let_graphs_rest(s, is_any_asleep(s));
+    TRY(change_set(&p->s, &set.request, is_meant, pauses, &p->report, &status));
+    p->s.bypass = pauses && status == DUCTILE_OK ? (unsigned)set.bypass : p->s.bypass;
     return answers(p, w, status);
 }
 
@@ -202,7 +129,7 @@ bool figure_of_sleep(const player *p, const char *name, uint64_t *out) {
     }
     if (strcmp(name, "asleep") == 0) {
         for (unsigned pool = 0, bit = 1; pool < N_SETS; pool++, bit <<= 1) {
-            *out |= info_of(p, pool).state == DUCTILE_POOL_ASLEEP ? bit : 0;
+            *out |= sleep_info(&p->s, pool).state == DUCTILE_POOL_ASLEEP ? bit : 0;
         }
         return true;
     }

@@ -29,6 +29,7 @@ enum {
     N_SLOTS = N_NAMED + MOST_THREADS - 1, /* the others: default streams of further threads */
     GONE = N_SLOTS,                       /* in place of a slot: the stream has ended */
     N_PLAIN_POOLS = 3,
+    N_SETS = N_PLAIN_POOLS + 1, /* of pools that may sleep together: with 0, the default one */
     N_GRAPHS = 2,
     N_POOLS = N_PLAIN_POOLS + N_GRAPHS, /* numbers of pools count from 1 */
     ANY_POOL = N_POOLS + 2,
@@ -319,6 +320,12 @@ const char *leave_large_handle(subject *s, const record *r);
 /* Does the handle cache hold what may serve several requests? */
 bool caches_large(const subject *s);
 const char *do_nap(subject *s, const record *r);
+const char *do_sets(subject *s, const record *r);
+ductile_pool_id sleep_id(uint64_t pool);
+ductile_pool_info sleep_info(const subject *s, unsigned pool);
+/* Calls pause_set or resume_set for what is meant, and follows what it did. */
+const char *change_set(subject *s, const ductile_sleep_request *r, const bool *is_meant,
+                       bool pauses, ductile_sleep_report *report, ductile_status *status);
 const char *end_pools(subject *s);
 /* Before a set of pools is paused, for each of it: to the device its blocks are not live. */
 void pool_may_sleep(subject *s, unsigned pool);

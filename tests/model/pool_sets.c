@@ -1,0 +1,127 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Sets of pools that sleep and wake together. Pool 0 is the default one. */
+#include "tests/model/subject.h"
+
+ductile_pool_id sleep_id(uint64_t pool) {
+    return pool == 0 ? (ductile_pool_id){0, 0} : (ductile_pool_id){pool, 7};
+}
+
+ductile_pool_info sleep_info(const subject *s, unsigned pool) {
+    ductile_pool_info info = {.struct_size = sizeof info};
+    ductile_pool_id id = sleep_id(pool);
+    (void)!ductile_list_pools(s->f.allocator, &id, &info, 1, NULL);
+    return info;
+}
+
+static void take_contents(subject *s, unsigned pool, ductile_contents contents) {
+    for (size_t i = 0; i < s->m.n; i++) {
+        model_block *b = &s->m.blocks[i];
+        bool is_new = contents == DUCTILE_CONTENTS_ZERO || contents == DUCTILE_CONTENTS_POISON;
+        if (b->pool == pool && is_new) {
+            b->pattern = contents == DUCTILE_CONTENTS_ZERO ? 0 : 0xFF;
+            b->is_blank = false;
+        }
+    }
+}
+
+/* All pools of the set have changed, or none. */
+static const char *look_at(subject *s, unsigned pool, ductile_status status) {
+    ductile_pool_info info = sleep_info(s, pool);
+    bool sleeps = info.state == DUCTILE_POOL_ASLEEP;
+    bool slept = s->pools[pool].is_paused;
+    if (!pool_exists(s, pool)) {
+        s->pools[pool].may_be_paused |= sleeps;
+        return NULL;
+    }
+    NEED(status == DUCTILE_OK || sleeps == slept, "pool %u has changed, with %s", pool,
+         ductile_status_name(status));
+    if (sleeps && slept) {
+        return NULL;
+    }
+    bool is_new =
+        info.contents == DUCTILE_CONTENTS_ZERO || info.contents == DUCTILE_CONTENTS_POISON;
+    bool is_known = s->n_pins == 0 || !is_new; /* what stays mapped is not filled */
+    s->pools[pool].keeps_contents = sleeps && info.contents != DUCTILE_CONTENTS_DROP && is_known;
+    TRY(pool_sleeps(s, pool, sleeps));
+    take_contents(s, pool, sleeps && is_known ? info.contents : DUCTILE_CONTENTS_POLICY);
+    return NULL;
+}
+
+/* To the device they have not ended, but use nothing meanwhile. Those of random programs use pools
+ * of their own, which are not in these sets. */
+static void let_graphs_rest(subject *s, bool rest) {
+    for (size_t i = 0; i < N_GRAPHS && s->is_scripted; i++) {
+        if (s->graphs[i].graph != NULL) {
+            ductile_virtual_graph_rest(s->graphs[i].graph, rest);
+        }
+    }
+}
+
+static bool is_any_asleep(const subject *s) {
+    bool is_any = false;
+    for (unsigned pool = 0; pool < N_SETS; pool++) {
+        is_any |= s->pools[pool].is_paused;
+    }
+    return is_any;
+}
+
+const char *change_set(subject *s, const ductile_sleep_request *r, const bool *is_meant,
+                       bool pauses, ductile_sleep_report *report, ductile_status *status) {
+    *report = (ductile_sleep_report){.struct_size = sizeof *report};
+    for (unsigned pool = 0; pool < N_SETS; pool++) {
+        if (pauses && is_meant[pool] && !s->pools[pool].is_paused) {
+            pool_may_sleep(s, pool);
+        }
+    }
+    s->moving_pool = ANY_POOL;
+    let_graphs_rest(s, true);
+    *status = pauses ? ductile_pause_set(s->f.allocator, r, report)
+                     : ductile_resume_set(s->f.allocator, r, report);
+    s->moving_pool = 0;
+    bool is_undone = pauses && *status != DUCTILE_OK && !s->is_scripted;
+    TRY(is_undone ? sync_all(s) : NULL); /* to the device the blocks are new ones now */
+    for (unsigned pool = 0; pool < N_SETS && fixture_state(&s->f).poisoned == 0; pool++) {
+        bool is_same = !is_meant[pool] || (!pauses && !s->pools[pool].is_paused);
+        TRY(is_same ? NULL : look_at(s, pool, *status));
+    }
+    let_graphs_rest(s, is_any_asleep(s));
+    return NULL;
+}
+
+/* ---- As random programs do it -------------------------------------------------------------- */
+
+static ductile_sleep_request set_of(const record *r, ductile_pool_id *pools, bool *is_meant) {
+    ductile_sleep_request set = {.struct_size = sizeof set,
+                                 .lenient = 1,
+                                 .pools = pools,
+                                 .contents = (ductile_contents)(r->b % 5),
+                                 .retain = r->b / 5 % 2};
+    for (unsigned pool = 0; pool < N_SETS; pool++) {
+        is_meant[pool] = r->a >> pool & 1;
+        if (is_meant[pool]) {
+            pools[set.n_pools++] = sleep_id(pool);
+        }
+    }
+    return set;
+}
+
+/* Pools that are as they should be already, and such that do not exist, are among them. */
+const char *do_sets(subject *s, const record *r) {
+    ductile_pool_id pools[N_SETS];
+    bool is_meant[N_SETS];
+    const ductile_sleep_request set = set_of(r, pools, is_meant);
+    bool pauses = r->d % 2 == 0;
+    ductile_sleep_report report;
+    ductile_status status = DUCTILE_OK;
+    if (set.n_pools == 0) {
+        return NULL;
+    }
+    TRY(sync_foreign(s));
+    s->may_hold_large |= caches_large(s);
+    TRY(change_set(s, &set, is_meant, pauses, &report, &status));
+    say(s, "%s pools %u, contents %u, retained %d: %s", pauses ? "pause" : "resume",
+        (unsigned)r->a % (1u << N_SETS), (unsigned)set.contents, set.retain,
+        ductile_status_name(status));
+    bool is_short = !pauses && status == DUCTILE_ERR_OUT_OF_MEMORY;
+    return may_be(s, pauses ? "pause_set" : "resume_set", status, status == DUCTILE_OK || is_short);
+}
