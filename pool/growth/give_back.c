@@ -195,35 +195,35 @@ static bool drop_asleep_locked(ductile_allocator *a, const dpool_arena *arena) {
 }
 
 /* What has stayed mapped because it was pinned is all that is left of the pool. */
-static bool sleeps_no_more_locked(const ductile_allocator *a, const dpool_private_pool *pool) {
+static bool is_all_that_is_left_locked(const ductile_allocator *a, const dpool_private_pool *pool) {
     DTI_ASSERT_HELD(&a->index_lock);
-    bool is_over =
-        pool->phase == DPOOL_PAUSED_PHASE && dpool_is_released(pool) && !pool->is_claimed;
-    for (const dpool_block *b = dpool_next_block(a, pool, NULL); is_over && b != NULL;
+    bool is_all = pool->phase == DPOOL_PAUSED_PHASE && dpool_is_released(pool) &&
+                  !pool->is_claimed && pool->host_copy.busy == NULL;
+    for (const dpool_block *b = dpool_next_block(a, pool, NULL); is_all && b != NULL;
          b = dpool_next_block(a, pool, b)) {
         const dseg_segment *seg = b->region->seg;
         bool has_stayed = dseg_has_stayed(seg, dseg_granules_in(seg, b->addr, dpool_end(b)));
-        is_over = b->state != DPOOL_PAUSED && (b->state != DPOOL_FREE || has_stayed);
+        is_all = b->state != DPOOL_PAUSED && (b->state != DPOOL_FREE || has_stayed);
     }
-    return is_over;
+    return is_all;
 }
 
-/* Its memory may go as that of other pools, once no pin holds it. */
+/* The proof of the pause does not cover what was done with pinned memory since. So the pool runs
+ * again, and its memory goes as that of others, once no pin holds it. */
 static void wake_what_stayed(ductile_allocator *a, dpool_private_pool *pool) {
+    dvmm_host_copy left = {.n_pieces = 0};
     dti_lock_acquire(&a->index_lock);
-    bool is_over = sleeps_no_more_locked(a, pool);
-    pool->is_claimed |= is_over;
-    dti_lock_release(&a->index_lock);
-    if (is_over) {
-        dvmm_host_copy_drop(&pool->host_copy);
-        dti_lock_acquire(&a->index_lock);
+    if (is_all_that_is_left_locked(a, pool)) {
+        left = pool->host_copy;
+        pool->host_copy = (dvmm_host_copy){.n_pieces = 0};
+        pool->retains = false;
         dpool_set_running_locked(a, pool);
-        pool->is_claimed = false;
-        dti_lock_release(&a->index_lock);
     }
+    dti_lock_release(&a->index_lock);
+    dvmm_host_copy_drop(&left);
 }
 
-static void drop_asleep(ductile_allocator *a, const dpool_arena *arena) {
+static void drop_or_wake_asleep(ductile_allocator *a, const dpool_arena *arena) {
     dti_lock_acquire(&a->index_lock);
     bool has_freed = has_freed_asleep_locked(a, arena);
     dti_lock_release(&a->index_lock);
@@ -241,7 +241,7 @@ static void drop_asleep(ductile_allocator *a, const dpool_arena *arena) {
 void dpool_drop_empty(ductile_allocator *a, bool all) {
     for (dpool_arena *arena = a->arenas, *next; arena != NULL; arena = next) {
         next = arena->next;
-        drop_asleep(a, arena);
+        drop_or_wake_asleep(a, arena);
         if (all || arena->mapped_bytes == 0) { /* changed under the grow lock too */
             dpool_regions_release_empty(a, arena);
             dpool_arena_drop_if_empty(a, arena);

@@ -17,6 +17,9 @@
  * changes its granules (G4). A PAUSED block stays in the address map: callers may free it or query
  * it. A block that is freed in the phase PAUSED drops its granules at once, unless graphs may own
  * them. A block that was freed in the phase PAUSING drops them at the end of that phase.
+ *
+ * A pool without references, all of whose blocks were freed while it was PAUSED, goes with its
+ * granules. Where some of them stayed, being pinned, it becomes RUNNING by itself (give_back.c).
  */
 #ifndef DUCTILE_POOL_POOLS_PAUSE_H
 #define DUCTILE_POOL_POOLS_PAUSE_H
