@@ -307,6 +307,25 @@ ACT(sleep_all, "sleep_all", PAUSES | SLEEPS) {
     return with_own_pool(self, 3, (ductile_pool_id){number, 0});
 }
 
+/* Pinned memory that is freed asleep is all that is left of a pool. */
+ACT(leave_pinned, "leave_pinned", PAUSES | IN_CROWD) {
+    ductile_pool_id pool = CAPTURE_POOL(self);
+    ductile_addr address = 0;
+    NEED_OK(ductile_pool_begin(of(self), pool, NULL, NULL));
+    ductile_status made = ductile_alloc(of(self), FIXTURE_GRANULE, common(self, 1), &address);
+    NEED_OK(ductile_pool_end(of(self), pool));
+    TRY(may_lack(self, "alloc", made));
+    if (made == DUCTILE_OK) {
+        NEED_OK(ductile_pin(of(self), address));
+        TRY(may_sleep(ductile_pause(of(self), pool, DUCTILE_CONTENTS_KEEP)));
+        NEED_OK(ductile_free(of(self), address));
+    }
+    NEED_OK(ductile_pool_release(of(self), pool));
+    NEED_OK(ductile_trim(of(self), NULL, 0, NULL));
+    return made == DUCTILE_OK ? may_be("unpin", ductile_unpin(of(self), address), DUCTILE_OK)
+                              : NULL;
+}
+
 ACT(alloc_in_pool, "alloc_in_pool", 0) {
     held h;
     TRY(make_in_plain(self, SMALL, common(self, 0), &h));
@@ -343,13 +362,20 @@ static int visit(void *user, const ductile_block_info *block) {
     return 0;
 }
 
+static int count_kept(void *user, const ductile_pool_info *pool) {
+    *(uint64_t *)user += pool->kept_bytes;
+    return 0;
+}
+
 ACT(pool_views, "pool_views", 0) {
     ductile_stats stats = {.struct_size = sizeof stats};
     ductile_pool_info info = {.struct_size = sizeof info};
     uint64_t n_live = 0;
+    uint64_t n_kept = 0;
     NEED_OK(ductile_get_stats(of(self), &PLAIN_POOL, &stats));
     NEED_OK(ductile_list_pools(of(self), &PLAIN_POOL, &info, 1, NULL));
     NEED(info.references >= 1, "the pool has lost its reference");
+    NEED_OK(ductile_walk_pools(of(self), count_kept, &n_kept));
     NEED_OK(ductile_walk(of(self), &PLAIN_POOL, visit, &n_live));
     TRY(may_be("pool_trim", ductile_trim(of(self), &PLAIN_POOL, 0, NULL), DUCTILE_ERR_BUSY));
     return NULL;
