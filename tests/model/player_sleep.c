@@ -27,7 +27,7 @@ VERB(play_tag, "tag") {
     uint64_t pool = 0;
     TRY(number_at(w, 1, &pool));
     return answers(p, w,
-                   ductile_pool_set_tag(p->s.f.allocator, sleep_id(pool), word_at(w, 2),
+                   ductile_pool_set_tag(p->s.f.allocator, pool_id_of(pool), word_at(w, 2),
                                         contents_of(word_at(w, 3))));
 }
 
@@ -61,7 +61,7 @@ static const char *read_set(const words *w, set_words *s, char (*text)[WORD_BYTE
             s->except[s->request.n_except_tags++] = word_at(w, ++i);
         } else if (strcmp(word, "bypass") == 0) {
             TRY(number_at(w, ++i, &s->bypass));
-            s->request.bypass = sleep_id(s->bypass);
+            s->request.bypass = pool_id_of(s->bypass);
         } else if (contents_of(word) != DUCTILE_CONTENTS_POLICY) {
             s->request.contents = contents_of(word);
         } else if (strcmp(word, "all") == 0 || strcmp(word, "lenient") == 0 ||
@@ -80,7 +80,7 @@ static const char *read_set(const words *w, set_words *s, char (*text)[WORD_BYTE
 
 static bool is_of_set(const player *p, const set_words *set, unsigned pool) {
     const ductile_sleep_request *r = &set->request;
-    ductile_pool_info info = sleep_info(&p->s, pool);
+    ductile_pool_info info = pool_info_of(&p->s, pool);
     bool is_named = r->all && (set->bypass == 0 || set->bypass != pool);
     for (size_t i = 0; i < r->n_tags; i++) {
         is_named |= strcmp(info.tag, r->tags[i].tag) == 0;
@@ -129,7 +129,7 @@ bool figure_of_sleep(const player *p, const char *name, uint64_t *out) {
     }
     if (strcmp(name, "asleep") == 0) {
         for (unsigned pool = 0, bit = 1; pool < N_SETS; pool++, bit <<= 1) {
-            *out |= sleep_info(&p->s, pool).state == DUCTILE_POOL_ASLEEP ? bit : 0;
+            *out |= pool_info_of(&p->s, pool).state == DUCTILE_POOL_ASLEEP ? bit : 0;
         }
         return true;
     }

@@ -2,13 +2,13 @@
 /* Sets of pools that sleep and wake together. Pool 0 is the default one. */
 #include "tests/model/subject.h"
 
-ductile_pool_id sleep_id(uint64_t pool) {
+ductile_pool_id pool_id_of(uint64_t pool) {
     return pool == 0 ? (ductile_pool_id){0, 0} : (ductile_pool_id){pool, 7};
 }
 
-ductile_pool_info sleep_info(const subject *s, unsigned pool) {
+ductile_pool_info pool_info_of(const subject *s, unsigned pool) {
     ductile_pool_info info = {.struct_size = sizeof info};
-    ductile_pool_id id = sleep_id(pool);
+    ductile_pool_id id = pool_id_of(pool);
     (void)!ductile_list_pools(s->f.allocator, &id, &info, 1, NULL);
     return info;
 }
@@ -26,7 +26,7 @@ static void take_contents(subject *s, unsigned pool, ductile_contents contents) 
 
 /* All pools of the set have changed, or none. */
 static const char *look_at(subject *s, unsigned pool, ductile_status status) {
-    ductile_pool_info info = sleep_info(s, pool);
+    ductile_pool_info info = pool_info_of(s, pool);
     bool sleeps = info.state == DUCTILE_POOL_ASLEEP;
     bool slept = s->pools[pool].is_paused;
     if (!pool_exists(s, pool)) {
@@ -99,7 +99,7 @@ static ductile_sleep_request set_of(const record *r, ductile_pool_id *pools, boo
     for (unsigned pool = 0; pool < N_SETS; pool++) {
         is_meant[pool] = r->a >> pool & 1;
         if (is_meant[pool]) {
-            pools[set.n_pools++] = sleep_id(pool);
+            pools[set.n_pools++] = pool_id_of(pool);
         }
     }
     return set;

@@ -45,7 +45,7 @@ static const char *note_if_back(subject *s, unsigned pool) {
 
 static pool_state *name_pool(subject *s, unsigned pool) {
     if (pool >= 1 && pool <= N_PLAIN_POOLS) {
-        s->pools[pool].id = (ductile_pool_id){pool, 7};
+        s->pools[pool].id = pool_id_of(pool);
     }
     return &s->pools[pool];
 }
@@ -99,6 +99,15 @@ const char *close_pool(subject *s, unsigned pool) {
     }
     s->n_routes--;
     p->n_open--;
+    return NULL;
+}
+
+static const char *close_all(subject *s) {
+    size_t before = s->n_routes + 1;
+    while (s->n_routes > 0 && s->n_routes < before) { /* else the device is lost */
+        before = s->n_routes;
+        TRY(close_pool(s, s->routes[before - 1].pool));
+    }
     return NULL;
 }
 
@@ -338,14 +347,6 @@ const char *do_pause(subject *s, const record *r) {
                : pause_pool(s, pool, r->b % 3 != 0 ? DUCTILE_CONTENTS_KEEP : DUCTILE_CONTENTS_DROP);
 }
 
-static const char *close_all(subject *s) {
-    size_t n = s->n_routes;
-    for (size_t i = 0; i < n && s->n_routes > 0; i++) {
-        TRY(close_pool(s, s->routes[s->n_routes - 1].pool));
-    }
-    return NULL;
-}
-
 /* What was dedicated may come back as a part of the pool. */
 static const char *wake_up(subject *s, unsigned pool, const record *r) {
     TRY(r->b % 2 == 0 && pool != 0 ? leave_large_handle(s, r) : NULL);
@@ -357,7 +358,7 @@ static const char *wake_up(subject *s, unsigned pool, const record *r) {
 
 /* A pool that has nothing in it yet is opened instead. Pool 0 is the default one. */
 const char *do_nap(subject *s, const record *r) {
-    unsigned pool = r->a % (1 + N_PLAIN_POOLS);
+    unsigned pool = r->a % N_SETS;
     if (is_capturing(s)) {
         return NULL;
     }
@@ -399,13 +400,7 @@ const char *do_alloc_at(subject *s, const record *r) {
 /* ---- The end ------------------------------------------------------------------------------- */
 
 const char *end_pools(subject *s) {
-    while (s->n_routes > 0) {
-        size_t before = s->n_routes;
-        TRY(close_pool(s, s->routes[s->n_routes - 1].pool));
-        if (s->n_routes == before) {
-            break; /* the device is lost */
-        }
-    }
+    TRY(close_all(s));
     for (unsigned pool = 0; pool <= N_POOLS && !s->is_over; pool++) {
         if (s->pools[pool].is_paused) {
             TRY(resume_pool(s, pool));

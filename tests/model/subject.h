@@ -321,8 +321,8 @@ const char *leave_large_handle(subject *s, const record *r);
 bool caches_large(const subject *s);
 const char *do_nap(subject *s, const record *r);
 const char *do_sets(subject *s, const record *r);
-ductile_pool_id sleep_id(uint64_t pool);
-ductile_pool_info sleep_info(const subject *s, unsigned pool);
+ductile_pool_id pool_id_of(uint64_t pool);
+ductile_pool_info pool_info_of(const subject *s, unsigned pool);
 /* Calls pause_set or resume_set for what is meant, and follows what it did. */
 const char *change_set(subject *s, const ductile_sleep_request *r, const bool *is_meant,
                        bool pauses, ductile_sleep_report *report, ductile_status *status);

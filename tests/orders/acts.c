@@ -322,8 +322,8 @@ ACT(leave_pinned, "leave_pinned", PAUSES | IN_CROWD) {
     }
     NEED_OK(ductile_pool_release(of(self), pool));
     NEED_OK(ductile_trim(of(self), NULL, 0, NULL));
-    return made == DUCTILE_OK ? may_be("unpin", ductile_unpin(of(self), address), DUCTILE_OK)
-                              : NULL;
+    NEED_OK(made == DUCTILE_OK ? ductile_unpin(of(self), address) : DUCTILE_OK);
+    return NULL;
 }
 
 ACT(alloc_in_pool, "alloc_in_pool", 0) {
