@@ -3,10 +3,8 @@
  * each freed before its place is taken again. */
 #define _GNU_SOURCE
 #include <pthread.h>
-#include <stdatomic.h>
 #include <stdint.h>
 #include <time.h>
-#include <unistd.h>
 
 typedef void (*before_fn)(void);
 typedef void (*event_fn)(int action, int device, uint64_t address, uint64_t size, uint64_t stream);
@@ -47,15 +45,6 @@ uint64_t play(event_fn event, before_fn before, uint64_t n, int device) {
     return now_ns() - start;
 }
 
-/* For comparison. */
-void ignore(int action, int device, uint64_t address, uint64_t size, uint64_t stream) {
-    (void)action;
-    (void)device;
-    (void)address;
-    (void)size;
-    (void)stream;
-}
-
 typedef struct run {
     event_fn event;
     before_fn before;
@@ -76,29 +65,4 @@ void play_apart(event_fn event, before_fn before, uint64_t n, int device) {
     if (pthread_create(&thread, NULL, play_run, &r) == 0) {
         (void)pthread_join(thread, NULL);
     }
-}
-
-/* What a thread that plays and one that tells it to say to each other. */
-atomic_int is_waiting, may_begin, has_ended;
-
-/* Plays when the other function says so. Python's lock is not held. */
-void play_when_told(event_fn event, before_fn before, uint64_t n, int device) {
-    atomic_store(&has_ended, 0);
-    atomic_store(&is_waiting, 1);
-    while (atomic_exchange(&may_begin, 0) == 0) {
-        (void)usleep(1000);
-    }
-    atomic_store(&is_waiting, 0);
-    (void)play(event, before, n, device);
-    atomic_store(&has_ended, 1);
-}
-
-/* Says so to a thread that waits, and waits for it: for so long at most. Returns whether it has
- * ended. Called with Python's lock held, which no other thread gets meanwhile. */
-int tell_to_play(int milliseconds) {
-    atomic_store(&may_begin, 1);
-    for (int i = 0; i < milliseconds && atomic_load(&has_ended) == 0; i++) {
-        (void)usleep(1000);
-    }
-    return atomic_load(&has_ended);
 }

@@ -15,7 +15,6 @@ static bool find_function(void *out, const char *name) {
 
 static bool find_all(void) {
     return find_function(&python.is_alive, "Py_IsInitialized") &&
-           find_function(&python.version, "Py_GetVersion") &&
            find_function(&python.own_state, "PyGILState_GetThisThreadState") &&
            find_function(&python.lock, "PyGILState_Ensure") &&
            find_function(&python.unlock, "PyGILState_Release") &&

@@ -9,7 +9,6 @@
 typedef struct interpreter {
     int (*is_alive)(void);           /* Py_IsInitialized */
     int (*is_ending)(void);          /* Py_IsFinalizing, under one name or the other; may be NULL */
-    const char *(*version)(void);    /* Py_GetVersion: "3.12.1 (main, ...)" */
     void *(*own_state)(void);        /* PyGILState_GetThisThreadState: needs no lock */
     int (*lock)(void);               /* PyGILState_Ensure */
     void (*unlock)(int before);      /* PyGILState_Release */

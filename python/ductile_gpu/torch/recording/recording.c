@@ -288,7 +288,6 @@ static int begin_locked(const char *folder) {
 static void end_in_child(void) {
     atomic_store(&recording.is_on, false);
     recording.mutex = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
-    stacks_forget_readers();
 }
 
 int ductile_recording_open(const char *folder) {
@@ -296,7 +295,6 @@ int ductile_recording_open(const char *folder) {
     if (!atomic_exchange(&is_registered, true)) {
         (void)pthread_atfork(NULL, NULL, end_in_child);
     }
-    (void)stacks_learn();
     (void)pthread_mutex_lock(&recording.mutex);
     int error = begin_locked(folder);
     (void)pthread_mutex_unlock(&recording.mutex);

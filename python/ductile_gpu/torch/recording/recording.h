@@ -12,7 +12,6 @@
  *
  *   recording.c   events, buffers, files
  *   stacks.c      Python's stack of this thread as a number
- *   frames.c      its frames as they lie in memory
  *   interpreter.c the interpreter's functions
  *   pickling.h    the few opcodes of pickle that are needed
  */
@@ -42,8 +41,8 @@ enum { RECORDING_MAX_DEVICES = 64, RECORDING_MAX_STACKS = 1 << 18, RECORDING_MAX
 /* Begins a recording in an existing folder. 0, or an errno. EBUSY: one is under way. */
 RECORDING_API int ductile_recording_open(const char *folder);
 
-/* Notes this thread's stack for its next allocation. Waits for Python's lock when the stack is a
- * new one: to be called while nothing is locked that others want while they hold that. Nothing
+/* Notes this thread's stack for its next allocation. Waits for Python's lock on a thread that
+ * Python knows: to be called while nothing is locked that others want while they hold that. Nothing
  * unless a recording is under way. */
 RECORDING_API void ductile_recording_stack(void);
 

@@ -1,12 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "stacks.h"
 
-#include "frames.h"
 #include "interpreter.h"
 #include "recording.h"
 
-#include <sched.h>
-#include <stdatomic.h>
 #include <stdlib.h>
 
 /* ---- The table ----------------------------------------------------------------------------- */
@@ -16,73 +13,54 @@
 enum { N_SLOTS = 2 * RECORDING_MAX_STACKS };
 
 typedef struct slot {
-    _Atomic uint64_t hash; /* 0: empty. Written after the number */
+    uint64_t hash; /* 0: empty */
     uint32_t number;
 } slot;
 
-static _Atomic(slot *) slots;
-static atomic_uint n_stacks;
-static atomic_uint n_readers; /* threads that read the table without the mutex */
-static atomic_bool can_read_frames;
+/* Guarded by the mutex that stacks_find is given. */
+static slot *slots; /* NULL: no recording is under way */
+static uint32_t n_stacks;
 
 bool stacks_init(void) {
-    slot *made = interpreter_find() ? calloc(N_SLOTS, sizeof *made) : NULL;
-    atomic_store(&n_stacks, 0);
-    atomic_store(&slots, made);
-    return made != NULL;
+    slots = interpreter_find() ? calloc(N_SLOTS, sizeof *slots) : NULL;
+    n_stacks = 0;
+    return slots != NULL;
 }
 
-/* A reader is done in less than a microsecond: it waits for nothing. */
 void stacks_fini(void) {
-    slot *old = atomic_exchange(&slots, NULL);
-    while (atomic_load(&n_readers) != 0) {
-        (void)sched_yield();
-    }
-    free(old);
-}
-
-void stacks_forget_readers(void) {
-    atomic_store(&n_readers, 0);
+    free(slots);
+    slots = NULL;
 }
 
 uint64_t stacks_count(void) {
-    return atomic_load(&n_stacks);
+    return n_stacks;
 }
 
-/* Where a stack is, or its place. Pre: no thread enters one meanwhile, or its hash is read again.
- */
-static slot *find_slot(slot *table, uint64_t hash) {
-    for (uint64_t i = hash % N_SLOTS;; i = (i + 1) % N_SLOTS) {
-        uint64_t found = atomic_load_explicit(&table[i].hash, memory_order_acquire);
-        if (found == hash || found == 0) {
-            return &table[i];
-        }
+/* Where a stack is, or its place. */
+static slot *find_slot(uint64_t hash) {
+    uint64_t i = hash % N_SLOTS;
+    while (slots[i].hash != hash && slots[i].hash != 0) {
+        i = (i + 1) % N_SLOTS;
     }
+    return &slots[i];
 }
 
-/* The number of a stack; STACK_NONE: not known yet. */
-static uint32_t look_up(slot *table, uint64_t hash) {
-    slot *found = find_slot(table, hash);
-    if (atomic_load_explicit(&found->hash, memory_order_acquire) == hash) {
+/* The number of a stack; STACK_NONE: not known yet, or the recording has ended. */
+static uint32_t look_up(uint64_t hash) {
+    if (slots == NULL) {
+        return STACK_NONE;
+    }
+    const slot *found = find_slot(hash);
+    if (found->hash == hash) {
         return found->number;
     }
-    return atomic_load(&n_stacks) == RECORDING_MAX_STACKS ? STACK_FULL : STACK_NONE;
+    return n_stacks == RECORDING_MAX_STACKS ? STACK_FULL : STACK_NONE;
 }
 
-/* The table, which is not freed before end_reading; NULL: the recording has ended. */
-static slot *begin_reading(void) {
-    (void)atomic_fetch_add(&n_readers, 1);
-    return atomic_load(&slots);
-}
-
-static void end_reading(void) {
-    (void)atomic_fetch_sub(&n_readers, 1);
-}
-
-static uint32_t find_known(uint64_t hash) {
-    slot *table = begin_reading();
-    uint32_t number = table != NULL ? look_up(table, hash) : STACK_NONE;
-    end_reading();
+static uint32_t find_known(pthread_mutex_t *mutex, uint64_t hash) {
+    (void)pthread_mutex_lock(mutex);
+    uint32_t number = look_up(hash);
+    (void)pthread_mutex_unlock(mutex);
     return number;
 }
 
@@ -103,13 +81,18 @@ static void each_frame(void *innermost, void (*see)(void *frame, void *to), void
     }
 }
 
+static uint64_t mix(uint64_t hash, uint64_t value) {
+    hash = (hash ^ value) * UINT64_C(0x9e3779b97f4a7c15);
+    return hash ^ (hash >> 29);
+}
+
 /* Which code stands where. A code object of a known stack is kept, so that no other one gets its
  * address. */
 static void mix_in(void *frame, void *to) {
     uint64_t *hash = to;
     void *code = python.code(frame);
-    *hash = frames_mix(*hash, (uint64_t)(uintptr_t)code);
-    *hash = frames_mix(*hash, (uint64_t)python.instruction(frame));
+    *hash = mix(*hash, (uint64_t)(uintptr_t)code);
+    *hash = mix(*hash, (uint64_t)python.instruction(frame));
     python.drop(code); /* its frame keeps it */
 }
 
@@ -156,17 +139,14 @@ static void drop_texts(described *d) {
 static uint32_t enter(pthread_mutex_t *mutex, uint64_t hash, const described *d,
                       stack_write_fn write) {
     (void)pthread_mutex_lock(mutex);
-    slot *table = atomic_load(&slots);
-    uint32_t number = table != NULL ? look_up(table, hash) : STACK_FULL;
-    if (number == STACK_NONE) {
-        slot *place = find_slot(table, hash);
-        number = STACK_FIRST + atomic_fetch_add(&n_stacks, 1);
-        place->number = number;
-        atomic_store_explicit(&place->hash, hash, memory_order_release);
+    uint32_t number = look_up(hash);
+    if (slots != NULL && number == STACK_NONE) {
+        number = STACK_FIRST + n_stacks++;
+        *find_slot(hash) = (slot){hash, number};
         write(number, d->frames, d->n);
     }
     (void)pthread_mutex_unlock(mutex);
-    return table != NULL ? number : STACK_NONE;
+    return number;
 }
 
 /* Python is asked with no lock but its own. An exception that is under way stays as it is. */
@@ -191,52 +171,33 @@ static bool stop_collector(void) {
     return python.stop_collector != NULL && python.stop_collector() != 0;
 }
 
-/* `hash` is 0 where frames cannot be read without Python's lock, which this waits for. */
-static uint32_t find_locked(uint64_t hash, pthread_mutex_t *mutex, stack_write_fn write) {
+/* Pre: this thread has Python's lock. */
+static uint32_t find_held(pthread_mutex_t *mutex, stack_write_fn write) {
+    void *innermost = python.current();
+    if (innermost == NULL) {
+        return STACK_NONE;
+    }
+    uint64_t hash = hash_stack(innermost);
+    uint32_t number = find_known(mutex, hash);
+    return number == STACK_NONE ? add_stack(innermost, hash, mutex, write) : number;
+}
+
+/* Threads that end with the interpreter would never get its lock. */
+static bool runs_python(void) {
+    bool runs = python.is_alive() && (python.is_ending == NULL || !python.is_ending());
+    return runs && python.own_state() != NULL;
+}
+
+uint32_t stacks_find(pthread_mutex_t *mutex, stack_write_fn write) {
+    if (!runs_python()) {
+        return STACK_NONE;
+    }
     int before = python.lock();
     bool was_collecting = stop_collector();
-    void *innermost = python.current();
-    uint32_t number = STACK_NONE;
-    if (innermost != NULL) {
-        bool is_new = hash != 0;
-        hash = is_new ? hash : hash_stack(innermost);
-        number = is_new ? STACK_NONE : find_known(hash);
-        number = number == STACK_NONE ? add_stack(innermost, hash, mutex, write) : number;
-    }
+    uint32_t number = find_held(mutex, write);
     if (was_collecting) {
         (void)python.start_collector();
     }
     python.unlock(before);
     return number;
-}
-
-/* Threads that end with the interpreter would never get its lock. */
-static void *own_state(void) {
-    bool runs = python.is_alive() && (python.is_ending == NULL || !python.is_ending());
-    return runs ? python.own_state() : NULL;
-}
-
-bool stacks_learn(void) {
-    if (!interpreter_find()) {
-        return false;
-    }
-    if (!atomic_load(&can_read_frames) && own_state() != NULL) {
-        int before = python.lock();
-        atomic_store(&can_read_frames, frames_learn(python.own_state()));
-        python.unlock(before);
-    }
-    return true;
-}
-
-uint32_t stacks_find(pthread_mutex_t *mutex, stack_write_fn write) {
-    if (!atomic_load_explicit(&can_read_frames, memory_order_relaxed)) {
-        return own_state() != NULL ? find_locked(0, mutex, write) : STACK_NONE;
-    }
-    slot *table = begin_reading();
-    void *state = table != NULL ? own_state() : NULL;
-    uint64_t hash = state != NULL ? frames_hash(state, RECORDING_MAX_FRAMES) : 0;
-    uint32_t number = hash != 0 ? look_up(table, hash) : STACK_NONE;
-    end_reading();
-    bool is_new = hash != 0 && number == STACK_NONE;
-    return is_new ? find_locked(hash, mutex, write) : number;
 }

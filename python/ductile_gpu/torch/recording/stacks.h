@@ -27,19 +27,11 @@ typedef struct stack_frame {
 /* Gets each new stack once, innermost frame first. */
 typedef void (*stack_write_fn)(uint32_t number, const stack_frame *frames, int n);
 
-/* Before init, with no lock held: may wait for Python's. False: this process has no Python. */
-bool stacks_learn(void);
-
 /* False: this process has no Python, or the host has no memory. */
 bool stacks_init(void);
 void stacks_fini(void);
 
-/* In a child of a fork, where the threads that were reading are no more. */
-void stacks_forget_readers(void);
-
-/* A stack that is known is found without waiting for anything. For another one it waits for
- * Python's lock, and so it does for each where frames cannot be read without that; a thread that
- * runs no Python never does. The mutex guards the table against others that enter stacks: init,
+/* Waits for Python's lock, on a thread that Python knows. The mutex guards the table: init,
  * fini and count are called, and `write` is, with it held. Python is never called then, for it may
  * free a tensor, whose allocator may wait for a thread that waits for the mutex. Pre: init has been
  * called.
