@@ -69,9 +69,7 @@ static bool parse_contenders(bench_parser *p, const char *value) {
 
 static void choose_all_contenders(bench_options *o) {
     for (size_t i = 0; all_contenders[i] != NULL; i++) {
-        if (!all_contenders[i]->is_study) {
-            o->contenders[o->n_contenders++] = all_contenders[i];
-        }
+        o->contenders[o->n_contenders++] = all_contenders[i];
     }
 }
 
@@ -221,7 +219,7 @@ static const bench_option shared_options[] = {
     {"--capacity", "BYTES", parse_capacity,
      .help = "cap on physical memory; K, M, G, T are powers of 1024 (the device)"},
     {"--set", "KEY=VALUE", parse_setting,
-     .help = "an option of Ductile, as in DUCTILE_CONF, or planned.KEY=VALUE; repeatable"},
+     .help = "an option of Ductile, as in DUCTILE_CONF; repeatable"},
     BENCH_FLAG_OPTION("--help", bench_options, help, "this text"),
     {0},
 };
@@ -320,17 +318,9 @@ static bool parse_words(bench_parser *p, const bench_command *command, int argc,
 
 static bool check_settings(bench_parser *p) {
     ductile_options scratch;
-    settings_planned planned;
     char why[160] = "";
-    for (size_t i = 0; i < p->shared->n_settings; i++) {
-        bool is_of_planned = settings_is_of_planned(p->shared->settings[i]);
-        if (!is_chosen(p->shared, is_of_planned ? &contender_planned : &contender_ductile)) {
-            return bench_refuse(p, "--set changes %s, which is not among the contenders",
-                                is_of_planned ? "planned" : "Ductile");
-        }
-    }
-    if (!settings_read_planned(&planned, p->shared->settings, p->shared->n_settings)) {
-        return bench_refuse(p, "--set: " SETTINGS_PLANNED_TAKES);
+    if (p->shared->n_settings > 0 && !is_chosen(p->shared, &contender_ductile)) {
+        return bench_refuse(p, "--set changes Ductile, which is not among the contenders");
     }
     ductile_options_init(&scratch);
     return settings_apply(&scratch, p->shared->settings, p->shared->n_settings, why, sizeof why) ||

@@ -181,7 +181,7 @@ static void print_spec(dti_json *j, const replay_spec *spec) {
     dti_json_text(j, "trace", t->name);
     dti_json_text(j, "file", t->path);
     dti_json_text(j, "contender", spec->plan.contender->name);
-    if (spec->plan.contender == &contender_ductile || spec->plan.contender == &contender_planned) {
+    if (spec->plan.contender == &contender_ductile) {
         dti_json_texts(j, "settings", spec->plan.settings, spec->plan.n_settings);
     }
     if (t->is_snapshot) {
@@ -228,18 +228,6 @@ static void print_pass(dti_json *j, const char *name, const replay_pass *pass, b
     dti_json_close(j, '}');
 }
 
-/* The share of requests holds for the last pass, as the memory that it used. */
-static void print_plan(dti_json *j, const replay_result *result) {
-    const contender_plan_stats *plan = &result->last.stats.plan;
-    dti_json_open(j, "plan", '{');
-    dti_json_number(j, "requests", plan->requests);
-    dti_json_number(j, "placed", plan->placed);
-    dti_json_number(j, "layouts", result->total.plan.layouts);
-    dti_json_real(j, "host_us", (double)result->total.plan.host_ns / 1e3, 3);
-    dti_json_number(j, "touched_bytes", plan->touched_bytes);
-    dti_json_close(j, '}');
-}
-
 static void print_stop(dti_json *j, const replay_result *result) {
     dti_json_text(j, "reason",
                   result->outcome == RUN_OUT_OF_MEMORY ? "out of memory" : result->message);
@@ -259,9 +247,6 @@ static void print_result(dti_json *j, const replay_spec *spec, const replay_resu
     print_times(j, spec, result);
     print_counts(j, &result->total);
     dti_json_number(j, "address_span_bytes", result->total.address_span_bytes);
-    if (spec->plan.contender == &contender_planned) {
-        print_plan(j, result);
-    }
     print_pass(j, "first_pass", &result->first, spec->plan.device->is_virtual);
     print_pass(j, "last_pass", &result->last, spec->plan.device->is_virtual);
     print_pass(j, "all_passes", &result->all, spec->plan.device->is_virtual);

@@ -17,22 +17,6 @@
 
 typedef struct dvmm_driver dvmm_driver; /* so that C++ can include this */
 
-/* What a replay will ask for, for a contender that may know: its events, by number. */
-typedef struct contender_event {
-    uint64_t size;   /* 0: a free, or nothing that concerns a contender's memory */
-    uint32_t slot;   /* of the block: no two live ones have the same             */
-    uint16_t stream; /* a number                                                 */
-    bool is_free;
-} contender_event;
-
-typedef struct contender_future {
-    const void *user;
-    contender_event (*read)(const void *user, size_t i);
-    size_t n_events;
-    uint32_t n_slots;
-    uint16_t n_streams;
-} contender_future;
-
 /* What a contender runs on. Valid for the contender's whole life. */
 typedef struct contender_env {
     dvmm_driver *driver;      /* opened for this contender alone, so that its counters are its own;
@@ -40,21 +24,10 @@ typedef struct contender_env {
     ductile_virtual_gpu *gpu; /* the virtual GPU behind driver; NULL on CUDA                      */
     int device;               /* CUDA ordinal                                                     */
     uint64_t capacity_bytes;  /* cap on physical memory held; 0: none but the device              */
-    const char *const *settings; /* "key=value" of --set, n of them; settings.h says whose        */
+    const char *const *settings; /* "key=value" of --set, n of them, for the ductile contender    */
     size_t n_settings;
-    bool is_untimed;                /* the driver's times are not wanted */
-    const contender_future *future; /* valid during init; NULL: not known                         */
+    bool is_untimed; /* the driver's times are not wanted */
 } contender_env;
-
-/* What a contender that plans placed, all 0 for the others. */
-typedef struct contender_plan_stats {
-    uint64_t requests; /* large ones                                             */
-    uint64_t placed;   /* of these, where a layout had a place for them          */
-    uint64_t layouts;
-    uint64_t host_ns;       /* that making layouts took                               */
-    uint64_t touched_bytes; /* held now, without handles that nothing used since all  */
-                            /* was free: what would suffice for that                  */
-} contender_plan_stats;
 
 /* The members of contender_stats that only grow, by their names in JSON; times follow. */
 #define CONTENDER_COUNTS_MAP(X)                                                                    \
@@ -83,9 +56,8 @@ typedef struct contender_stats {
     uint64_t address_span_bytes;      /* peak of lowest to highest address in use, by range */
     uint64_t driver_time_ns;          /* modelled on the virtual GPU                          */
     uint64_t driver_host_ns;          /* as this host spent it                                */
-    contender_plan_stats plan;
-    uint64_t same_from, same_below; /* capacities under which it would have done the same;
-                                       both 0: not known                                    */
+    uint64_t same_from, same_below;   /* capacities under which it would have done the same;
+                                         both 0: not known                                    */
 } contender_stats;
 
 typedef enum contender_span_state { SPAN_LIVE, SPAN_PENDING, SPAN_FREE } contender_span_state;
@@ -112,7 +84,6 @@ typedef struct contender_walk {
 typedef struct contender_ops {
     const char *name;
     const char *summary; /* for --help, one line */
-    bool is_study;       /* takes part only where it is named */
     /* On failure *self is NULL and message holds one line. ERR_UNSUPPORTED: absent here. */
     ductile_status (*init)(const contender_env *env, void **self, char *message, size_t size);
     void (*fini)(void *self); /* gives everything back */

@@ -13,8 +13,7 @@
     X(expandable, "expandable segments")                                                           \
     X(classic, "native")                                                                           \
     X(cumemalloc, "cudaMalloc")                                                                    \
-    X(cumemallocasync, "cudaMallocAsync")                                                          \
-    X(planned, "planned")
+    X(cumemallocasync, "cudaMallocAsync")
 /* clang-format on */
 
 #define DUCTILE_COUNT_CONTENDER(name, title) +1

@@ -22,13 +22,11 @@ static rival_segment *make_segment(dvmm_driver *driver, ductile_stream stream,
     segment->n_slots = (size_t)(segment->bytes / segment->handle_bytes);
     segment->first_slot = segment->n_slots;
     segment->handles = calloc(segment->n_slots, sizeof(*segment->handles));
-    segment->spare = calloc(segment->n_slots, sizeof(*segment->spare));
     return segment;
 }
 
 static void free_segment(rival_segment *segment) {
     free(segment->handles);
-    free(segment->spare);
     free(segment);
 }
 
@@ -39,7 +37,7 @@ ductile_status rival_segment_create(dvmm_driver *driver, ductile_stream stream,
     if (segment == NULL) {
         return DUCTILE_ERR_OUT_OF_HOST_MEMORY;
     }
-    ductile_status status = segment->handles == NULL || segment->spare == NULL
+    ductile_status status = segment->handles == NULL
                                 ? DUCTILE_ERR_OUT_OF_HOST_MEMORY
                                 : dvmm_address_reserve(driver, segment->bytes, &segment->base);
     if (status != DUCTILE_OK) {
@@ -62,7 +60,6 @@ static ductile_addr slot_address(const rival_segment *segment, size_t slot) {
 }
 
 static void note_mapped(rival_segment *segment, size_t begin, size_t end) {
-    segment->n_mapped += end - begin;
     segment->first_slot = begin < segment->first_slot ? begin : segment->first_slot;
     segment->end_slot = end > segment->end_slot ? end : segment->end_slot;
 }
@@ -97,10 +94,6 @@ static void release_slots(rival_segment *segment, size_t begin, size_t end) {
 static ductile_status create_slots(rival_segment *segment, size_t begin, size_t end) {
     const dvmm_phys_props props = {0};
     for (size_t slot = begin; slot < end; slot++) {
-        if (segment->n_spare > 0) {
-            segment->handles[slot] = segment->spare[--segment->n_spare];
-            continue;
-        }
         ductile_status status = dvmm_phys_create(segment->driver, segment->handle_bytes, &props,
                                                  &segment->handles[slot]);
         if (status != DUCTILE_OK) {
@@ -153,20 +146,15 @@ release:
 
 /* ---- Unmap --------------------------------------------------------------------------------- */
 
-static ductile_status unmap_slot(rival_segment *segment, size_t slot, rival_unmapped what) {
+static ductile_status unmap_slot(rival_segment *segment, size_t slot) {
     dvmm_phys handle = segment->handles[slot];
     DTI_TRY(dvmm_unmap(segment->driver, slot_address(segment, slot), segment->handle_bytes));
     segment->handles[slot] = 0;
-    segment->n_mapped--;
-    if (what == RIVAL_RELEASED) {
-        return dvmm_phys_release(segment->driver, handle);
-    }
-    segment->spare[segment->n_spare++] = handle;
-    return DUCTILE_OK;
+    return dvmm_phys_release(segment->driver, handle);
 }
 
 ductile_status rival_segment_unmap(rival_segment *segment, ductile_addr address, uint64_t span,
-                                   rival_unmapped what, ductile_addr *start, uint64_t *size) {
+                                   ductile_addr *start, uint64_t *size) {
     uint64_t from = dti_round_up(address - segment->base, segment->handle_bytes);
     uint64_t to = dti_round_down(address - segment->base + span, segment->handle_bytes);
     *start = segment->base + from;
@@ -176,19 +164,11 @@ ductile_status rival_segment_unmap(rival_segment *segment, ductile_addr address,
     }
     ductile_status status = dvmm_stream_sync(segment->driver, segment->stream);
     while (status == DUCTILE_OK && from + *size < to) {
-        status = unmap_slot(segment, (size_t)((from + *size) / segment->handle_bytes), what);
+        status = unmap_slot(segment, (size_t)((from + *size) / segment->handle_bytes));
         if (status == DUCTILE_OK) {
             *size += segment->handle_bytes;
         }
     }
     note_unmapped(segment);
     return status;
-}
-
-uint64_t rival_segment_drop_spare(rival_segment *segment) {
-    uint64_t bytes = segment->n_spare * segment->handle_bytes;
-    while (segment->n_spare > 0) {
-        (void)dvmm_phys_release(segment->driver, segment->spare[--segment->n_spare]);
-    }
-    return bytes;
 }

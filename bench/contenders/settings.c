@@ -47,39 +47,10 @@ static bool apply_one(ductile_options *options, const char *setting, char *messa
     return ductile_options_set(options, key, equals + 1, message, size) == DUCTILE_OK;
 }
 
-bool settings_is_of_planned(const char *setting) {
-    return strncmp(setting, SETTINGS_OF_PLANNED, strlen(SETTINGS_OF_PLANNED)) == 0;
-}
-
-static bool read_one_planned(settings_planned *out, const char *key) {
-    char end = 0;
-    if (strcmp(key, "moves=1") == 0) {
-        out->moves = true;
-        return true;
-    }
-    if (strcmp(key, "foresight=1") == 0) {
-        out->foresight = true;
-        return true;
-    }
-    return sscanf(key, "handle_mib=%3u%c", &out->handle_mib, &end) == 1 && out->handle_mib > 0;
-}
-
-bool settings_read_planned(settings_planned *out, const char *const *settings, size_t n_settings) {
-    *out = (settings_planned){0};
-    for (size_t i = 0; i < n_settings; i++) {
-        if (settings_is_of_planned(settings[i]) &&
-            !read_one_planned(out, settings[i] + strlen(SETTINGS_OF_PLANNED))) {
-            return false;
-        }
-    }
-    return true;
-}
-
 bool settings_apply(ductile_options *options, const char *const *settings, size_t n_settings,
                     char *message, size_t message_size) {
     for (size_t i = 0; i < n_settings; i++) {
-        if (!settings_is_of_planned(settings[i]) &&
-            !apply_one(options, settings[i], message, message_size)) {
+        if (!apply_one(options, settings[i], message, message_size)) {
             return false;
         }
     }

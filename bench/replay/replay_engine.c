@@ -433,8 +433,6 @@ static contender_stats since(const contender_stats *before, const contender_stat
     CONTENDER_COUNTS_MAP(TAKE_OFF)
     TAKE_OFF(driver_time_ns)
     TAKE_OFF(driver_host_ns)
-    TAKE_OFF(plan.requests)
-    TAKE_OFF(plan.placed)
 #undef TAKE_OFF
     return delta;
 }
@@ -572,25 +570,9 @@ static void run_on_stage(replay *r) {
     free(r->addresses);
 }
 
-static contender_event read_event(const void *user, size_t i) {
-    const trace *t = user;
-    const trace_event *event = &t->events[i];
-    return (contender_event){.size = event->kind == TRACE_ALLOC ? event->size : 0,
-                             .slot = event->slot,
-                             .stream = event->stream,
-                             .is_free =
-                                 event->kind == TRACE_FREE || event->kind == TRACE_FREE_GATED};
-}
-
 void replay_run(const replay_spec *spec, replay_result *result) {
-    const contender_future future = {.user = spec->trace,
-                                     .read = read_event,
-                                     .n_events = spec->trace->n_events,
-                                     .n_slots = spec->trace->n_slots,
-                                     .n_streams = (uint16_t)spec->trace->n_streams};
     replay r = {.spec = spec, .trace = spec->trace, .result = result};
     stage_plan plan = spec->plan;
-    plan.future = &future;
     plan.detects = spec->checks;
     plan.n_streams = spec->trace->n_streams;
     *result = (replay_result){0};

@@ -61,7 +61,6 @@ static ductile_status start_contender(stage *s, const stage_plan *plan, char *me
         .settings = plan->settings,
         .n_settings = plan->n_settings,
         .is_untimed = plan->is_untimed,
-        .future = plan->future,
     };
     s->ops = plan->contender;
     return s->ops->init(&env, &s->contender, message, message_size);

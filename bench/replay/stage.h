@@ -28,8 +28,7 @@ typedef struct stage_plan {
     const contender_ops *contender;
     const char *const *settings; /* as contender_env */
     size_t n_settings;
-    const contender_future *future; /* as contender_env */
-    uint64_t capacity_bytes;        /* 0: what the device has */
+    uint64_t capacity_bytes; /* 0: what the device has */
     bench_pace pace;
     bool is_untimed; /* the driver's times stay 0 */
     bool detects;    /* virtual GPU: misuse of memory is a violation, whatever the schedule */
