@@ -8,7 +8,6 @@
 extern const bench_command command_replay;
 extern const bench_command command_view;
 extern const bench_command command_convert;
-extern const bench_command command_export;
 
 /* What `generate` can make, NULL-terminated; generate.h. */
 extern const bench_command *const generate_models[];

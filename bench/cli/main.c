@@ -18,7 +18,7 @@ static const bench_command generate = {
 };
 
 static const bench_command *const commands[] = {
-    &command_replay, &generate, &command_view, &command_convert, &command_export, NULL,
+    &command_replay, &generate, &command_view, &command_convert, NULL,
 };
 
 /* Without that of the command whose model it is. */

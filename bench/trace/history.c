@@ -20,10 +20,6 @@ static const char *const action_names[] = {
     [HISTORY_SEGMENT_UNMAP] = "segment_unmap",
 };
 
-const char *history_action_name(history_action action) {
-    return action_names[action];
-}
-
 static history_action action_of(const pickle_value *name) {
     for (size_t i = HISTORY_ALLOC; i <= HISTORY_SEGMENT_UNMAP; i++) {
         if (pickle_is_string(name, action_names[i])) {

@@ -46,9 +46,6 @@ typedef struct history {
     hash_map stream_numbers; /* to the index + 1 */
 } history;
 
-/* As PyTorch writes it; NULL: it has no name here. */
-const char *history_action_name(history_action action);
-
 /* Reads a snapshot and takes the entries of its history. As pickle_open. */
 pickle_document *history_open(history *h, input *in, pickle_error *error);
 void history_drop(history *h);

@@ -3,21 +3,23 @@
 
 #include <string.h>
 
+#define STEP_PREFIX "Optimizer.step#"
+
 static bool begins_with(const pickle_value *value, const char *text) {
     size_t length = strlen(text);
     return value != NULL && value->kind == PICKLE_STRING && value->length >= length &&
            memcmp(value->as.text, text, length) == 0;
 }
 
-bool snapshot_mark_is_of(const pickle_value *mark, uint64_t gpu) {
+/* Whether an annotation is of the GPU: early versions of PyTorch name no device. */
+static bool is_of(const pickle_value *mark, uint64_t gpu) {
     uint64_t device;
     return !pickle_get_unsigned(pickle_find(mark, "device"), &device) || device == gpu;
 }
 
 static bool is_step_end(const snapshot_steps *s, const pickle_value *mark) {
     return pickle_is_string(pickle_find(mark, "stage"), "END") &&
-           begins_with(pickle_find(mark, "name"), SNAPSHOT_STEP_PREFIX) &&
-           snapshot_mark_is_of(mark, s->gpu);
+           begins_with(pickle_find(mark, "name"), STEP_PREFIX) && is_of(mark, s->gpu);
 }
 
 /* Moves past the annotations up to a time. */

@@ -10,11 +10,6 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define SNAPSHOT_STEP_PREFIX "Optimizer.step#"
-
-/* Whether an annotation is of the GPU: early versions of PyTorch name no device. */
-bool snapshot_mark_is_of(const pickle_value *mark, uint64_t gpu);
-
 /* A walk through the annotations, by time. */
 typedef struct snapshot_steps {
     const pickle_value *annotations; /* NULL: there are none */

@@ -11,7 +11,7 @@ from types import ModuleType
 from typing import Any, Optional
 
 from ductile_gpu._binding import _abi
-from ductile_gpu._tools._cli import doctor, export, info, keep, record, replay, report, run, top
+from ductile_gpu._tools._cli import doctor, info, keep, record, replay, report, run, top
 from ductile_gpu._tools._cli.common import INTERRUPTED, MISUSED, PROGRAM, Failure
 from ductile_gpu_start import say
 
@@ -19,7 +19,6 @@ COMMANDS: dict[str, ModuleType] = {
     "record": record,
     "replay": replay,
     "report": report,
-    "export": export,
     "run": run,
     "doctor": doctor,
     "top": top,

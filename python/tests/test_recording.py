@@ -500,14 +500,6 @@ def test_a_script_may_go_to_another_folder(run, tmp_path):
         assert not list(tmp_path.glob(".ductile-*")), "the parts are gone"
 
 
-def test_the_recording_can_be_exported(run, tmp_path):
-    assert run("record", "--stacks", "-o", "run.pickle.gz", "train.py").returncode == 0
-    answer = run("export", "run.pickle.gz", "-o", "run.json")
-    assert answer.returncode == 0, answer.stderr
-    events = json.loads((tmp_path / "run.json").read_text())["traceEvents"]
-    assert {"step 1", "step 2"} <= {event["name"] for event in events}
-
-
 def test_each_process_streams_stacks_of_its_own_into_a_folder(run, tmp_path):
     script = (tmp_path / "train.py").read_text()
     children = (
@@ -587,7 +579,6 @@ MOST_BYTES_PER_EVENT = 30
     ("is_trace", "command"),
     [
         (False, ("report", "--quick", "-o", "o.html")),
-        (False, ("export", "--max-events", "1000", "-o", "o.json")),
         (True, ("report", "--quick", "-o", "o.html")),
     ],
 )

@@ -23,7 +23,7 @@ from pathlib import Path
 from running import Runs
 
 GOOD = b"a 1 4096 0\na 2 8192 0\nf 1\n"
-COMMANDS, MODELS = ("replay", "generate", "view", "convert", "export"), ("vary", "fsdp", "offload", "oneshot", "churn")
+COMMANDS, MODELS = ("replay", "generate", "view", "convert"), ("vary", "fsdp", "offload", "oneshot", "churn")
 REPLAY = ["replay", "--device", "virtual", "--contender", "classic", "--json"]
 
 

@@ -27,9 +27,8 @@ FOLDERS = {
     "_process": ["_binding"],
     "adapters": ["_process", "_binding"],
     "_tools": ["_process", "_binding"],
-    "_tools/_formats": ["_tools", "_binding"],
     "_tools/_report": ["_tools", "_process", "_binding"],
-    "_tools/_cli": ["_tools/_report", "_tools/_formats", "_tools", "adapters", "_process", "_binding"],
+    "_tools/_cli": ["_tools/_report", "_tools", "adapters", "_process", "_binding"],
     "face": ["_tools/_cli", "_tools/_report", "adapters", "_process", "_binding"],
 }
 # Recording begins as PyTorch's adapter does.

@@ -6,8 +6,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import sys
-from collections.abc import Iterable, Iterator, Mapping
-from pathlib import Path
+from collections.abc import Iterator, Mapping
 
 from ductile_gpu._binding._core import make_options
 from ductile_gpu._binding._errors import InvalidArgument
@@ -73,13 +72,6 @@ def check_settings(settings: Mapping[str, str]) -> None:
         make_options(settings)
     except InvalidArgument as error:
         raise Failure(f"--set: {error}", MISUSED) from None
-
-
-def refuse_replacing(output: Path, inputs: Iterable[Path]) -> None:
-    """Writing the output must not take away what it is made of."""
-    for path in inputs:
-        if path.exists() and output.exists() and output.samefile(path):
-            raise Failure(f"--output {output}: it would replace {path}", MISUSED)
 
 
 def read_settings(words: list[str]) -> dict[str, str]:
