@@ -90,26 +90,6 @@ enum { N_KEYS = sizeof keys / sizeof keys[0], MAX_TOKEN = 128, MAX_CHECK = 3 };
 
 _Static_assert(sizeof(ductile_reuse) == sizeof(int), "choices are written as int");
 
-/* Keys of 0.1, and what is said today instead. */
-static const struct former {
-    const char *name;
-    const char *advice;
-} formers[] = {
-    {"per_process_memory_fraction", "say limit_bytes:80% for 0.8"},
-    {"garbage_collection_threshold", "say soft_limit_bytes:90% for 0.9"},
-    {"max_handle_bytes", "say sizes:16M for 16M"},
-    {"handle_bytes", "say sizes:tight, or sizes:16M for handles of up to 16M"},
-    {"recycle", "say reuse:streams for ready, reuse:never for never; pressure is no more"},
-    {"cross_stream_reuse", "say reuse:streams for done, reuse:stream for off, reuse:wait for wait"},
-    {"guard", "say find:overruns for end"},
-    {"fill", "say find:stale_writes for check"},
-    {"heal", "say compact"},
-    {"retain_bytes", "a soft limit (soft_limit_bytes) or ductile_trim gives memory back"},
-    {"range_bytes", "address_budget_bytes bounds the addresses of all ranges"},
-    {"max_split_size_mb", "it had no effect: blocks always split"},
-    {"time_driver_calls", "call ductile_time_driver_calls"},
-};
-
 static const key *find_key(const char *name) {
     for (size_t i = 0; i < N_KEYS; i++) {
         if (strcmp(keys[i].name, name) == 0) {
@@ -249,16 +229,6 @@ static const char *list_choices(const choice *choices, char *text, size_t size) 
     return text;
 }
 
-static ductile_status refuse_key(const char *name, char *message, size_t size) {
-    for (size_t i = 0; i < sizeof formers / sizeof formers[0]; i++) {
-        if (strcmp(formers[i].name, name) == 0) {
-            return refuse(message, size, "there is no option '%s' any more: %s", name,
-                          formers[i].advice);
-        }
-    }
-    return refuse(message, size, "unknown option '%s'", name);
-}
-
 ductile_status ductile_options_set(ductile_options *o, const char *name, const char *value,
                                    char *message, size_t size) {
     if (o == NULL || name == NULL || value == NULL) {
@@ -266,7 +236,7 @@ ductile_status ductile_options_set(ductile_options *o, const char *name, const c
     }
     const key *k = find_key(name);
     if (k == NULL) {
-        return refuse_key(name, message, size);
+        return refuse(message, size, "unknown option '%s'", name);
     }
     if (!k->kind->parse(k, value, field_of(o, k))) {
         char choices[MAX_TOKEN]; /* has room for all of any key */

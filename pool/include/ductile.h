@@ -279,10 +279,9 @@ DUCTILE_API void ductile_options_init(ductile_options *options);
  * limits also a share ("80%"); switches take on or off.
  *
  * Arguments: options, key, value: not NULL. message, message_size: on error the buffer receives one
- *            line that names the key, and for a key of an older version its successor; NULL and 0
- *            to ignore.
- * Returns:   DUCTILE_OK; ERR_INVALID_ARGUMENT (the key is unknown or gone, the value is malformed,
- *            or an argument is NULL).
+ *            line that names the key; NULL and 0 to ignore.
+ * Returns:   DUCTILE_OK; ERR_INVALID_ARGUMENT (the key is unknown, the value is malformed, or an
+ *            argument is NULL).
  */
 DUCTILE_API DUCTILE_CHECKED ductile_status ductile_options_set(ductile_options *options,
                                                                const char *key, const char *value,
@@ -711,7 +710,6 @@ DUCTILE_API DUCTILE_CHECKED ductile_status ductile_check(ductile_allocator *allo
 #include "ductile_handover.h"
 #include "ductile_pools.h"
 #include "ductile_pressure.h"
-#include "ductile_removed.h"
 #include "ductile_share.h"
 #include "ductile_sleep.h"
 

@@ -85,7 +85,7 @@ def test_options_take_python_values(gpu):
 
 @pytest.mark.parametrize(
     "options",
-    [{"no_such_key": 1}, {"reuse": "sometimes"}, {"recycle": "never"}, {"limit_bytes": "much"}],
+    [{"no_such_key": 1}, {"reuse": "sometimes"}, {"limit_bytes": "much"}],
 )
 def test_a_wrong_option_is_named(gpu, options):
     with pytest.raises(ductile_gpu.InvalidArgument, match=next(iter(options))):

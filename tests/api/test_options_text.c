@@ -156,7 +156,7 @@ Test(options_text, a_later_key_wins) {
     assert_u64(parsed("limit_bytes:1G,limit_bytes:2G").limit_bytes, 2 * GIB);
 }
 
-/* What the line names: the key, or of an old one its successor: there are no aliases. */
+/* What the line names. */
 static const struct refusal {
     const char *text, *names;
 } refusals[] = {
@@ -164,20 +164,6 @@ static const struct refusal {
     {"expandable_segments:True", "expandable_segments"},
     {"limit_bytes:1G,nonsense:1", "nonsense"},
     {"struct_size:4", "struct_size"},
-    {"per_process_memory_fraction:0.8", "'per_process_memory_fraction'"},
-    {"per_process_memory_fraction:0.8", "limit_bytes:80%"},
-    {"garbage_collection_threshold:0.9", "soft_limit_bytes:90%"},
-    {"handle_bytes:2M", "sizes:"},
-    {"max_handle_bytes:16M", "sizes:16M"},
-    {"recycle:never", "reuse:never"},
-    {"cross_stream_reuse:wait", "reuse:wait"},
-    {"guard:end", "find:overruns"},
-    {"fill:check", "find:stale_writes"},
-    {"heal:off", "compact"},
-    {"retain_bytes:4M", "soft_limit_bytes"},
-    {"range_bytes:1T", "address_budget_bytes"},
-    {"max_split_size_mb:128", "blocks always split"},
-    {"time_driver_calls:on", "ductile_time_driver_calls"},
     {"compact:maybe", "compact"},
     {"reuse:sometimes", "reuse"},
     {"driver:opencl", "driver"},
@@ -194,7 +180,7 @@ static const struct refusal {
     {"limit_bytes", "limit_bytes"},
 };
 
-Test(options_text, unknown_keys_old_keys_and_wrong_values_are_named) {
+Test(options_text, unknown_keys_and_wrong_values_are_named) {
     for (size_t i = 0; i < sizeof refusals / sizeof refusals[0]; i++) {
         is_refused_naming(refusals[i].text, refusals[i].names);
     }
