@@ -30,8 +30,8 @@ static ductile_status map(dvmm_handle_store *store, ductile_addr at, uint64_t by
     return status;
 }
 
-/* The mapping keeps the memory, so the handle is released at once: no later step has to release it.
- */
+/* The mapping keeps the memory, so the handle is released at once:
+ * no later step has to release it. */
 ductile_status dseg_foreign_add(dvmm_handle_store *store, dseg_foreign *f, uint64_t bytes,
                                 const dvmm_shared *shared) {
     dvmm_phys phys = 0;

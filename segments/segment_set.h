@@ -16,8 +16,8 @@ typedef struct dseg_set {
 
 void dseg_set_fini(dseg_set *set);
 
-/* Reserves room for one more segment, so that dseg_set_insert cannot fail. ERR_OUT_OF_HOST_MEMORY.
- */
+/* Reserves room for one more segment, so that dseg_set_insert cannot fail.
+ * ERR_OUT_OF_HOST_MEMORY. */
 ductile_status dseg_set_reserve(dseg_set *set);
 
 /* Pre: dseg_set_reserve succeeded since the last insert. */

@@ -80,8 +80,8 @@ void dseg_book_unmap(dseg_segment *seg, uint32_t first, ductile_status status) {
 
 /* ---- The driver's view --------------------------------------------------------------------- */
 
-/* The driver reports "not mapped" for an address without memory; any other failure tells nothing.
- */
+/* The driver reports "not mapped" for an address without memory;
+ * any other failure tells nothing. */
 static dseg_reading read_granule(const dseg_segment *seg, uint32_t granule) {
     dvmm_access access;
     if (dvmm_get_access(seg->store->driver, dseg_addr(seg, granule), &access) == DUCTILE_OK) {

@@ -2,8 +2,7 @@
 /*
  * Markers: proof of progress of a stream, or of all streams of the context. A marker is an event
  * recorded there, with a count of its references: it is never recorded again while there is one
- * (U4). Events of one device and context
- * are pooled, because creating them under load is slow.
+ * (U4). Events of one device and context are pooled, because creating them under load is slow.
  *
  * Threads: safe. Every call may make a driver call, so no index lock may be held, except for
  * dvmm_marker_hold and dvmm_marker_drop, which make none.
@@ -76,8 +75,8 @@ static inline bool dvmm_marker_is_done(const dvmm_marker *marker) {
 
 void dvmm_marker_hold(dvmm_marker *marker);
 
-/* Drops a reference; the last one makes the marker idle. Makes no driver call. NULL: does nothing.
- */
+/* Drops a reference; the last one makes the marker idle. Makes no driver call.
+ * NULL: does nothing. */
 void dvmm_marker_drop(dvmm_marker_pool *pool, dvmm_marker *marker);
 
 /* Does a marker of the context cover the work of the stream? False when the driver cannot tell. */

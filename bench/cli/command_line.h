@@ -99,8 +99,8 @@ bool bench_find_device(const bench_options *options, bench_device *out);
 stage_plan bench_plan_of(const bench_options *options, const bench_device *device,
                          const contender_ops *contender);
 
-/* Of a table: " --layers 12 --batch 1:24", of those options that the functions marked with * fill.
- */
+/* Of a table: " --layers 12 --batch 1:24",
+ * of those options that the functions marked with * fill. */
 void bench_print_options(FILE *out, const bench_option *table, const void *own);
 
 /* Fill the member at the option's offset: a bool with true, */

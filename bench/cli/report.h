@@ -32,8 +32,8 @@ void report_tight_row(const report_row *row);
 
 void report_json(const report_row *row);
 
-/* Of --timeline, whose file may be NULL: then nothing is done. False: the user has been told why.
- */
+/* Of --timeline, whose file may be NULL: then nothing is done.
+ * False: the user has been told why. */
 bool report_open_timeline(timeline *t, const char *path, const bench_device *device);
 bool report_close_timeline(timeline *t, const char *path);
 

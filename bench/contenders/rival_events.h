@@ -43,8 +43,8 @@ typedef struct rival_events {
 } rival_events;
 
 void rival_events_init(rival_events *events, dvmm_driver *driver, rival_done_fn done, void *user);
-/* Blocks still pending, after an error of the driver, are abandoned. Pre: no live block has a use.
- */
+/* Blocks still pending, after an error of the driver, are abandoned.
+ * Pre: no live block has a use. */
 void rival_events_fini(rival_events *events);
 
 /* Adds a use of a live block, once per stream. The block's own stream does nothing. */

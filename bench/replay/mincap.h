@@ -20,8 +20,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Whether a capacity of that many granules suffices. Sets *failed when that could not be found out.
- */
+/* Whether a capacity of that many granules suffices.
+ * Sets *failed when that could not be found out. */
 typedef bool (*mincap_probe)(void *user, uint64_t granules, bool *failed);
 
 /*

@@ -14,8 +14,8 @@
 
 #include <ductile_virtual.h>
 
-/* Virtual GPU: when work completes, and which events tell. All zero: at once, by the newest driver.
- */
+/* Virtual GPU: when work completes, and which events tell.
+ * All zero: at once, by the newest driver. */
 typedef struct bench_pace {
     ductile_schedule schedule;
     uint64_t lag;        /* LAGGING: advances from issue to completion */

@@ -72,8 +72,8 @@ static bool write_descriptor(int descriptor, const void *bytes, size_t size) {
     return close(descriptor) == 0 && ok;
 }
 
-/* Writes another file first and renames it, so that readers see the old file or all of the new one.
- */
+/* Writes another file first and renames it,
+ * so that readers see the old file or all of the new one. */
 static bool replace_file(const char *path, const void *bytes, size_t size, char *reason,
                          size_t reason_size) {
     char beside[PATH_MAX];

@@ -6,8 +6,8 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/* A file that was there is replaced, or left as it was on failure: then reason holds one sentence.
- */
+/* A file that was there is replaced, or left as it was on failure:
+ * then reason holds one sentence. */
 bool output_write(const char *path, const char *text, size_t size, char *reason,
                   size_t reason_size);
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Where training steps end in a PyTorch snapshot: its annotations say when an optimizer's step did.
- */
+/* Where training steps end in a PyTorch snapshot:
+ * its annotations say when an optimizer's step did. */
 #ifndef DUCTILE_BENCH_TRACE_SNAPSHOT_STEPS_H
 #define DUCTILE_BENCH_TRACE_SNAPSHOT_STEPS_H
 

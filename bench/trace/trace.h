@@ -103,8 +103,8 @@ typedef struct trace {
     recorded_memory recorded;
     bool is_snapshot;
     int gpu; /* of a snapshot: the GPU whose history was read */
-    /* Where live memory is least and most in equal parts of the trace: its envelope; and its end.
-     */
+    /* Where live memory is least and most in equal parts of the trace:
+     * its envelope; and its end. */
     trace_sample samples[TRACE_SAMPLES + 1];
     size_t n_samples;
     /* Of a varied run (trace_variant.h): what the next pass plays; NULL: the same again. */

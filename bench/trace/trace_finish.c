@@ -150,8 +150,8 @@ static bool close_gate(finisher *f, uint16_t rank, bool says_use) {
     return true;
 }
 
-/* A gate in each stream that the block was said to be used by, or in the one that version 1 means.
- */
+/* A gate in each stream that the block was said to be used by,
+ * or in the one that version 1 means. */
 static bool close_gates(finisher *f, const build_block *block) {
     if (!f->from->names_uses) {
         return close_gate(f, other_stream(f, f->rank[block->stream]), true);
@@ -178,8 +178,8 @@ static const char *finish_gated_free(finisher *f, build_block *block) {
     return NULL;
 }
 
-/* With one stream and no word of uses there is no other: the free itself moves to the completion.
- */
+/* With one stream and no word of uses there is no other:
+ * the free itself moves to the completion. */
 static bool completes_alone(const finisher *f) {
     return !f->from->names_uses && f->to->n_streams == 1;
 }

@@ -71,8 +71,8 @@ static bool out_of_host_memory(snapshot_reader *r) {
 
 /* ---- Entries of the history ---------------------------------------------------------------- */
 
-/* What has to do with blocks; segment events, annotations and what later versions may add has not.
- */
+/* What has to do with blocks; segment events,
+ * annotations and what later versions may add has not. */
 static bool is_of_block(const history_entry *e) {
     return e->action == HISTORY_ALLOC || e->action == HISTORY_FREE || e->action == HISTORY_COMPLETE;
 }

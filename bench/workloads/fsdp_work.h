@@ -39,9 +39,8 @@ struct fsdp_work {
     const stage *on;
 };
 
-/* On a real device, and on the virtual GPU, whose own kernels take no time. *out is NULL on
- * failure.
- */
+/* On a real device, and on the virtual GPU, whose own kernels take no time.
+ * *out is NULL on failure. */
 ductile_status fsdp_work_open_cuda(const stage *on, fsdp_work **out);
 ductile_status fsdp_work_open_virtual(const stage *on, fsdp_work **out);
 

@@ -21,8 +21,8 @@ bool dpool_describe_failure(char *text, size_t size);
 /* Logs how much memory failed undos have newly lost, if any. */
 void dpool_log_losses(ductile_allocator *a);
 
-/* A request was refused, for another reason than that memory is short: the driver's first failure.
- */
+/* A request was refused, for another reason than that memory is short:
+ * the driver's first failure. */
 void dpool_log_failure(const ductile_allocator *a, ductile_status status, uint64_t requested);
 
 #endif

@@ -138,8 +138,8 @@ void dpool_context_wait_end(ductile_allocator *a) {
     dvmm_captures_release(false);
 }
 
-/* While a pool is open, a capture may begin at any time; then a thread may only wait for a marker.
- */
+/* While a pool is open, a capture may begin at any time;
+ * then a thread may only wait for a marker. */
 bool dpool_stream_wait_begin(ductile_allocator *a) {
     dti_lock_acquire(&a->index_lock);
     bool can = a->routes == NULL;

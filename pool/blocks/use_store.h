@@ -14,10 +14,10 @@
 typedef struct dpool_use {
     ductile_stream stream;
     uint64_t thread; /* per-thread default stream: its thread; else 0; gone: a number of its own */
-    bool is_gone; /* ductile_stream_done was called: the marker was recorded then, or never will be
-                   */
-    bool is_foreign;   /* it has no marker, and a context marker does not cover its stream */
-    bool is_done;      /* in a span with waits: the host knows it, and the marker is gone   */
+    bool is_gone;    /* ductile_stream_done was called: the marker was recorded then,
+                      * or never will be */
+    bool is_foreign; /* it has no marker, and a context marker does not cover its stream */
+    bool is_done;    /* in a span with waits: the host knows it, and the marker is gone   */
     uint32_t priority; /* first use of a span, see below */
     dvmm_marker *marker;
     struct dpool_use *next;

@@ -24,8 +24,8 @@ static bool search_again(ductile_allocator *a, dpool_request *r) {
     r->block = dpool_alloc_from_free_locked(a, r->arena, r->size, r->requested);
     dti_lock_release(&a->index_lock);
     if (r->block != NULL && dpool_wait_before_return(a, r->block) == NULL) {
-        dti_lock_acquire(
-            &a->index_lock); /* the stream cannot wait: perhaps another block needs no wait */
+        /* The stream cannot wait: perhaps another block needs no wait. */
+        dti_lock_acquire(&a->index_lock);
         r->block = dpool_alloc_without_waits_locked(a, r->arena, r->size, r->requested);
         dti_lock_release(&a->index_lock);
     }

@@ -163,8 +163,8 @@ static void consider(place_search *s, dpool_block *first, ductile_addr start, ui
     }
 }
 
-/* Of the window from `start` on, what lies in old addresses. UINT64_MAX when one of them must stay.
- */
+/* Of the window from `start` on, what lies in old addresses.
+ * UINT64_MAX when one of them must stay. */
 static uint64_t cost_of_old(const place_search *s, const dpool_block *b, ductile_addr start) {
     const dseg_segment *seg = b->region->seg;
     ductile_addr end = start + s->size;

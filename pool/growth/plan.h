@@ -97,8 +97,8 @@ dpool_place dpool_place_in_gap_locked(const ductile_allocator *a, const dpool_ar
 void dpool_prove_own(ductile_allocator *a, dpool_arena *arena);
 
 /* Plans a request at the place: its window is BUSY. Then come the donors, and what is created,
- * until nothing is missing; then the end. Both locks held. Pre: dpool_plan_nodes nodes are spare.
- */
+ * until nothing is missing; then the end. Both locks held.
+ * Pre: dpool_plan_nodes nodes are spare. */
 void dpool_plan_begin_locked(ductile_allocator *a, dpool_plan *p, dpool_arena *arena,
                              const dpool_place *place, uint64_t size, uint64_t max_held);
 

@@ -25,8 +25,8 @@ static const uint64_t small_bytes = 4 * DTI_MIB;
 static const uint64_t ahead_bytes = 32 * DTI_MIB;
 static const uint64_t least_slack_bytes = 64 * DTI_MIB;
 
-/* One size was chosen by hand: nothing is made ahead, and no free memory is left to other streams.
- */
+/* One size was chosen by hand: nothing is made ahead,
+ * and no free memory is left to other streams. */
 static bool is_fixed(const ductile_options *o) {
     return o->sizes != DUCTILE_SIZES_AUTO && o->sizes != DUCTILE_SIZES_QUICK;
 }

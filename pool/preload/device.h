@@ -67,8 +67,8 @@ bool dpre_default_is_current(const dpre_device *device);
 /* Waits for all work of the device, and of those that have access. Returns the driver's code. */
 cu_result dpre_wait(const dpre_device *device);
 
-/* Gives the driver what the allocator of a device, by ordinal, holds free. False: it was nothing.
- */
+/* Gives the driver what the allocator of a device, by ordinal, holds free.
+ * False: it was nothing. */
 enum { DPRE_EVERY_DEVICE = -2 };
 bool dpre_give_back(int device);
 

@@ -104,8 +104,8 @@ cu_result cuMemAllocPitch_v2(ductile_addr *out, size_t *pitch, size_t width, siz
     return PASSED(code, width * height, cuMemAllocPitch_v2, out, pitch, width, height, element);
 }
 
-/* Programs rely on the wait: by the time the call returns no kernel uses the memory, on any stream.
- */
+/* Programs rely on the wait: by the time the call returns no kernel uses the memory,
+ * on any stream. */
 static cu_result free_done(const dpre_device *d, ductile_addr addr) {
     if (dpre_is_capture_known()) {
         return dpre_defer(dpre_ordinal(d), addr);
@@ -134,8 +134,8 @@ cu_result cuMemFree_v2(ductile_addr addr) {
 
 /* ---- Memory in the order of a stream ------------------------------------------------------- */
 
-/* A stream that the driver will not tell of is taken for a capturing one: its call is the driver's.
- */
+/* A stream that the driver will not tell of is taken for a capturing one:
+ * its call is the driver's. */
 static bool is_capturing(ductile_stream stream) {
     int status = 0;
     return dpre_real() == NULL || dpre_real()->cuStreamIsCapturing(stream, &status) != CU_SUCCESS ||

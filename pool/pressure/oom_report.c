@@ -95,8 +95,8 @@ static void visit_closed_blocks(ductile_allocator *a, block_counts *t) {
     dti_lock_release(&a->index_lock);
 }
 
-/* Visits blocks from the largest down, so that what is not visited is small and pins its granules.
- */
+/* Visits blocks from the largest down,
+ * so that what is not visited is small and pins its granules. */
 static void visit_free_blocks(ductile_allocator *a, block_counts *t) {
     visit_closed_blocks(a, t);
     while (visit_piece(a, t)) {

@@ -29,8 +29,8 @@ typedef struct dpool_import {
     ductile_stream stream;
     /* guarded by the index lock */
     dpool_import_state state;
-    bool is_gone; /* ductile_stream_done was called: the marker was recorded then, or never will be
-                   */
+    bool is_gone;        /* ductile_stream_done was called: the marker was recorded then,
+                          * or never will be */
     bool is_marking;     /* a thread is recording the marker just now */
     dvmm_marker *marker; /* CLOSED, or the stream is gone */
     dseg_idle idle;      /* CLOSED without a marker: the wait that made one unnecessary */

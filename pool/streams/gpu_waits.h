@@ -27,8 +27,8 @@ bool dpool_wait_is_possible(const dpool_use *uses);
 ductile_status dpool_wait_on_gpu(ductile_allocator *a, dpool_block *b);
 
 /* Makes the stream of a block wait that was just taken for a request. When the stream cannot wait,
- * the block becomes FREE again and the result is NULL. No lock held, except perhaps the grow lock.
- */
+ * the block becomes FREE again and the result is NULL.
+ * No lock held, except perhaps the grow lock. */
 dpool_block *dpool_wait_before_return(ductile_allocator *a, dpool_block *b);
 
 /* Takes the smallest sufficient block of the arena that needs no wait, LIVE, for a stream that

@@ -130,8 +130,8 @@ static inline bool uses_are_done(ductile_allocator *a, inquiry *q, const dpool_u
     return use == NULL;
 }
 
-/* One poll of the list of an arena: the blocks that were read, in order, and those that were not.
- */
+/* One poll of the list of an arena:
+ * the blocks that were read, in order, and those that were not. */
 typedef struct poll {
     ductile_allocator *a;
     uint64_t proven_age; /* by context markers, when the list was taken */

@@ -56,8 +56,8 @@ uint64_t dpool_wait_oldest(ductile_allocator *a, const dpool_arena *own, uint64_
 uint64_t dpool_count_pending_marks(ductile_allocator *a);
 
 /* Marks uses that a capture kept from being marked, once it is over: where they are of another
- * context, or of a GPU that has access, no proof for the context stands in for them. No lock held.
- */
+ * context, or of a GPU that has access, no proof for the context stands in for them.
+ * No lock held. */
 void dpool_mark_what_captures_left(ductile_allocator *a);
 
 /* Waits for all work, by a context marker where one may be recorded, else for the whole device:
@@ -83,8 +83,8 @@ bool dpool_awaits_proof_locked(const ductile_allocator *a, const dpool_arena *ar
 /* Is there closed memory (growth/dedicated.h) that may go once it is proven, and is not? */
 bool dpool_awaits_closed_locked(const ductile_allocator *a, const dpool_arena *arena);
 
-/* Does a pool that no reference holds await a proof for the whole device, because graphs used it?
- */
+/* Does a pool that no reference holds await a proof for the whole device,
+ * because graphs used it? */
 bool dpool_awaits_device(ductile_allocator *a);
 
 #endif

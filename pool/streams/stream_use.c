@@ -246,8 +246,7 @@ void dpool_pending_finish(ductile_allocator *a, dpool_use *done) {
     }
 }
 
-/* ---- Lists of pending blocks, taken out of their arena while they are looked at ---------------
- */
+/* ---- Lists of pending blocks, taken out of their arena while they are looked at ------------- */
 
 dpool_pending_list dpool_pending_take(ductile_allocator *a, dpool_arena *arena,
                                       uint64_t *proven_age) {
@@ -308,8 +307,8 @@ static bool mark_uses(ductile_allocator *a, dpool_use *uses, ductile_stream stre
     return is_left;
 }
 
-/* Takes the list out meanwhile, as every poll does: other threads read markers of the blocks in it.
- */
+/* Takes the list out meanwhile, as every poll does:
+ * other threads read markers of the blocks in it. */
 static bool mark_arena(ductile_allocator *a, dpool_arena *arena, ductile_stream stream, bool all) {
     bool is_left = false;
     uint64_t proven_age;

@@ -186,8 +186,7 @@ static const struct situation {
 
 enum { N_SITUATIONS = sizeof situations / sizeof *situations };
 
-/* ---- The reference: lines "COMPILER SITUATION alloc free" ---------------------------------------
- */
+/* ---- The reference: lines "COMPILER SITUATION alloc free" ----------------------------------- */
 
 typedef struct cost {
     double alloc, free; /* instructions per call */

@@ -446,8 +446,8 @@ static const char *run_rounds(alias_bench *t, const alias_probe *p, unsigned rou
     return alias_read_counter(t, mismatches);
 }
 
-/* Returns 0 when nothing that was promised was broken. An error is final: the device may be lost.
- */
+/* Returns 0 when nothing that was promised was broken.
+ * An error is final: the device may be lost. */
 static int run_probe(alias_bench *t, const alias_probe *p, unsigned rounds) {
     uint64_t mismatches = 0;
     if (strncmp(p->name, "dependent:", 10) == 0 && !gpu_has_dependent_launch(t->gpu)) {

@@ -358,8 +358,8 @@ static const char *mend(program *p) {
     return look_at_all(p);
 }
 
-/* Handles that were created though their creation "failed" are the device's loss, not the limit's.
- */
+/* Handles that were created though their creation "failed" are the device's loss,
+ * not the limit's. */
 static bool is_there_room(const program *p, const ductile_stats *s) {
     uint64_t free_bytes = 0;
     bool is_known = program_free_bytes(p->on.driver, &free_bytes) == NULL;

@@ -122,8 +122,8 @@ static const char *trim_or_check(neighbour *n) {
     }
 }
 
-/* Every kernel is launched once: the driver may load it only then, which a capture may not survive.
- */
+/* Every kernel is launched once: the driver may load it only then,
+ * which a capture may not survive. */
 static const char *open_neighbour(neighbour *n) {
     dvmm_capture_mode mode = DVMM_CAPTURE_RELAXED;
     if (n->is_relaxed) {

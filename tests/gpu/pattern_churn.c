@@ -197,8 +197,7 @@ static const char *run_cycle(churn *c) {
     return c->cycles % CHECK_EVERY_CYCLES == 0 ? check_invariants(c) : NULL;
 }
 
-/* ---- What else a soak does: it goes without where there is no memory ---------------------------
- */
+/* ---- What else a soak does: it goes without where there is no memory ------------------------ */
 
 static int is_first_stream(void *user, ductile_stream stream) {
     const churn *c = user;

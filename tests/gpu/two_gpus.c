@@ -38,8 +38,7 @@ enum {
 
 static const ductile_pool_id pool = {7, 0};
 
-/* ---- One GPU's hands on memory that two of them reach ------------------------------------------
- */
+/* ---- One GPU's hands on memory that two of them reach --------------------------------------- */
 
 typedef struct hands {
     program_device on; /* the peer's on the virtual GPU: the owner's, which it does not close */
@@ -418,8 +417,8 @@ static const char *free_under_the_peer_often(pair *p) {
     }
     TRY(wait_for_both(p));
     TRY(expect_no_mismatch(p));
-    NEED_OK(
-        ductile_trim(p->a, NULL, UINT64_MAX, NULL)); /* looks at markers, and gives nothing back */
+    /* Looks at markers, and gives nothing back. */
+    NEED_OK(ductile_trim(p->a, NULL, UINT64_MAX, NULL));
     ductile_stats s = fixture_stats(p->a);
     NEED(s.pending_blocks == 0, "%llu blocks wait for work that is done",
          (unsigned long long)s.pending_blocks);

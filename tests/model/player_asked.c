@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a scenario may say of callbacks that are asked for memory, and of the report of a refusal.
- */
+/* What a scenario may say of callbacks that are asked for memory,
+ * and of the report of a refusal. */
 #include "tests/model/player.h"
 
 #include <ductile_pressure.h>

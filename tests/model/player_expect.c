@@ -81,8 +81,8 @@ static bool of_device(const player *p, const char *name, uint64_t *out) {
     return of_state(&state, name, out);
 }
 
-/* "held:1", "live:1", "references:1", "open:1", "plain:1", "paused:1"; a pool that is none holds 0.
- */
+/* "held:1", "live:1", "references:1", "open:1", "plain:1", "paused:1";
+ * a pool that is none holds 0. */
 static bool of_pool(const player *p, const char *name, uint64_t *out) {
     const char *number = strchr(name, ':');
     ductile_pool_info info = {.struct_size = sizeof info};

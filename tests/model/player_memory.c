@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a scenario may say of memory as a whole: pools, trims, limits, pins, peers, faults, the end.
- */
+/* What a scenario may say of memory as a whole:
+ * pools, trims, limits, pins, peers, faults, the end. */
 #include "tests/model/player.h"
 #include "tests/support/limits.h"
 

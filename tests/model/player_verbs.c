@@ -136,8 +136,8 @@ VERB(try_it, "try") {
     return player_do(p, "free (tried)");
 }
 
-/* "free a": by the thread whose turn it is. "pending": it is reported as pending; "done": as not.
- */
+/* "free a": by the thread whose turn it is.
+ * "pending": it is reported as pending; "done": as not. */
 VERB(give, "free") {
     BLOCK(b, 1);
     TRY(free_block(&p->s, (size_t)(b - p->s.m.blocks), w->n > 2));
@@ -244,8 +244,8 @@ VERB(record_it, "record") {
     return answers(p, w, p->s.status);
 }
 
-/* "use a 1": stream 1 writes the block, and is recorded. "lend a 1": it is not; 0 joins it later.
- */
+/* "use a 1": stream 1 writes the block, and is recorded.
+ * "lend a 1": it is not; 0 joins it later. */
 VERB(use, "use") {
     TRY(write_it(p, w));
     return record_it(p, w);

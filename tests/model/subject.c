@@ -524,8 +524,8 @@ void subject_abandon(subject *s) {
     model_fini(&s->m);
 }
 
-/* A program that destroys an allocator with live blocks has waited for streams of other contexts.
- */
+/* A program that destroys an allocator with live blocks has waited for streams
+ * of other contexts. */
 static const char *end_blocks(subject *s) {
     while (s->m.n > 0) {
         if (!s->m.blocks[s->m.n - 1].is_paused) {

@@ -295,8 +295,8 @@ const char *owe(subject *s, size_t slot, size_t user);
 bool is_in_debt(const subject *s, size_t slot);
 /* The slot's stream waits for what it owes. */
 const char *pay(subject *s, size_t slot);
-/* Nothing is owed any more: by this slot's stream, which is gone; by any, for the host has waited.
- */
+/* Nothing is owed any more: by this slot's stream, which is gone;
+ * by any, for the host has waited. */
 const char *forgive(subject *s, size_t slot);
 const char *forgive_all(subject *s);
 bool rests(const subject *s, size_t slot);

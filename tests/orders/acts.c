@@ -122,8 +122,8 @@ ACT(use_elsewhere, "use_elsewhere", 0) {
     return give(self, &self->large);
 }
 
-/* Everybody's large block is recorded on it; a thread that frees one later does not name it again.
- */
+/* Everybody's large block is recorded on it;
+ * a thread that frees one later does not name it again. */
 ACT(end_stream, "end_stream", 0) {
     held h;
     TRY(make(self, SMALL, self->own, &h));

@@ -2,7 +2,7 @@
 /* Whole-handle arithmetic, on a segment of one granule, three, two pinned, one, two and nothing:
  *
  *     granule   0   1  2  3   4  5   6   7  8   9 ...
- *             [ a ][   b    ][pinned][ d ][ e  ] EMPTY
+ *             [ a ][   b   ][pinned][ d ][ e  ] EMPTY
  */
 #include "segments/granules.h"
 #include "tests/support/segment_rig.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What proves nothing, and what the driver refuses to unmap. That memory leaves its addresses only
- * behind the work on it is in tests/scenarios/proof.txt, and what is planted in tests/variants.txt.
- */
+ * behind the work on it is in tests/scenarios/proof.txt,
+ * and what is planted in tests/variants.txt. */
 #include "tests/support/segment_rig.h"
 
 #include <signal.h>

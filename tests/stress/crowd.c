@@ -10,13 +10,12 @@
  *     crowd [--pools] [--sleeps] [--starves] [--listens] [--shares] [--devices] ...
  *
  * With --pools a pool sleeps and wakes and graphs are captured meanwhile; with --sleeps the default
- * pool does so, too. With --starves the
- * threads together want more than the device has: callbacks free what others left, and the limits
- * and the device's memory change. With --listens a map callback keeps a table, which hears nothing
- * out of order. With --shares memory is passed to a second allocator, and opened to peers. With
- * --devices streams of another GPU use blocks, too. A round is a device with another seed, in
- * --starves with another schedule and other options. It lasts --seconds, or --turns, and goes on
- * until each act was played.
+ * pool does so, too. With --starves the threads together want more than the device has: callbacks
+ * free what others left, and the limits and the device's memory change. With --listens a map
+ * callback keeps a table, which hears nothing out of order. With --shares memory is passed to a
+ * second allocator, and opened to peers. With --devices streams of another GPU use blocks, too. A
+ * round is a device with another seed, in --starves with another schedule and other options. It
+ * lasts --seconds, or --turns, and goes on until each act was played.
  */
 #include "tests/orders/stage.h"
 #include "tests/support/command.h"

@@ -8,8 +8,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* What the child gave to exit, once it has ended, or -1, when there was none or a signal ended it.
- */
+/* What the child gave to exit, once it has ended, or -1,
+ * when there was none or a signal ended it. */
 static inline int exit_status_of(pid_t child) {
     int status = 0;
     bool has_exited = child > 0 && waitpid(child, &status, 0) == child && WIFEXITED(status);

@@ -38,8 +38,8 @@ void things_take_out(things *t, thing_kind kind, uint64_t it);
 size_t things_count(const things *t, thing_kind kind);
 const char *thing_name(thing_kind kind);
 
-/* Undoes all, and waits for streams. The code of the first call that failed; the thing is *first.
- */
+/* Undoes all, and waits for streams.
+ * The code of the first call that failed; the thing is *first. */
 int things_undo(things *t, const dvmm_driver_ops *ops, void *ctx, thing *first);
 
 #endif

@@ -13,8 +13,8 @@
  */
 #include "vmm/cuda/foreign.h"
 
-/* The first thread creates it; another thread that created one at the same time destroys its own.
- */
+/* The first thread creates it; another thread
+ * that created one at the same time destroys its own. */
 static int joining_stream(cuda_backend *b, ductile_stream *out) {
     ductile_stream made = NULL;
     *out = atomic_load_explicit(&b->joining, memory_order_acquire);

@@ -344,8 +344,8 @@ ductile_status dvmm_get_access(dvmm_driver *d, ductile_addr addr, dvmm_access *o
 
 /* Devices are named by ordinal, as the process numbers them. */
 
-/* DUCTILE_OK when `device` can reach memory of this device. ERR_NO_DEVICE: there is no such device.
- */
+/* DUCTILE_OK when `device` can reach memory of this device.
+ * ERR_NO_DEVICE: there is no such device. */
 ductile_status dvmm_can_access_peer(dvmm_driver *d, int device, bool *out);
 /* Sets the access of the given devices, which may include this one; the access of others does not
  * change. Pre: the span is made of whole mappings; 1 to DVMM_MAX_DEVICES devices. */

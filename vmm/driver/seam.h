@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Before and after every driver call: the check whether it may be made, the counters. For calls.c.
- */
+/* Before and after every driver call: the check whether it may be made, the counters.
+ * For calls.c. */
 #ifndef DUCTILE_VMM_DRIVER_SEAM_H
 #define DUCTILE_VMM_DRIVER_SEAM_H
 

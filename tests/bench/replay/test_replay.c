@@ -20,8 +20,7 @@ enum { MAX_BLOCKS = 64 };
 
 /* What it was asked, and whether the work of the stream that was recorded last was over then:
  * "a0A:10", block 0 of 10 bytes on stream A; "r0B", recorded on B; "f0"; "dB", B is done; "." not
- * over, "!" over.
- */
+ * over, "!" over. */
 static char said[512];
 static size_t n_calls; /* but for the looks at that stream */
 static uint64_t capacity, held;

@@ -42,8 +42,7 @@ Test(reproducers, blocks_that_stay_do_not_keep_others_from_being_used_again) {
     end();
 }
 
-/* ---- Batches that grow a little, three under way (torchrec#4584) ------------------------------
- */
+/* ---- Batches that grow a little, three under way (torchrec#4584) ---------------------------- */
 
 static void run_pipeline(const contender_ops *contender) {
     enum { STEPS = 60, PARTS = 8, UNDER_WAY = 3 };
@@ -72,8 +71,7 @@ Test(reproducers, batches_that_never_fit_where_the_last_one_was_strand_nothing) 
     end();
 }
 
-/* ---- Large blocks, more than three times the device in all (rmm#1245) -------------------------
- */
+/* ---- Large blocks, more than three times the device in all (rmm#1245) ----------------------- */
 
 /* Requests that fit with 3 % to spare. */
 static void run_attachments(const contender_ops *contender, uint64_t seed) {
@@ -105,8 +103,7 @@ Test(reproducers, large_blocks_never_run_out_while_they_fit) {
     end();
 }
 
-/* ---- Two streams take turns with all of the device (rmm#2039) ---------------------------------
- */
+/* ---- Two streams take turns with all of the device (rmm#2039) ------------------------------- */
 
 Test(reproducers, what_one_stream_has_freed_serves_another) {
     const uint64_t capacity = 8 * GIB;
@@ -122,8 +119,7 @@ Test(reproducers, what_one_stream_has_freed_serves_another) {
     end();
 }
 
-/* ---- One small block of many stays in each granule (kvcached) ----------------------------------
- */
+/* ---- One small block of many stays in each granule (kvcached) ------------------------------- */
 
 static void keep_one_of(uint64_t k) {
     enum { BLOCKS = 4096 };
@@ -161,8 +157,7 @@ Test(reproducers, only_granules_with_a_live_block_are_kept) {
     keep_one_of(1024);
 }
 
-/* ---- RMM's random_allocations ------------------------------------------------------------------
- */
+/* ---- RMM's random_allocations --------------------------------------------------------------- */
 
 /* Up to so many per cent of the device are in use. */
 static void run_random(uint64_t max_size, uint64_t seed, uint64_t percent, const char *setting) {
@@ -194,8 +189,7 @@ Test(reproducers, random_sizes_never_run_out_while_they_fit) {
     }
 }
 
-/* ---- A shape, then a larger one (pytorch#1529) --------------------------------------------------
- */
+/* ---- A shape, then a larger one (pytorch#1529) ---------------------------------------------- */
 
 /* In every layer of the first shape a little state is put where a temporary was, so that it ends
  * up beside the activation. Only the state stays. */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A plan's four steps: what it marks, that it can be taken back, and what comes of carrying it out.
- */
+/* A plan's four steps: what it marks, that it can be taken back,
+ * and what comes of carrying it out. */
 #include "pool/growth/plan.h"
 
 #include "pool/blocks/room.h"

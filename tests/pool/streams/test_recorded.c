@@ -32,8 +32,8 @@ static double seconds_to_pause_behind(size_t n_spans) {
     return seconds;
 }
 
-/* Each is asked for by its own marker, and those that are done are not passed again for the next.
- */
+/* Each is asked for by its own marker,
+ * and those that are done are not passed again for the next. */
 Test(recorded, a_pause_waits_behind_however_many_spans) {
     open_fixture(&(fixture_setup){.capacity_bytes = 64 * MIB,
                                   .schedule = DUCTILE_SCHEDULE_LAZY,

@@ -273,8 +273,8 @@ static void close_devices(void) {
 
 TestSuite(driver_counts, .init = open_devices, .fini = close_devices);
 
-/* In each round and on each device: a query, one not answered yet, a wait that fails, and a record.
- */
+/* In each round and on each device: a query, one not answered yet,
+ * a wait that fails, and a record. */
 static void *make_calls(void *user) {
     (void)user;
     (void)pthread_barrier_wait(&all_ready);

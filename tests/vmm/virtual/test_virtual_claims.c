@@ -11,8 +11,8 @@ enum { MOST_EVENTS = 8, N_STREAMS = 10, MOST_HANDLES = 4 };
 
 #define GRANULE ((uint64_t)2 << 20)
 
-/* A device of a machine of two, with two handles of one granule at `at` that both have access to.
- */
+/* A device of a machine of two, with two handles of one granule at `at`
+ * that both have access to. */
 typedef struct stage {
     rig r;
     ductile_addr at, pair; /* pair: one handle at two addresses side by side, or an allocation */

@@ -229,8 +229,8 @@ ADAPTER_API ductile_allocator *ductile_torch_open(int device, char *message, siz
     return a;
 }
 
-/* After the allocator's settings have been parsed again, with a memory fraction among them or not.
- */
+/* After the allocator's settings have been parsed again,
+ * with a memory fraction among them or not. */
 ADAPTER_API int ductile_torch_refresh(int is_fraction_named, char *message, size_t size) {
     return guarded(message, size, [&] { refresh_settings(is_fraction_named != 0); });
 }
@@ -256,8 +256,8 @@ ADAPTER_API int ductile_torch_alloc_at(size_t bytes, void *address, cudaStream_t
 }
 
 /* Has PyTorch's allocator of the moment, Ductile or not, tell `event` of each allocation and free,
- * with the action's number in PyTorch's TraceEntry. CUDA must be initialised. There is no way back.
- */
+ * with the action's number in PyTorch's TraceEntry. CUDA must be initialised.
+ * There is no way back. */
 ADAPTER_API int ductile_torch_track(void (*event)(int action, int device, uint64_t address,
                                                   uint64_t bytes, uint64_t stream),
                                     char *message, size_t size) {

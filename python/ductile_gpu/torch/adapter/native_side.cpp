@@ -98,8 +98,8 @@ auto &side = *new Side(); /* used when statics have ended, too */
  * more. */
 constexpr std::chrono::milliseconds kSettlingTime{1000};
 
-/* Native opens no pool twice; it may have counted a reference all the same. Pre: it holds the pool.
- */
+/* Native opens no pool twice; it may have counted a reference all the same.
+ * Pre: it holds the pool. */
 bool is_open(DeviceIndex device, const MempoolId_t &pool) {
     const std::lock_guard<std::mutex> lock(side.opening);
     int uses = native->getPoolUseCount(device, pool);

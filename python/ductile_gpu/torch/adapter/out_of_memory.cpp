@@ -33,8 +33,8 @@ MemoryInfo read_memory_info(const Device &device) {
     return info;
 }
 
-/* What the library may hold: the smallest of PyTorch's fraction, Ductile's own limit, the device.
- */
+/* What the library may hold: the smallest of PyTorch's fraction,
+ * Ductile's own limit, the device. */
 ductile_limits read_limits(Device &device) {
     auto limits = sized<ductile_limits>();
     return ductile_get_limits(device.open(), &limits) == DUCTILE_OK ? limits : ductile_limits{};

@@ -53,8 +53,8 @@ void Pools::release(const MempoolId_t &id) {
         native_allocator()->releasePool(device_.index, id);
     } else {
         /* Destructors of PyTorch call this: what left them would end the process, also where the
-         * GPU is lost or the process is a forked child. The pool stays then, and the log says why.
-         */
+         * GPU is lost or the process is a forked child.
+         * The pool stays then, and the log says why. */
         (void)ductile_pool_release(device_.open(), to_pool_id(id));
     }
 }

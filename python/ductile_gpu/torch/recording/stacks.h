@@ -33,9 +33,8 @@ void stacks_fini(void);
 
 /* Waits for Python's lock, on a thread that Python knows. The mutex guards the table: init,
  * fini and count are called, and `write` is, with it held. Python is never called then, for it may
- * free a tensor, whose allocator may wait for a thread that waits for the mutex. Pre: init has been
- * called.
- */
+ * free a tensor, whose allocator may wait for a thread that waits for the mutex.
+ * Pre: init has been called. */
 uint32_t stacks_find(pthread_mutex_t *mutex, stack_write_fn write);
 uint64_t stacks_count(void);
 

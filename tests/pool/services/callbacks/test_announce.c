@@ -230,8 +230,8 @@ Test(announce, what_is_unpinned_while_a_pause_tells_stays) {
     assert_ok(ductile_resume(f.allocator, POOL));
     assert_fine(shadow_covers(&s, block, GRANULE));
     assert_fine(shadow_is_true(&s, f.allocator));
-    assert_ok(
-        ductile_pause(f.allocator, POOL, DUCTILE_CONTENTS_DROP)); /* and leaves the next time */
+    /* It leaves the next time. */
+    assert_ok(ductile_pause(f.allocator, POOL, DUCTILE_CONTENTS_DROP));
     cr_assert_eq(s.n_left, 1 + 3);
     assert_fine(shadow_is_true(&s, f.allocator));
 }

@@ -360,8 +360,8 @@ static void set_limit(int socket) {
     cr_assert_eq(setsockopt(socket, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit), 0);
 }
 
-/* Each byte comes within the limit, all of them do not. Ends when the other side listens no more.
- */
+/* Each byte comes within the limit, all of them do not.
+ * Ends when the other side listens no more. */
 static void drip(int socket, const void *bytes, size_t size) {
     const char *next = bytes;
     while (size-- > 0 && send(socket, next++, 1, MSG_NOSIGNAL) == 1) {
