@@ -68,6 +68,9 @@ PLANTS = {
     "a declaration in another file's header": (
         "check_rooms.py", "vmm/range.h", "void dvmm_planted_handle(void);\n",
         "vmm/range.h: declares dvmm_planted_handle, which vmm/handle.c defines"),
+    "a file that no page names": (
+        "check_rooms.py", "pool/blocks/planted.c", "\n",
+        'pool/blocks/planted.c: docs/architecture.md, "Where to look", does not name planted'),
     "a proof that was not thought about": (
         "check_proofs.py", "pool/growth/compact.c", "static void planted(void) {\n    dpool_quiesce_free(0, 0);\n}\n",
         "pool/growth/compact.c: planted calls dpool_quiesce_free"),
