@@ -2,7 +2,7 @@
 """What Ductile holds, for Prometheus: by HTTP, or as a file that node_exporter picks up.
 
 python prometheus_metrics.py                           # what Prometheus would get
-python prometheus_metrics.py --serve                   # http://localhost:9400/metrics
+python prometheus_metrics.py --serve                   # http://localhost:9710/metrics
 python prometheus_metrics.py /var/lib/node_exporter/ductile.prom
 """
 
@@ -42,7 +42,7 @@ def main() -> int:
     """Prints, writes once, or serves; a real program does either beside its work."""
     prometheus_client.REGISTRY.register(Ductile())
     if sys.argv[1:] == ["--serve"]:
-        prometheus_client.start_http_server(9400, addr="localhost")
+        prometheus_client.start_http_server(9710, addr="localhost")
         while True:
             time.sleep(60)
     elif len(sys.argv) > 1:

@@ -10,7 +10,7 @@ status: 1 when `stacks` costs more than --most per cent of the step by the clock
 fails.
 
 It ends after --limit seconds, with the rounds that were done by then. Compile the adapter before
-(python -m ductile_gpu.torch build): otherwise that is 15 seconds of them.
+(python -m ductile_gpu.torch build): otherwise that is half a minute of them.
 """
 
 from __future__ import annotations
