@@ -5,7 +5,7 @@
 Draws what FILE holds:
 
   what `ductile-bench replay --timeline` wrote: held and live memory over time
-  what `ductile-bench generate vary --sweep --json` wrote: medians of the seeds, and all of them as bands
+  what `bench/run sweep` wrote: medians of the seeds, and all of them as bands
   rows of `ductile-bench replay --json`: what each allocator held for each recorded run
   rows of `python/tests/preload_gpu/run`: what PyTorch and JAX had of one allocator, from the row `both`
 
@@ -142,23 +142,26 @@ def draw_timeline(lines):
 # ---- From constant to wild ------------------------------------------------------------------------
 
 
-def per_step(prefix):
-    """Host and driver time of a step in ms, seed by seed."""
-    names = f"{prefix}host_us_per_step", f"{prefix}driver_us_per_step"
-    return lambda cell: [None if None in pair else sum(pair) / 1000 for pair in zip(*(cell[name] for name in names))]
+def of_done(value, is_capped):
+    """That of a row of a run that was completed; None of another one."""
+    return lambda row: value(row) if row.get("completed") and ("above_min_percent" in row) == is_capped else None
 
 
 def beyond_used(name):
-    """By how many per cent a ratio is above one, seed by seed."""
-    return lambda cell: [None if ratio is None else 100 * (ratio - 1) for ratio in cell[name]]
+    """By how many per cent more than is in use."""
+    return lambda row: 100 * (row[name] / row["live_peak_bytes"] - 1) if row[name] else None
+
+
+def driver_ms(row):
+    return row["driver_time_us"] / 1000 / row["steps"]
 
 
 # What a row of panels shows.
 FIGURES = [
-    ("held beyond used, %\nwithout a cap", beyond_used("held_over_used")),
-    ("smallest capacity\nbeyond used, %", beyond_used("min_capacity_over_used")),
-    ("ms a step\nwithout a cap", per_step("")),
-    ("ms a step near its\nsmallest capacity", per_step("tight_")),
+    ("held beyond used, %\nwithout a cap", of_done(beyond_used("reserved_peak_bytes"), False)),
+    ("smallest capacity\nbeyond used, %", of_done(beyond_used("min_capacity_bytes"), False)),
+    ("driver ms a step\nwithout a cap", of_done(driver_ms, False)),
+    ("driver ms a step near\nits smallest capacity", of_done(driver_ms, True)),
 ]
 
 
@@ -167,11 +170,16 @@ def bands(rows, figure):
     found = {}
     for row in rows:
         of_setting = found.setdefault((row["recompute"], row["side_streams"]), {})
-        values = [] if row.get("absent") else [v for v in figure(row) if v is not None]
-        if values:
-            band = row["spread_percent"], min(values), median(values), max(values)
-            of_setting.setdefault(row["contender"], []).append(band)
-    return found
+        if figure(row) is not None:
+            values = of_setting.setdefault(row["contender"], {}).setdefault(row["spread_percent"], [])
+            values.append(figure(row))
+    return {setting: {name: [(spread, min(v), median(v), max(v)) for spread, v in sorted(spreads.items())]
+                      for name, spreads in contenders.items()} for setting, contenders in found.items()}
+
+
+def setting_words(recompute, side_streams):
+    streams = "one stream" if side_streams == 0 else f"{side_streams + 1} streams"
+    return f"{'with' if recompute else 'no'} recomputation, {streams}"
 
 
 def draw_bands(axes, contenders):
@@ -197,9 +205,8 @@ def draw_sweep(rows):
     panels = figure.subplots(len(FIGURES), len(settings), sharex=True, sharey="row", squeeze=False)
     for row, (title, values) in zip(panels, FIGURES):
         draw_figure(row, title, bands(rows, values))
-    for axes, (recompute, side_streams) in zip(panels[0], settings):
-        streams = "one stream" if side_streams == 0 else f"{side_streams + 1} streams"
-        axes.set_title(f"{'with' if recompute else 'no'} recomputation,\n{streams}")
+    for axes, setting in zip(panels[0], settings):
+        axes.set_title(setting_words(*setting).replace(", ", ",\n"))
     known = {label: line for axes in panels.flat for line, label in zip(*axes.get_legend_handles_labels())}
     add_legend(figure, "Batch and length, from constant to wild", known)
     figure.supxlabel("spread of batch and length, %", fontsize=9)

@@ -11,8 +11,6 @@
 static const uint64_t min_interval_ns = 100000000;
 static uint64_t last_shown_ns;
 static bool is_line_written;
-static uint64_t whole_done;
-static uint64_t whole_of;
 
 bool progress_is_shown(void) {
     static int answer = -1;
@@ -20,18 +18,6 @@ bool progress_is_shown(void) {
         answer = isatty(STDERR_FILENO);
     }
     return answer == 1;
-}
-
-void progress_set_whole(uint64_t done, uint64_t of) {
-    whole_done = done;
-    whole_of = of;
-}
-
-static void print_whole(void) {
-    if (whole_of > 0) {
-        (void)fprintf(stderr,
-                      "%llu %% of all: ", (unsigned long long)(whole_done * 100 / whole_of));
-    }
 }
 
 void progress_show(const char *trace, const char *contender, uint64_t pass, uint64_t n_passes,
@@ -45,9 +31,7 @@ void progress_show(const char *trace, const char *contender, uint64_t pass, uint
     }
     last_shown_ns = now;
     is_line_written = true;
-    (void)fputs(ERASE_LINE, stderr);
-    print_whole();
-    (void)fprintf(stderr, "%.40s  %.20s  pass %llu of %llu  %llu %%", trace, contender,
+    (void)fprintf(stderr, ERASE_LINE "%.40s  %.20s  pass %llu of %llu  %llu %%", trace, contender,
                   (unsigned long long)pass, (unsigned long long)n_passes,
                   (unsigned long long)percent);
 }

@@ -3,7 +3,6 @@
  * The models that are a trace, which is replayed as `replay` does a recorded one:
  *
  *   vary     what does a training loop hold when batch and sequence length change at every step?
- *            With --sweep: how does that grow with the spread of the two?
  *   offload  how much memory stays behind on streams that have fallen silent?
  *   oneshot  how much on streams that are gone?
  */
@@ -11,11 +10,9 @@
 #include "bench/cli/commands.h"
 #include "bench/cli/generate.h"
 #include "bench/cli/replay_job.h"
-#include "bench/cli/sweep.h"
 #include "bench/workloads/offload_model.h"
 #include "bench/workloads/oneshot_model.h"
 #include "bench/workloads/vary_model.h"
-#include "bench/workloads/vary_sweep.h"
 
 /* Of all three: each uses its own model's. */
 typedef struct model_options {
@@ -23,7 +20,6 @@ typedef struct model_options {
     const char *trace_file; /* NULL: none */
     vary_options vary;
     bool is_adamw, is_half; /* vary */
-    uint64_t n_seeds;       /* vary: of a sweep; 0: no sweep */
     offload_options offload;
     oneshot_options oneshot;
 } model_options;
@@ -63,59 +59,30 @@ static const bench_option vary_table[] = {
     NUMBER("--vocab", vary.vocab, 1, "words of the vocabulary"),
     INTERVAL("--batch", vary.batch, "sequences, drawn for every step"),
     INTERVAL("--seq", vary.sequence, "tokens per sequence, drawn for every step"),
-    NUMBER("--steps", vary.steps, 1, "training steps (50; 20 with --sweep)"),
+    NUMBER("--steps", vary.steps, 1, "training steps"),
     NUMBER("--seed", vary.seed, 0, "seed of the random numbers"),
     {"--recompute", "on|off", bench_parse_either,
      .help = "keep only the layers' inputs for the backward", .offset = AT(vary.recompute)},
     NUMBER("--side-streams", vary.side_streams, 0,
-           "streams that run the second halves of layers in turn (0; 2 with --sweep)"),
+           "streams that run the second halves of layers in turn"),
     {"--optimizer", "adamw|sgd", bench_parse_either, .help = "the optimizer",
      .offset = AT(is_adamw)},
     {"--dtype", "bf16|fp32", bench_parse_either, .help = "of weights, activations and gradients",
      .offset = AT(is_half)},
-    {"--sweep", "SEEDS", bench_parse_number,
-     .help = "from constant to all of --batch and --seq, with and without recomputation, on one\n"
-             "                                    stream and on several, without a cap and near "
-             "it, for so many seeds",
-     .offset = AT(n_seeds), .min = 1, .max = SWEEP_MAX_SEEDS},
     GENERATE_TRACE_OPTION(model_options),
     {0},
 };
 
-/* The sweep sets these itself, or has no place for them. */
-static const char *refuse_with_sweep(const model_options *o) {
-    const replay_options *r = &o->replay;
-    if (o->vary.recompute || r->min_capacity || r->tight || r->shared.capacity_bytes != 0) {
-        return "--sweep runs with and without --recompute, --min-capacity, --tight and --capacity: "
-               "give none";
-    }
-    if (r->calls || r->check || r->timeline != NULL) {
-        return "--sweep says nothing of --calls, --check and --timeline: give none";
-    }
-    return o->trace_file != NULL ? "--sweep runs many traces: --write-trace writes one" : NULL;
-}
-
 static bool complete_vary(bench_parser *p) {
     model_options *o = p->own;
-    const char *refusal = NULL;
     o->vary.optimizer = o->is_adamw ? VARY_ADAMW : VARY_SGD;
     o->vary.element_bytes = o->is_half ? 2 : 4;
-    if (o->vary.steps == 0) {
-        o->vary.steps = o->n_seeds > 0 ? 20 : 50;
-    }
-    if (o->n_seeds > 0) {
-        refusal = refuse_with_sweep(o);
-        o->vary.side_streams = o->vary.side_streams > 0 ? o->vary.side_streams : 2;
-    }
-    return complete(p, refusal != NULL ? refusal : vary_check(&o->vary));
+    return complete(p, vary_check(&o->vary));
 }
 
 static int run_vary(const bench_options *options) {
     const model_options *o = (const model_options *)options;
     trace_builder made;
-    if (o->n_seeds > 0) {
-        return sweep_run_all(&o->replay, &o->vary, o->n_seeds);
-    }
     const char *reason = vary_generate(&o->vary, &made);
     return replay_or_write(&generate_vary, o, &made, reason);
 }
@@ -128,6 +95,7 @@ static const model_options vary_defaults = {
              .vocab = 50257,
              .batch = {1, 12},
              .sequence = {64, 1024},
+             .steps = 50,
              .seed = 1},
     .is_adamw = true,
     .is_half = true,
@@ -139,9 +107,7 @@ const bench_command generate_vary = {
     .summary =
         "Replays the allocations of a synthetic transformer's training loop: forward keeps what\n"
         "backward needs, backward frees it while gradients appear, the optimizer adds its\n"
-        "temporaries; batch and sequence length change at every step. With --sweep it runs the "
-        "loop\n"
-        "while their spread grows, and says what is held over what is used.",
+        "temporaries; batch and sequence length change at every step.",
     .own = vary_table,
     .also = replay_option_table,
     .defaults = &vary_defaults.replay.shared,
