@@ -75,22 +75,22 @@ int dvmm_vgpu_get_access_for(const vgpu *gpu, ductile_addr addr, int device, dvm
     return DVMM_SUCCESS;
 }
 
-/* ---- Names of memory, as they travel ------------------------------------------------------- */
+/* ---- Names of exported memory -------------------------------------------------------------- */
 
-typedef struct travelling {
+typedef struct export_name {
     uint64_t magic;
     uint64_t gpu; /* its number among all of all processes */
     uint64_t size;
     dvmm_phys phys;
     uint32_t handle_types;
-} travelling;
+} export_name;
 
-_Static_assert(sizeof(travelling) <= DVMM_FABRIC_BYTES, "fits a fabric handle");
+_Static_assert(sizeof(export_name) <= DVMM_FABRIC_BYTES, "fits a fabric handle");
 
 static const uint64_t MAGIC = 0x4455435449564750u; /* "DUCTIVGP" */
 
-static travelling name_to_travel(const vgpu *gpu, dvmm_phys phys, const vgpu_phys *found) {
-    return (travelling){MAGIC, gpu->identity, found->size, phys, found->handle_types};
+static export_name name_of(const vgpu *gpu, dvmm_phys phys, const vgpu_phys *found) {
+    return (export_name){MAGIC, gpu->identity, found->size, phys, found->handle_types};
 }
 
 /* ---- Descriptors --------------------------------------------------------------------------- */
@@ -118,7 +118,7 @@ void dvmm_vgpu_exports_fini(vgpu *gpu) {
 
 static int export_fd(vgpu *gpu, dvmm_phys phys, vgpu_phys *found, int *out) {
     int ends[2];
-    travelling name = name_to_travel(gpu, phys, found);
+    export_name name = name_of(gpu, phys, found);
     vgpu_memory *m = &gpu->memory;
     if (!dti_have_room(&m->exports, sizeof *m->exports, &m->exports_room, m->n_exports + 1) ||
         socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) {
@@ -143,14 +143,14 @@ int dvmm_vgpu_phys_export(vgpu *gpu, dvmm_phys phys, dvmm_share_type type, dvmm_
     if (type == DVMM_SHARE_FD) {
         return export_fd(gpu, phys, found, &out->fd);
     }
-    travelling name = name_to_travel(gpu, phys, found);
+    export_name name = name_of(gpu, phys, found);
     memcpy(out->fabric, &name, sizeof(name));
     return DVMM_SUCCESS;
 }
 
 /* ---- Imports ------------------------------------------------------------------------------- */
 
-static bool read_name(const dvmm_shared *shared, travelling *name) {
+static bool read_name(const dvmm_shared *shared, export_name *name) {
     if (shared->type == DVMM_SHARE_FABRIC) {
         memcpy(name, shared->fabric, sizeof(*name));
         return true;
@@ -160,7 +160,7 @@ static bool read_name(const dvmm_shared *shared, travelling *name) {
 }
 
 /* While a descriptor is open, its export keeps the memory: it is found. */
-static int import_own(vgpu *gpu, const travelling *name, dvmm_phys *out) {
+static int import_own(vgpu *gpu, const export_name *name, dvmm_phys *out) {
     vgpu_phys *phys = dvmm_vgpu_find_phys(gpu, name->phys);
     if (phys == NULL) {
         return DVMM_INVALID_VALUE;
@@ -171,7 +171,7 @@ static int import_own(vgpu *gpu, const travelling *name, dvmm_phys *out) {
 }
 
 int dvmm_vgpu_phys_import(vgpu *gpu, const dvmm_shared *shared, dvmm_phys *out) {
-    travelling name;
+    export_name name;
     if (!read_name(shared, &name) || name.magic != MAGIC ||
         (name.handle_types & shared->type) == 0) {
         return shared->type == DVMM_SHARE_FD ? DVMM_UNKNOWN : DVMM_INVALID_VALUE;
