@@ -8,11 +8,17 @@
 #include "vmm/base/align.h"
 #include "vmm/capture_mode.h"
 
-enum {
-    FRONT = 16, /* the number of oldest blocks that a poll reads first */
-    MOST_PER_HIT = 256,
-    MOST_IN_VAIN = 2 /* polls of the front alone */
-};
+/*
+ * An arena's pending blocks are one list, the oldest free first.
+ * 1. A poll cuts off the front of the list, and groups the uses in it by stream.
+ * 2. It asks for the latest marker of each stream: where that is done, so is all before it.
+ * 3. Where it is not, it asks block by block, and never for what an answer has already told.
+ * 4. A hit reads a front of FRONT blocks, then of twice as many, as long as it finds done ones.
+ * 5. A front that stays undone may hide done blocks of other streams. After MOST_IN_VAIN polls in
+ *    vain a hit reads MOST_PER_HIT blocks instead, and those go to the end of the list.
+ * 6. A slow call reads the whole list.
+ */
+enum { FRONT = 16, MOST_PER_HIT = 256, MOST_IN_VAIN = 2 };
 
 /* What is known about each stream that uses the blocks. */
 typedef struct inquiry {
@@ -44,19 +50,25 @@ static inline dpool_per_stream *record_use(inquiry *q, dpool_per_stream *before,
     return at;
 }
 
-/* Keeps the n oldest in the list, and returns the others. */
+/* The uses of one block. Returns the stream of the last one. */
+static inline dpool_per_stream *record_block(inquiry *q, dpool_per_stream *at, dpool_use *first) {
+    for (dpool_use *use = first; use != NULL; use = use->next) {
+        if (use->marker != NULL) {
+            at = record_use(q, at, use);
+        } else {
+            q->is_whole = false;
+        }
+    }
+    return at;
+}
+
+/* Keeps the n oldest in the list, records them, and returns the others. */
 static dpool_pending_list record_oldest(inquiry *q, dpool_pending_list *list, uint32_t n) {
     dpool_per_stream *at = NULL;
     dpool_use *last = NULL;
     dpool_use *rest = list->first;
     for (; rest != NULL && n > 0; n--) {
-        for (dpool_use *use = rest; use != NULL; use = use->next) {
-            if (use->marker != NULL) {
-                at = record_use(q, at, use);
-            } else {
-                q->is_whole = false;
-            }
-        }
+        at = record_block(q, at, rest);
         last = rest;
         rest = rest->pending_next;
     }
