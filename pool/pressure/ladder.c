@@ -5,7 +5,6 @@
 #include "pool/blocks/arena.h"
 #include "pool/blocks/region.h"
 #include "pool/growth/give_back.h"
-#include "pool/pressure/cost.h"
 #include "pool/pressure/oom_callbacks.h"
 #include "pool/pressure/oom_report.h"
 #include "pool/streams/gpu_waits.h"
@@ -25,6 +24,32 @@ static uint64_t frees_now(ductile_allocator *a) {
     uint64_t frees = a->counts.allocs - a->map.count;
     dti_lock_release(&a->index_lock);
     return frees;
+}
+
+/* ---- What a rung costs, for the statistics -------------------------------------------------- */
+
+/* In the allocator's life: taken before and after a rung. Where several threads lack memory at a
+ * time, what one has caused may count for another as well. */
+typedef struct cost {
+    uint64_t host_waits;
+    uint64_t released_bytes;
+} cost;
+
+static cost cost_now(ductile_allocator *a) {
+    dvmm_counters d;
+    dvmm_get_counters(a->driver, &d);
+    dvmm_store_totals t = dvmm_store_read(&a->store);
+    return (cost){dvmm_count_host_waits(&d), t.created_bytes - t.held_bytes};
+}
+
+static void count_cost(ductile_allocator *a, const cost *before) {
+    cost now = cost_now(a);
+    uint64_t released = now.released_bytes - before->released_bytes;
+    dti_lock_acquire(&a->index_lock);
+    a->counts.pressure_waits += now.host_waits > before->host_waits;
+    a->counts.pressure_returns += released > 0;
+    a->counts.pressure_returned += released;
+    dti_lock_release(&a->index_lock);
 }
 
 /* ---- Cached handles ------------------------------------------------------------------------ */
@@ -213,9 +238,9 @@ static void go_to_bottom(ductile_allocator *a, dpool_climb *c) {
 
 static bool relieve_by(ductile_allocator *a, dpool_climb *c, const rung *r) {
     dvmm_section_begin(a->driver, r->range, c->request->missing);
-    dpool_cost before = dpool_cost_now(a);
+    cost before = cost_now(a);
     bool any = r->relieve(a, c);
-    dpool_count_cost(a, &before);
+    count_cost(a, &before);
     dvmm_section_end(a->driver);
     return any;
 }
