@@ -95,10 +95,15 @@ static ductile_status make_host_memory(ductile_allocator *a, char *message, size
     return status;
 }
 
-static void report_refused_create(const ductile_options *given, const char *message) {
-    if (given != NULL && given->struct_size >= sizeof *given && given->log != NULL &&
-        message[0] != '\0') {
-        given->log(given->log_user, DUCTILE_LOG_ERROR, message);
+/* Of this thread's last ductile_create. */
+static _Thread_local char create_error[512];
+
+static void report_refused_create(const ductile_options *given, ductile_status status) {
+    if (create_error[0] == '\0') {
+        (void)snprintf(create_error, sizeof create_error, "%s", ductile_status_string(status));
+    }
+    if (given != NULL && given->struct_size >= sizeof *given && given->log != NULL) {
+        given->log(given->log_user, DUCTILE_LOG_ERROR, create_error);
     }
 }
 
@@ -153,12 +158,16 @@ ductile_status ductile_create(ductile_allocator **out, const ductile_options *op
         return DUCTILE_ERR_INVALID_ARGUMENT;
     }
     *out = NULL;
-    char message[512] = "";
-    ductile_status status = create(out, options, message, sizeof message);
+    create_error[0] = '\0';
+    ductile_status status = create(out, options, create_error, sizeof create_error);
     if (status != DUCTILE_OK) {
-        report_refused_create(options, message);
+        report_refused_create(options, status);
     }
     return status;
+}
+
+const char *ductile_create_error(void) {
+    return create_error;
 }
 
 /* ---- Allocate and free --------------------------------------------------------------------- */

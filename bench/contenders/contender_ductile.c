@@ -27,9 +27,8 @@ static ductile_status start(const contender_env *env, void **self, char *message
     }
     ductile_status status = ductile_create(&allocator, &options);
     if (status != DUCTILE_OK) {
-        (void)snprintf(message, size, "ductile_create: %s", ductile_status_string(status));
-    }
-    if (!env->is_untimed) {
+        (void)snprintf(message, size, "%s", ductile_create_error());
+    } else if (!env->is_untimed) {
         ductile_time_driver_calls(allocator);
     }
     *self = allocator;

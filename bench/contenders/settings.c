@@ -14,37 +14,32 @@ static const struct {
     {"limit_bytes", "--capacity"},
 };
 
-static const char *owner_of(const char *key) {
-    for (size_t i = 0; i < sizeof owned_keys / sizeof owned_keys[0]; i++) {
-        if (strcmp(owned_keys[i].key, key) == 0) {
-            return owned_keys[i].instead;
-        }
-    }
-    return NULL;
+/* Does the pair that begins here set this key? */
+static bool names(const char *pair, const char *key) {
+    pair += strspn(pair, " \t\n");
+    size_t length = strcspn(pair, ":=, \t\n");
+    return length == strlen(key) && strncmp(pair, key, length) == 0;
 }
 
-static bool refuse(char *message, size_t size, const char *text, const char *setting) {
-    (void)snprintf(message, size, "%s: '%s'", text, setting);
+static bool refuse_owned(const char *pair, char *message, size_t size) {
+    for (size_t i = 0; i < sizeof owned_keys / sizeof owned_keys[0]; i++) {
+        if (names(pair, owned_keys[i].key)) {
+            (void)snprintf(message, size, "%s is chosen with %s", owned_keys[i].key,
+                           owned_keys[i].instead);
+            return true;
+        }
+    }
     return false;
 }
 
 static bool apply_one(ductile_options *options, const char *setting, char *message, size_t size) {
-    char key[64];
-    const char *equals = strchr(setting, '=');
-    if (equals == NULL) {
-        return refuse(message, size, "a setting is key=value", setting);
+    for (const char *pair = setting; pair != NULL; pair = strchr(pair, ',')) {
+        pair += *pair == ',';
+        if (refuse_owned(pair, message, size)) {
+            return false;
+        }
     }
-    size_t length = (size_t)(equals - setting);
-    if (length >= sizeof key) {
-        return refuse(message, size, "no such option", setting);
-    }
-    memcpy(key, setting, length);
-    key[length] = '\0';
-    if (owner_of(key) != NULL) {
-        (void)snprintf(message, size, "%s is chosen with %s", key, owner_of(key));
-        return false;
-    }
-    return ductile_options_set(options, key, equals + 1, message, size) == DUCTILE_OK;
+    return ductile_options_parse(options, setting, message, size) == DUCTILE_OK;
 }
 
 bool settings_apply(ductile_options *options, const char *const *settings, size_t n_settings,

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* --set key=value: options of Ductile, by the names that DUCTILE_CONF knows. */
+/* --set key=value, or key:value: options of Ductile, as DUCTILE_CONF has them. */
 #ifndef DUCTILE_BENCH_CONTENDERS_SETTINGS_H
 #define DUCTILE_BENCH_CONTENDERS_SETTINGS_H
 

@@ -2,6 +2,7 @@
 #include "pool/base/options.h"
 
 #include "pool/base/allocator.h"
+#include "pool/base/near_word.h"
 
 #include "vmm/base/align.h"
 
@@ -11,6 +12,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+#define VARIABLE "DUCTILE_CONF"
 
 /* ---- The table ----------------------------------------------------------------------------- */
 
@@ -229,6 +232,30 @@ static const char *list_choices(const choice *choices, char *text, size_t size) 
     return text;
 }
 
+/* ": did you mean tight?", or nothing. */
+static const char *ask_if(const char *meant, char *text, size_t size) {
+    text[0] = '\0';
+    if (meant != NULL) {
+        (void)snprintf(text, size, ": did you mean %s?", meant);
+    }
+    return text;
+}
+
+static const char *nearest_choice(const choice *choices, const char *text) {
+    while (choices != NULL && choices->name != NULL && !dpool_is_near(text, choices->name)) {
+        choices++;
+    }
+    return choices != NULL ? choices->name : NULL;
+}
+
+static const char *nearest_key(const char *name) {
+    size_t i = 0;
+    while (i < N_KEYS && !dpool_is_near(name, keys[i].name)) {
+        i++;
+    }
+    return i < N_KEYS ? keys[i].name : NULL;
+}
+
 ductile_status ductile_options_set(ductile_options *o, const char *name, const char *value,
                                    char *message, size_t size) {
     if (o == NULL || name == NULL || value == NULL) {
@@ -236,14 +263,19 @@ ductile_status ductile_options_set(ductile_options *o, const char *name, const c
     }
     const key *k = find_key(name);
     if (k == NULL) {
-        return refuse(message, size, "unknown option '%s'", name);
+        char question[MAX_TOKEN];
+        return refuse(message, size, "unknown option '%s'%s", name,
+                      ask_if(nearest_key(name), question, sizeof question));
     }
     if (!k->kind->parse(k, value, field_of(o, k))) {
         char choices[MAX_TOKEN]; /* has room for all of any key */
         const char *wanted = k->kind->wanted != NULL
                                  ? k->kind->wanted
                                  : list_choices(k->choices, choices, sizeof choices);
-        return refuse(message, size, "option '%s' takes %s, not '%s'", name, wanted, value);
+        char question[MAX_TOKEN];
+        const char *meant = nearest_choice(k->choices, value);
+        return refuse(message, size, "option '%s' takes %s, not '%s'%s", name, wanted, value,
+                      ask_if(meant, question, sizeof question));
     }
     return DUCTILE_OK;
 }
@@ -269,9 +301,10 @@ static ductile_status parse_pair(ductile_options *o, const char *text, const cha
                                  char *message, size_t size) {
     char name[MAX_TOKEN];
     char value[MAX_TOKEN];
-    const char *colon = memchr(text, ':', (size_t)(end - text));
-    if (colon == NULL || !copy_token(name, text, colon) || !copy_token(value, colon + 1, end)) {
-        return refuse(message, size, "'%.*s' is not key:value",
+    const char *separator = text + strcspn(text, ":=,");
+    if (separator == end || !copy_token(name, text, separator) ||
+        !copy_token(value, separator + 1, end)) {
+        return refuse(message, size, "'%.*s' is not key:value, or key=value",
                       (int)dti_min((uint64_t)(end - text), 60), text);
     }
     return ductile_options_set(o, name, value, message, size);
@@ -469,12 +502,22 @@ static ductile_status check_values(const ductile_options *o, char *message, size
     return DUCTILE_OK;
 }
 
+static ductile_status parse_environment(ductile_options *o, const char *text, char *message,
+                                        size_t size) {
+    int length = snprintf(message, size, VARIABLE ": ");
+    ductile_status status = ductile_options_parse(o, text, message + length, size - (size_t)length);
+    if (status == DUCTILE_OK) {
+        message[0] = '\0';
+    }
+    return status;
+}
+
 ductile_status dpool_options_resolve(const ductile_options *given, ductile_options *out,
                                      char *message, size_t size) {
     ductile_status status = take_given(given, out, message, size);
-    const char *environment = getenv("DUCTILE_CONF");
+    const char *environment = getenv(VARIABLE);
     if (status == DUCTILE_OK && environment != NULL) {
-        status = ductile_options_parse(out, environment, message, size);
+        status = parse_environment(out, environment, message, size);
     }
     if (status == DUCTILE_OK) {
         status = check_values(out, message, size);

@@ -72,7 +72,7 @@ extern "C" {
     X(ERR_OUT_OF_HOST_MEMORY, 22, "the host has no memory left for bookkeeping")                   \
     X(ERR_NO_DESCRIPTORS, 23, "the process has too few file descriptors left: raise ulimit -n")    \
     X(ERR_NO_LIBRARY, 30,                                                                          \
-      "no NVIDIA driver is installed, or for driver:virtual no libductile_virtual")                \
+      "no library to drive the device with; ductile_create_error() says which, and the remedy")    \
     X(ERR_NO_DEVICE, 31, "the driver reports no such device")                                      \
     X(ERR_DRIVER_TOO_OLD, 32, "the driver is too old: Ductile needs CUDA 11.2 or newer")           \
     X(ERR_NO_VMM, 33, "the device does not support virtual memory management")                     \
@@ -288,8 +288,8 @@ DUCTILE_API DUCTILE_CHECKED ductile_status ductile_options_set(ductile_options *
                                                                char *message, size_t message_size);
 
 /**
- * Sets options from a list "key:value,key:value". ductile_create reads the environment variable
- * DUCTILE_CONF this way, after the caller's own fields.
+ * Sets options from a list "key:value,key:value"; key=value is the same. ductile_create reads the
+ * environment variable DUCTILE_CONF this way, after the caller's own fields.
  *
  * Arguments: options, text: not NULL. message, message_size: on error the buffer receives one line
  *            that names the key; NULL and 0 to ignore.
@@ -322,12 +322,22 @@ DUCTILE_API size_t ductile_options_format(const ductile_options *options, char *
  * Returns:   DUCTILE_OK; ERR_INVALID_ARGUMENT (out, an option, or DUCTILE_CONF), ERR_NO_LIBRARY,
  *            ERR_NO_DEVICE, ERR_DRIVER_TOO_OLD, ERR_NO_VMM, ERR_OUT_OF_HOST_MEMORY, ERR_DRIVER,
  *            ERR_UNSUPPORTED, ERR_FORKED.
- * On error:  *out is NULL and nothing is retained. The log callback gets the reason.
+ * On error:  *out is NULL and nothing is retained. ductile_create_error says the reason, and the
+ *            log callback gets it.
  * Ownership: release with ductile_destroy.
  * Cost:      initialises CUDA on first use (up to a second); 5 driver calls for the probe.
  */
 DUCTILE_API DUCTILE_CHECKED ductile_status ductile_create(ductile_allocator **out,
                                                           const ductile_options *options);
+
+/**
+ * Why the last ductile_create of this thread was refused: one line that names the option, and
+ * DUCTILE_CONF where that has it, or what is missing and the remedy.
+ *
+ * Returns:   valid until the thread calls ductile_create again; empty when that succeeded, or was
+ *            never called. Never NULL.
+ */
+DUCTILE_API const char *ductile_create_error(void);
 
 /**
  * Waits for all work of the device, gives all memory back and destroys the allocator. Live blocks

@@ -38,6 +38,10 @@ class error : public std::runtime_error {
           status(found) {
     }
 
+    error(ductile_status found, const char *why)
+        : std::runtime_error(std::string("ductile: ") + why), status(found) {
+    }
+
     ductile_status status;
 };
 
@@ -60,11 +64,14 @@ class resource {
      * Makes an allocator.
      *
      * Arguments: options: as of ductile_create; NULL: the defaults.
-     * Throws:    error, with what ductile_create returned.
+     * Throws:    error, with what ductile_create returned and ductile_create_error says.
      */
     static resource create(const ductile_options *options = nullptr) {
         ductile_allocator *made = nullptr;
-        require(ductile_create(&made, options));
+        ductile_status status = ductile_create(&made, options);
+        if (status != DUCTILE_OK) {
+            throw error(status, ductile_create_error());
+        }
         return resource(std::shared_ptr<ductile_allocator>(made, end));
     }
 

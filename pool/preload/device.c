@@ -29,8 +29,7 @@ struct dpre_device {
     bool is_lent;           /* adapters use the allocator */
     atomic_bool is_refused; /* none can be made           */
     _Atomic(ductile_log_fn) log;
-    _Atomic(void *) log_user;    /* stored before the function is */
-    char last_error[TEXT_BYTES]; /* of the thread that opens      */
+    _Atomic(void *) log_user; /* stored before the function is */
 };
 
 static dpre_device devices[DPRE_N_DEVICES];
@@ -118,11 +117,8 @@ static cu_context primary_of(int device) {
 
 /* ---- Opening ------------------------------------------------------------------------------- */
 
-static void keep_line(void *user, ductile_log_level level, const char *text) {
+static void pass_on(void *user, ductile_log_level level, const char *text) {
     dpre_device *d = user;
-    if (level == DUCTILE_LOG_ERROR && is_opening) {
-        (void)snprintf(d->last_error, sizeof(d->last_error), "%s", text);
-    }
     ductile_log_fn log = atomic_load(&d->log);
     if (log != NULL) {
         log(atomic_load(&d->log_user), level, text);
@@ -138,7 +134,7 @@ static ductile_options options_of(dpre_device *d, const ductile_options *wanted)
     }
     options.device = d->ordinal;
     options.captures = DUCTILE_CAPTURES_ANNOUNCED;
-    options.log = keep_line;
+    options.log = pass_on;
     options.log_user = d;
     return options;
 }
@@ -191,7 +187,8 @@ static void allow_peers(dpre_device *d, ductile_allocator *a) {
 
 static void refuse(dpre_device *d, ductile_status status) {
     char sentence[TEXT_BYTES];
-    const char *why = d->last_error[0] != '\0' ? d->last_error : ductile_status_string(status);
+    const char *why =
+        *ductile_create_error() != '\0' ? ductile_create_error() : ductile_status_string(status);
     (void)snprintf(sentence, sizeof(sentence), "device %d is served by the driver: %.400s",
                    d->ordinal, why);
     dpre_note(sentence);

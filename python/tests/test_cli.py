@@ -88,7 +88,8 @@ def test_an_unknown_command_is_misuse(place):
         (("record", "-o", "runs/", "--gpu", "1", "train.py"), 2, "only a trace is of one"),
         (("record", "--max-events", "0", "train.py"), 2, "at least 1"),
         (("record", "--gpu=-1", "train.py"), 2, "is the number of a GPU"),
-        (("run", "--set", "zero", "train.py"), 2, "KEY=VALUE"),
+        (("run", "--set", "zero", "train.py"), 2, "'zero' is not key:value, or key=value"),
+        (("report", "--set", "sizes:tigt", WHOLE), 2, "did you mean tight?"),
         (("run", "--set", "limit_byte=4G", "train.py"), 2, "did you mean limit_bytes?"),
         (("replay", "--set", "limit_byte=1", WHOLE), 2, "'limit_byte': did you mean limit_"),
         (("replay", "--capacity", "8X", WHOLE), 2, "--capacity is a number of bytes"),
@@ -368,8 +369,25 @@ def test_info_works_without_a_gpu(place):
 def test_info_names_the_wrong_key_of_the_environment(place):
     answer = place.command("info", DUCTILE_CONF="nonsense:1")
     assert answer.returncode == 1
-    assert "nonsense" in answer.stderr
-    assert len(answer.stderr.splitlines()) == 1
+    assert answer.stderr == "ductile-gpu: DUCTILE_CONF: unknown option 'nonsense'\n"
+
+
+@pytest.mark.parametrize("command", ["report", "replay"])
+def test_what_replays_names_the_wrong_key_of_the_environment(place, command):
+    answer = place.command(command, WHOLE, DUCTILE_CONF="nonsense:1")
+    assert (answer.returncode, answer.stdout) == (2, "")
+    assert answer.stderr == "ductile-gpu: DUCTILE_CONF: unknown option 'nonsense'\n"
+
+
+def test_a_colon_sets_as_an_equals_sign_does(place):
+    said = [
+        place.command("replay", "--json", "--set", f"sizes{sign}tight", WHOLE).stdout
+        for sign in "=:"
+    ]
+    held = [
+        [json.loads(line)["reserved_peak_bytes"] for line in text.splitlines()] for text in said
+    ]
+    assert held[0] == held[1] != []
 
 
 def test_the_bench_is_a_command_of_its_own():
@@ -399,9 +417,11 @@ def test_sizes_are_written_for_people(size, text):
 
 
 def test_settings_are_key_and_value():
-    assert read_settings(["a=1", "b=x=y"]) == {"a": "1", "b": "x=y"}
-    with pytest.raises(Failure):
-        read_settings(["=1"])
+    found = {"sizes": "tight", "zero": "on", "limit_bytes": "80%"}
+    assert read_settings(["sizes=tight", "zero: on,limit_bytes:80%"]) == found
+    for wrong in ("=1", "sizes", "sizes=tight=quick", "a:1"):
+        with pytest.raises(Failure):
+            read_settings([wrong])
 
 
 @pytest.mark.gpu

@@ -371,9 +371,9 @@ def test_run_stops_a_script_that_it_cannot_serve(place):
 
 def test_options_of_run_reach_the_script_and_its_children(place):
     place.write("train.py", f"import sys; print('before'); {USE}; print('after', sys.argv[1:])")
-    answer = place.command("run", "--set", "zero=on", "train.py", "-x", DUCTILE_CONF="check:1")
+    answer = place.command("run", "--set", "zero:on", "train.py", "-x", DUCTILE_CONF="check=1")
     assert answer.stdout.splitlines() == ["before", "after ['-x']"]
-    assert "(full; zero:on,check:1)" in answer.stderr
+    assert "(full; zero:on,check=1)" in answer.stderr
 
 
 def test_run_leaves_nothing_behind(place):
@@ -439,6 +439,32 @@ def test_a_program_that_enables_before_it_imports_torch_goes_on(place):
     code = "from ductile_gpu.torch import enable; enable(limit_bytes='1G')"
     assert mode_after(place, code) == "full"
     assert place.options()[-1] == "limit_bytes:1G"
+
+
+SAID = (
+    "DUCTILE_CONF: option 'sizes' takes auto, tight, quick, or the largest handle, such as 16M, "
+    "not 'tigt': did you mean tight?"
+)
+
+
+def test_a_wrong_environment_ends_enable_and_names_variable_and_key(place):
+    code = "from ductile_gpu.torch import enable, mode\ntry: enable()\n"
+    code += "except ValueError as error: print(error, mode())"
+    answer = place.python("-c", code, DUCTILE_CONF="sizes:tigt")
+    assert answer.stdout == f"{SAID} off\n", answer.stderr
+    answer = place.python("-c", "import torch", DUCTILE_TORCH="full", DUCTILE_CONF="sizes:tigt")
+    assert (answer.returncode, SAID in answer.stderr) == (1, True)
+    answer = place.python("-c", "import torch", DUCTILE_TORCH="1", DUCTILE_CONF="limit_byte=4G")
+    assert "Ductile is off" in answer.stderr
+    assert "DUCTILE_CONF: unknown option 'limit_byte': did you mean limit_bytes?" in answer.stderr
+
+
+@pytest.mark.parametrize("command", [("run",), ("run", "--all")])
+def test_run_starts_nothing_under_a_wrong_environment(place, command):
+    place.write("train.py", "print('started')")
+    answer = place.command(*command, "train.py", DUCTILE_CONF="sizes:tigt")
+    assert (answer.returncode, answer.stdout) == (2, "")
+    assert answer.stderr == f"ductile-gpu: {SAID}\n"
 
 
 def test_a_refused_option_leaves_nothing_behind(place):

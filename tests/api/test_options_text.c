@@ -186,6 +186,37 @@ Test(options_text, unknown_keys_and_wrong_values_are_named) {
     }
 }
 
+Test(options_text, what_may_have_been_meant_is_named) {
+    static const struct refusal meant[] = {
+        {"limit_byte:1G", "did you mean limit_bytes?"},
+        {"limit_bytse:1G", "did you mean limit_bytes?"},
+        {"limit:1G", "did you mean limit_bytes?"},
+        {"record:wait", "did you mean record_stream?"},
+        {"sizes:tigt", "did you mean tight?"},
+        {"reuse:nver", "did you mean never?"},
+        {"caching:of", "takes on or off, not 'of'"},
+        {"find:overrun", "did you mean overruns?"},
+    };
+    for (size_t i = 0; i < sizeof meant / sizeof meant[0]; i++) {
+        is_refused_naming(meant[i].text, meant[i].names);
+    }
+    ductile_options o;
+    char message[256] = "";
+    ductile_options_init(&o);
+    assert_status(ductile_options_set(&o, "a", "1", message, sizeof message),
+                  DUCTILE_ERR_INVALID_ARGUMENT);
+    cr_assert_str_eq(message, "unknown option 'a'");
+}
+
+Test(options_text, an_equals_sign_is_a_colon) {
+    ductile_options colons = parsed("limit_bytes:80%,sizes:tight,zero:on");
+    ductile_options mixed = parsed("limit_bytes=80%, sizes = tight ,zero:on");
+    cr_assert_eq(memcmp(&colons, &mixed, sizeof colons), 0);
+    is_refused_naming("=tight", "''");
+    is_refused_naming("sizes=tight=quick", "sizes");
+    is_refused_naming("sizes,zero:on", "'sizes' is not key:value");
+}
+
 Test(options_text, malformed_sizes_and_shares_are_named) {
     static const char *const values[] = {"",           "-1",
                                          "1Q",         "1GG",
@@ -290,12 +321,29 @@ Test(options_text, the_environment_is_applied_on_top) {
     assert_ok(ductile_destroy(a));
 }
 
-Test(options_text, a_wrong_environment_is_an_error) {
-    cr_assert_eq(setenv("DUCTILE_CONF", "limit_bites:64M", 1), 0);
+Test(options_text, a_wrong_environment_is_an_error_that_names_it_and_its_key) {
+    cr_assert_eq(setenv("DUCTILE_CONF", "driver=virtual,sizes:tigt", 1), 0);
     ductile_options o = parsed("");
     ductile_allocator *a = NULL;
     assert_status(create_virtual(&o, &a), DUCTILE_ERR_INVALID_ARGUMENT);
     cr_assert_null(a);
+    cr_assert_str_eq(
+        ductile_create_error(),
+        "DUCTILE_CONF: option 'sizes' takes auto, tight, quick, or the largest handle, "
+        "such as 16M, not 'tigt': did you mean tight?");
+}
+
+Test(options_text, the_reason_is_of_the_threads_last_create) {
+    cr_assert_eq(setenv("DUCTILE_CONF", "nonsense:1", 1), 0);
+    ductile_options o = parsed("");
+    ductile_allocator *a = NULL;
+    cr_assert_str_eq(ductile_create_error(), "");
+    assert_status(create_virtual(&o, &a), DUCTILE_ERR_INVALID_ARGUMENT);
+    cr_assert_str_eq(ductile_create_error(), "DUCTILE_CONF: unknown option 'nonsense'");
+    cr_assert_eq(setenv("DUCTILE_CONF", "", 1), 0);
+    assert_ok(create_virtual(&o, &a));
+    cr_assert_str_eq(ductile_create_error(), "");
+    assert_ok(ductile_destroy(a));
 }
 
 Test(options_text, what_no_device_can_do_is_refused) {

@@ -58,7 +58,7 @@ static ductile_status refuse_library(dvmm_reason why) {
     return dvmm_refuse(
         DUCTILE_ERR_NO_LIBRARY, why,
         "the virtual GPU is a library of its own, which cannot be opened: install " LIBRARY_NAME
-        " beside libductile, or link the program with it (pkg-config: "
+        " beside libductile, or link the program with it (CMake: ductile::virtual, pkg-config: "
         "ductile_virtual) (%s)",
         cause != NULL ? cause : "no reason given");
 }

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import difflib
 import json
+import os
 import sys
 import threading
 import warnings
@@ -19,7 +19,12 @@ from ductile_gpu._binding import _abi, _log
 from ductile_gpu._binding._abi import Options, Stats
 from ductile_gpu._binding._blocks import Block, block_from_info, blocks_of
 from ductile_gpu._binding._buffer import Buffer
-from ductile_gpu._binding._errors import CorruptHeap, error_from_status, invalid
+from ductile_gpu._binding._errors import (
+    CorruptHeap,
+    InvalidArgument,
+    error_from_status,
+    invalid,
+)
 from ductile_gpu._binding._native import formatted, lib, sized, written
 from ductile_gpu._binding._objects import (
     INT32,
@@ -39,6 +44,8 @@ if TYPE_CHECKING:
     from ductile_gpu._binding._virtual import VirtualGPU
 
 _KEEP = (1 << 64) - 1  # DUCTILE_LIMIT_KEEP
+
+VARIABLE = "DUCTILE_CONF"
 
 OptionValue = Union[str, int, float, bool]
 
@@ -81,7 +88,7 @@ def set_option(options: _abi.ductile_options, key: str, value: OptionValue) -> N
         byref(options), key.encode(), option_text(value).encode(), message, sizeof(message)
     )
     if status:
-        raise invalid((message.value.decode() or key) + suggest_option(key))
+        raise invalid(message.value.decode(errors="replace") or key)
 
 
 def make_options(given: Mapping[str, Any]) -> _abi.ductile_options:
@@ -93,11 +100,19 @@ def make_options(given: Mapping[str, Any]) -> _abi.ductile_options:
     return options
 
 
-def suggest_option(key: str) -> str:
-    """What may have been meant by a key that no option has; empty for one that there is."""
-    keys = list(Options.__annotations__)
-    close = difflib.get_close_matches(key, keys, n=1) if key not in keys else []
-    return f": did you mean {close[0]}?" if close else ""
+def parse_options(options: _abi.ductile_options, text: str) -> None:
+    """Sets options as DUCTILE_CONF has them. Raises InvalidArgument, which names the key."""
+    message = ctypes.create_string_buffer(512)
+    if lib.ductile_options_parse(byref(options), os.fsencode(text), message, sizeof(message)):
+        raise invalid(message.value.decode(errors="replace"))
+
+
+def add_environment(options: _abi.ductile_options) -> None:
+    """DUCTILE_CONF, which counts on top of them. Raises InvalidArgument, which names it too."""
+    try:
+        parse_options(options, os.environ.get(VARIABLE, ""))
+    except InvalidArgument as error:
+        raise invalid(f"{VARIABLE}: {error}") from None
 
 
 def format_options(options: _abi.ductile_options) -> dict[str, str]:
@@ -165,7 +180,9 @@ class Allocator(Sleeps, Closes):
         out = ctypes.c_void_p()
         _log.forget()
         status = lib.ductile_create(byref(out), byref(wanted))
-        _log.check(status, "no allocator")
+        if status:
+            why = lib.ductile_create_error().decode(errors="replace")
+            raise error_from_status(status, why, alone=True)
         self._pointer = out.value
         if virtual is not None:
             virtual._adopt(self)

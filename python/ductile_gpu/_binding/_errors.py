@@ -211,6 +211,12 @@ def check(status: int, what: str = "") -> None:
         raise error_from_status(status, what)
 
 
-def error_from_status(status: int, what: str = "", details: tuple[str, ...] = ()) -> Error:
-    """The exception for a status. A status newer than this list is a plain Error."""
-    return _CLASSES.get(status, Error)(status, what, details)
+def error_from_status(
+    status: int, what: str = "", details: tuple[str, ...] = (), *, alone: bool = False
+) -> Error:
+    """The exception for a status. A status newer than this list is a plain Error.
+
+    Args:
+        what: was refused; `alone`: says everything, so that the status' sentence is left out.
+    """
+    return _CLASSES.get(status, Error)(status, what, details, alone=alone)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import gc
-import os
 import threading
 import weakref
 from collections.abc import Iterable, Iterator, Mapping
@@ -19,7 +18,7 @@ from typing import Any, Callable, Optional, cast
 
 from ductile_gpu._binding import _abi
 from ductile_gpu._binding._abi import Options
-from ductile_gpu._binding._core import Allocator, format_options, make_options
+from ductile_gpu._binding._core import Allocator, add_environment, format_options, make_options
 from ductile_gpu._binding._errors import Busy, Error, ForeignPointer, OutOfMemory
 from ductile_gpu._binding._log import logger
 from ductile_gpu._binding._native import lib
@@ -46,11 +45,10 @@ def effective(options: Options) -> dict[str, str]:
     """All options of an allocator that is made with these: DUCTILE_CONF counts on top of them.
 
     Raises:
-        InvalidArgument: an option; the message names it.
+        InvalidArgument: an option, or DUCTILE_CONF; the message names it.
     """
     made = make_options({**_provided, **options})
-    # What is wrong in the environment is said where an allocator is made.
-    lib.ductile_options_parse(byref(made), os.environ.get("DUCTILE_CONF", "").encode(), None, 0)
+    add_environment(made)
     return format_options(made)
 
 

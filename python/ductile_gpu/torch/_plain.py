@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Optional
 
-from ductile_gpu._binding._native import library_path
+from ductile_gpu._binding._native import lib, library_path
 from ductile_gpu._binding._objects import renew_in_child
 from ductile_gpu._process import _share
 from ductile_gpu.torch import _build, _conf, _install
@@ -85,7 +85,8 @@ def open_device(device: int) -> int:
     torch.cuda.init()
     found = library().ductile_torch_plain_open(device)
     if not found:
-        raise RuntimeError(f"Ductile cannot open device {device}")
+        why = lib.ductile_create_error().decode(errors="replace")
+        raise RuntimeError(f"Ductile cannot open device {device}: {why}")
     return int(found)
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator
 
-from ductile_gpu._binding._core import make_options
+from ductile_gpu._binding._core import add_environment, make_options, parse_options
 from ductile_gpu._binding._errors import InvalidArgument
 from ductile_gpu_start import say
 
@@ -42,7 +43,7 @@ def progress(line: str) -> None:
 
 
 def add_settings(parser: argparse.ArgumentParser) -> None:
-    """--set KEY=VALUE."""
+    """--set KEY=VALUE, or KEY:VALUE."""
     parser.add_argument(
         "--set",
         metavar="KEY=VALUE",
@@ -66,20 +67,20 @@ def add_replay_options(parser: argparse.ArgumentParser) -> None:
     add_settings(parser)
 
 
-def check_settings(settings: Mapping[str, str]) -> None:
-    """Refuses what no allocator takes, before anything is done."""
-    try:
-        make_options(settings)
-    except InvalidArgument as error:
-        raise Failure(f"--set: {error}", MISUSED) from None
-
-
-def read_settings(words: list[str]) -> dict[str, str]:
-    """--set KEY=VALUE, as often as given."""
-    settings = {}
+def read_settings(words: Iterable[str]) -> dict[str, str]:
+    """--set KEY=VALUE, as often as given, each as DUCTILE_CONF has it. What no allocator takes is
+    refused, here and in DUCTILE_CONF, before anything is done."""
+    made = make_options({})
+    settings: dict[str, str] = {}
     for word in words:
-        key, separator, value = word.partition("=")
-        if not separator or not key:
-            raise Failure(f"--set takes KEY=VALUE, not '{word}'", MISUSED)
-        settings[key] = value
+        try:
+            parse_options(made, word)
+        except InvalidArgument as error:
+            raise Failure(f"--set: {error}", MISUSED) from None
+        pairs = (re.split("[:=]", pair, maxsplit=1) for pair in word.split(",") if pair)
+        settings.update((key.strip(), value.strip()) for key, value in pairs)
+    try:
+        add_environment(made)
+    except InvalidArgument as error:
+        raise Failure(str(error), MISUSED) from None
     return settings

@@ -7,6 +7,7 @@ import argparse
 import ast
 import json
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -206,13 +207,13 @@ def _check_settings(found: dict[str, Any]) -> Check:
         text = "PYTORCH_NO_CUDA_MEMORY_CACHING has every tensor from cudaMalloc: unset it"
         return Check("settings", "FAIL", text)
     if "options_problem" in found:
-        return Check("settings", "FAIL", f"DUCTILE_CONF: {found['options_problem']}")
+        return Check("settings", "FAIL", found["options_problem"])
     return Check("settings", "ok", f"DUCTILE_CONF is {os.environ.get('DUCTILE_CONF') or 'not set'}")
 
 
 def _check_captures(found: dict[str, Any]) -> Optional[Check]:
     names = ", ".join(found["capturing"])
-    if not names or "captures:" in os.environ.get("DUCTILE_CONF", ""):
+    if not names or re.search(r"captures\s*[:=]", os.environ.get("DUCTILE_CONF", "")):
         return None
     text = f"if the program captures graphs with {names}: DUCTILE_CONF=captures:unannounced"
     return Check("captures", "note", text)

@@ -94,8 +94,7 @@ def _describe_gpus() -> tuple[list[dict[str, Any]], str]:
 def _options() -> dict[str, str]:
     found = describe_options()
     if "options_problem" in found:
-        named = f"DUCTILE_CONF={os.environ.get('DUCTILE_CONF', '')}"
-        raise Failure(f"{named}: {found['options_problem']}")
+        raise Failure(found["options_problem"])
     return {key: text for key, text in found["options"].items() if key not in ("driver", "device")}
 
 

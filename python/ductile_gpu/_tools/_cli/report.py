@@ -22,6 +22,7 @@ from ductile_gpu._tools._cli.common import (
     add_replay_options,
     or_fail,
     progress,
+    read_settings,
 )
 from ductile_gpu._tools._report import _forecast, _page, _words
 from ductile_gpu._tools._report._collect import (
@@ -208,7 +209,8 @@ def _read_sizes(options: argparse.Namespace) -> Optional[_Sizes]:
 
 
 def _choices(options: argparse.Namespace) -> Choices:
-    return Choices(options.gpu, options.capacity, tuple(options.set), options.quick, options.full)
+    settings = tuple(f"{key}={value}" for key, value in read_settings(options.set).items())
+    return Choices(options.gpu, options.capacity, settings, options.quick, options.full)
 
 
 # ---- What is found ------------------------------------------------------------------------------

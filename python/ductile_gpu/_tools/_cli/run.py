@@ -18,7 +18,6 @@ from ductile_gpu._tools._cli.common import (
     MISUSED,
     Failure,
     add_settings,
-    check_settings,
     read_settings,
 )
 from ductile_gpu._tools._cli.run_all import run_all
@@ -132,7 +131,6 @@ def _run(options: argparse.Namespace, settings: Mapping[str, Any], notes: Path) 
 def main(options: argparse.Namespace) -> int:
     """Returns the script's exit status; 1 where it is 0 and another allocator served GPU memory."""
     settings = read_settings(options.set)
-    check_settings(settings)
     if options.all:
         if options.summary or options.live:
             raise Failure("--summary and --live are for PyTorch alone, not with --all", MISUSED)

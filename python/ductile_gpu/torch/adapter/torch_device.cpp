@@ -142,6 +142,17 @@ DeviceIndex current_device() {
     return device;
 }
 
+ductile_allocator *Device::create(const ductile_options &options) {
+    ductile_allocator *a = nullptr;
+    ductile_status status = create_shareable(&a, options);
+    if (status != DUCTILE_OK) {
+        (void)take_report(*this); /* the same line */
+        TORCH_CHECK(false, "Ductile cannot open device ", int(index), ": ", ductile_create_error(),
+                    " (", ductile_status_name(status), ")");
+    }
+    return a;
+}
+
 ductile_allocator *Device::open() {
     ductile_allocator *a = opened();
     if (a != nullptr) {
@@ -160,8 +171,11 @@ ductile_allocator *Device::open() {
     apply_settings(options);
     a = open_preloaded(options);
     bool is_own = a == nullptr;
-    ductile_status status = is_own ? create_shareable(&a, options) : DUCTILE_OK;
-    if (status == DUCTILE_OK && (status = limit(a)) != DUCTILE_OK && is_own) {
+    if (is_own) {
+        a = create(options);
+    }
+    ductile_status status = limit(a);
+    if (status != DUCTILE_OK && is_own) {
         (void)ductile_destroy(a);
     }
     TORCH_CHECK(status == DUCTILE_OK, "Ductile cannot open device ", int(index), ": ",

@@ -75,6 +75,7 @@ struct Device {
     void apply_fraction(); /* beside the library's own limit: the smaller holds */
 
   private:
+    ductile_allocator *create(const ductile_options &options); /* throws */
     ductile_status limit(ductile_allocator *a);
 };
 

@@ -123,6 +123,9 @@ static void write_refusal(int device, size_t size, ductile_status status, char *
                        "Ductile: %zu bytes on GPU %d belong to '%s', which sleeps: resume it "
                        "first, or allocate outside of it",
                        size, device, asleep.tag[0] != '\0' ? asleep.tag : "the default pool");
+    } else if (a == NULL && *ductile_create_error() != '\0') {
+        (void)snprintf(out, room, "Ductile cannot open device %d: %.400s", device,
+                       ductile_create_error());
     } else {
         (void)snprintf(out, room, "Ductile: allocating %zu bytes on GPU %d: %s", size, device,
                        ductile_status_string(status));
@@ -134,7 +137,7 @@ void ductile_torch_refuse(int device, size_t size, ductile_status status) {
     if (fail == NULL) {
         return;
     }
-    char message[320];
+    char message[512];
     write_refusal(device, size, status, message, sizeof message);
     fail("ductile_torch_malloc", "ductile", 0, message);
 }
