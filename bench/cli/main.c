@@ -78,17 +78,6 @@ static int run_model(int argc, char **argv) {
     return bench_command_run(model, argc - 1, argv + 1);
 }
 
-/* Models once were commands. */
-static int refuse_command(const char *word) {
-    const char *model = strcmp(word, "varybatch") == 0 ? "vary" : word;
-    if (find(generate_models, model) != NULL) {
-        bench_complain("there is no command '%s': it is 'generate %s'", word, model);
-    } else {
-        bench_complain("unknown command '%s'; see ductile-bench --help", word);
-    }
-    return BENCH_MISUSED;
-}
-
 static int dispatch(int argc, char **argv) {
     if (argc < 2 || is_help(argv[1])) {
         return print_help();
@@ -100,7 +89,11 @@ static int dispatch(int argc, char **argv) {
     if (chosen == &generate) {
         return run_model(argc - 1, argv + 1);
     }
-    return chosen != NULL ? bench_command_run(chosen, argc - 1, argv + 1) : refuse_command(argv[1]);
+    if (chosen == NULL) {
+        bench_complain("unknown command '%s'; see ductile-bench --help", argv[1]);
+        return BENCH_MISUSED;
+    }
+    return bench_command_run(chosen, argc - 1, argv + 1);
 }
 
 /* The reader has seen enough, as `head` has. */
