@@ -9,8 +9,7 @@ extern const bench_command command_replay;
 extern const bench_command command_view;
 extern const bench_command command_convert;
 
-/* What `generate` can make, NULL-terminated; generate.h. */
-extern const bench_command *const generate_models[];
+/* What `generate` can make. */
 extern const bench_command generate_vary, generate_offload, generate_oneshot, generate_fsdp,
     generate_churn;
 

@@ -2,16 +2,11 @@
 #include "bench/cli/generate.h"
 
 #include "bench/cli/cli.h"
-#include "bench/cli/commands.h"
 #include "bench/trace/trace_finish.h"
 #include "bench/trace/trace_write.h"
 
 #include <stdlib.h>
 #include <string.h>
-
-const bench_command *const generate_models[] = {
-    &generate_vary, &generate_offload, &generate_oneshot, &generate_fsdp, &generate_churn, NULL,
-};
 
 /* The command as a comment. NULL: no host memory. */
 static char *make_heading(const bench_command *model, const void *options) {

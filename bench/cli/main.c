@@ -21,6 +21,10 @@ static const bench_command *const commands[] = {
     &command_replay, &generate, &command_view, &command_convert, NULL,
 };
 
+static const bench_command *const models[] = {
+    &generate_vary, &generate_offload, &generate_oneshot, &generate_fsdp, &generate_churn, NULL,
+};
+
 /* Without that of the command whose model it is. */
 static const char *last_name(const bench_command *command) {
     const char *blank = strrchr(command->name, ' ');
@@ -55,7 +59,7 @@ static int print_help(void) {
 static int print_models(void) {
     printf("usage: ductile-bench generate MODEL [OPTION]...\n\n"
            "Runs a synthetic program under each contender. MODEL is one of\n\n");
-    print_list(generate_models);
+    print_list(models);
     printf("\n  --help      this text; `ductile-bench generate MODEL --help` has the options\n");
     return BENCH_DONE;
 }
@@ -69,7 +73,7 @@ static int run_model(int argc, char **argv) {
     if (argc < 2 || is_help(argv[1])) {
         return print_models();
     }
-    const bench_command *model = find(generate_models, argv[1]);
+    const bench_command *model = find(models, argv[1]);
     if (model == NULL) {
         bench_complain("generate: no model is called '%s'; see ductile-bench generate --help",
                        argv[1]);
