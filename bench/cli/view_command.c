@@ -194,14 +194,6 @@ static void print_holders(dti_json *j, const view_job *r) {
     dti_json_close(j, ']');
 }
 
-static void print_profiles(dti_json *j, const trace_holders *holders) {
-    dti_json_open(j, "step_profiles", '[');
-    for (size_t i = 0; i < holders->n_profiles; i++) {
-        dti_json_numbers(j, NULL, holders->profiles[i], TRACE_HOLDERS_PARTS);
-    }
-    dti_json_close(j, ']');
-}
-
 /* ---- Maps ----------------------------------------------------------------------------------- */
 
 /* Equal cells that follow each other: how many, and which. */
@@ -364,7 +356,6 @@ static void print_recording(const view_job *recording) {
     print_streams(j, t);
     dti_json_numbers(j, "step_ends", t->step_ends, t->n_step_ends);
     dti_json_numbers(j, "step_peaks", recording->holders.step_peaks, recording->holders.n_steps);
-    print_profiles(j, &recording->holders);
     print_refusals(j, t);
     if (t->recorded.end.is_known) {
         print_recorded(j, t);

@@ -121,30 +121,6 @@ static void play(holders_walk *w, const trace_event *event) {
     }
 }
 
-/* What follows the last mark is the program's end, which no other step has. */
-static size_t end_of_step(const holders_walk *w, size_t step) {
-    size_t end = w->steps->ends[step];
-    const trace_event *events = w->from->events;
-    if (step + 1 == w->steps->n && w->from->n_steps > 0) {
-        while (events[end - 1].kind != TRACE_STEP) {
-            end--;
-        }
-    }
-    return end;
-}
-
-static void note_profile(holders_walk *w, size_t step, size_t event) {
-    trace_holders *to = w->to;
-    size_t begin = trace_step_begin(w->steps, step);
-    size_t end = end_of_step(w, step);
-    if (step + to->n_profiles < to->n_steps || event >= end) {
-        return;
-    }
-    size_t part = (event - begin) * TRACE_HOLDERS_PARTS / (end - begin);
-    uint64_t *peak = &to->profiles[step + to->n_profiles - to->n_steps][part];
-    *peak = w->live > *peak ? w->live : *peak;
-}
-
 /* The fullest moment of a part so far. Blocks from before the recording were there at once. */
 typedef struct moment {
     uint64_t live;
@@ -179,7 +155,6 @@ static size_t find_peaks(holders_walk *w) {
         note_moment(w, &fullest, i);
         uint64_t *peak = &w->to->step_peaks[step];
         *peak = w->live > *peak ? w->live : *peak;
-        note_profile(w, step, i);
         if (w->live > w->to->peak_bytes) {
             w->to->peak_bytes = w->live;
             end = i + 1;
@@ -249,7 +224,6 @@ const char *trace_holders_find(const trace_builder *b, const trace_steps *steps,
     w.of_block = spill_zeros(&w.of_block_file, b->n_blocks + 1, sizeof *w.of_block);
     out->step_peaks = calloc(steps->n, sizeof *out->step_peaks);
     out->n_steps = steps->n;
-    out->n_profiles = steps->n < TRACE_HOLDERS_PROFILES ? steps->n : TRACE_HOLDERS_PROFILES;
     bool ok = w.of_block != NULL && out->step_peaks != NULL && assign_all(&w);
     if (ok) {
         walk(&w);

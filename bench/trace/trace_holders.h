@@ -10,12 +10,7 @@
 #include "bench/trace/trace_steps.h"
 
 /* Step ends that are looked at, evenly chosen, the last among them. */
-enum {
-    TRACE_HOLDERS_LEVELS = 64,
-    TRACE_HOLDERS_MOMENTS = 96,
-    TRACE_HOLDERS_PROFILES = 16,
-    TRACE_HOLDERS_PARTS = 256
-};
+enum { TRACE_HOLDERS_LEVELS = 64, TRACE_HOLDERS_MOMENTS = 96 };
 
 typedef struct trace_holder {
     uint32_t stack;                        /* number in the builder's stacks; 0: not known        */
@@ -44,10 +39,6 @@ typedef struct trace_holders {
     uint64_t peak_bytes;
     uint64_t *step_peaks; /* the live peak of each step */
     size_t n_steps;
-    /* The live peak of each equal part of the latest steps, the last step last. In steps of one
-     * program a part does the same work, whatever the batch is. */
-    uint64_t profiles[TRACE_HOLDERS_PROFILES][TRACE_HOLDERS_PARTS];
-    size_t n_profiles;
 } trace_holders;
 
 /* Returns NULL, or a reason. Release with trace_holders_drop in every case. */

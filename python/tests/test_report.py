@@ -231,18 +231,6 @@ def test_the_forecast_of_a_run_that_grows_evenly_is_exact(tmp_path):
             assert most - 1 <= largest(found["needs"][name], capacity * MIB) <= most, name
 
 
-def test_the_forecast_is_less_certain_where_steps_deviate(tmp_path, monkeypatch):
-    monkeypatch.setattr(_forecast, "MOST_EVENTS", 1)  # what is live is fitted
-    even = study(training(tmp_path, [2, 4, 6]), quick=True)
-    uneven = study(training(tmp_path, [3, 4, 9]), quick=True)
-    found = [_forecast.forecast(r, [2, 4, 6], "batch")["needs"]["ductile"] for r in (even, uneven)]
-    widths = [
-        largest(needs, 8192 * MIB, "best") - largest(needs, 8192 * MIB, "worst") for needs in found
-    ]
-    assert widths[0] <= 1
-    assert widths[1] >= 2
-
-
 def test_the_forecast_of_a_transformer_is_what_larger_batches_need(tmp_path):
     """Small batches need most in the optimizer, large ones in the backward pass."""
     recording = study(transformer(tmp_path, (2, 4, 6)))
@@ -295,43 +283,28 @@ def test_of_steps_of_different_work_nothing_is_forecast(tmp_path):
     assert found["note"] == "--batch: the steps do not do the same work: nothing follows"
 
 
-def test_what_is_fitted_part_by_part_is_what_the_parts_need(tmp_path, monkeypatch):
-    """With a warm-up that is not named: in the first step the optimizer's states are not there."""
-    recording = study(training_run(tmp_path / "run.trace", [3, 3, 4, 6, 9]))
-    exact = _forecast.forecast(recording, [3, 4, 6, 9], "batch")["needs"]
-    monkeypatch.setattr(_forecast, "MOST_EVENTS", 100)
-    found = _forecast.forecast(recording, [3, 4, 6, 9], "batch")["needs"]
-    for name, needs in found.items():
-        assert abs(largest(needs, 12 << 30) - largest(exact[name], 12 << 30)) <= 2
-    many = _forecast.forecast(recording, [n * 100_000 for n in (3, 4, 6, 9)], "tokens")
-    for needs in many["needs"].values():
-        assert max(map(len, needs.values())) < 1000, "sizes that a page has to hold"
+def test_of_sizes_that_memory_does_not_grow_with_nothing_is_forecast(tmp_path):
+    recording = study(training(tmp_path, [4, 4, 4]), quick=True)
+    with pytest.raises(_forecast.NoForecast, match="memory does not grow with these sizes"):
+        _forecast.forecast(recording, [2, 4, 6], "batch")
 
 
-def test_a_warm_up_that_is_named_is_left_out_of_what_is_fitted(tmp_path, monkeypatch):
-    monkeypatch.setattr(_forecast, "MOST_EVENTS", 100)
-    warm, named, few = (
-        study(training_run(tmp_path / f"{len(sizes)}.trace", sizes), quick=True)
-        for sizes in ([3, 3, 4, 6, 9], [3, 4, 6, 9], [3, 9])
-    )
-    expected = _forecast.forecast(warm, [3, 4, 6, 9], "batch")["needs"]
-    found = _forecast.forecast(named, [3, 4, 6, 9], "batch")
-    assert "The first of these steps is a warm-up and was left out." in found["note"]
-    for name, needs in found["needs"].items():
-        assert abs(largest(needs, 12 << 30) - largest(expected[name], 12 << 30)) <= 1, name
-    with pytest.raises(_forecast.NoForecast, match="may be a warm-up"):
-        _forecast.forecast(few, [3, 9], "batch")
-
-
-def test_a_run_too_long_to_be_replayed_is_fitted_and_the_page_says_why(tmp_path, monkeypatch):
-    path = training_run(tmp_path / "run.trace", [3, 4, 6, 9])
-    recording = study(path, quick=True)
+def test_a_run_too_long_to_be_replayed_so_often_is_forecast_only_when_asked(tmp_path, monkeypatch):
+    recording = study(training_run(tmp_path / "run.trace", [3, 4, 6, 9]), quick=True)
+    sizes = [3, 4, 6, 9]
+    found = _forecast.forecast(recording, sizes, "batch")
+    n_events = recording.facts["replay_events"]
+    monkeypatch.setattr(_forecast, "MOST_EVENTS", n_events)
+    assert _forecast.forecast(recording, sizes, "batch") == found
+    monkeypatch.setattr(_forecast, "MOST_EVENTS", n_events - 1)
+    refused = _forecast.try_forecast(recording, sizes, "batch", Choices())
+    assert refused["needs"] is None
+    assert f"run has {n_events:,} events, and more than {n_events - 1:,} " in refused["note"]
+    assert refused["note"].endswith(": record fewer steps, or wait for it with --full")
+    assert _forecast.forecast(recording, sizes, "batch", Choices(full=True)) == found
     monkeypatch.setattr(_scaling, "MOST_PAIRS", 10)
-    note = _forecast.forecast(recording, [3, 4, 6, 9], "batch")["note"]
-    assert "The first step is too long to be compared with the others, so" in note
-    monkeypatch.setattr(_forecast, "MOST_EVENTS", 100)
-    note = _forecast.forecast(recording, [3, 4, 6, 9], "batch")["note"]
-    assert "The run has more than 100 events, so" in note
+    with pytest.raises(_forecast.NoForecast, match="the first of these steps is too long to be"):
+        _forecast.forecast(recording, sizes, "batch", Choices(full=True))
 
 
 def test_a_forecast_is_made_of_a_file_with_any_name(tmp_path):
@@ -342,14 +315,14 @@ def test_a_forecast_is_made_of_a_file_with_any_name(tmp_path):
 
 
 def test_a_block_is_a_polynomial_of_the_size_or_stays_at_its_largest():
-    fitted = {
+    cases = {
         "constant": ([7, 7, 7], 7),
         "line": ([1000, 2000, 3000], 10_000),
         "parabola": ([1 << 20, 4 << 20, 9 << 20], 100 << 20),
         "falling": ([9 << 20, 4 << 20, 1 << 20], 9 << 20),
         "a jump": ([1 << 20, 1 << 20, 9 << 20], 9 << 20),
     }
-    for name, (sizes, at_ten) in fitted.items():
+    for name, (sizes, at_ten) in cases.items():
         assert _scaling.value(_scaling.fit([1, 2, 3], sizes), 10) == at_ten, name
 
 

@@ -243,16 +243,6 @@ def test_the_forecast_on_the_page_is_the_modules(window, tmp_path):
         assert window.text("#forecast tr[data-run=ductile] td") == said
 
 
-def test_of_a_forecast_that_is_fitted_two_digits_are_said(window, tmp_path):
-    recording = study(training(tmp_path, [2, 4, 6]))
-    needs = {case: [(1, 1), (16113, 16113), (20000, 1e9)] for case in ("best", "expected", "worst")}
-    found = {"unit": "tokens", "note": "", "needs": dict.fromkeys(NAMES, needs), "rough": True}
-    window.show(tmp_path, _page.make_page([recording], [found]))
-    set_device(window, 16113)
-    said = "about 16,000 (likely between 16,000 and 17,000)"
-    assert window.text("#forecast tr[data-run=ductile] td") == said
-
-
 def test_a_comparison_is_shown_and_sums_to_the_difference(window, tmp_path):
     recordings = []
     for i, blocks in enumerate(([(10, "a"), (5, "b")], [(30, "a"), (1, "c")])):

@@ -86,7 +86,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--full",
         action="store_true",
-        help="search it also where there are more than 2 million events",
+        help="search it also where there are more than 2 million events, and replay other sizes of "
+        "--batch where there are more than 200,000",
     )
     add_replay_options(parser)
 

@@ -26,10 +26,10 @@ LARGEST = 1 << 48  # that a trace can say
 
 
 class NoTemplate(Exception):
-    """The run cannot be written with other sizes; half a sentence says why."""
+    """The run cannot be written with other sizes; what follows a colon says why."""
 
 
-DIFFERENT_WORK = "The steps do not do the same work"
+DIFFERENT_WORK = "the steps do not do the same work: nothing follows"
 
 
 @dataclass
@@ -159,7 +159,9 @@ def _matches(step: Sequence[int], others: Sequence[int]) -> list[tuple[int, int]
     """Where the sizes of the others stand among those of a step that does more."""
     in_step, in_others = Counter(step), Counter(others)
     if sum(n * in_others[size] for size, n in in_step.items()) > MOST_PAIRS:
-        raise NoTemplate("The first step is too long to be compared with the others")
+        raise NoTemplate(
+            "the first of these steps is too long to be compared with the others: do not name it"
+        )
     blocks = SequenceMatcher(None, step, others, False).get_matching_blocks()
     return [(block.a + k, block.b + k) for block in blocks for k in range(block.size)]
 

@@ -106,21 +106,14 @@ function paintForecast() {
       element("th", { scope: "row", text: run.name }), element("td", { text: forecastText(forecast, run.id, state.device) })))));
 }
 
-// Two digits of what is rough, towards the side that is safe to say.
-function spelled(n, rough, up) {
-  if (!rough || n < 100) return count(n);
-  const unit = 10 ** (String(n).length - 2);
-  return count((up ? Math.ceil(n / unit) : Math.floor(n / unit)) * unit);
-}
-
 // What fits on a device under one allocator.
 function forecastText(forecast, id, capacity) {
-  const [worst, expected, best] = largestOn(forecast, id, capacity), rough = forecast.rough;
+  const [worst, expected, best] = largestOn(forecast, id, capacity);
   const points = forecast.needs[id].expected, last = points[points.length - 1][0];
   if (expected < 1) return "none";
-  if (expected >= last) return "at least " + spelled(rough ? worst : last, rough, false);
+  if (expected >= last) return "at least " + count(last);
   const more = best >= last ? "more than " : "";
-  return `${rough ? "about " : ""}${spelled(expected, rough, false)} (likely between ${spelled(worst, rough, false)} and ${more}${spelled(best, rough, true)})`;
+  return `${count(expected)} (likely between ${count(worst)} and ${more}${count(best)})`;
 }
 
 // What sizes need is known at some of them, and lies on a line between two; of what is behind the last nothing is said.
