@@ -12,7 +12,7 @@ from typing import Any, Optional
 
 from ductile_gpu._binding import _abi
 from ductile_gpu._tools._cli import doctor, info, keep, record, replay, report, run, top
-from ductile_gpu._tools._cli.common import INTERRUPTED, MISUSED, PROGRAM, Failure
+from ductile_gpu._tools._cli.common import INTERRUPTED, PROGRAM, Failure
 from ductile_gpu_start import say
 
 COMMANDS: dict[str, ModuleType] = {
@@ -61,17 +61,11 @@ _OUTPUT_FAILS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF
 
 def _run(arguments: Optional[list[str]]) -> int:
     parser = make_parser()
-    options = parser.parse_args(_refuse_plot(sys.argv[1:] if arguments is None else arguments))
+    options = parser.parse_args(arguments)
     if options.command is None:
         parser.print_help()
         return 0
     return int(COMMANDS[options.command].main(options))
-
-
-def _refuse_plot(arguments: list[str]) -> list[str]:
-    if arguments[:1] == ["plot"]:
-        raise Failure("plot is gone: `ductile-gpu report FILE` draws a recorded run", MISUSED)
-    return arguments
 
 
 def _flush() -> None:

@@ -93,7 +93,6 @@ def test_an_unknown_command_is_misuse(place):
         (("run", "--set", "limit_byte=4G", "train.py"), 2, "did you mean limit_bytes?"),
         (("replay", "--set", "limit_byte=1", WHOLE), 2, "'limit_byte': did you mean limit_"),
         (("replay", "--capacity", "8X", WHOLE), 2, "--capacity is a number of bytes"),
-        (("plot", "a", "b"), 2, "ductile-gpu report"),
     ],
 )
 def test_an_error_is_one_line(place, words, status, line):

@@ -108,22 +108,6 @@ def test_what_is_no_size_is_called_so(allocator, size):
         allocator.trim(size)
 
 
-@pytest.mark.parametrize(
-    ("former", "now"),
-    [
-        ("free_on", r"free\(address, stream\)"),
-        ("empty_cache", r"trim\(\)"),
-        ("trim_pool", r"trim\(pool="),
-        ("pool_stats", r"stats\(pool="),
-        ("set_memory_fraction", r'set_limit\("80%"\)'),
-    ],
-)
-def test_a_name_that_is_no_more_says_what_is_said_instead(allocator, former, now):
-    with pytest.raises(AttributeError, match=f"no {former!r} any more: say {now}"):
-        getattr(allocator, former)
-    assert not hasattr(ductile_gpu.Allocator, former)
-
-
 def test_the_whole_range_of_sizes_reaches_the_library(allocator):
     with pytest.raises(ductile_gpu.OutOfMemory):
         allocator.alloc((1 << 64) - 1)

@@ -30,7 +30,6 @@ from ductile_gpu._binding._objects import (
     INT32,
     UINT64,
     Closes,
-    Removed,
     parse_bytes,
     read_address,
     read_number,
@@ -571,14 +570,6 @@ class Allocator(Sleeps, Closes):
             InvalidArgument, OutOfHostMemory.
         """
         _log.check(lib.ductile_pool_retain(self.pointer, pool_id(pool)), f"pool {pool}")
-
-    # ---- No more -------------------------------------------------------------------------------
-
-    free_on = Removed("free(address, stream)")
-    empty_cache = Removed("trim()")
-    trim_pool = Removed("trim(pool=...)")
-    pool_stats = Removed("stats(pool=...)")
-    set_memory_fraction = Removed('set_limit("80%") for 0.8')
 
     # ---- Inspection ----------------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ import math
 import operator
 import os
 from types import TracebackType
-from typing import Any, Callable, NoReturn, Optional, TypeVar, Union
+from typing import Any, Callable, Optional, TypeVar, Union
 
 from ductile_gpu._binding._abi import Status
 from ductile_gpu._binding._errors import ForeignPointer, invalid
@@ -31,19 +31,6 @@ class Unique:
             f"{name} cannot be copied or pickled: it stands for memory of this process; share the "
             "object, or make one in the other process"
         )
-
-
-class Removed:
-    """A name that a class has no more, and what is said instead."""
-
-    def __init__(self, instead: str) -> None:
-        self._instead = instead
-
-    def __set_name__(self, owner: type, name: str) -> None:
-        self._text = f"{owner.__name__} has no {name!r} any more: say {self._instead}"
-
-    def __get__(self, instance: object, owner: Optional[type] = None) -> NoReturn:
-        raise AttributeError(self._text)
 
 
 def close_behind(error: Optional[BaseException]) -> contextlib.suppress:

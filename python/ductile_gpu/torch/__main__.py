@@ -19,10 +19,7 @@ def main(arguments: Optional[list[str]] = None) -> int:
     build.add_argument(
         "--output", type=Path, help="the file; name it in DUCTILE_TORCH_ADAPTER when running"
     )
-    words = sys.argv[1:] if arguments is None else arguments
-    if words[:1] == ["info"]:
-        parser.error("info is gone: `ductile-gpu info` says it")
-    given = parser.parse_args(words)
+    given = parser.parse_args(arguments)
     try:
         torch = _build.describe_torch()
         print(_build.build(torch, given.output and given.output.absolute(), again=True))
