@@ -26,6 +26,16 @@ def test_every_file_that_a_page_links_to_is_staged(tmp_path):
             assert (tmp_path / target).exists(), f"{page} links to {target}"
 
 
+def test_a_page_of_the_site_names_the_public_modules_of_the_package(tmp_path):
+    make_site.stage_into(tmp_path)
+    text = (tmp_path / make_site.REFERENCE).read_text()
+    for module in make_site.MODULES:
+        assert f".. automodule:: {module}\n" in text
+    for target in make_site.LINK.findall(text):
+        assert (tmp_path / "docs" / target).exists(), target
+    assert make_site.REFERENCE[:-3] in make_site.contents()
+
+
 def test_a_page_that_no_chapter_names_is_refused(monkeypatch, tmp_path):
     start = [page for page in make_site.CHAPTERS["Start"] if "out-of-memory" not in page]
     monkeypatch.setitem(make_site.CHAPTERS, "Start", start)

@@ -5,10 +5,11 @@
     python/tools/make_site.py [--stage-only] [FOLDER]
 
 FOLDER is build/site/html unless given; what an earlier run made there is replaced. The pages are
-README.md, those of docs/, and what they link to; a link to a source leads to a copy of it. Sphinx
-makes them, in an environment of its own (build/site/venv), which the first run fetches from the
-package index. --stage-only ends before that and needs nothing: it finds pages that no chapter
-names, and dead links.
+README.md, those of docs/, and what they link to; a link to a source leads to a copy of it. A page
+more is the reference of the Python package, from its docstrings. Sphinx makes them, in an
+environment of its own (build/site/venv), which the first run fetches from the package index, and
+into which each run builds the package: that takes a C compiler and CMake. --stage-only ends before
+that and needs nothing: it finds pages that no chapter names, and dead links.
 
 Exit status: 0 when the site is made and each link leads to something; 1 otherwise; 2 for wrong
 arguments.
@@ -38,12 +39,15 @@ CHAPTERS = {
             "docs/numba.md", "docs/rmm.md", "docs/python.md", "docs/report.md",
             "docs/monitoring.md", "docs/sleep.md", "docs/preload.md"],
     "Reference": ["docs/contract.md", "docs/tuning.md", "docs/pools.md", "docs/sharing.md",
-                  "docs/debugging.md", "docs/promises.md", "docs/python-reference.md",
-                  "docs/glossary.md", "docs/changelog.md", "docs/security.md"],
+                  "docs/debugging.md", "docs/promises.md", "docs/glossary.md",
+                  "docs/changelog.md", "docs/security.md"],
     "Measurements": ["docs/benchmarking.md", "bench/traces/README.md", "bench/results/README.md"],
     "Inside": ["docs/architecture.md", "docs/invariants.md", "docs/proofs.md", "docs/testing.md",
                "docs/contributing.md", "docs/recipes.md", "vmm/virtual/README.md"],
 }  # fmt: skip
+# Made with the site: name, and chapter.
+REFERENCE, AMONG = "docs/reference.md", "Reference"
+MODULES = ("ductile_gpu", "ductile_gpu.torch")
 DECISIONS = "docs/decisions"
 INDEX = f"{DECISIONS}/README.md"
 
@@ -110,6 +114,17 @@ def point_folders_at_pages(stage: Path) -> None:
         (stage / page).write_text(text, encoding="utf-8")
 
 
+def reference() -> str:
+    """The page of which Sphinx makes the package's reference."""
+    parts = "\n".join(f".. automodule:: {module}" for module in MODULES)
+    return (
+        "# Reference of the Python package\n\n"
+        "[Python](python.md) and [PyTorch](pytorch.md) explain; the modules for [CuPy](cupy.md), "
+        "[Numba](numba.md) and [RMM](rmm.md) have pages of their own. [Tuning](tuning.md#options) "
+        f"has each key of `Options`, its default and meaning.\n\n```{{eval-rst}}\n{parts}\n```\n"
+    )
+
+
 def stage_into(stage: Path) -> None:
     missing = unnamed_pages()
     if missing:
@@ -120,6 +135,7 @@ def stage_into(stage: Path) -> None:
     for picture in (ROOT / "docs" / "images").iterdir():
         copy_into(stage, picture.relative_to(ROOT).as_posix())
     point_folders_at_pages(stage)
+    (stage / REFERENCE).write_text(reference(), encoding="utf-8")
 
 
 # ---- The generator -------------------------------------------------------------------------------
@@ -127,11 +143,20 @@ def stage_into(stage: Path) -> None:
 SETTINGS = {
     "project": "Ductile",
     "root_doc": "README",
-    "extensions": ["myst_parser"],
+    "extensions": ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"],
     "html_theme": "furo",
     "html_copy_source": False,
     "html_show_copyright": False,
     "myst_heading_anchors": 4,
+    "smartquotes": False,  # docstrings have code without marks
+    "autodoc_member_order": "bysource",
+    "autodoc_default_options": {
+        "members": True,
+        "undoc-members": True,  # members of enumerations
+        "show-inheritance": True,
+        # Where what is inherited ends: classes of Python, and what is the same for all of ours.
+        "inherited-members": "BaseException, Enum, dict, int, tuple, Closes, Ends, Unique",
+    },
     # A link to a part of a source file, and words for languages that the highlighter does not know.
     "suppress_warnings": ["misc.highlighting_failure", "toc.not_included"],
 }
@@ -146,6 +171,7 @@ FIRST_PAGE = """<!doctype html>
 def contents() -> str:
     """The chapters, as the first page's hidden table of contents."""
     chapters = {**CHAPTERS, "Decisions": decision_pages()}
+    chapters[AMONG] = [*chapters[AMONG], REFERENCE]
     blocks = []
     for name, paths in chapters.items():
         lines = "\n".join(f"/{path[:-3]}" for path in paths if path != "README.md")
@@ -162,9 +188,13 @@ def generator() -> Path:
     if not python.exists() or subprocess.run(check, stderr=subprocess.DEVNULL).returncode:
         tell("fetching the generator (once)")
         venv.create(PLACE / "venv", with_pip=True, clear=True)
-        quiet_pip = [python, "-m", "pip", "-q", "--disable-pip-version-check"]
-        subprocess.run([*quiet_pip, "install", *GENERATOR], check=True)
+        install(python, *GENERATOR)
     return python
+
+
+def install(python: Path, *what: str) -> None:
+    quiet_pip = [python, "-m", "pip", "-q", "--disable-pip-version-check"]
+    subprocess.run([*quiet_pip, "install", *what], check=True)
 
 
 def make(stage: Path, out: Path) -> None:
@@ -173,6 +203,8 @@ def make(stage: Path, out: Path) -> None:
     with (stage / "README.md").open("a", encoding="utf-8") as first:
         first.write(contents())
     python = generator()
+    tell("building the package")
+    install(python, "--no-deps", "--force-reinstall", str(ROOT / "python"))
     tell("making the pages")
     shutil.rmtree(out, ignore_errors=True)
     command = [python, "-m", "sphinx", "-q", "-W", "--keep-going", "-d", PLACE / "kept", stage, out]

@@ -193,7 +193,7 @@ class Allocator(Sleeps, Closes):
         """An object for an allocator that other code made, and will destroy.
 
         Args:
-            pointer: the ductile_allocator *. `close` only lets go of it.
+            pointer: the `ductile_allocator *`. `close` only lets go of it.
             device: its ordinal.
 
         Raises:
@@ -216,7 +216,7 @@ class Allocator(Sleeps, Closes):
 
     @property
     def pointer(self) -> int:
-        """The ductile_allocator *, for code in C. Raises InvalidArgument once closed."""
+        """The `ductile_allocator *`, for code in C. Raises InvalidArgument once closed."""
         if self._pointer is None:
             raise invalid("the allocator is closed")
         return self._pointer

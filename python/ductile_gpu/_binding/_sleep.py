@@ -213,7 +213,7 @@ class Sleeps:
 
     @property
     def pointer(self) -> int:
-        """The ductile_allocator *, for code in C."""
+        """The `ductile_allocator *`, for code in C."""
         raise NotImplementedError
 
     def pools(self) -> list[Pool]:

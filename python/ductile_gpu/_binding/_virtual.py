@@ -124,7 +124,7 @@ class VirtualGPU(Closes):
 
     @property
     def pointer(self) -> int:
-        """The ductile_virtual_gpu *. Raises InvalidArgument once closed."""
+        """The `ductile_virtual_gpu *`. Raises InvalidArgument once closed."""
         if self._pointer is None:
             raise invalid("the virtual GPU is closed")
         return self._pointer

@@ -120,8 +120,8 @@ def provide(
     """Says where the process's allocators come from: PyTorch's adapter owns those it uses.
 
     Args:
-        open_device: takes a device's ordinal and returns its ductile_allocator *, the same in every
-            call, valid to the end of the process.
+        open_device: takes a device's ordinal and returns its `ductile_allocator *`, the same in
+            every call, valid to the end of the process.
         list_used: the devices that have such an allocator already.
         defaults: what the provider sets, if the caller does not.
 
@@ -164,7 +164,7 @@ def shared(device: int = 0) -> Allocator:
 
 
 def _open_preloaded(device: int, options: Mapping[str, Any]) -> Optional[int]:
-    """The ductile_allocator * of libductile_preload.so, which serves all calls for a device, made
+    """The `ductile_allocator *` of libductile_preload.so, which serves all calls for a device, made
     with these options where it is not there yet. None: the library is not in the process, or does
     not serve the device. Raises InvalidArgument."""
     try:
