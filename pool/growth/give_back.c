@@ -5,6 +5,7 @@
 #include "pool/blocks/room.h"
 #include "pool/blocks/transitions.h"
 #include "pool/growth/announce.h"
+#include "pool/growth/asleep_memory.h"
 #include "pool/growth/sizes.h"
 #include "pool/sharing/import.h"
 #include "pool/streams/progress.h"
@@ -175,73 +176,10 @@ ductile_status dpool_unmap_unused(ductile_allocator *a, dpool_unused which, uint
     return first;
 }
 
-/* Where no graph can own it any more, what was freed in a sleeping pool needs no memory. */
-static bool has_freed_asleep_locked(const ductile_allocator *a, const dpool_arena *arena) {
-    DTI_ASSERT_HELD(&a->index_lock);
-    const dpool_private_pool *pool = arena->pool;
-    return pool->phase == DPOOL_PAUSED_PHASE && dpool_is_released(pool) &&
-           dpool_count_free(arena) > 0;
-}
-
-static bool drop_asleep_locked(ductile_allocator *a, const dpool_arena *arena) {
-    DTI_ASSERT_HELD(&a->index_lock);
-    bool is_done = !has_freed_asleep_locked(a, arena);
-    for (dpool_region *r = is_done ? NULL : arena->regions; r != NULL; r = r->next) {
-        if (dpool_drop_any_granules_locked(a, r)) {
-            return true;
-        }
-    }
-    return false;
-}
-
-/* What has stayed mapped because it was pinned is all that is left of the pool. */
-static bool is_all_that_is_left_locked(const ductile_allocator *a, const dpool_private_pool *pool) {
-    DTI_ASSERT_HELD(&a->index_lock);
-    bool is_all = pool->phase == DPOOL_PAUSED_PHASE && dpool_is_released(pool) &&
-                  !pool->is_claimed && pool->host_copy.busy == NULL;
-    for (const dpool_block *b = dpool_next_block(a, pool, NULL); is_all && b != NULL;
-         b = dpool_next_block(a, pool, b)) {
-        const dseg_segment *seg = b->region->seg;
-        bool has_stayed = dseg_has_stayed(seg, dseg_granules_in(seg, b->addr, dpool_end(b)));
-        is_all = b->state != DPOOL_PAUSED && (b->state != DPOOL_FREE || has_stayed);
-    }
-    return is_all;
-}
-
-/* The proof of the pause does not cover what was done with pinned memory since. So the pool runs
- * again, and its memory goes as that of others, once no pin holds it. */
-static void wake_what_stayed(ductile_allocator *a, dpool_private_pool *pool) {
-    dvmm_host_copy left = {.n_pieces = 0};
-    dti_lock_acquire(&a->index_lock);
-    if (is_all_that_is_left_locked(a, pool)) {
-        left = pool->host_copy;
-        pool->host_copy = (dvmm_host_copy){.n_pieces = 0};
-        pool->retains = false;
-        dpool_set_running_locked(a, pool);
-    }
-    dti_lock_release(&a->index_lock);
-    dvmm_host_copy_drop(&left);
-}
-
-static void drop_or_wake_asleep(ductile_allocator *a, const dpool_arena *arena) {
-    dti_lock_acquire(&a->index_lock);
-    bool has_freed = has_freed_asleep_locked(a, arena);
-    dti_lock_release(&a->index_lock);
-    bool is_more = has_freed;
-    while (is_more && dpool_reserve_room(a, ROOM) == DUCTILE_OK) {
-        dti_lock_acquire(&a->index_lock);
-        is_more = drop_asleep_locked(a, arena);
-        dti_lock_release(&a->index_lock);
-    }
-    if (has_freed && !is_more) {
-        wake_what_stayed(a, arena->pool);
-    }
-}
-
 void dpool_drop_empty(ductile_allocator *a, bool all) {
     for (dpool_arena *arena = a->arenas, *next; arena != NULL; arena = next) {
         next = arena->next;
-        drop_or_wake_asleep(a, arena);
+        dpool_drop_or_wake_asleep(a, arena);
         if (all || arena->mapped_bytes == 0) { /* changed under the grow lock too */
             dpool_regions_release_empty(a, arena);
             dpool_arena_drop_if_empty(a, arena);
@@ -404,6 +342,7 @@ static ductile_status give_back_waiting(ductile_allocator *a, const goal *g) {
     ductile_status status = give_back_now(a, g, &enough);
     if (!enough && status == DUCTILE_OK) {
         dvmm_capture_mode mode = dvmm_capture_relax(a->driver); /* the waits would break captures */
+        (void)dpool_finish_copies(a, g->of);
         dpool_quiesce_free(a, g->of);
         dvmm_capture_restore(a->driver, mode);
         status = give_back_now(a, g, &enough);

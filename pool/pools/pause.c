@@ -10,6 +10,7 @@
 #include "pool/blocks/region.h"
 #include "pool/blocks/transitions.h"
 #include "pool/blocks/wait_spans.h"
+#include "pool/growth/asleep_memory.h"
 #include "pool/growth/give_back.h"
 #include "pool/growth/sizes.h"
 #include "pool/streams/marks.h"
@@ -320,7 +321,7 @@ ductile_status dpool_resume_set(ductile_allocator *a, dpool_private_pool *set,
             continue;
         }
         if (is_mapped) {
-            dpool_keep_pool_mapped(a, pool); /* copies may be under way: nothing may be unmapped */
+            dpool_unmap_pool(a, pool);
         }
         dpool_finish_pause(a, pool);
     }

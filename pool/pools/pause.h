@@ -10,7 +10,8 @@
  *     phase       live blocks are      granules under PAUSED and FREE blocks
  *     RUNNING     LIVE                 MAPPED
  *     PAUSING     LIVE, then PAUSED    MAPPED
- *     PAUSED      PAUSED               EMPTY; MAPPED where the driver would not unmap (is_unbacked)
+ *     PAUSED      PAUSED               EMPTY; MAPPED where the driver would not unmap, and
+ *                                      where copies may be under way (is_unbacked)
  *     RESUMING    PAUSED               EMPTY, then MAPPED
  *
  * In every phase but RUNNING the pool serves no request, and only the thread that claimed it
@@ -19,7 +20,8 @@
  * them. A block that was freed in the phase PAUSING drops them at the end of that phase.
  *
  * A pool without references, all of whose blocks were freed while it was PAUSED, goes with its
- * granules. Where some of them stayed, being pinned, it becomes RUNNING by itself (give_back.c).
+ * granules. Where some of them stayed, being pinned or refused by the driver, it becomes RUNNING by
+ * itself (asleep_memory.h).
  */
 #ifndef DUCTILE_POOL_POOLS_PAUSE_H
 #define DUCTILE_POOL_POOLS_PAUSE_H
@@ -47,21 +49,9 @@ static inline void dpool_report_pool(ductile_sleep_report *report, const dpool_p
 /* How many more bytes must be free for the set to be resumed, after a refusal. */
 uint64_t dpool_missing_bytes(ductile_allocator *a, const dpool_private_pool *set);
 
-/* Unmaps the memory of a pool whose blocks are PAUSED, a part under each hold of the grow lock.
- * Cannot fail: memory that the driver refuses to unmap stays mapped, and dpool_map_pool checks it.
- * No lock held. */
-void dpool_unmap_pool(ductile_allocator *a, dpool_private_pool *pool);
-
-/* Makes the pool PAUSED; its free blocks drop their granules. No lock held. */
-void dpool_finish_pause(ductile_allocator *a, dpool_private_pool *pool);
-
 /* Maps memory behind the pool again, all of it or none, and begins to copy contents into what is
  * mapped; dvmm_host_copy_end_restore waits for them. ERR_OUT_OF_MEMORY, ... No lock held. */
 ductile_status dpool_map_pool(ductile_allocator *a, dpool_private_pool *pool);
-
-/* Undoes dpool_map_pool without unmapping: the pool is unbacked, and its memory stays mapped until
- * dpool_map_pool is called again. No lock held. */
-void dpool_keep_pool_mapped(ductile_allocator *a, dpool_private_pool *pool);
 
 /* The bytes that dpool_map_pool needs. No lock held. */
 uint64_t dpool_bytes_to_map(ductile_allocator *a, const dpool_private_pool *pool);

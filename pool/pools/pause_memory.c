@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Unmaps the memory of a paused pool handle by handle, and maps it again, all or nothing. */
+/* Maps the memory of a paused pool again, all or nothing. */
 #include "pool/blocks/address_map.h"
 #include "pool/blocks/region.h"
-#include "pool/blocks/transitions.h"
+#include "pool/growth/asleep_memory.h"
 #include "pool/growth/sizes.h"
 #include "pool/pools/pause.h"
 
@@ -12,119 +12,7 @@
 
 #include <stdlib.h>
 
-enum { GRANULES_PER_HOLD = 512 }; /* unmapped in one hold of the grow lock */
-
 static const uint64_t part_bytes = 256 * DTI_MIB; /* mapped before copies in of it begin */
-
-/* ---- Giving up free granules --------------------------------------------------------------- */
-
-static void drop_free_granules_locked(ductile_allocator *a, const dpool_private_pool *pool) {
-    DTI_ASSERT_HELD(&a->index_lock);
-    for (dpool_region *r = dpool_next_region(a, pool, NULL); r != NULL;
-         r = dpool_next_region(a, pool, r)) {
-        while (dpool_drop_any_granules_locked(a, r)) {
-        }
-    }
-}
-
-/* ---- Taking memory away -------------------------------------------------------------------- */
-
-static void set_unbacked(ductile_allocator *a, dpool_private_pool *pool, bool is_unbacked) {
-    dti_lock_acquire(&a->index_lock);
-    pool->is_unbacked = is_unbacked;
-    dti_lock_release(&a->index_lock);
-}
-
-/* The lowest region of the pool that ends above the address. The list may change between two holds
- * of the grow lock, when empty ranges are given back. */
-static dpool_region *region_above(const ductile_allocator *a, const dpool_private_pool *pool,
-                                  ductile_addr addr) {
-    dpool_region *lowest = NULL;
-    for (dpool_region *r = dpool_next_region(a, pool, NULL); r != NULL;
-         r = dpool_next_region(a, pool, r)) {
-        bool is_above = r->seg->range.addr + r->seg->range.size > addr;
-        bool is_lower = lowest == NULL || r->seg->range.addr < lowest->seg->range.addr;
-        lowest = is_above && is_lower ? r : lowest;
-    }
-    return lowest;
-}
-
-/* The granules of the region that end at or below the address. */
-static uint32_t end_below(const dpool_region *region, ductile_addr until) {
-    const dseg_segment *seg = region->seg;
-    bool is_whole = until - seg->range.addr >= seg->range.size;
-    return is_whole ? seg->n_granules : dseg_granule(seg, until);
-}
-
-/* Unmaps some of the region from *from on. False when nothing is left below `until`. */
-static bool unmap_part(ductile_allocator *a, dpool_region *region, dseg_idle idle,
-                       ductile_addr *from, ductile_addr until) {
-    dseg_segment *seg = region->seg;
-    uint32_t end = end_below(region, until);
-    uint64_t cached = a->store.totals.cached_bytes; /* the cache keeps what it had */
-    uint32_t at = *from > seg->range.addr ? dseg_granule(seg, *from) : 0;
-    uint32_t before = at;
-    uint64_t gone = dseg_unmap_for_pause(seg, &at, end, GRANULES_PER_HOLD, idle) * a->granule;
-    *from = dseg_addr(seg, at);
-    (void)dvmm_store_shrink_cache(&a->store, cached);
-    dti_lock_acquire(&a->index_lock);
-    dpool_count_mapped_locked(a, region->arena, -(int64_t)gone);
-    dpool_count_span_locked(a, region);
-    dti_lock_release(&a->index_lock);
-    return at > before;
-}
-
-/* False when nothing is left between *from and `until`. */
-static bool unmap_next(ductile_allocator *a, const dpool_private_pool *pool, ductile_addr *from,
-                       ductile_addr until) {
-    dvmm_capture_mode mode = dpool_grow_lock(a);
-    dpool_region *region = region_above(a, pool, *from);
-    bool is_there = region != NULL && region->seg->range.addr < until &&
-                    unmap_part(a, region, pool->idle, from, until);
-    dpool_grow_unlock(a, mode);
-    return is_there;
-}
-
-static bool has_stayed(const dpool_block *b) {
-    const dseg_segment *seg = b->region->seg;
-    return dseg_has_stayed(seg, dseg_granules_over(seg, b->addr, dpool_end(b)));
-}
-
-/* Registered memory may be written during the pause, so memory that stayed mapped is not copied
- * back. At the next pause it may go, if it is no longer pinned. Nor is a copy whose end was never
- * seen: its memory was not unmapped. */
-static void record_what_stays(ductile_allocator *a, dpool_private_pool *pool) {
-    dti_lock_acquire(&a->grow_lock);
-    for (uint64_t i = 0; i < pool->host_copy.n_pieces; i++) {
-        dvmm_piece *piece = &pool->host_copy.pieces[i];
-        dti_lock_acquire(&a->index_lock);
-        const dpool_block *b = dpool_map_find(&a->map, piece->addr);
-        piece->has_stayed = i >= pool->host_copy.n_saved ||
-                            (b != NULL && b->region->arena->pool == pool && has_stayed(b));
-        dti_lock_release(&a->index_lock);
-    }
-    dti_lock_release(&a->grow_lock);
-}
-
-/* Follows the copies out: what they have left behind is unmapped while they go on. */
-void dpool_unmap_pool(ductile_allocator *a, dpool_private_pool *pool) {
-    ductile_addr from = 0;
-    ductile_addr until = 0;
-    set_unbacked(a, pool, true);
-    while (until != UINT64_MAX &&
-           dvmm_host_copy_wait_next(&pool->host_copy, &until) == DUCTILE_OK) {
-        while (unmap_next(a, pool, &from, until)) {
-        }
-    }
-    record_what_stays(a, pool);
-}
-
-void dpool_finish_pause(ductile_allocator *a, dpool_private_pool *pool) {
-    dti_lock_acquire(&a->index_lock);
-    drop_free_granules_locked(a, pool);
-    pool->phase = DPOOL_PAUSED_PHASE;
-    dti_lock_release(&a->index_lock);
-}
 
 /* ---- What needs memory --------------------------------------------------------------------- */
 
@@ -287,11 +175,11 @@ static ductile_status map_locked(resuming *r) {
     DTI_ASSERT_HELD(&r->allocator->grow_lock);
     ductile_allocator *a = r->allocator;
     uint64_t cached_before = a->store.totals.cached_bytes;
-    set_unbacked(a, r->pool, false);
+    dpool_set_unbacked(a, r->pool, false);
     dpool_sizes_look(a);
     ductile_status status = map_all(r);
     if (status != DUCTILE_OK) {
-        set_unbacked(a, r->pool, true);
+        dpool_set_unbacked(a, r->pool, true);
         (void)dvmm_store_shrink_cache(&a->store, cached_before);
     }
     return status;
@@ -307,10 +195,4 @@ ductile_status dpool_map_pool(ductile_allocator *a, dpool_private_pool *pool) {
         dpool_unmap_pool(a, pool); /* waits for copies under way */
     }
     return status;
-}
-
-void dpool_keep_pool_mapped(ductile_allocator *a, dpool_private_pool *pool) {
-    dti_lock_acquire(&a->grow_lock);
-    set_unbacked(a, pool, true);
-    dti_lock_release(&a->grow_lock);
 }

@@ -178,7 +178,7 @@ static ductile_status choose_locked(set_call *c, dpool_private_pool *pool) {
     dpool_phase from = c->pauses ? DPOOL_RUNNING : DPOOL_PAUSED_PHASE;
     dpool_phase already = c->pauses ? DPOOL_PAUSED_PHASE : DPOOL_RUNNING;
     if (pool->phase == already) {
-        bool has_woken = !c->pauses && dpool_is_released(pool); /* perhaps by itself: give_back.c */
+        bool has_woken = !c->pauses && dpool_is_released(pool); /* perhaps by itself */
         c->report.passed_over++;
         if (c->request->all != 0 || c->request->lenient != 0 || has_woken) {
             return DUCTILE_OK;

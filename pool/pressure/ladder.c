@@ -4,6 +4,7 @@
 #include "pool/base/log.h"
 #include "pool/blocks/arena.h"
 #include "pool/blocks/region.h"
+#include "pool/growth/asleep_memory.h"
 #include "pool/growth/give_back.h"
 #include "pool/pressure/oom_callbacks.h"
 #include "pool/pressure/oom_report.h"
@@ -148,6 +149,17 @@ static bool wait_for_spans(ductile_allocator *a, dpool_climb *c) {
     return waited;
 }
 
+/* ---- Memory of sleeping pools -------------------------------------------------------------- */
+
+/* Copies whose end a call that paused or resumed them did not see. */
+static bool finish_copies(ductile_allocator *a, dpool_climb *c) {
+    (void)c;
+    dvmm_capture_mode mode = dvmm_capture_relax(a->driver);
+    bool any = dpool_finish_copies(a, NULL);
+    dvmm_capture_restore(a->driver, mode);
+    return any;
+}
+
 /* ---- Closed memory -------------------------------------------------------------------------- */
 
 /* What attempts leave there, where gaps must appear in the order of calls. */
@@ -218,6 +230,8 @@ static const rung ladder[] = {
     {wait_for_pending, "pressure: wait for pending memory", true},
     /* the same, of a stream that cannot wait */
     {wait_for_spans, "pressure: wait for spans", true},
+    /* memory of pools that sleep, which a failed call has left mapped */
+    {finish_copies, "pressure: finish copies", true},
     /* closed memory that is proven */
     {reclaim_dedicated, "pressure: reclaim dedicated memory", true},
     /* memory of silent streams */

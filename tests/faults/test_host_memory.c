@@ -365,35 +365,83 @@ Test(host_memory, is_all_free_once_the_allocator_is_gone) {
 
 /* ---- Announcing a pause -------------------------------------------------------------------- */
 
-/* What is told of needs room in a list: without it the pool neither pauses nor resumes. */
-static const char *pause_with_failure(uint64_t nth, bool *failed) {
-    static shadow s;
-    const ductile_pool_id id = {1, 1};
+typedef struct sleeper {
+    shadow heard;
     fixture f;
-    ductile_addr block = 0;
-    memset(&s, 0, sizeof s);
-    TRY(fixture_open(&f, NULL));
-    TRY(shadow_open(&s, f.allocator, f.gpu));
-    NEED_OK(ductile_pool_begin(f.allocator, id, NULL, NULL));
-    NEED_OK(ductile_alloc(f.allocator, 3 * FIXTURE_GRANULE, f.streams[0], &block));
-    NEED_OK(ductile_pool_end(f.allocator, id));
+    ductile_addr block;
+    ductile_status paused;
+    ductile_status resumed;
+} sleeper;
+
+static const ductile_pool_id asleep = {1, 1};
+
+/* What is told of needs room in a list: without it the pool neither pauses nor resumes. */
+static const char *sleep_with_failure(sleeper *s, ductile_contents contents, uint64_t nth,
+                                      bool *failed) {
+    memset(s, 0, sizeof *s);
+    TRY(fixture_open(&s->f, NULL));
+    TRY(shadow_open(&s->heard, s->f.allocator, s->f.gpu));
+    NEED_OK(ductile_pool_begin(s->f.allocator, asleep, NULL, NULL));
+    NEED_OK(ductile_alloc(s->f.allocator, 3 * FIXTURE_GRANULE, s->f.streams[0], &s->block));
+    NEED_OK(ductile_pool_end(s->f.allocator, asleep));
     arm(nth);
-    ductile_status paused = ductile_pause(f.allocator, id, DUCTILE_CONTENTS_DROP);
-    ductile_status resumed = paused == DUCTILE_OK ? ductile_resume(f.allocator, id) : DUCTILE_OK;
+    s->paused = ductile_pause(s->f.allocator, asleep, contents);
+    s->resumed = s->paused == DUCTILE_OK ? ductile_resume(s->f.allocator, asleep) : DUCTILE_OK;
     *failed = disarm();
-    NEED(is_outcome(paused) && is_outcome(resumed), "pause %s, resume %s",
-         ductile_status_name(paused), ductile_status_name(resumed));
-    NEED(resumed == DUCTILE_OK || ductile_resume(f.allocator, id) == DUCTILE_OK, "resume again");
-    TRY(shadow_is_true(&s, f.allocator));
-    TRY(shadow_covers(&s, block, 3 * FIXTURE_GRANULE));
-    NEED_OK(ductile_free(f.allocator, block));
-    NEED_OK(ductile_pool_release(f.allocator, id));
-    return fixture_close(&f);
+    NEED(is_outcome(s->paused) && is_outcome(s->resumed), "pause %s, resume %s",
+         ductile_status_name(s->paused), ductile_status_name(s->resumed));
+    return NULL;
+}
+
+static const char *end_sleeper(sleeper *s) {
+    NEED_OK(ductile_free(s->f.allocator, s->block));
+    NEED_OK(ductile_pool_release(s->f.allocator, asleep));
+    NEED_OK(ductile_trim(s->f.allocator, NULL, 0, NULL));
+    ductile_stats left = fixture_stats(s->f.allocator);
+    NEED(left.reserved_bytes == 0, "%llu bytes are held, %llu free, pause %s, resume %s",
+         (unsigned long long)left.reserved_bytes, (unsigned long long)left.free_bytes,
+         ductile_status_name(s->paused), ductile_status_name(s->resumed));
+    TRY(shadow_is_true(&s->heard, s->f.allocator));
+    return fixture_close(&s->f);
+}
+
+static const char *try_again(uint64_t nth, bool *failed) {
+    static sleeper s;
+    TRY(sleep_with_failure(&s, DUCTILE_CONTENTS_DROP, nth, failed));
+    NEED(s.resumed == DUCTILE_OK || ductile_resume(s.f.allocator, asleep) == DUCTILE_OK,
+         "resume again");
+    TRY(shadow_is_true(&s.heard, s.f.allocator));
+    TRY(shadow_covers(&s.heard, s.block, 3 * FIXTURE_GRANULE));
+    return end_sleeper(&s);
 }
 
 Test(host_memory, an_announced_pause_undoes_itself) {
     NEEDS_FAILURES();
-    sweep(pause_with_failure, 3);
+    sweep(try_again, 3);
+}
+
+static const char *give_up(ductile_contents contents, uint64_t nth, bool *failed) {
+    static sleeper s;
+    TRY(sleep_with_failure(&s, contents, nth, failed));
+    if (fixture_state(&s.f).poisoned != 0) { /* the device had none for its own work */
+        fixture_abandon(&s.f);
+        return NULL;
+    }
+    return end_sleeper(&s);
+}
+
+static const char *give_up_dropped(uint64_t nth, bool *failed) {
+    return give_up(DUCTILE_CONTENTS_DROP, nth, failed);
+}
+
+static const char *give_up_kept(uint64_t nth, bool *failed) {
+    return give_up(DUCTILE_CONTENTS_KEEP, nth, failed);
+}
+
+Test(host_memory, what_a_failed_resume_has_mapped_goes_with_its_pool) {
+    NEEDS_FAILURES();
+    sweep(give_up_dropped, 3);
+    sweep(give_up_kept, 3);
 }
 
 /* ---- A stream that comes while a pause asks for memory --------------------------------------- */

@@ -311,7 +311,9 @@ static const char *refill(subject *s, unsigned pool) {
 const char *resume_pool(subject *s, unsigned pool) {
     s->moving_pool = pool + 1;
     s->may_hold_large |= caches_large(s);
+    TRY(hardship_begin(s));
     ductile_status status = ductile_resume(s->f.allocator, s->pools[pool].id);
+    hardship_end(s);
     s->moving_pool = 0;
     say(s, "resume pool %u: %s", pool, ductile_status_name(status));
     TRY(may_be(s, "resume", status, status == DUCTILE_OK || status == DUCTILE_ERR_OUT_OF_MEMORY));
@@ -350,7 +352,8 @@ const char *do_pause(subject *s, const record *r) {
 /* What was dedicated may come back as a part of the pool. */
 static const char *wake_up(subject *s, unsigned pool, const record *r) {
     TRY(r->b % 2 == 0 && pool != 0 ? leave_large_handle(s, r) : NULL);
-    TRY(resume_pool(s, pool));
+    TRY(r->c % 4 == 1 ? fail_to_wake(s, pool, r) : NULL);
+    TRY(s->pools[pool].is_paused && r->c % 8 != 1 ? resume_pool(s, pool) : NULL);
     TRY(r->d % 4 == 0 ? free_blocks_of_pool(s, pool) : NULL);
     bool may_open = pool != 0 && !s->pools[pool].is_paused && s->n_routes < MOST_ROUTES / 2;
     return may_open ? open_pool(s, pool, r->b % 4 < 2 ? N_SLOTS : owner_slot(s, r->c)) : NULL;

@@ -278,7 +278,9 @@ const char *may_be(subject *s, const char *call, ductile_status status, bool is_
                     status == DUCTILE_ERR_CAPTURING || status == DUCTILE_ERR_BUSY ||
                     status == DUCTILE_ERR_UNSUPPORTED || status == DUCTILE_ERR_BAD_MESSAGE ||
                     status == DUCTILE_ERR_ASLEEP || status == DUCTILE_ERR_AWAKE;
-    NEED(is_admissible || (s->is_faulty && is_clean), "%s: %s", call, ductile_status_name(status));
+    bool is_hard = s->hardship.is_planned && (is_clean || status == DUCTILE_ERR_OUT_OF_HOST_MEMORY);
+    NEED(is_admissible || is_hard || (s->is_faulty && is_clean), "%s: %s", call,
+         ductile_status_name(status));
     return NULL;
 }
 

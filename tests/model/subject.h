@@ -118,6 +118,13 @@ typedef struct pin_state {
     bool is_export;
 } pin_state;
 
+/* What fails while a pool resumes, and must lose nothing. */
+typedef struct hardship {
+    bool is_planned;
+    uint64_t lacks_memory_at; /* the request for host memory that fails; 0: none */
+    bool waits_fail;          /* each of them, or the first */
+} hardship;
+
 struct subject;
 
 /* What a thread does when it is its turn. NULL, or what is wrong. */
@@ -189,6 +196,7 @@ typedef struct subject {
     uint64_t live_bytes, target_bytes, typical_bytes;
     bool is_armed;       /* a fault is planned */
     bool is_faulty;      /* one was planned before */
+    hardship hardship;   /* of the next resume */
     bool is_over;        /* the device is lost */
     bool is_misused;     /* by a scenario that asks what is found then */
     uint64_t n_foreseen; /* violations that were meant */
@@ -300,6 +308,14 @@ const char *pay(subject *s, size_t slot);
 const char *forgive(subject *s, size_t slot);
 const char *forgive_all(subject *s);
 bool rests(const subject *s, size_t slot);
+
+/* ---- failed_wakes.c ------------------------------------------------------------------------ */
+
+/* A resume that fails; then the pool sleeps on, or is given up. */
+const char *fail_to_wake(subject *s, unsigned pool, const record *r);
+/* Around the call that the planned hardship is for; without one nothing happens. */
+const char *hardship_begin(subject *s);
+void hardship_end(subject *s);
 
 /* ---- pools.c ------------------------------------------------------------------------------- */
 

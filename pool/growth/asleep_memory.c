@@ -1,0 +1,278 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "pool/growth/asleep_memory.h"
+
+#include "pool/blocks/address_map.h"
+#include "pool/blocks/region.h"
+#include "pool/blocks/room.h"
+#include "pool/blocks/transitions.h"
+
+#include "segments/granules.h"
+#include "vmm/capture_mode.h"
+
+enum {
+    GRANULES_PER_HOLD = 512, /* unmapped in one hold of the grow lock */
+    ROOM = 64                /* two nodes are needed; hits of other threads take some too */
+};
+
+/* ---- Giving up free granules --------------------------------------------------------------- */
+
+static void drop_free_granules_locked(ductile_allocator *a, const dpool_private_pool *pool) {
+    DTI_ASSERT_HELD(&a->index_lock);
+    for (dpool_region *r = dpool_next_region(a, pool, NULL); r != NULL;
+         r = dpool_next_region(a, pool, r)) {
+        while (dpool_drop_any_granules_locked(a, r)) {
+        }
+    }
+}
+
+/* ---- Taking memory away -------------------------------------------------------------------- */
+
+void dpool_set_unbacked(ductile_allocator *a, dpool_private_pool *pool, bool is_unbacked) {
+    dti_lock_acquire(&a->index_lock);
+    pool->is_unbacked = is_unbacked;
+    dti_lock_release(&a->index_lock);
+}
+
+/* The lowest region of the pool that ends above the address. The list may change between two holds
+ * of the grow lock, when empty ranges are given back. */
+static dpool_region *region_above(const ductile_allocator *a, const dpool_private_pool *pool,
+                                  ductile_addr addr) {
+    dpool_region *lowest = NULL;
+    for (dpool_region *r = dpool_next_region(a, pool, NULL); r != NULL;
+         r = dpool_next_region(a, pool, r)) {
+        bool is_above = r->seg->range.addr + r->seg->range.size > addr;
+        bool is_lower = lowest == NULL || r->seg->range.addr < lowest->seg->range.addr;
+        lowest = is_above && is_lower ? r : lowest;
+    }
+    return lowest;
+}
+
+/* The granules of the region that end at or below the address. */
+static uint32_t end_below(const dpool_region *region, ductile_addr until) {
+    const dseg_segment *seg = region->seg;
+    bool is_whole = until - seg->range.addr >= seg->range.size;
+    return is_whole ? seg->n_granules : dseg_granule(seg, until);
+}
+
+static void count_unmapped(ductile_allocator *a, dpool_region *region, uint32_t n_granules) {
+    dti_lock_acquire(&a->index_lock);
+    dpool_count_mapped_locked(a, region->arena, -(int64_t)(n_granules * a->granule));
+    dpool_count_span_locked(a, region);
+    dti_lock_release(&a->index_lock);
+}
+
+/* Unmaps some of the region from *from on. False when nothing is left below `until`. */
+static bool unmap_part(ductile_allocator *a, dpool_region *region, dseg_idle idle,
+                       ductile_addr *from, ductile_addr until) {
+    dseg_segment *seg = region->seg;
+    uint32_t end = end_below(region, until);
+    uint64_t cached = a->store.totals.cached_bytes; /* the cache keeps what it had */
+    uint32_t at = *from > seg->range.addr ? dseg_granule(seg, *from) : 0;
+    uint32_t before = at;
+    uint32_t gone = dseg_unmap_for_pause(seg, &at, end, GRANULES_PER_HOLD, idle);
+    *from = dseg_addr(seg, at);
+    (void)dvmm_store_shrink_cache(&a->store, cached);
+    count_unmapped(a, region, gone);
+    return at > before;
+}
+
+/* False when nothing is left between *from and `until`. */
+static bool unmap_next(ductile_allocator *a, const dpool_private_pool *pool, ductile_addr *from,
+                       ductile_addr until) {
+    dvmm_capture_mode mode = dpool_grow_lock(a);
+    dpool_region *region = region_above(a, pool, *from);
+    bool is_there = region != NULL && region->seg->range.addr < until &&
+                    unmap_part(a, region, pool->idle, from, until);
+    dpool_grow_unlock(a, mode);
+    return is_there;
+}
+
+static bool has_stayed(const dpool_block *b) {
+    const dseg_segment *seg = b->region->seg;
+    return dseg_has_stayed(seg, dseg_granules_over(seg, b->addr, dpool_end(b)));
+}
+
+/* Registered memory may be written during the pause, so memory that stayed mapped is not copied
+ * back. At the next pause it may go, if it is no longer pinned. Nor is a copy whose end was never
+ * seen: its memory was not unmapped. */
+static void record_what_stays(ductile_allocator *a, dpool_private_pool *pool) {
+    dti_lock_acquire(&a->grow_lock);
+    for (uint64_t i = 0; i < pool->host_copy.n_pieces; i++) {
+        dvmm_piece *piece = &pool->host_copy.pieces[i];
+        dti_lock_acquire(&a->index_lock);
+        const dpool_block *b = dpool_map_find(&a->map, piece->addr);
+        piece->has_stayed = i >= pool->host_copy.n_saved ||
+                            (b != NULL && b->region->arena->pool == pool && has_stayed(b));
+        dti_lock_release(&a->index_lock);
+    }
+    dti_lock_release(&a->grow_lock);
+}
+
+/* Follows the copies out: what they have left behind is unmapped while they go on. */
+void dpool_unmap_pool(ductile_allocator *a, dpool_private_pool *pool) {
+    ductile_addr from = 0;
+    ductile_addr until = 0;
+    dpool_set_unbacked(a, pool, true);
+    while (until != UINT64_MAX &&
+           dvmm_host_copy_wait_next(&pool->host_copy, &until) == DUCTILE_OK) {
+        while (unmap_next(a, pool, &from, until)) {
+        }
+    }
+    record_what_stays(a, pool);
+}
+
+void dpool_finish_pause(ductile_allocator *a, dpool_private_pool *pool) {
+    dti_lock_acquire(&a->index_lock);
+    drop_free_granules_locked(a, pool);
+    pool->phase = DPOOL_PAUSED_PHASE;
+    dti_lock_release(&a->index_lock);
+}
+
+/* Where no graph can own it any more, what was freed in a sleeping pool needs no memory. */
+static bool has_freed_asleep_locked(const ductile_allocator *a, const dpool_arena *arena) {
+    DTI_ASSERT_HELD(&a->index_lock);
+    const dpool_private_pool *pool = arena->pool;
+    return pool->phase == DPOOL_PAUSED_PHASE && dpool_is_released(pool) &&
+           dpool_count_free(arena) > 0;
+}
+
+static bool drop_asleep_locked(ductile_allocator *a, const dpool_arena *arena) {
+    DTI_ASSERT_HELD(&a->index_lock);
+    bool is_done = !has_freed_asleep_locked(a, arena);
+    for (dpool_region *r = is_done ? NULL : arena->regions; r != NULL; r = r->next) {
+        if (dpool_drop_any_granules_locked(a, r)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static bool is_mapped(const dpool_block *b) {
+    const dseg_segment *seg = b->region->seg;
+    dseg_span s = dseg_granules_in(seg, b->addr, dpool_end(b));
+    return dseg_is_empty(s) ||
+           (dseg_state_at(seg, s.first) == DSEG_MAPPED && dseg_state_until(seg, s) == s.end);
+}
+
+/* Free memory that stayed mapped is all that is left of the pool. */
+static bool is_all_that_is_left_locked(const ductile_allocator *a, const dpool_private_pool *pool) {
+    DTI_ASSERT_HELD(&a->index_lock);
+    bool is_all = pool->phase == DPOOL_PAUSED_PHASE && dpool_is_released(pool) &&
+                  !pool->is_claimed && pool->host_copy.busy == NULL;
+    for (const dpool_block *b = dpool_next_block(a, pool, NULL); is_all && b != NULL;
+         b = dpool_next_block(a, pool, b)) {
+        is_all = b->state != DPOOL_PAUSED && (b->state != DPOOL_FREE || is_mapped(b));
+    }
+    return is_all;
+}
+
+static bool is_all_that_is_left(ductile_allocator *a, const dpool_private_pool *pool) {
+    dti_lock_acquire(&a->index_lock);
+    bool is_all = is_all_that_is_left_locked(a, pool);
+    dti_lock_release(&a->index_lock);
+    return is_all;
+}
+
+/* What the driver would not unmap it may have unmapped all the same. */
+static ductile_status confirm_region(ductile_allocator *a, dpool_region *region) {
+    dseg_segment *seg = region->seg;
+    uint32_t before = seg->n_mapped;
+    ductile_status status = DUCTILE_OK;
+    for (uint32_t g = dseg_next_mapped(seg, 0); g < seg->n_granules && status == DUCTILE_OK;
+         g = dseg_next_mapped(seg, g + 1)) {
+        status = dseg_confirm(seg, g);
+    }
+    count_unmapped(a, region, before - seg->n_mapped);
+    return status;
+}
+
+/* False: the driver cannot tell. */
+static bool confirm_pool(ductile_allocator *a, const dpool_private_pool *pool) {
+    ductile_status status = DUCTILE_OK;
+    for (dpool_region *r = dpool_next_region(a, pool, NULL); r != NULL;
+         r = dpool_next_region(a, pool, r)) {
+        status = dti_first_error(status, confirm_region(a, r));
+    }
+    return status == DUCTILE_OK;
+}
+
+/* The proof of the pause does not cover what was done with pinned memory since. So the pool runs
+ * again, and its memory goes as that of others, once no pin holds it. */
+static void wake_what_stayed(ductile_allocator *a, dpool_private_pool *pool) {
+    if (!is_all_that_is_left(a, pool) || !confirm_pool(a, pool)) {
+        return;
+    }
+    dvmm_host_copy left = {.n_pieces = 0};
+    dti_lock_acquire(&a->index_lock);
+    if (is_all_that_is_left_locked(a, pool)) {
+        left = pool->host_copy;
+        pool->host_copy = (dvmm_host_copy){.n_pieces = 0};
+        pool->retains = false;
+        dpool_set_running_locked(a, pool);
+    }
+    dti_lock_release(&a->index_lock);
+    dvmm_host_copy_drop(&left);
+}
+
+void dpool_drop_or_wake_asleep(ductile_allocator *a, const dpool_arena *arena) {
+    dti_lock_acquire(&a->index_lock);
+    bool has_freed = has_freed_asleep_locked(a, arena);
+    dti_lock_release(&a->index_lock);
+    bool is_more = has_freed;
+    while (is_more && dpool_reserve_room(a, ROOM) == DUCTILE_OK) {
+        dti_lock_acquire(&a->index_lock);
+        is_more = drop_asleep_locked(a, arena);
+        dti_lock_release(&a->index_lock);
+    }
+    if (has_freed && !is_more) {
+        wake_what_stayed(a, arena->pool);
+    }
+}
+
+/* ---- Copies whose end was not seen ----------------------------------------------------------- */
+
+/* The next pool of which copies may be under way, claimed as a resume would have it: frees leave
+ * its granules alone. */
+static dpool_private_pool *claim_next_locked(const ductile_allocator *a,
+                                             const dpool_private_pool *after,
+                                             const dpool_private_pool *of) {
+    DTI_ASSERT_HELD(&a->index_lock);
+    dpool_private_pool *pool = after != NULL ? after->next : a->pools;
+    while (pool != NULL && (pool->phase != DPOOL_PAUSED_PHASE || pool->is_claimed ||
+                            pool->host_copy.busy == NULL || (of != NULL && pool != of))) {
+        pool = pool->next;
+    }
+    if (pool != NULL) {
+        pool->phase = DPOOL_RESUMING;
+        pool->is_claimed = true;
+        pool->n_users++;
+    }
+    return pool;
+}
+
+/* The next one is claimed before this one may go. */
+static dpool_private_pool *leave_and_claim_next(ductile_allocator *a, dpool_private_pool *pool,
+                                                const dpool_private_pool *of) {
+    dpool_private_pool *gone = NULL;
+    dti_lock_acquire(&a->index_lock);
+    dpool_private_pool *next = claim_next_locked(a, pool, of);
+    if (pool != NULL) {
+        pool->is_claimed = false;
+        pool->n_users--;
+        gone = dpool_unlink_unused_pool_locked(a, pool);
+    }
+    dti_lock_release(&a->index_lock);
+    dpool_free_pool(gone);
+    return next;
+}
+
+bool dpool_finish_copies(ductile_allocator *a, const dpool_private_pool *of) {
+    bool any = false;
+    for (dpool_private_pool *pool = leave_and_claim_next(a, NULL, of); pool != NULL;
+         pool = leave_and_claim_next(a, pool, of)) {
+        dpool_unmap_pool(a, pool);
+        any |= pool->host_copy.busy == NULL;
+        dpool_finish_pause(a, pool);
+    }
+    return any;
+}

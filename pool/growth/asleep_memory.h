@@ -1,0 +1,39 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The memory behind a pool that falls asleep, or sleeps: taking it away, and what becomes of memory
+ * that stayed. A call that fails leaves nothing that only one other call undoes: copies whose end
+ * was not seen are waited for again by each trim and under pressure, and a pool without references
+ * in which no block is left wakes by itself, so that its memory goes as that of others.
+ */
+#ifndef DUCTILE_POOL_GROWTH_ASLEEP_MEMORY_H
+#define DUCTILE_POOL_GROWTH_ASLEEP_MEMORY_H
+
+#include "pool/blocks/arena.h"
+#include "pool/blocks/private_pool.h"
+
+/* ---- No lock held -------------------------------------------------------------------------- */
+
+/* Unmaps the memory of a pool whose blocks are PAUSED, a part under each hold of the grow lock,
+ * once no copy uses it. Cannot fail: memory that the driver refuses to unmap stays mapped, and
+ * dpool_map_pool checks it; so does all memory of which copies may be under way. By the thread that
+ * claimed the pool. */
+void dpool_unmap_pool(ductile_allocator *a, dpool_private_pool *pool);
+
+/* Makes the pool PAUSED; its free blocks drop their granules. By the thread that claimed it. */
+void dpool_finish_pause(ductile_allocator *a, dpool_private_pool *pool);
+
+/* Waits again for copies of sleeping pools whose end was not seen, and unmaps what they used. Of
+ * one pool, or of all (NULL). True when a wait has succeeded. The caller has relaxed the capture
+ * mode. */
+bool dpool_finish_copies(ductile_allocator *a, const dpool_private_pool *of);
+
+/* ---- Grow lock held, index lock not held ----------------------------------------------------- */
+
+/* Is there memory behind its blocks? */
+void dpool_set_unbacked(ductile_allocator *a, dpool_private_pool *pool, bool is_unbacked);
+
+/* Gives up what was freed in a sleeping pool without references, and wakes the pool if all that is
+ * left of it is memory that stayed mapped. */
+void dpool_drop_or_wake_asleep(ductile_allocator *a, const dpool_arena *arena);
+
+#endif
