@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import logging
 import warnings
@@ -454,6 +455,87 @@ def test_a_captured_graph_runs_when_it_is_launched(gpu):
         graph.launch(stream)
         assert gpu.read_back(address, 1, stream) == b"\x07"
         graph.close()
+
+
+@pytest.mark.parametrize("how", ["exception", "invalidated", "dropped"])
+def test_a_capture_that_nobody_keeps_leaves_no_graph(how):
+    with ductile_gpu.VirtualGPU("2G", detect=2) as gpu, gpu.allocator(sizes="tight") as allocator:
+        stream = gpu.stream()
+        failure = contextlib.suppress(ValueError, ductile_gpu.Error)
+        with failure, allocator.pool((1, 1)), gpu.capture(stream) as graph:
+            address = allocator.alloc(8 * MIB, stream)
+            gpu.launch(stream, writes=[(address, 8 * MIB)])
+            if how == "exception":
+                raise ValueError
+            if how == "invalidated":
+                gpu.sync(stream)
+        if how == "dropped":
+            del graph
+        allocator.free(address)
+        allocator.release_pool((1, 1))
+        assert allocator.trim() == 8 * MIB
+        assert gpu.state().violations == 0, gpu.last_violation
+
+
+def test_a_graph_ends_with_its_block_and_with_its_gpu():
+    gpu = ductile_gpu.VirtualGPU("64M")
+    stream = gpu.stream()
+    with gpu.capture(stream) as first:
+        gpu.launch(stream)
+    with first:
+        first.launch(stream)
+    with pytest.raises(ductile_gpu.InvalidArgument):
+        first.launch(stream)
+    with gpu.capture(stream) as kept:
+        gpu.launch(stream)
+    gpu.sync(stream)
+    gpu.close()
+    assert kept.pointer is None
+    kept.close()
+
+
+def test_memory_of_a_graph_at_rest_may_sleep():
+    with ductile_gpu.VirtualGPU("8G", detect=2) as gpu, gpu.allocator() as allocator:
+        stream = gpu.stream()
+        with allocator.pool((1, 1)):
+            allocator.set_tag((1, 1), "weights", "drop")
+            weights = allocator.alloc(8 * MIB, stream)
+        with allocator.pool((3, 1)), gpu.capture(stream) as graph:
+            gpu.fill(weights, 1, 8 * MIB, stream)
+        graph.launch(stream)
+        gpu.sync(stream)
+        for _ in range(2):
+            graph.rest()
+            allocator.pause("weights")
+            allocator.resume("weights")
+            graph.wake()
+            graph.launch(stream)
+            gpu.sync(stream)
+        assert gpu.state().violations == 0, gpu.last_violation
+        graph.rest()
+        graph.launch(stream)
+        assert gpu.state().violations == 1
+        assert "rest" in gpu.last_violation
+
+
+def test_free_memory_of_a_plain_pool_serves_others():
+    half, limit = 512 * MIB, 4700 * MIB
+    with ductile_gpu.VirtualGPU("80G") as gpu, gpu.allocator(limit_bytes=limit) as allocator:
+        with allocator.pool((1, 1), kind="plain"):
+            _, *others = [allocator.alloc(half) for _ in range(8)]
+        for address in others:
+            allocator.free(address)
+        assert len([allocator.alloc(half) for _ in range(8)]) == 8
+        assert [p.kind for p in allocator.pools() if p.id == (1, 1)] == ["plain"]
+        wrong = pytest.raises(ductile_gpu.InvalidArgument, match="'capture', 'plain', not 'flat'")
+        with wrong, allocator.pool((1, 2), kind="flat"):
+            pass
+        with allocator.pool((1, 2)):
+            allocator.alloc(MIB)
+        with pytest.raises(ductile_gpu.Busy), allocator.pool((1, 2), kind="plain"):
+            pass
+        found = {p.id: (p.references, p.open) for p in allocator.pools()}
+        assert found[1, 1] == found[1, 2] == (1, 0)
 
 
 def test_the_device_keeps_a_log():

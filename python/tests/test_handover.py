@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import json
 import mmap
 import os
@@ -26,7 +27,7 @@ from running import ductile_gpu as command
 import ductile_gpu
 from ductile_gpu._binding import _abi
 from ductile_gpu._binding._native import lib
-from ductile_gpu._process import _keep
+from ductile_gpu._process import _handover, _keep
 
 MIB = 1 << 20
 KILLS = 12
@@ -108,6 +109,42 @@ def test_a_tag_arrives_with_its_names(side, reader):
         imported["b"]
     with pytest.raises(BufferError):
         part.__dlpack__()
+
+
+def test_what_a_c_program_may_name_arrives_and_is_released(side, reader):
+    """Neither a tag that is no UTF-8 nor a shape of thousands of digits keeps the memory."""
+    pool = _abi.ductile_pool_id(7, 1)
+    assert lib.ductile_pool_set_tag(side.allocator.pointer, pool, b"poids-\xe9t\xe9", 0) == 0
+    part = _abi.ductile_tag_name(side.blocks[0], MIB, f"w\tfloat32\t{9:0>40}".encode())
+    number, layout = ctypes.c_uint64(), ctypes.c_uint64()
+
+    def export(descriptor):
+        return lib.ductile_export_tag(
+            side.allocator.pointer, b"poids-\xe9t\xe9", ctypes.byref(part), 1, descriptor,
+            ctypes.byref(number), ctypes.byref(layout),
+        )  # fmt: skip
+
+    ours, theirs = socket.socketpair()
+    with ours, theirs, ThreadPoolExecutor() as threads:
+        exported = threads.submit(export, ours.fileno())
+        imported = ductile_gpu.import_tag(theirs, allocator=reader)
+        assert exported.result() == 0
+    assert (imported.tag, imported.parts["w"].shape) == ("poids-\ufffdt\ufffd", ())
+    imported.close()
+    assert reader.stats().imported_bytes == 0
+
+
+def test_an_import_that_cannot_be_described_is_released(side, reader, monkeypatch):
+    monkeypatch.setattr(_handover, "_read", lambda *_: 1 / 0)
+    ours, theirs = socket.socketpair()
+    with ours, theirs, ThreadPoolExecutor() as threads:
+        exported = threads.submit(
+            ductile_gpu.export_tag, "weights", ours, side.names, allocator=side.allocator
+        )
+        with pytest.raises(ZeroDivisionError):
+            ductile_gpu.import_tag(theirs, allocator=reader)
+        exported.result().close()
+    assert reader.stats().imported_bytes == 0
 
 
 def test_a_changed_layout_is_refused_on_both_sides(side, reader):

@@ -15,6 +15,7 @@ import stat
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 
 import pytest
@@ -107,6 +108,16 @@ def test_only_the_user_can_reach_the_socket(place):
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
     assert path.parent.stat().st_uid == os.geteuid()
+
+
+def test_a_process_without_threads_leaves_no_socket(place, monkeypatch):
+    def refuse(_thread):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    with pytest.raises(OSError, match="new thread"):
+        ductile_gpu.listen()
+    assert list(place.glob("*/*")) == []
 
 
 def test_another_user_gets_no_answer(place, monkeypatch):

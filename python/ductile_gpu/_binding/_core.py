@@ -34,7 +34,15 @@ from ductile_gpu._binding._objects import (
     read_address,
     read_number,
 )
-from ductile_gpu._binding._sleep import PoolId, Sleeps, optional_pool, pool_id, why_asleep
+from ductile_gpu._binding._sleep import (
+    PoolId,
+    PoolKind,
+    Sleeps,
+    kind_number,
+    optional_pool,
+    pool_id,
+    why_asleep,
+)
 from ductile_gpu._binding._streams import StreamLike, stream_handle
 
 if TYPE_CHECKING:
@@ -524,7 +532,13 @@ class Allocator(Sleeps, Closes):
     # ---- Pools ---------------------------------------------------------------------------------
 
     @contextlib.contextmanager
-    def pool(self, pool: PoolId, takes: Optional[Callable[[int], bool]] = None) -> Iterator[PoolId]:
+    def pool(
+        self,
+        pool: PoolId,
+        takes: Optional[Callable[[int], bool]] = None,
+        *,
+        kind: Optional[PoolKind] = None,
+    ) -> Iterator[PoolId]:
         """Inside, requests are served from a private pool: for captured graphs, or to keep apart.
 
         The pool has one reference more afterwards; give it back with `release_pool`.
@@ -533,11 +547,17 @@ class Allocator(Sleeps, Closes):
             pool: two numbers that name it, not (0, 0).
             takes: says for a stream's number whether its requests belong to the pool, in every
                 thread; must not call this allocator. None: requests of this thread.
+            kind: "capture": its free memory stays its own, for captured graphs; "plain": only kept
+                apart, so that its free memory serves others before one of them is refused. It is a
+                capture pool from its first request of a capturing stream on. None: as it is, a new
+                one "capture".
 
         Raises:
             InvalidArgument, OutOfHostMemory.
+            Busy: the pool is open, or holds memory and cannot become plain.
         """
         named = pool_id(pool)
+        number = kind_number(kind)
         chosen: Any = None
         if takes is not None:
             wanted = takes
@@ -546,11 +566,26 @@ class Allocator(Sleeps, Closes):
                 return int(bool(wanted(stream or 0)))
 
             chosen = _abi.ductile_pool_filter(belongs)
-        _log.check(lib.ductile_pool_begin(self.pointer, named, chosen, None), f"pool {pool}")
+        with self._retained(pool, number):
+            _log.check(lib.ductile_pool_begin(self.pointer, named, chosen, None), f"pool {pool}")
         try:
             yield pool
         finally:
             _log.check(lib.ductile_pool_end(self.pointer, named), f"pool {pool}")
+
+    @contextlib.contextmanager
+    def _retained(self, pool: PoolId, kind: Optional[int]) -> Iterator[None]:
+        """Inside there is a pool of this kind; None: nothing is done."""
+        if kind is None:
+            yield
+            return
+        self.retain_pool(pool)
+        try:
+            status = lib.ductile_pool_set_kind(self.pointer, pool_id(pool), kind)
+            _log.check(status, f"kind of pool {pool}")
+            yield
+        finally:
+            self.release_pool(pool)
 
     def release_pool(self, pool: PoolId) -> None:
         """Drops a reference: without any, the pool's free memory serves others.

@@ -49,7 +49,7 @@ def _check(code: int, call: str, library: Optional[ctypes.CDLL] = None) -> None:
     name = ctypes.c_char_p()
     lib = library or _open()
     lib.cuGetErrorName(code, byref(name))
-    raise CudaError(f"{call}: {(name.value or b'error').decode()} ({code})")
+    raise CudaError(f"{call}: {(name.value or b'error').decode(errors='replace')} ({code})")
 
 
 def _device(ordinal: int) -> ctypes.c_int:
@@ -87,7 +87,7 @@ def _describe(library: ctypes.CDLL, ordinal: int) -> Device:
     _check(library.cuDeviceTotalMem_v2(byref(total), device), "cuDeviceTotalMem")
     capability = (_attribute(device, _COMPUTE_MAJOR), _attribute(device, _COMPUTE_MINOR))
     has_vmm = bool(_attribute(device, _HAS_VMM))
-    return Device(ordinal, name.value.decode(), total.value, capability, has_vmm)
+    return Device(ordinal, name.value.decode(errors="replace"), total.value, capability, has_vmm)
 
 
 @cache

@@ -15,12 +15,14 @@ from ductile_gpu._binding._objects import parse_bytes, read_address, read_number
 
 PoolId = tuple[int, int]
 Contents = Literal["keep", "drop", "zero", "poison"]
+PoolKind = Literal["capture", "plain"]
 Tags = Union[None, str, Iterable[str]]
 ContentsBy = Union[None, Contents, Mapping[Optional[str], Contents]]
 
 _TAG_BYTES: int = _abi.ductile_sleep_report.tag.size
 _NAMES: dict[int, Any] = {c: c.name.lower() for c in _abi.Contents if c != _abi.Contents.POLICY}
 _CONTENTS = {None: _abi.Contents.POLICY, **{name: number for number, name in _NAMES.items()}}
+_KINDS: tuple[PoolKind, ...] = ("capture", "plain")  # by their numbers
 _STATES: dict[int, Any] = {state: state.name.lower() for state in _abi.PoolState}
 
 
@@ -42,6 +44,8 @@ class Pool(NamedTuple):
     references: int
     open: int
     """how many times it is open now"""
+    kind: PoolKind
+    """whether its free memory stays its own, for captured graphs, or serves others"""
 
 
 class Slept(NamedTuple):
@@ -56,6 +60,13 @@ class Slept(NamedTuple):
     """contents copied to the host, or back"""
     stayed_bytes: int
     """memory of paused pools that stays on the device: pinned or exported"""
+
+
+def kind_number(name: Optional[str]) -> Optional[int]:
+    """The number of a kind of pool; None: none is named. Raises InvalidArgument."""
+    if name is not None and name not in _KINDS:
+        raise invalid(f"kind is one of {', '.join(map(repr, _KINDS))}, not {name!r}")
+    return None if name is None else _KINDS.index(name)
 
 
 def contents_number(name: Optional[str]) -> int:
@@ -179,6 +190,7 @@ def describe_pool(info: _abi.ductile_pool_info) -> Pool:
         info.kept_bytes,
         info.references,
         info.open,
+        _KINDS[info.kind],
     )
 
 

@@ -19,7 +19,6 @@ from ductile_gpu._binding._native import lib, sized, written
 from ductile_gpu._binding._objects import (
     INT32,
     Closes,
-    Unique,
     parse_bytes,
     read_address,
     read_number,
@@ -58,21 +57,43 @@ class VirtualState(NamedTuple):
     """0, or the sticky error code"""
 
 
-class VirtualGraph(Unique):
-    """The work of one capture on a virtual GPU."""
+class VirtualGraph(Closes):
+    """The work of one capture on a virtual GPU.
+
+    It ends with `close`, with the object, at the end of a `with`, or with its GPU.
+    """
 
     def __init__(self) -> None:
         self.pointer: Optional[int] = None
 
     def launch(self, stream: StreamLike = None) -> None:
-        """Issues the graph's work, with the addresses of the capture."""
+        """Issues the graph's work, with the addresses of the capture.
+
+        Raises:
+            InvalidArgument: the graph is closed, or its capture has not ended.
+        """
         status = lib.ductile_virtual_graph_launch(self.pointer, stream_handle(stream))
         check(status, "launch of a graph")
 
+    def rest(self) -> None:
+        """Tells the device that the graph is not launched until `wake`: its memory may leave.
+
+        Call it right before the pause of that memory; a launch meanwhile is a violation.
+        """
+        lib.ductile_virtual_graph_rest(self.pointer, 1)
+
+    def wake(self) -> None:
+        """Tells that it may be launched again. Call it right after the resume."""
+        lib.ductile_virtual_graph_rest(self.pointer, 0)
+
     def close(self) -> None:
-        """Destroys the graph, before its GPU is closed; launches under way complete."""
+        """Destroys the graph; launches under way complete. A second close does nothing."""
         pointer, self.pointer = self.pointer, None
         lib.ductile_virtual_graph_destroy(pointer)
+
+    def __del__(self) -> None:
+        if getattr(self, "pointer", None) is not None and not sys.is_finalizing():
+            self.close()
 
 
 class VirtualGPU(Closes):
@@ -108,6 +129,7 @@ class VirtualGPU(Closes):
     ) -> None:
         self._pointer: Optional[int] = None
         self._allocators: weakref.WeakSet[Allocator] = weakref.WeakSet()
+        self._graphs: weakref.WeakSet[VirtualGraph] = weakref.WeakSet()
         options = _abi.ductile_virtual_options()
         lib.ductile_virtual_options_init(byref(options))
         options.capacity_bytes = parse_bytes(capacity)
@@ -137,7 +159,10 @@ class VirtualGPU(Closes):
         self._allocators.add(allocator)
 
     def close(self) -> None:
-        """Closes the allocators on this GPU, then the GPU. A second close does nothing."""
+        """Closes the graphs and the allocators on this GPU, then the GPU. A second close does
+        nothing."""
+        for graph in list(self._graphs):
+            graph.close()
         for allocator in list(self._allocators):
             allocator.close()
         pointer, self._pointer = self._pointer, None
@@ -214,6 +239,8 @@ class VirtualGPU(Closes):
     ) -> Iterator[VirtualGraph]:
         """Inside, the stream's work is collected into a graph, which can be launched afterwards.
 
+        Of a body that raises there is no graph.
+
         Args:
             stream: not the default stream.
             mode: what other calls may do meanwhile, as CUDA defines it.
@@ -224,12 +251,15 @@ class VirtualGPU(Closes):
         handle = stream_handle(stream)
         check(lib.ductile_virtual_capture_begin(self.pointer, handle, mode), "capture")
         graph = VirtualGraph()
+        self._graphs.add(graph)
         try:
             yield graph
-        finally:
-            out = ctypes.c_void_p()
-            status = lib.ductile_virtual_capture_end(self.pointer, handle, byref(out))
-            graph.pointer = out.value
+        except BaseException:
+            lib.ductile_virtual_capture_end(self.pointer, handle, None)
+            raise
+        out = ctypes.c_void_p()
+        status = lib.ductile_virtual_capture_end(self.pointer, handle, byref(out))
+        graph.pointer = out.value
         check(status, "capture")
 
     # ---- Faults --------------------------------------------------------------------------------
@@ -304,7 +334,7 @@ class VirtualGPU(Closes):
         text = written(
             lambda writer: lib.ductile_virtual_write_log(self.pointer, writer, None), "log"
         )
-        return text.decode().split("\n")[:-1]
+        return text.decode(errors="replace").split("\n")[:-1]
 
     # ---- Contents ------------------------------------------------------------------------------
 

@@ -47,9 +47,9 @@ class Epoch(Closes):
         self._descriptor = (
             descriptor if descriptor is not None else os.memfd_create("ductile-epoch")
         )
-        if descriptor is None:
-            os.ftruncate(self._descriptor, _BYTES)
         try:
+            if descriptor is None:
+                os.ftruncate(self._descriptor, _BYTES)
             if os.fstat(self._descriptor).st_size < _BYTES:
                 raise ValueError("the descriptor is not of an Epoch")
             self._page = mmap.mmap(self._descriptor, _BYTES)

@@ -81,12 +81,15 @@ def _spell(name: str, dtype: str, shape: tuple[int, ...]) -> str:
     return "\t".join((name, dtype, ",".join(map(str, shape))))
 
 
+_MOST_DIGITS = 20  # of 2**64
+
+
 def _read(text: str, offset: int, size: int) -> tuple[str, Part]:
     """Names of programs in C have no type and shape."""
     name, _, rest = text.partition("\t")
     dtype, _, shape = rest.partition("\t")
     numbers = shape.split(",") if shape else []
-    is_shape = all(number.isdecimal() for number in numbers)
+    is_shape = all(number.isdecimal() and len(number) <= _MOST_DIGITS for number in numbers)
     return name, Part(offset, size, dtype, tuple(map(int, numbers)) if is_shape else ())
 
 
@@ -242,7 +245,7 @@ class ImportedTag(Closes):
     """A tag of another process, mapped here; made by `import_tag`.
 
     Attributes:
-        tag, layout: as exported.
+        tag, layout: as exported; U+FFFD stands for bytes of a tag that are no UTF-8.
         address, size: its range, in bytes.
         writable: whether it was imported so. Otherwise a copy into it is refused by the driver, and
             a kernel that stores to it ends this process's CUDA context.
@@ -251,10 +254,12 @@ class ImportedTag(Closes):
     """
 
     def __init__(self, allocator: Allocator, found: Any, stream: int) -> None:
+        self._found: Any = found  # first: what fails below must not keep the memory
+        self._buffers: weakref.WeakSet[PartBuffer] = weakref.WeakSet()
         view = found.contents
         self.allocator = allocator
         self.stream = stream
-        self.tag: str = view.tag.decode()
+        self.tag: str = view.tag.decode(errors="replace")
         self.layout: int = view.layout
         self.address: int = view.address
         self.size: int = view.size
@@ -264,8 +269,6 @@ class ImportedTag(Closes):
         self.parts: dict[str, Part] = dict(
             _read(n.name.decode(errors="replace"), n.offset, n.size) for n in named
         )
-        self._found: Any = found
-        self._buffers: weakref.WeakSet[PartBuffer] = weakref.WeakSet()
 
     def __getitem__(self, name: str) -> PartBuffer:
         if self._found is None:

@@ -317,8 +317,8 @@ class Keeper:
             tag.held.pass_to(connection)
             return
         held = _Held(connection)
-        if held.info.tag.decode() != name:
-            raise invalid(f"tag {held.info.tag.decode()!r} was passed for {name!r}")
+        if held.info.tag != tag_bytes(name):
+            raise invalid(f"tag {held.info.tag.decode(errors='replace')!r} was passed for {name!r}")
         with self._changed:
             tag.held = held
             self._changed.notify_all()

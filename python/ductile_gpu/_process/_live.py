@@ -205,14 +205,21 @@ class _Listener:
         self._answer = b""
         self._answered = 0.0
         self._thread = threading.Thread(target=self._serve, name="ductile-gpu top", daemon=True)
-        self._thread.start()
+        try:
+            self._thread.start()
+        except RuntimeError as error:  # no thread is to be had
+            self._end()
+            raise OSError(str(error)) from None
 
     def close(self) -> None:
+        self._end()
+        self._thread.join(_STOP_SECONDS)
+
+    def _end(self) -> None:
         self.path.unlink(missing_ok=True)
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)  # wakes the thread
         self._socket.close()
-        self._thread.join(_STOP_SECONDS)
 
     def forget(self) -> None:
         """In a child: the socket is the parent's."""
