@@ -204,7 +204,7 @@ class Tree:
                  if file.startswith("pool/") and not file.startswith("pool/preload/")}
         for name, file in files.items():
             if name not in named and f"{stem(file)}.c" in self.code:
-                self.faults.append(f"{file}: docs/architecture.md, \"Where to look\", does not name {name}")
+                self.faults.append(f"{stem(file)}.c: docs/architecture.md, \"Where to look\", does not name {name}")
         for name in sorted(named - set(files)):
             self.faults.append(f"docs/architecture.md: \"Where to look\" names {name}, which is no file of pool")
 
