@@ -26,7 +26,8 @@ from rows import ROOT, Failed, parse_study, parser_of, rows_of, table, write_row
 
 BATCH, SEQUENCE = (1, 12), (64, 1024)
 SPREADS = (0, 25, 50, 75, 100)
-OWN = ("--batch", "--seq", "--seed", "--recompute", "--side-streams", "--tight", "--json", "--device")
+OWN = ("--batch", "--seq", "--seed", "--recompute", "--side-streams", "--tight", "--json", "--device", "--timeline",
+       "--write-trace")
 
 
 def interval(whole, spread):
@@ -43,6 +44,12 @@ def run(given, recompute, side_streams, spread, seed):
     return [{**row, **of_run} for row in rows_of([given.bench, *words])]
 
 
+def show_progress(words):
+    """One line that is written over and over, for a terminal alone."""
+    if sys.stderr.isatty():
+        print(f"\r\033[K{words}", end="", file=sys.stderr, flush=True)
+
+
 def run_all(given):
     runs = list(itertools.product((False, True), (0, 2), SPREADS, range(1, given.seeds + 1)))
     rows = []
@@ -50,11 +57,10 @@ def run_all(given):
         try:
             for n, found in enumerate(pool.map(lambda one: run(given, *one), runs), 1):
                 rows += found
-                if sys.stderr.isatty():
-                    print(f"\r\033[K{n} of {len(runs)} runs", end="" if n < len(runs) else "\n", file=sys.stderr)
-        except BaseException:
+                show_progress(f"{n} of {len(runs)} runs")
+        finally:
+            show_progress("")
             pool.shutdown(cancel_futures=True)
-            raise
     return rows
 
 
@@ -69,7 +75,7 @@ def tables(rows):
                  for setting, contenders in bands(rows, figure).items() for name, found in contenders.items()]
         head = [title, "contender", *(f"{spread} %" for spread in SPREADS)]
         yield table([word.replace("\n", " ") for word in head], lines)
-    for name, reason in {(row["contender"], row["reason"]) for row in rows if row.get("absent")}:
+    for name, reason in sorted({(row["contender"], row["reason"]) for row in rows if row.get("absent")}):
         yield f"{name} is absent: {reason}"
 
 
@@ -108,6 +114,9 @@ def main(words):
         write_rows(given.output, rows)
     except (Failed, OSError) as failure:
         print(f"bench/run sweep: {failure}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("bench/run sweep: interrupted, and nothing is written", file=sys.stderr)
         return 1
     print("\n\n".join(tables(rows)))
     print(f"\n{given.output}\n{draw(given)}")
