@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What Python sees of PyTorch's adapter, for tests without PyTorch. LAYOUT: sizes of the structs
- * that both sides share. STUB_LOG gets the options; STUB_DISPLACED: another allocator has come. */
+ * that both sides share. STUB_LOG gets the options; STUB_DISPLACED: another allocator has come;
+ * STUB_SERVES: of device 0 there is one once CUDA is in use. */
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,6 +10,7 @@
 
 static const size_t layout[] = {LAYOUT};
 static int installed;
+static int serving;
 
 static void say(const char *what, const char *text) {
     FILE *log = fopen(getenv("STUB_LOG"), "a");
@@ -38,7 +40,7 @@ API int ductile_torch_install(char *message, size_t size) {
         snprintf(message, size, "the stub refuses");
         return 1;
     }
-    installed = 1;
+    installed = serving = 1;
     return 0;
 }
 
@@ -54,8 +56,7 @@ API int ductile_torch_gather(void (*take)(void), char *message, size_t size) {
 }
 
 API void *ductile_torch_allocator(int device) {
-    (void)device;
-    return NULL;
+    return device == 0 && getenv("STUB_SERVES") != NULL ? (void *)layout : NULL;
 }
 
 API void *ductile_torch_open(int device, char *message, size_t size) {
@@ -67,7 +68,7 @@ API void *ductile_torch_open(int device, char *message, size_t size) {
 API int ductile_torch_leave(char *message, size_t size) {
     (void)message;
     (void)size;
-    installed = 0;
+    serving = 0;
     return 0;
 }
 
@@ -76,5 +77,5 @@ API int ductile_torch_inherited(void) {
 }
 
 API int ductile_torch_is_serving(void) {
-    return ductile_torch_is_installed();
+    return serving && ductile_torch_is_installed();
 }

@@ -23,7 +23,7 @@ def _fresh(monkeypatch):
     monkeypatch.setattr(_share, "_provider", None)
     monkeypatch.setattr(_share, "_list_used", None)
     monkeypatch.setattr(_share, "_provided", {})
-    monkeypatch.setattr(_share, "_complete", None)
+    monkeypatch.setattr(_share, "_change", None)
     monkeypatch.setattr(_share, "_givers", [])
 
 

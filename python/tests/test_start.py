@@ -388,15 +388,15 @@ CALLS = {
     "the same again": ("enable(limit_bytes='1G'); enable(limit_bytes='1G')", "full"),
     "the same in other words": ("enable(limit_bytes='1G'); enable(limit_bytes=1 << 30)", "full"),
     "none again": ("enable(limit_bytes='1G'); enable()", "full"),
-    "a cap afterwards": ("enable(); enable(limit_bytes='1G')", "Busy"),
-    "another cap": ("enable(limit_bytes='1G'); enable(limit_bytes='2G')", "Busy"),
-    "what is so anyway": ("enable(); enable(captures='announced')", "full"),
-    "another default": ("enable(); enable(captures='unannounced')", "Busy"),
+    "a cap afterwards": ("enable(); use(); enable(limit_bytes='1G')", "or call set_limit()"),
+    "another cap": ("enable(limit_bytes='1G'); use(); enable(limit_bytes='2G')", "Busy"),
+    "what is so anyway": ("enable(); use(); enable(captures='announced')", "full"),
+    "another default": ("enable(); use(); enable(captures='unannounced')", "Busy"),
     "another mode": ("enable('full'); enable('plain')", "Busy"),
     "any mode": ("enable('full'); enable('auto')", "full"),
     "mistyped": ("enable(no_such_option=1)", "InvalidArgument"),
     "mistyped again": ("enable(); enable(no_such_option=1)", "InvalidArgument"),
-    "shared": ("enable(); share('torch', limit_bytes='1G')", "Busy"),
+    "shared": ("enable(); use(); share('torch', limit_bytes='1G')", "Busy"),
     "shared first": ("share('torch', limit_bytes='1G'); enable(limit_bytes='1G')", "full"),
 }
 
@@ -405,10 +405,10 @@ CALLS = {
 def test_no_option_is_dropped_in_silence(place, call):
     calls, expected = CALLS[call]
     code = (
-        "import ductile_gpu.torch; from ductile_gpu import share; "
+        "import ductile_gpu.torch; from ductile_gpu import share; from torch.cuda import use; "
         f"from ductile_gpu.torch import enable, mode; {calls}; print(mode())"
     )
-    answer = place.python("-c", code)
+    answer = place.python("-c", code, STUB_SERVES="1")
     said = answer.stdout if answer.returncode == 0 else answer.stderr
     assert expected in said, said
 
@@ -430,8 +430,24 @@ def test_the_program_may_complete_what_the_environment_asked_for(place):
     answer = place.python("-c", code.format("enable(limit_bytes='1G')"), DUCTILE_TORCH="1")
     assert answer.returncode == 0, answer.stderr
     assert place.options()[-1] == "limit_bytes:1G"
-    answer = place.python("-c", code.format("enable(limit_bytes='2G')"), DUCTILE_TORCH="1")
-    assert "Busy: the allocators of this process have other options already" in answer.stderr
+    code = f"{code.format('torch.cuda.use()')}; enable(limit_bytes='2G')"
+    answer = place.python("-c", code, DUCTILE_TORCH="1", STUB_SERVES="1")
+    assert "Busy: memory was allocated with other options already" in answer.stderr
+
+
+def test_options_may_change_until_memory_is_served(place):
+    code = """
+        from ductile_gpu import share
+        from ductile_gpu.torch import disable, enable
+        enable()
+        disable()
+        enable(limit_bytes="1G")
+        enable(limit_bytes="2G")
+        share("torch", zero=True)
+    """
+    answer = place.python("-c", textwrap.dedent(code), STUB_SERVES="1")
+    assert answer.returncode == 0, answer.stderr
+    assert place.options() == ["", "limit_bytes:1G", "limit_bytes:2G", "limit_bytes:2G,zero:on"]
 
 
 def test_a_program_that_enables_before_it_imports_torch_goes_on(place):

@@ -33,7 +33,7 @@ _options = Options()
 _provider: Optional[Callable[[int], int]] = None
 _list_used: Optional[Callable[[], Iterable[int]]] = None
 _provided = _OWN
-_complete: Optional[Callable[[Options], None]] = None
+_change: Optional[Callable[[Options], None]] = None
 _watchers: list[Callable[[], None]] = []
 renew_in_child(globals(), "_lock", threading.RLock)
 
@@ -53,31 +53,35 @@ def effective(options: Options) -> dict[str, str]:
 
 
 def configure(options: Options) -> None:
-    """Sets options of the process's allocators; none is kept where one of them is refused.
+    """Sets options of the process's allocators, which may change until one of them was used; none
+    is kept where one of them is refused.
 
     Raises:
-        InvalidArgument: an option.
-        Busy: the allocators have other options already.
+        InvalidArgument: an option, or DUCTILE_CONF.
+        Busy: an allocator that was used has other options.
     """
-    global _options, _complete
     with _lock:
         wanted = cast(Options, {**_options, **options})
         before, after = effective(_options), effective(wanted)
-        changed = [key for key, value in after.items() if before.get(key) != value]
-        changed += [key for key in before if key not in after]
-        if changed and (_allocators or _provider):
-            if _complete is None or _used():
-                raise _too_late(changed[0], before.get(changed[0]))
-            _complete(wanted)
-        _complete = None
-        _options = wanted
+        changed = [key for key, value in after.items() if before[key] != value]
+        if changed and (_used() or (_provider is not None and _change is None)):
+            raise _too_late(changed[0], before[changed[0]])
+        _put(wanted)
 
 
-def _too_late(key: str, value: Optional[str]) -> Busy:
+def _put(options: Options) -> None:
+    global _options
+    if _change is not None and options != _options:
+        _change(options)
+    _options = options
+
+
+def _too_late(key: str, value: str) -> Busy:
+    of_limits = ", or call set_limit() of the allocator" if key.endswith("limit_bytes") else ""
     return Busy(
         _abi.Status.ERR_BUSY,
-        f"the allocators of this process have other options already ({key} is {value or 'not set'})"
-        ": give all options in the first call, or in DUCTILE_CONF",
+        f"memory was allocated with other options already ({key} is {value}): give all options "
+        f"before the first allocation, or in DUCTILE_CONF{of_limits}",
     )
 
 
@@ -90,23 +94,15 @@ def given() -> dict[str, object]:
 @contextlib.contextmanager
 def configured(options: Options) -> Iterator[Options]:
     """As `configure`; options that were not put to use are forgotten where the block fails."""
-    global _options
     before = _options
     configure(options)
     try:
         yield _options
     except BaseException:
         with _lock:
-            if not (_allocators or _provider):
-                _options = before
+            if not _used():
+                _put(before)
         raise
-
-
-def let_complete(change: Callable[[Options], None]) -> None:
-    """The environment asked for the allocators: the first call of the program may still say with
-    which options, as long as nothing was served."""
-    global _complete
-    _complete = change
 
 
 # ---- Which allocator it is ---------------------------------------------------------------------
@@ -116,6 +112,7 @@ def provide(
     open_device: Callable[[int], int],
     list_used: Callable[[], Iterable[int]] = tuple,
     defaults: Optional[Options] = None,
+    change: Optional[Callable[[Options], None]] = None,
 ) -> None:
     """Says where the process's allocators come from: PyTorch's adapter owns those it uses.
 
@@ -124,11 +121,12 @@ def provide(
             every call, valid to the end of the process.
         list_used: the devices that have such an allocator already.
         defaults: what the provider sets, if the caller does not.
+        change: takes the options of allocators that are still to be made.
 
     Raises:
         Busy: a device has a shared allocator already: another library was enabled first.
     """
-    global _provider, _list_used, _provided
+    global _provider, _list_used, _provided, _change
     with _lock:
         own = [device for device, found in _allocators.items() if not found.is_borrowed]
         if own:
@@ -139,14 +137,15 @@ def provide(
         _provider = open_device
         _list_used = list_used
         _provided = defaults or Options()
+        _change = change
     _let_be_watched()
 
 
 def withdraw() -> None:
     """The provider has failed before it served anything."""
-    global _provider, _list_used, _provided
+    global _provider, _list_used, _provided, _change
     with _lock:
-        _provider = _list_used = None
+        _provider = _list_used = _change = None
         _provided = _OWN
 
 

@@ -68,8 +68,8 @@ def enable(mode: Mode = "auto", **options: Unpack[Options]) -> None:
     gives its free memory back; new memory comes from Ductile. While a pool or a capture is open
     that began before, new memory still comes from there: a warning says so.
 
-    Where DUCTILE_TORCH or `ductile-gpu run` has enabled Ductile, the program's first call may still
-    give options, as long as nothing was allocated on a GPU.
+    Options may be given or changed until something is allocated on a GPU: by another call, also
+    after `disable`, and where DUCTILE_TORCH or `ductile-gpu run` has enabled Ductile.
 
     Arguments:
         mode: "full" wants the adapter. "plain" does without a compiler, by the functions of
@@ -87,7 +87,7 @@ def enable(mode: Mode = "auto", **options: Unpack[Options]) -> None:
         RuntimeError: PyTorch's allocator is not its own native one; a GPU that is in use cannot be
             opened. Nothing has changed.
         ValueError: PyTorch's allocator settings name another allocator; no such mode or option.
-        Busy: Ductile is on already, in another mode or with other options.
+        Busy: Ductile is on already in another mode, or has served memory with other options.
     """
     if mode not in ("auto", "full", "plain"):
         raise ValueError(f"mode is 'auto', 'full' or 'plain', not {mode!r}")

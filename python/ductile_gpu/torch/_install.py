@@ -159,8 +159,10 @@ def _list_used() -> list[int]:
 
 
 def set_options(options: Mapping[str, Any]) -> None:
-    """Of the allocators that are still to be made. Pre: installed."""
-    call(cast(Any, _adapter).ductile_torch_set_options, options_text(options).encode())
+    """Of the allocators that are still to be made. Where the adapter is not in place yet, those of
+    `install` count."""
+    if _adapter is not None:
+        call(_adapter.ductile_torch_set_options, options_text(options).encode())
 
 
 def _records_history() -> bool:
@@ -241,7 +243,7 @@ def _tell_of_nccl2(torch: _build.Torch) -> None:
 
 def _take_over(loaded: ctypes.CDLL, options: Mapping[str, Any]) -> None:
     call(loaded.ductile_torch_set_options, options_text(options).encode())
-    _share.provide(_open_device, _list_used, {"captures": "announced"})
+    _share.provide(_open_device, _list_used, {"captures": "announced"}, set_options)
     try:
         call(loaded.ductile_torch_install)
     except RuntimeError:

@@ -124,7 +124,7 @@ def install(options: Mapping[str, Any]) -> None:
         _conf.check(_conf.environment())
         set_options(options)
         _pluggable = make()
-        _share.provide(open_device, list_used)
+        _share.provide(open_device, list_used, change=set_options)
         try:
             torch.cuda.memory.change_current_allocator(_pluggable)
         except RuntimeError:

@@ -11,7 +11,7 @@ from typing import Any, Optional
 
 from ductile_gpu._binding._abi import VERSION
 from ductile_gpu._process import _notes, _share
-from ductile_gpu.torch import _install, _plain, enable, mode
+from ductile_gpu.torch import enable, mode
 from ductile_gpu.torch._lazy import torch
 from ductile_gpu_start import one_line, say
 
@@ -35,7 +35,6 @@ def begin(wanted: Any) -> None:
     except Exception as error:
         _problem = one_line(error)
         raise
-    _share.let_complete(_install.set_options if mode() == "full" else _plain.set_options)
 
 
 def _at_first_use() -> None:
