@@ -17,13 +17,16 @@ import allocators
 import capped_programs
 import child
 import compare
+import costs
 import distributed
 import pytest
 import pytorch_tests
 import recording_cost
 import settings
+import slower
 import steps
 import turns
+
 from running import python, replayed
 from torch_scripts import SCRIPTS, needs, run
 
@@ -483,6 +486,58 @@ def test_a_program_says_what_it_has_done(name):
     program = settings_models.make(name, "cpu", tiny=True)
     assert all(program.step(n) > 0 for n in range(3))
     program.drop()
+
+
+# ---- slower.py ---------------------------------------------------------------------------------
+
+
+def test_the_gpu_is_busy_where_any_of_its_work_overlaps_and_long_gaps_are_told_apart():
+    us = 1000
+    work = ((0, 10), (5, 20), (21, 30), (90, 100))
+    found = costs.gpu_figures([(begin * us, end * us) for begin, end in work])
+    assert found == {
+        "kernels": 4, "kernel_ns": 44 * us, "busy_ns": 39 * us, "span_ns": 100 * us,
+        "long_gap_ns": 60 * us,
+    }  # fmt: skip
+    assert costs.gpu_figures([])["span_ns"] == 0
+
+
+def turns_of_a_way(step_ms: list[float], spent: dict[str, float], kernel_ms: float) -> list[Any]:
+    some = {"backend": "x", "used": 2, "held": 3, "active": 2, "spent": spent}
+    watched = {**some, "pair_ns": 500.0, "profiled": {"kernel_ms": kernel_ms, "busy_ms": 4.0,
+               "span_ms": 5.0, "long_gap_ms": 0.5, "memory_call_ms": 0.25}}  # fmt: skip
+    return [{}, {**some, "ms": 999.0}, *({**some, "ms": 8 * ms} for ms in step_ms), watched]
+
+
+def test_what_an_allocator_costs_is_its_host_time_beyond_natives_of_natives_step():
+    found = {
+        "native": turns_of_a_way([10, 10], {"allocs": 8000}, 4.0),
+        "ductile": turns_of_a_way([10, 11], {"allocs": 8000, "driver_ns": 8e6}, 5.0),
+    }
+    native, ductile = slower.rows_of("lora", found, 8)
+    # 1,000 allocations a step at 500 ns each; the profiler saw 0.25 ms of native's driver calls.
+    assert (native["step_ms"], native["costs_percent"]) == (10.0, 0.0)
+    assert ductile["costs_percent"] == pytest.approx(100 * (1.0 - 0.25) / 10)
+    assert (ductile["first_ms"], ductile["last_ms"]) == (10.0, 11.0)
+    assert (ductile["kernels_of_native"], ductile["of_native"]) == (1.25, 1.05)
+
+
+def test_a_way_that_failed_has_its_reason_in_its_row():
+    found = {"native": turns_of_a_way([10], {"allocs": 8}, 4.0), "ductile": [{"error": "ended"}]}
+    rows = list(slower.rows_of("lora", found, 8))
+    assert rows[1] == {"program": "lora", "way": "ductile", "error": "ended"}
+    assert slower.describe(rows[1]).endswith("FAILED: ended")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("program", ["streams", "fsdp2"])
+def test_costs_of_a_program_are_told_for_each_way(program):
+    needs("torch", *(["transformers"] if program == "fsdp2" else []))
+    words = ["--cpu-check", "--rounds", "2", "--steps", "2", "--seconds", "500", "--limit", "800"]
+    status, rows = run("slower.py", *words, "--programs", program)
+    assert status == 0, rows
+    assert [row["way"] for row in rows] == list(slower.WAYS)
+    assert all(row["machine"] and row["step_ms"] > 0 for row in rows)
 
 
 # ---- Trainings ----------------------------------------------------------------------------------

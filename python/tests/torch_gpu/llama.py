@@ -508,12 +508,16 @@ def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
     return given
 
 
+def count_gpus(on_cpu: bool) -> int:
+    import torch
+
+    return 2 if on_cpu else torch.cuda.device_count()
+
+
 def main() -> int:
     given = parse()
     if given.ranks is None:
-        import torch
-
-        given.ranks = 2 if given.cpu_check else torch.cuda.device_count()
+        given.ranks = count_gpus(given.cpu_check)
     cases = [CASES[name] for name in given.cases]
     output = given.output.open("a", encoding="utf-8") if given.output else None
     good, n_played = True, 0

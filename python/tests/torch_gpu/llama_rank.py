@@ -3,6 +3,7 @@
 
     {"do": "begin", "cap": BYTES}               makes the model, under a cap (0: none)
     {"do": "take", "shapes": [[B, L], ...]}     trains with a batch of that size and length for each
+    {"do": "watched", "shapes": [[B, L], ...]}  the same under PyTorch's profiler
 
 The answer is a line of JSON.
 """
@@ -17,6 +18,7 @@ import time
 from typing import Any
 
 import child
+import costs
 import gaps
 import llama_models
 import torch
@@ -52,6 +54,7 @@ class Rank:
         if plan["kind"].startswith("compiled"):
             self.take([[2, 128], [3, 192], *plan["shapes"]])  # all ways compile at the same time
         child.synchronized(self.device)
+        costs.time_driver_calls()
         return {"ready": True}
 
     def train(self, shape: list[int]) -> float:
@@ -68,6 +71,7 @@ class Rank:
 
     def take(self, shapes: list[list[int]]) -> dict[str, Any]:
         losses, times = [], []
+        before = costs.counters(self.device)
         for shape in shapes:
             start = time.perf_counter()
             losses.append(self.train(shape).hex())
@@ -76,7 +80,14 @@ class Rank:
             times.append(time.perf_counter() - start)
         gathers = self.watch.take() if self.watch else []
         memory = child.peak_memory(self.device)
-        return {"losses": losses, "times": times, "gathers": gathers, **memory}
+        spent = costs.since(before, costs.counters(self.device))
+        return {"losses": losses, "times": times, "gathers": gathers, "spent": spent, **memory}
+
+    def watched(self, shapes: list[list[int]]) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        seen = costs.profiled(self.device, lambda: found.update(self.take(shapes)))
+        pair = costs.pair_ns(self.device)
+        return {**found, "profiled": costs.a_step(seen, len(shapes)), "pair_ns": pair}
 
 
 if __name__ == "__main__":

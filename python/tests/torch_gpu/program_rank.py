@@ -11,6 +11,7 @@ from typing import Any
 
 import capped_programs
 import child
+import costs
 import settings_models
 import torch
 
@@ -81,6 +82,7 @@ class Server:
         """So many steps, the host as far ahead as it gets; or `each` with its time, if it ended."""
         units = refusals = 0
         times = []
+        before = costs.counters(self.device)
         began = last = child.synchronized(self.device)
         for n in range(count):
             done = self.try_step(n)
@@ -93,7 +95,19 @@ class Server:
             if refusals == GIVE_UP:
                 break
         found = {"units": units, "refusals": refusals, "ms": self.since(began), **self.memory()}
+        found["spent"] = costs.since(before, costs.counters(self.device))
         return {**found, "times_ms": times} if each else found
+
+    def time_driver_calls(self) -> Row:
+        costs.time_driver_calls()
+        return {}
+
+    def watched(self, count: int) -> Row:
+        """So many steps under PyTorch's profiler, and what an allocation takes here."""
+        found: Row = {}
+        seen = costs.profiled(self.device, lambda: found.update(self.steps(count)))
+        pair = costs.pair_ns(self.device)
+        return {**found, "profiled": costs.a_step(seen, count), "pair_ns": pair}
 
     def train(self, first: int, count: int) -> Row:
         """Steps from the first one, with their losses and times."""

@@ -57,11 +57,9 @@ PARTS = ("dies", "speed", "near")
 class Stage:
     """A process for each way, and until when programs may begin."""
 
-    def __init__(self, given: argparse.Namespace) -> None:
+    def __init__(self, given: argparse.Namespace, ways: Iterable[str]) -> None:
         self.given = given
         self.end = time.monotonic() + given.limit
-        more = [way for name in given.programs for way in options_of(name)]
-        ways = [*allocators.NAMES, *dict.fromkeys(more if "speed" in given.parts else ())]
         self.processes = {way: self.start(way) for way in ways}
         self.begun: set[str] = set()
 
@@ -91,6 +89,11 @@ class Stage:
 
 def options_of(program: str) -> list[str]:
     return [f"ductile+{OPTIONS[program]}"] if program in OPTIONS else []
+
+
+def all_ways(given: argparse.Namespace) -> list[str]:
+    more = [way for name in given.programs for way in options_of(name)]
+    return [*allocators.NAMES, *dict.fromkeys(more if "speed" in given.parts else ())]
 
 
 def ways_of(program: str) -> list[str]:
@@ -130,7 +133,7 @@ def speed_row(way: str, answers: Sequence[Row], native: Sequence[Row]) -> Row:
         "warm_up_ms": answers[1]["ms"],
         "turns_ms": [answer["ms"] for answer in counted],
         "refusals": sum(answer["refusals"] for answer in answers),
-        **{name: last[name] for name in last if name not in ("units", "ms", "refusals")},
+        **{name: last[name] for name in last if name not in ("units", "ms", "refusals", "spent")},
     }
     if counted and last["units"]:
         row["per_second"] = statistics.median(per_second(answer) for answer in counted)
@@ -187,7 +190,7 @@ def leave_out(given: argparse.Namespace) -> None:
 
 def play(given: argparse.Namespace) -> Iterator[Row]:
     leave_out(given)
-    stage = Stage(given)
+    stage = Stage(given, all_ways(given))
     try:
         for program in given.programs if "dies" in given.parts else ():
             if program in capped_programs.PROGRAMS and not stage.is_over():
