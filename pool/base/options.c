@@ -515,7 +515,7 @@ static ductile_status parse_environment(ductile_options *o, const char *text, ch
 ductile_status dpool_options_resolve(const ductile_options *given, ductile_options *out,
                                      char *message, size_t size) {
     ductile_status status = take_given(given, out, message, size);
-    const char *environment = getenv(VARIABLE);
+    const char *environment = secure_getenv(VARIABLE);
     if (status == DUCTILE_OK && environment != NULL) {
         status = parse_environment(out, environment, message, size);
     }

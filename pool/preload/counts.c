@@ -88,7 +88,7 @@ static counts_file *counts(void) {
     if (!atomic_load_explicit(&is_tried, memory_order_acquire)) {
         pthread_mutex_lock(&lock);
         if (!atomic_load(&is_tried)) {
-            const char *folder = getenv("DUCTILE_PRELOAD_COUNTS");
+            const char *folder = secure_getenv("DUCTILE_PRELOAD_COUNTS");
             atomic_store(&opened, folder != NULL && *folder != '\0' ? make_file(folder) : NULL);
             atomic_store_explicit(&is_tried, true, memory_order_release);
         }

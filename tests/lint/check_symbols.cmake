@@ -35,6 +35,12 @@ forbid(vmm "(dseg|dpool)_[^ ]*")
 forbid(model "(dseg|dpool)_[^ ]*")
 forbid(segments "dpool_[^ ]*")
 
+# A program that runs with more rights than its caller has must not do what the caller's environment
+# says: secure_getenv.
+foreach(layer vmm model segments pool preload)
+  forbid(${layer} "(__secure_)?getenv")
+endforeach()
+
 # Every function of the seam that reaches the driver is dvmm_ and the name of a call.
 file(STRINGS ${ROOT}/vmm/driver/driver.h lines REGEX "^ +X\\([a-z_]+,")
 string(REGEX MATCHALL "X\\([a-z_]+," calls "${lines}")

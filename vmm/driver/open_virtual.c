@@ -2,6 +2,7 @@
 #include "vmm/driver/open_virtual.h"
 
 #include "vmm/driver/reason.h"
+#include "vmm/driver/trusted_file.h"
 
 #include <dlfcn.h>
 #include <inttypes.h>
@@ -47,12 +48,6 @@ static bool find_beside(char *path, size_t size) {
     return length > 0 && (size_t)length < size && access(path, R_OK) == 0;
 }
 
-/* Never closed: GPUs live in it. */
-static void *open_library(void) {
-    char path[PATH_MAX];
-    return dlopen(find_beside(path, sizeof path) ? path : LIBRARY_NAME, RTLD_NOW | RTLD_LOCAL);
-}
-
 static ductile_status refuse_library(dvmm_reason why) {
     const char *cause = dlerror();
     return dvmm_refuse(
@@ -65,9 +60,9 @@ static ductile_status refuse_library(dvmm_reason why) {
 
 /* ISO C has no conversion from an object pointer to a function pointer; POSIX promises that the
  * bytes are the same. */
-static ductile_status load_backend(const dvmm_backend **out, dvmm_reason why) {
+static ductile_status load_backend(const char *path, const dvmm_backend **out, dvmm_reason why) {
     const dvmm_backend *(*get)(void) = NULL;
-    void *library = open_library();
+    void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL); /* never closed: GPUs live in it */
     void *found = library != NULL ? dlsym(library, "ductile_virtual_backend") : NULL;
     if (found == NULL) {
         return refuse_library(why);
@@ -75,6 +70,20 @@ static ductile_status load_backend(const dvmm_backend **out, dvmm_reason why) {
     memcpy(&get, &found, sizeof get);
     *out = get();
     return DUCTILE_OK;
+}
+
+static ductile_status load_beside_or_installed(const dvmm_backend **out, dvmm_reason why) {
+    char path[PATH_MAX];
+    if (!find_beside(path, sizeof path)) {
+        return load_backend(LIBRARY_NAME, out, why);
+    }
+    if (!dvmm_is_trusted_file(path)) {
+        return dvmm_refuse(DUCTILE_ERR_NO_LIBRARY, why,
+                           "%s is not opened, because other users can write it or its folder: let "
+                           "none but the owner write both",
+                           path);
+    }
+    return load_backend(path, out, why);
 }
 
 /* ---- Opening ------------------------------------------------------------------------------- */
@@ -91,7 +100,7 @@ static ductile_status find_backend(const ductile_virtual_gpu *gpu, const dvmm_ba
         *out = ductile_virtual_backend();
         return DUCTILE_OK;
     }
-    return load_backend(out, why);
+    return load_beside_or_installed(out, why);
 }
 
 static ductile_status check_version(const dvmm_backend *backend, dvmm_reason why) {

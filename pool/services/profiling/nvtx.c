@@ -186,7 +186,7 @@ const dvmm_sections *dpool_nvtx_attach(char *message, size_t size) {
     static const dvmm_sections ranges = {begin, end};
 
     message[0] = '\0';
-    const char *path = getenv(NVTX_TOOL_VARIABLE);
+    const char *path = secure_getenv(NVTX_TOOL_VARIABLE);
     pthread_mutex_lock(&lock);
     bool is_named = path != NULL && path[0] != '\0';
     bool is_attached = library != NULL || (is_named && attach(path, (sentence){message, size}));
