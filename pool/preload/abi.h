@@ -21,6 +21,8 @@ enum {
     CU_NO_PEER_ACCESS = 217,
     CU_NOT_SUPPORTED = 801,
 
+    CU_CAPTURE_RELAXED = 2,
+
     CU_LOCATION_OF_DEVICE = 1,
 
     CU_POINTER_CONTEXT = 1,
@@ -161,7 +163,9 @@ typedef struct cu_phys_head {
       (ductile_stream stream, cu_context * out))                                                   \
     X(cuStreamIsCapturing, "cuStreamIsCapturing", 10000, CU_SEARCH_LEGACY,                         \
       (ductile_stream stream, int *out))                                                           \
-    X(cuStreamSynchronize, "cuStreamSynchronize", 2000, CU_SEARCH_LEGACY, (ductile_stream stream))
+    X(cuStreamSynchronize, "cuStreamSynchronize", 2000, CU_SEARCH_LEGACY, (ductile_stream stream)) \
+    X(cuThreadExchangeStreamCaptureMode, "cuThreadExchangeStreamCaptureMode", 10010,               \
+      CU_SEARCH_LEGACY, (int *mode))
 
 #define PRELOAD_API __attribute__((visibility("default")))
 

@@ -42,7 +42,7 @@ static _Thread_local bool is_opening;
 /* ---- What is wanted ------------------------------------------------------------------------ */
 
 static dpre_mode read_mode(void) {
-    const char *text = getenv("DUCTILE_PRELOAD");
+    const char *text = secure_getenv("DUCTILE_PRELOAD");
     if (text == NULL || *text == '\0' || strcmp(text, "all") == 0) {
         return DPRE_ALL;
     }
@@ -372,7 +372,7 @@ bool dpre_give_back(int device) {
 static cu_result wait_for(cu_context context) {
     cu_result code = dpre_real()->cuCtxPushCurrent_v2(context);
     if (code == CU_SUCCESS) {
-        code = dpre_real()->cuCtxSynchronize();
+        code = dpre_sync_context();
         pop();
     }
     return code;

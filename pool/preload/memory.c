@@ -55,7 +55,7 @@ static bool made_room(cu_result code, int device) {
 static ductile_status alloc_done(const dpre_device *d, size_t size, ductile_addr *out) {
     ductile_status status = ductile_alloc(dpre_allocator(d), size, dpre_plain_stream(d), out);
     if (status == DUCTILE_OK && dpre_plain_works(d) &&
-        dpre_real()->cuStreamSynchronize(dpre_plain_stream(d)) != CU_SUCCESS) {
+        dpre_sync_stream(dpre_plain_stream(d)) != CU_SUCCESS) {
         (void)ductile_free(dpre_allocator(d), *out);
         return DUCTILE_ERR_DRIVER;
     }
@@ -196,7 +196,7 @@ static bool is_behind_another_default(const dpre_device *d, ductile_stream strea
 }
 
 static cu_result free_behind_current(const dpre_device *d, ductile_addr addr) {
-    cu_result code = dpre_is_capture_known() ? CU_SUCCESS : dpre_real()->cuCtxSynchronize();
+    cu_result code = dpre_is_capture_known() ? CU_SUCCESS : dpre_sync_context();
     return code == CU_SUCCESS ? free_done(d, addr) : code;
 }
 

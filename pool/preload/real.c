@@ -98,6 +98,28 @@ const dpre_driver *dpre_real(void) {
     return f != NULL ? &f->driver : NULL;
 }
 
+/* ---- Waits --------------------------------------------------------------------------------- */
+
+/* Puts the thread into that mode, and returns the one it was in. */
+static int exchange_mode(int mode) {
+    (void)REAL(cuThreadExchangeStreamCaptureMode, &mode);
+    return mode;
+}
+
+cu_result dpre_sync_stream(ductile_stream stream) {
+    int before = exchange_mode(CU_CAPTURE_RELAXED);
+    cu_result code = dpre_real()->cuStreamSynchronize(stream);
+    (void)exchange_mode(before);
+    return code;
+}
+
+cu_result dpre_sync_context(void) {
+    int before = exchange_mode(CU_CAPTURE_RELAXED);
+    cu_result code = dpre_real()->cuCtxSynchronize();
+    (void)exchange_mode(before);
+    return code;
+}
+
 /* ---- Replacing ----------------------------------------------------------------------------- */
 
 static void *ours(const row *r) {

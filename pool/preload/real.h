@@ -21,6 +21,12 @@ const dpre_driver *dpre_real(void);
     (dpre_real() != NULL && dpre_real()->function != NULL ? dpre_real()->function(__VA_ARGS__)     \
                                                           : CU_NOT_INITIALIZED)
 
+/* Waits of ours beside captures that programs have begun: in relaxed mode a wait breaks none, of
+ * this thread or another, unless it is for what is being captured. The context is the current one.
+ */
+cu_result dpre_sync_stream(ductile_stream stream);
+cu_result dpre_sync_context(void);
+
 /* What stands in for a function that the driver's search or dlsym found under a name: `found`
  * itself where that is no function of the table, NULL where it is ours and the driver has none. */
 void *dpre_replace(const char *symbol, void *found);

@@ -29,7 +29,8 @@ static ductile_addr next_reserved = FIRST_RESERVED, next_native = 0x10000000000;
 static ductile_addr native[N_NATIVE];
 static atomic_int n_capturing;
 static _Thread_local cu_context stack[8];
-static _Thread_local int depth = 1; /* device 0's primary context is current */
+static _Thread_local cu_capture_mode capture_mode; /* of the thread */
+static _Thread_local int depth = 1;                /* device 0's primary context is current */
 
 /* A destroyed stream's handle soon names a new one, as the driver's do. */
 typedef struct fake_stream {
@@ -275,7 +276,8 @@ static cu_result drop_stream(ductile_stream stream) {
 
 RETURN(cuStreamCreate, (ductile_stream * out, unsigned int flags), make_stream(out))
 RETURN(cuStreamDestroy_v2, (ductile_stream stream), drop_stream(stream))
-DO(cuStreamSynchronize, (ductile_stream stream), fake_driver.stream_waits++)
+DO(cuStreamSynchronize, (ductile_stream stream), fake_driver.stream_waits++;
+   fake_driver.broken_captures += n_capturing > 0 && capture_mode != DVMM_CAPTURE_RELAXED)
 DO(cuStreamQuery, (ductile_stream stream), )
 DO(cuStreamWaitEvent, (ductile_stream stream, dvmm_event event, unsigned int flags), )
 DO(cuStreamWaitValue64_v2,
@@ -288,7 +290,9 @@ RETURN(cuStreamBeginCapture_v2, (ductile_stream stream, cu_capture_mode mode),
        set_capturing(stream, true))
 RETURN(cuStreamEndCapture, (ductile_stream stream, dvmm_graph *out),
        fake_driver.is_wrong_thread ? WRONG_THREAD : set_capturing(stream, false))
-DO(cuThreadExchangeStreamCaptureMode, (cu_capture_mode * mode), *mode = 0)
+DO(cuThreadExchangeStreamCaptureMode, (cu_capture_mode * mode),
+   cu_capture_mode before = capture_mode;
+   capture_mode = *mode; *mode = before)
 DO(cuGraphDestroy, (dvmm_graph graph), )
 DO(cuEventCreate, (dvmm_event * out, unsigned int flags), *out = (dvmm_event)0x2000)
 DO(cuEventDestroy_v2, (dvmm_event event), )

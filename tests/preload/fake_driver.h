@@ -20,7 +20,8 @@ typedef struct fake_counts {
     atomic_int waits;                 /* cuCtxSynchronize                           */
     atomic_int other_waits;           /* those of them that are not for device 0 */
     atomic_int stream_waits, markers; /* cuCtxRecordEvent */
-    atomic_int broken_captures;       /* a marker, or a wait for all work, during one */
+    atomic_int broken_captures;       /* during one a marker, a wait for all work, or a wait for
+                                         a stream by a thread that is not in relaxed mode */
     atomic_int resets, trims, peers;
     atomic_bool fails_wait;       /* planned: cuCtxSynchronize fails            */
     atomic_bool is_held_up;       /* planned: cuCtxSynchronize waits until it is not */

@@ -221,6 +221,16 @@ PROMISE(malloc_waits_where_memory_is_filled, "") {
     CHECK(is_served(plain(MIB)) && fake_driver.stream_waits == before + 1);
 }
 
+PROMISE(malloc_that_waits_leaves_captures_whole, "") {
+    CHECK(setenv("DUCTILE_CONF", "zero:on", 1) == 0);
+    ductile_stream captured = new_stream();
+    void *graph = NULL;
+    CHECK(is_served(plain(MIB)) && cu.begin_capture(captured, 0) == 0);
+    int before = fake_driver.stream_waits;
+    CHECK(is_served(plain(MIB)) && fake_driver.stream_waits == before + 1);
+    CHECK(fake_driver.broken_captures == 0 && cu.end_capture(captured, &graph) == 0);
+}
+
 PROMISE(malloc_takes_nothing_of_a_stream, "") {
     ductile_addr at = ordered(MIB, NULL);
     CHECK(cu.free_async(at, NULL) == 0);
@@ -373,6 +383,14 @@ PROMISE(pitched_memory_is_served, "") {
     CHECK(pitch == 1024 && fake_driver.pitched == 0);
     CHECK(cu.get_range(NULL, &size, at) == 0 && size == 3 * 1024);
     CHECK(cu.mem_free(at) == 0);
+    CHECK(cu.alloc_pitch(&at, &pitch, 1000, 3, 16) == 0 && is_served(at) && cu.mem_free(at) == 0);
+}
+
+/* The driver says what it thinks of one. */
+PROMISE(pitched_memory_of_an_unknown_element_passes, "") {
+    ductile_addr at = 0;
+    size_t pitch = 0;
+    CHECK(cu.alloc_pitch(&at, &pitch, 1000, 3, 3) == 0 && fake_driver.pitched == 1);
 }
 
 PROMISE(addresses_are_described, "") {
