@@ -5,17 +5,20 @@ DUCTILE_TORCH in the environment is the request: 1, or a mode of ductile_gpu.tor
 DUCTILE_RECORD names a folder in which each process that uses a GPU leaves a recording. Where
 LD_PRELOAD names libductile_memory_saver, `import torch_memory_saver` finds Ductile's, and PyTorch
 is on Ductile unless DUCTILE_TORCH says otherwise. Children inherit all of it, whether they are
-forked, spawned, or started by torchrun. What runs this at the start
-of every interpreter is ductile_gpu.pth beside it, from Python 3.15 on ductile_gpu.start, or the
-sitecustomize that ductile_gpu.torch.child_environment puts behind all else in PYTHONPATH. It stands
-beside the package, not in it, so that the package is imported only where it is asked for; and
-neither torch nor libductile is touched before the program imports torch.
+forked, spawned, or started by torchrun.
+
+What runs this at the start of every interpreter is ductile_gpu.pth beside it, from Python 3.15 on
+ductile_gpu.start, or the sitecustomize that ductile_gpu.torch.child_environment puts behind all
+else in PYTHONPATH. It stands beside the package, not in it, so that the package is imported only
+where it is asked for; and neither torch nor libductile is touched before the program imports torch.
 """
 
 from __future__ import annotations
 
 import os
 import sys
+
+from ductile_gpu_words import OFF, one_line, say
 
 TYPE_CHECKING = False  # typing's, which takes longer to import than this
 if TYPE_CHECKING:
@@ -26,7 +29,6 @@ if TYPE_CHECKING:
 
 VARIABLE = "DUCTILE_TORCH"
 RECORD = "DUCTILE_RECORD"
-_OFF = frozenset(("", "0", "off", "no", "false"))
 _ON = frozenset(("1", "on", "yes", "true"))
 MODES = ("auto", "full", "plain")
 
@@ -39,7 +41,7 @@ def is_memory_saver() -> bool:
 def wanted_mode() -> Optional[str]:
     """The mode that the environment asks for, right or wrong; None for none."""
     value = os.environ.get(VARIABLE, "auto" if is_memory_saver() else "").strip().lower()
-    if value in _OFF:
+    if value in OFF:
         return None
     return "auto" if value in _ON else value
 
@@ -49,24 +51,6 @@ def check_mode(mode: str) -> None:
     if mode not in MODES:
         known = ", ".join(MODES)
         raise ValueError(f"{VARIABLE}={mode}: it is 1 (the same as auto), {known}, or 0")
-
-
-def is_on(variable: str) -> bool:
-    """Does the environment ask for what this variable stands for?"""
-    return os.environ.get(variable, "").strip().lower() not in _OFF
-
-
-def one_line(error: BaseException) -> str:
-    """What an exception says, or what it is where it says nothing."""
-    return " ".join(str(error).split()) or type(error).__name__
-
-
-def say(line: str) -> None:
-    """One line on standard error; a program without one is not disturbed."""
-    try:
-        print(f"ductile-gpu: {line}", file=sys.stderr, flush=True)
-    except (AttributeError, OSError, ValueError):
-        return
 
 
 def enable_now(torch: ModuleType) -> None:
@@ -99,7 +83,7 @@ def enable_now(torch: ModuleType) -> None:
 def record_folder() -> Optional[str]:
     """Where the environment wants recordings, as an absolute path; None: nowhere."""
     value = os.environ.get(RECORD, "").strip()
-    return None if value.lower() in _OFF else os.path.abspath(value)
+    return None if value.lower() in OFF else os.path.abspath(value)
 
 
 def why_not_recorded(folder: str) -> Optional[str]:

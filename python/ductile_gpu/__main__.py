@@ -13,7 +13,7 @@ from typing import Any, Optional
 from ductile_gpu._binding import _abi
 from ductile_gpu._tools._cli import doctor, info, keep, record, replay, report, run, top
 from ductile_gpu._tools._cli.common import INTERRUPTED, PROGRAM, Failure
-from ductile_gpu_start import say
+from ductile_gpu_words import say
 
 COMMANDS: dict[str, ModuleType] = {
     "record": record,

@@ -15,7 +15,7 @@ import os
 import sys
 from typing import Any
 
-from ductile_gpu_start import is_on
+from ductile_gpu_words import is_on
 
 __all__ = ["PLUGIN", "is_wanted", "register"]
 

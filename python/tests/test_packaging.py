@@ -74,6 +74,7 @@ def test_the_wheel_takes_no_name_that_is_not_its_own(wheel):
         "ductile_gpu.pth",
         "ductile_gpu.start",
         "ductile_gpu_start.py",
+        "ductile_gpu_words.py",
     }
     (scripts,) = (name for name in wheel.namelist() if name.endswith("entry_points.txt"))
     lines = wheel.read(scripts).decode().splitlines()

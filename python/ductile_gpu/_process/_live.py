@@ -27,7 +27,7 @@ from ductile_gpu._binding._core import Allocator
 from ductile_gpu._binding._log import logger
 from ductile_gpu._process._metrics import hardware_id
 from ductile_gpu._process._share import allocators, on_first_use
-from ductile_gpu_start import is_on
+from ductile_gpu_words import is_on
 
 VARIABLE = "DUCTILE_LIVE"
 _SEND_SECONDS = 2.0

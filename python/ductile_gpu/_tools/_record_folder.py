@@ -16,7 +16,7 @@ from types import FrameType, ModuleType
 from typing import Optional
 
 from ductile_gpu._tools._recorder import free_names, make_recorder, parts_folder
-from ductile_gpu_start import one_line, say
+from ductile_gpu_words import one_line, say
 
 STACKS = "DUCTILE_RECORD_STACKS"
 MAX_EVENTS = "DUCTILE_RECORD_MAX_EVENTS"

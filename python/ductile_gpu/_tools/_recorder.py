@@ -18,7 +18,7 @@ from types import ModuleType
 from typing import Any, Callable, Optional
 
 from ductile_gpu.torch import _install, _recording
-from ductile_gpu_start import one_line, say
+from ductile_gpu_words import one_line, say
 
 
 class NotRecorded(RuntimeError):

@@ -13,7 +13,7 @@ from ductile_gpu._binding._abi import VERSION
 from ductile_gpu._process import _notes, _share
 from ductile_gpu.torch import enable, mode
 from ductile_gpu.torch._lazy import torch
-from ductile_gpu_start import one_line, say
+from ductile_gpu_words import one_line, say
 
 QUIET = "DUCTILE_TORCH_QUIET"
 _RANKS = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "LOCAL_RANK")

@@ -16,7 +16,7 @@ import logging
 from typing import Any, Callable, Optional
 
 from ductile_gpu.vllm._allocator import SleepAllocator
-from ductile_gpu_start import is_on
+from ductile_gpu_words import is_on
 
 __all__ = ["BACKEND", "adopt", "register"]
 

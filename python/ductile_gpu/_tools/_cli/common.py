@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 
 from ductile_gpu._binding._core import add_environment, make_options, parse_options
 from ductile_gpu._binding._errors import InvalidArgument
-from ductile_gpu_start import say
+from ductile_gpu_words import say
 
 PROGRAM = "ductile-gpu"
 MISUSED = 2

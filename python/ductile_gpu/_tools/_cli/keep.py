@@ -13,7 +13,7 @@ from ductile_gpu._binding._errors import Error
 from ductile_gpu._process._keep import Keeper, ask, default_path
 from ductile_gpu._tools._cli.common import Failure
 from ductile_gpu._tools._sizes import in_bytes
-from ductile_gpu_start import say
+from ductile_gpu_words import say
 
 SUMMARY = "keep the memory of tags alive across restarts of those who use it"
 DESCRIPTION = """\

@@ -24,7 +24,7 @@ from ductile_gpu._tools._recorder import (
     parts_folder,
 )
 from ductile_gpu._tools._sizes import in_bytes
-from ductile_gpu_start import say
+from ductile_gpu_words import say
 
 SUMMARY = "run a PyTorch script and record what it allocates"
 DESCRIPTION = """\

@@ -33,7 +33,7 @@ from ductile_gpu._tools._report._collect import (
     collect,
 )
 from ductile_gpu._tools._sizes import in_bytes
-from ductile_gpu_start import say
+from ductile_gpu_words import say
 
 SUMMARY = "make a page of a recorded run: why it ran out, what would fit, who holds it"
 DESCRIPTION = """\

@@ -23,7 +23,7 @@ from ductile_gpu._tools._cli.common import (
 from ductile_gpu._tools._cli.run_all import run_all
 from ductile_gpu._tools._cli.script import add_script_arguments, check_script, run_script
 from ductile_gpu._tools._sizes import in_bytes
-from ductile_gpu_start import say
+from ductile_gpu_words import say
 
 SUMMARY = "run a script with Ductile as PyTorch's allocator"
 DESCRIPTION = """\

@@ -21,7 +21,7 @@ from ductile_gpu._process._children import inherit
 from ductile_gpu._tools import _counts
 from ductile_gpu._tools._cli.common import MISUSED, Failure
 from ductile_gpu._tools._sizes import in_bytes
-from ductile_gpu_start import say
+from ductile_gpu_words import say
 
 # JAX's own allocators map memory by themselves; with this one it asks in the order of its streams.
 # Reserving most of the GPU at the start would be held by Ductile for JAX alone.

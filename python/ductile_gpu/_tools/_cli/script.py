@@ -13,7 +13,7 @@ from types import FrameType
 from typing import Any, Optional
 
 from ductile_gpu._tools._cli.common import INTERRUPTED, MISUSED, Failure
-from ductile_gpu_start import say
+from ductile_gpu_words import say
 
 
 def add_script_arguments(parser: argparse.ArgumentParser) -> None:

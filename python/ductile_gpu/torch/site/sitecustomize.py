@@ -18,7 +18,7 @@ class Package:
     def find_spec(name, _path=None, _target=None):  # type: ignore[no-untyped-def]
         from importlib.machinery import PathFinder
 
-        if name not in ("ductile_gpu", "ductile_gpu_start"):
+        if name not in ("ductile_gpu", "ductile_gpu_start", "ductile_gpu_words"):
             return None
         return PathFinder.find_spec(name, [os.path.join(HERE, "..", "..", "..")])
 
