@@ -123,7 +123,7 @@ file(COPY_FILE ${SCRATCH}/root-static${PREFIX}/${LIBDIR}/${soname} ${SCRATCH}/pa
 run(${virtual} ${alone_static})
 run(${virtual} ${CMAKE_COMMAND} -E chdir ${SCRATCH}/package-static ${EMULATOR} ./alone)
 
-# But not from where anybody may have put it.
+# But not from where another user may have put it.
 file(CHMOD ${SCRATCH}/package-static PERMISSIONS OWNER_READ OWNER_WRITE OWNER_EXECUTE GROUP_READ GROUP_WRITE
   GROUP_EXECUTE WORLD_READ WORLD_WRITE WORLD_EXECUTE)
 refused("${soname} is not opened, because other users can write it or its folder" ${alone_static})

@@ -207,7 +207,7 @@ class _Listener:
         self._thread = threading.Thread(target=self._serve, name="ductile-gpu top", daemon=True)
         try:
             self._thread.start()
-        except RuntimeError as error:  # no thread is to be had
+        except RuntimeError as error:  # the host has no thread left
             self._end()
             raise OSError(str(error)) from None
 
