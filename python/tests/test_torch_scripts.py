@@ -26,7 +26,6 @@ import settings
 import slower
 import steps
 import turns
-
 from running import python, replayed
 from torch_scripts import SCRIPTS, needs, run
 
