@@ -69,12 +69,10 @@ ductile_status dseg_unmap_handles(dseg_segment *seg, uint32_t first, uint32_t n_
     DTI_ASSERT(dseg_is_proven(proof));
     DTI_ASSERT(is_whole(seg, first, n_granules));
     ductile_status result = DUCTILE_OK;
-    dvmm_section_begin(seg->store->driver, "unmap", n_granules * seg->store->granule_bytes);
     for (uint32_t g = first, next; g < first + n_granules; g = next) {
         next = g + seg->slots[g].handle->n_granules;
         result = dti_first_error(result, unmap_one(seg, g));
     }
-    dvmm_section_end(seg->store->driver);
     return result;
 }
 

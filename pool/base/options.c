@@ -51,8 +51,6 @@ static const choice sizes[] = {{"auto", DUCTILE_SIZES_AUTO},
                                {"tight", DUCTILE_SIZES_TIGHT},
                                {"quick", DUCTILE_SIZES_QUICK},
                                {NULL, 0}};
-static const choice nvtx[] = {
-    {"off", DUCTILE_NVTX_OFF}, {"ranges", DUCTILE_NVTX_RANGES}, {NULL, 0}};
 static const choice records[] = {
     {"poll", DUCTILE_RECORD_POLL}, {"wait", DUCTILE_RECORD_WAIT}, {NULL, 0}};
 static const choice capture_notices[] = {{"pools", DUCTILE_CAPTURES_POOLS},
@@ -85,7 +83,6 @@ static const key keys[] = {
     {"rdma", &SWITCH, FIELD(rdma), NULL},
     {"check", &LEVEL, FIELD(check), NULL},
     {"find", &CHOICE, FIELD(find), finds},
-    {"nvtx", &CHOICE, FIELD(nvtx), nvtx},
     {"sleep_host_bytes", &SIZE, FIELD(sleep_host_bytes), NULL},
 };
 

@@ -115,12 +115,10 @@ void dpool_compact(ductile_allocator *a, dpool_arena *arena) {
         return; /* another thread grows: the next allocation compacts */
     }
     dvmm_capture_mode mode = dvmm_capture_relax(a->driver);
-    dvmm_section_begin(a->driver, "compact", 0);
     dpool_plan *p = dpool_plan_take(a, HANDLES_PER_CALL * a->granule);
     if (p != NULL) {
         compact_piece(a, p, arena);
         dpool_plan_give(a, p);
     }
-    dvmm_section_end(a->driver);
     dpool_grow_unlock(a, mode);
 }

@@ -68,9 +68,7 @@ ductile_status dpool_dedicated_fill(ductile_allocator *a, dpool_region *region, 
         dpool_regions_release_empty(a, arena);
         return status;
     }
-    dvmm_section_begin(a->driver, "grow", b->size);
     status = dseg_fill_with_one(region->seg, max_held);
-    dvmm_section_end(a->driver);
     if (status == DUCTILE_OK) {
         dpool_announce_block(a, DUCTILE_MAP_MAPPED, b);
     }

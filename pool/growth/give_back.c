@@ -337,7 +337,6 @@ static ductile_status give_back_waiting(ductile_allocator *a, const goal *g) {
     if (dpool_is_inside_callback(DPOOL_CALLBACK_MAP)) {
         return DUCTILE_ERR_BUSY;
     }
-    dvmm_section_begin(a->driver, "trim", 0);
     bool enough = false;
     ductile_status status = give_back_now(a, g, &enough);
     if (!enough && status == DUCTILE_OK) {
@@ -347,7 +346,6 @@ static ductile_status give_back_waiting(ductile_allocator *a, const goal *g) {
         dvmm_capture_restore(a->driver, mode);
         status = give_back_now(a, g, &enough);
     }
-    dvmm_section_end(a->driver);
     return status;
 }
 

@@ -91,20 +91,13 @@ static ductile_status execute(ductile_allocator *a, dpool_plan *p) {
     return status == DUCTILE_OK ? grow(a, p) : status;
 }
 
-static ductile_status execute_announced(ductile_allocator *a, dpool_plan *p) {
+ductile_status dpool_plan_execute(ductile_allocator *a, dpool_plan *p) {
     if (!dpool_announces(a)) {
         return execute(a, p);
     }
     dpool_announce_plan_begin(a, p);
     ductile_status status = execute(a, p);
     dpool_announce_plan_end(a, p, status == DUCTILE_OK);
-    return status;
-}
-
-ductile_status dpool_plan_execute(ductile_allocator *a, dpool_plan *p) {
-    dvmm_section_begin(a->driver, "grow", p->body_bytes);
-    ductile_status status = execute_announced(a, p);
-    dvmm_section_end(a->driver);
     return status;
 }
 

@@ -170,11 +170,6 @@ typedef enum ductile_sizes {
     DUCTILE_SIZES_QUICK = 2  /* large always: fewest driver calls                               */
 } ductile_sizes;
 
-typedef enum ductile_nvtx {
-    DUCTILE_NVTX_OFF = 0,   /* nothing                                                          */
-    DUCTILE_NVTX_RANGES = 1 /* ranges of the slow paths, for profilers                          */
-} ductile_nvtx;
-
 typedef enum ductile_record_policy {
     DUCTILE_RECORD_POLL = 0, /* the memory is reused once the recorded work has completed */
     DUCTILE_RECORD_WAIT = 1  /* the block's own stream may reuse the memory at once; it waits
@@ -258,8 +253,6 @@ typedef struct ductile_options {
                         2 also after an allocation that had to grow, 3 after every call. The log
                         callback gets what it finds                                       */
     ductile_find find;
-    ductile_nvtx nvtx; /* what the tool is told that NVTX_INJECTION64_PATH names; without a tool no
-                          value costs anything                                                   */
     ductile_log_fn log;
     void *log_user;
     ductile_virtual_gpu *virtual_gpu; /* driver VIRTUAL: the device; NULL: a private default one */

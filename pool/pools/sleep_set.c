@@ -340,7 +340,6 @@ static ductile_status run_claimed(set_call *c) {
     ductile_allocator *a = c->a;
     dpool_forget_failure();
     dvmm_capture_mode mode = dvmm_capture_relax(a->driver);
-    dvmm_section_begin(a->driver, c->pauses ? "pause" : "resume", 0);
     ductile_status status = c->pauses ? dpool_pause_set(a, c->set, &c->report)
                                       : dpool_resume_set(a, c->set, &c->report);
     if (status != DUCTILE_OK) {
@@ -349,7 +348,6 @@ static ductile_status run_claimed(set_call *c) {
         c->report.pool = (ductile_pool_id){0, 0};
         memset(c->report.tag, 0, sizeof c->report.tag);
     }
-    dvmm_section_end(a->driver);
     dvmm_capture_restore(a->driver, mode);
     dpool_log_losses(a);
     return status;

@@ -211,33 +211,32 @@ static bool wait_for_all_work(ductile_allocator *a, dpool_climb *c) {
 
 typedef struct rung {
     dpool_rung_fn relieve;
-    const char *range; /* as a tool shows it */
-    bool for_soft;     /* disturbs no other request: also before creating above the soft limit */
+    bool for_soft; /* disturbs no other request: also before creating above the soft limit */
 } rung;
 
 /* From the bottom. Finished markers, and memory that may move without a wait, are part of every
  * attempt. */
 static const rung ladder[] = {
     /* handles that exist and fit nowhere */
-    {release_oversized_cached, "pressure: release oversized cached handles", true},
+    {release_oversized_cached, true},
     /* free memory that options forbid to move */
-    {pass_through_driver, "pressure: pass free memory through the driver", true},
+    {pass_through_driver, true},
     /* proven memory of pools in use */
-    {ask_pools, "pressure: ask pools", false},
+    {ask_pools, false},
     /* memory of the user's */
-    {ask_callbacks, "pressure: ask callbacks", false},
+    {ask_callbacks, false},
     /* memory that recorded streams still use */
-    {wait_for_pending, "pressure: wait for pending memory", true},
+    {wait_for_pending, true},
     /* the same, of a stream that cannot wait */
-    {wait_for_spans, "pressure: wait for spans", true},
+    {wait_for_spans, true},
     /* memory of pools that sleep, which a failed call has left mapped */
-    {finish_copies, "pressure: finish copies", true},
+    {finish_copies, true},
     /* closed memory that is proven */
-    {reclaim_dedicated, "pressure: reclaim dedicated memory", true},
+    {reclaim_dedicated, true},
     /* memory of silent streams */
-    {wait_for_all_work, "pressure: wait for all work", false},
+    {wait_for_all_work, false},
     /* the second again, now that all is proven */
-    {wait_and_pass_through_driver, "pressure: wait, pass through the driver", false},
+    {wait_and_pass_through_driver, false},
 };
 
 enum { N_RUNGS = sizeof ladder / sizeof ladder[0] };
@@ -251,11 +250,9 @@ static void go_to_bottom(ductile_allocator *a, dpool_climb *c) {
 }
 
 static bool relieve_by(ductile_allocator *a, dpool_climb *c, const rung *r) {
-    dvmm_section_begin(a->driver, r->range, c->request->missing);
     cost before = cost_now(a);
     bool any = r->relieve(a, c);
     count_cost(a, &before);
-    dvmm_section_end(a->driver);
     return any;
 }
 
@@ -385,7 +382,6 @@ ductile_status dpool_alloc_slow(ductile_allocator *a, dpool_request *r) {
     if (dpool_is_inside_callback(DPOOL_CALLBACK_MAP)) {
         return DUCTILE_ERR_BUSY;
     }
-    dvmm_section_begin(a->driver, "miss", r->requested);
     situation s = look(a);
     r->is_soft = s.has_soft;
     dpool_climb c = {.request = r, .cached_before = s.cached};
@@ -396,9 +392,7 @@ ductile_status dpool_alloc_slow(ductile_allocator *a, dpool_request *r) {
         status = attempt_under_pressure(a, &c);
     }
     dpool_log_losses(a);
-    status = status == DUCTILE_OK ? status : refuse(a, status, r->requested);
-    dvmm_section_end(a->driver);
-    return status;
+    return status == DUCTILE_OK ? status : refuse(a, status, r->requested);
 }
 
 ductile_status dpool_refuse_impossible(ductile_allocator *a, uint64_t size, ductile_stream stream) {

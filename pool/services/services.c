@@ -4,7 +4,6 @@
 #include "pool/base/allocator.h"
 #include "pool/services/callbacks/map_callbacks.h"
 #include "pool/services/fill/fill.h"
-#include "pool/services/profiling/nvtx.h"
 
 #include <stdio.h>
 
@@ -16,10 +15,6 @@ static bool wants_callbacks(const ductile_options *o) {
 
 static bool wants_fill(const ductile_options *o) {
     return o->find == DUCTILE_FIND_STALE_WRITES;
-}
-
-static bool wants_profiling(const ductile_options *o) {
-    return o->nvtx != DUCTILE_NVTX_OFF;
 }
 
 /* Blocks and tags for other processes. The calls that pass them need no allocator's beginning. */
@@ -40,8 +35,6 @@ static const service services[] = {
      DUCTILE_WITH_CALLBACKS ? dpool_map_callbacks_begin : NULL},
     {"find:stale_writes", "DUCTILE_WITH_FILL", DUCTILE_WITH_FILL, wants_fill,
      DUCTILE_WITH_FILL ? dpool_fill_begin : NULL},
-    {"nvtx:ranges", "DUCTILE_WITH_PROFILING", DUCTILE_WITH_PROFILING, wants_profiling,
-     DUCTILE_WITH_PROFILING ? dpool_nvtx_begin : NULL},
     {"shareable:fd", "DUCTILE_WITH_SHARING", DUCTILE_WITH_SHARING, wants_sharing, NULL},
 };
 

@@ -54,7 +54,7 @@ Test(options_text, each_key_sets_its_field) {
         parsed("driver:virtual,device:3,limit_bytes:3G,soft_limit_bytes:80%,sizes:64M,reuse:never,"
                "compact:off,address_budget_bytes:8T,captures:announced,record_stream:wait,"
                "roundup_power2_divisions:8,caching:off,zero:on,shareable:fd,rdma:on,check:1,"
-               "find:overruns,nvtx:ranges,sleep_host_bytes:40G");
+               "find:overruns,sleep_host_bytes:40G");
     cr_assert_eq(o.driver, DUCTILE_DRIVER_VIRTUAL);
     cr_assert_eq(o.device, 3);
     assert_u64(o.limit_bytes, 3 * GIB);
@@ -72,7 +72,6 @@ Test(options_text, each_key_sets_its_field) {
     cr_assert_eq(o.rdma, 1);
     cr_assert_eq(o.check, 1);
     cr_assert_eq(o.find, DUCTILE_FIND_OVERRUNS);
-    cr_assert_eq(o.nvtx, DUCTILE_NVTX_RANGES);
     assert_u64(o.sleep_host_bytes, 40 * GIB);
     cr_assert_eq(parsed("find:stale_writes").find, DUCTILE_FIND_STALE_WRITES);
     assert_u64(parsed("sizes:quick").sizes, DUCTILE_SIZES_QUICK);
@@ -175,7 +174,6 @@ static const struct refusal {
     {"sizes:50%", "sizes"},
     {"roundup_power2_divisions:3", "roundup_power2_divisions"},
     {"check:4", "check"},
-    {"nvtx:on", "nvtx"},
     {"zero:on,limit_bytes:1Q", "limit_bytes"},
     {"limit_bytes", "limit_bytes"},
 };

@@ -27,8 +27,7 @@ import lint
 BELOW_POOL = ["segments", "vmm", "vmm/driver", "vmm/base"]
 POOL = ["pool/base", "pool/blocks", "pool/streams", "pool/sharing", "pool/growth", "pool/pressure",
         "pool/inspect", "pool/pools"]
-SERVICES = ["pool/services/callbacks", "pool/services/fill", "pool/services/profiling", "pool/services/sharing",
-            "pool/services/snapshot"]
+SERVICES = ["pool/services/callbacks", "pool/services/fill", "pool/services/sharing", "pool/services/snapshot"]
 MODEL = ["vmm/virtual/state", "vmm/virtual/addresses", "vmm/virtual/race", "vmm/virtual/memory", "vmm/virtual/work",
          "vmm/virtual"]
 ROOMS = {

@@ -26,7 +26,7 @@ run(${CMAKE_COMMAND} -S ${ROOT} -B ${build} -G ${GENERATOR} -D CMAKE_C_COMPILER=
   -D DUCTILE_BUILD_BENCH=OFF ${switches})
 run(${CMAKE_COMMAND} --build ${build} --target ductile ductile_virtual model-run stress-acts)
 run(${NM} --defined-only ${build}/libductile.a)
-string(REGEX MATCH "dpool_(fill|nvtx|map_callbacks|wire|tag|outgoing|incoming)_[a-z]+" found "${output}")
+string(REGEX MATCH "dpool_(fill|map_callbacks|wire|tag|outgoing|incoming)_[a-z]+" found "${output}")
 if(found)
   message(FATAL_ERROR "the library without services defines ${found}")
 endif()
@@ -35,7 +35,7 @@ file(GLOB_RECURSE virtual_library ${build}/libductile_virtual.a)
 run(${CC} -I ${ROOT}/pool/include ${ROOT}/tests/lint/consumer_alone.c -o ${SCRATCH}/alone ${build}/libductile.a
   ${virtual_library} -ldl -pthread -Wl,--undefined=ductile_virtual_backend)
 separate_arguments(EMULATOR UNIX_COMMAND "${EMULATOR}")
-foreach(option find:stale_writes nvtx:ranges shareable:fd)
+foreach(option find:stale_writes shareable:fd)
   execute_process(COMMAND ${CMAKE_COMMAND} -E env DUCTILE_CONF=driver:virtual,${option} ${EMULATOR} ${SCRATCH}/alone
     OUTPUT_VARIABLE output)
   if(NOT output MATCHES "${option} needs a library that was built with DUCTILE_WITH_[A-Z]+\nDUCTILE_ERR_UNSUPPORTED")

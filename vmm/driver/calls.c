@@ -166,13 +166,7 @@ WRAP_OUT(stream_create, (dvmm_driver * d, ductile_stream *out), true, 0, 0, (d->
 WRAP(stream_destroy, (dvmm_driver * d, ductile_stream stream), true, word(stream), 0,
      (d->ctx, stream))
 
-ductile_status dvmm_stream_sync(dvmm_driver *d, ductile_stream stream) {
-    seam_call call;
-    dvmm_section_begin(d, "wait for a stream", 0);
-    ductile_status status = CALL(d, stream_sync, word(stream), 0, (d->ctx, stream));
-    dvmm_section_end(d);
-    return status;
-}
+WRAP(stream_sync, (dvmm_driver * d, ductile_stream stream), true, word(stream), 0, (d->ctx, stream))
 
 WRAP(stream_query, (dvmm_driver * d, ductile_stream stream), true, word(stream), 0,
      (d->ctx, stream))
@@ -199,14 +193,7 @@ WRAP(stream_wait_value,
      (dvmm_driver * d, ductile_stream stream, uint64_t *host_word, uint64_t value),
      host_word != NULL, word(stream), value, (d->ctx, stream, host_word, value))
 
-ductile_status dvmm_context_sync(dvmm_driver *d) {
-    seam_call call;
-    dvmm_section_begin(d, "wait for the device", 0);
-    ductile_status status = CALL(d, context_sync, 0, 0, (d->ctx));
-    dvmm_section_end(d);
-    return status;
-}
-
+WRAP(context_sync, (dvmm_driver * d), true, 0, 0, (d->ctx))
 WRAP(context_record, (dvmm_driver * d, dvmm_event event), event != NULL, word(event), 0,
      (d->ctx, event))
 
@@ -249,15 +236,8 @@ WRAP(event_record, (dvmm_driver * d, dvmm_event event, ductile_stream stream), e
      word(event), word(stream), (d->ctx, event, stream))
 WRAP(event_query, (dvmm_driver * d, dvmm_event event), event != NULL, word(event), 0,
      (d->ctx, event))
-
-ductile_status dvmm_event_sync(dvmm_driver *d, dvmm_event event) {
-    seam_call call;
-    DTI_ASSERT(event != NULL);
-    dvmm_section_begin(d, "wait for a marker", 0);
-    ductile_status status = CALL(d, event_sync, word(event), 0, (d->ctx, event));
-    dvmm_section_end(d);
-    return status;
-}
+WRAP(event_sync, (dvmm_driver * d, dvmm_event event), event != NULL, word(event), 0,
+     (d->ctx, event))
 
 /* ---- Host memory and contents -------------------------------------------------------------- */
 

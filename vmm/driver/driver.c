@@ -124,10 +124,6 @@ void dvmm_time_calls(dvmm_driver *d) {
     atomic_store_explicit(&d->times_calls, true, memory_order_release);
 }
 
-void dvmm_set_sections(dvmm_driver *d, const dvmm_sections *sections) {
-    d->sections = sections;
-}
-
 /* ---- Counters ------------------------------------------------------------------------------ */
 
 void dvmm_set_trace(dvmm_driver *d, dvmm_trace_fn trace, void *user, bool trace_all) {

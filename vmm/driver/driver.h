@@ -211,12 +211,6 @@ typedef struct dvmm_driver_ops {
 typedef void (*dvmm_trace_fn)(void *user, dvmm_call call, int code, uint64_t address,
                               uint64_t size);
 
-/* A listener to sections: parts of slow paths, each on one thread, one inside another. */
-typedef struct dvmm_sections {
-    void (*begin)(const char *what, uint64_t bytes);
-    void (*end)(void);
-} dvmm_sections;
-
 /* Each counter is exact; the set is not a snapshot. Both times stay 0 unless dvmm_time_calls was
  * called. The time of a call includes both readings of the clock around it; the checks and
  * counts of the wrapper are not in it. */
@@ -234,8 +228,7 @@ struct dvmm_driver {
     const dvmm_driver_ops *ops;
     void *ctx; /* the backend's; closed with the driver */
     dvmm_caps caps;
-    unsigned process_age;          /* dvmm_process_age when the device was opened */
-    const dvmm_sections *sections; /* NULL: nothing is told of them */
+    unsigned process_age; /* dvmm_process_age when the device was opened */
 
     _Atomic bool times_calls;   /* published after timing_ns */
     _Atomic uint64_t timing_ns; /* what timing adds to a call outside of it */
@@ -267,20 +260,6 @@ uint64_t dvmm_clock_ns(dvmm_driver *d);
 uint64_t dvmm_host_clock_ns(void);
 /* Times every call that begins from now on, at the cost of two readings of the clock each. */
 void dvmm_time_calls(dvmm_driver *d);
-/* From now on these are told. Pre: no other thread uses the device yet. */
-void dvmm_set_sections(dvmm_driver *d, const dvmm_sections *sections);
-/* `what` is a literal; `bytes` is shown with it, 0 for none. Any lock but the index lock may be
- * held. */
-static inline void dvmm_section_begin(const dvmm_driver *d, const char *what, uint64_t bytes) {
-    if (__builtin_expect(d->sections != NULL, 0)) {
-        d->sections->begin(what, bytes);
-    }
-}
-static inline void dvmm_section_end(const dvmm_driver *d) {
-    if (__builtin_expect(d->sections != NULL, 0)) {
-        d->sections->end();
-    }
-}
 void dvmm_get_counters(const dvmm_driver *d, dvmm_counters *out);
 static inline uint64_t dvmm_successes(const dvmm_counters *c, dvmm_call call) {
     return c->calls[call] - c->failures[call];
