@@ -128,7 +128,7 @@ static ductile_status create(ductile_allocator **out, const ductile_options *opt
     if (status != DUCTILE_OK) {
         goto close_driver;
     }
-    status = dpool_services_begin(a, message, size);
+    status = dpool_services_begin(a);
     if (status != DUCTILE_OK) {
         goto end_services;
     }

@@ -683,8 +683,7 @@ typedef int (*ductile_write_fn)(void *user, const char *text, size_t length);
  *
  * Arguments: write: not NULL; gets the text piece by piece. user: passed to it.
  * Returns:   DUCTILE_OK, also when the callback ended the writing; ERR_INVALID_ARGUMENT,
- *            ERR_OUT_OF_HOST_MEMORY, ERR_FORKED; ERR_UNSUPPORTED (the library was built with
- *            DUCTILE_WITH_SNAPSHOT=OFF).
+ *            ERR_OUT_OF_HOST_MEMORY, ERR_FORKED.
  * Threads:   safe. The callback runs without any lock held.
  * Cost:      linear in the number of blocks.
  */

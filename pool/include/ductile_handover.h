@@ -26,7 +26,6 @@
  * pause of an exported tag gives back nothing but its free memory, and counts the rest in
  * stayed_bytes. Importers keep the memory for as long as they map it, whatever the exporter does.
  *
- * A library built with DUCTILE_WITH_SHARING=OFF answers ERR_UNSUPPORTED to all of these calls.
  * Included by ductile.h; compiles alone.
  */
 #ifndef DUCTILE_HANDOVER_H

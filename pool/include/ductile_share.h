@@ -117,8 +117,7 @@ typedef void (*ductile_map_fn)(void *user, ductile_allocator *allocator,
  * Arguments: callback: not NULL. user: passed to it. priority: callbacks with smaller numbers get
  *            MAPPED first and LEAVING last; of equal ones, the one registered first counts as
  *            smaller. id: receives a number for ductile_remove_map_callback, never 0; not NULL.
- * Returns:   DUCTILE_OK; ERR_INVALID_ARGUMENT, ERR_OUT_OF_HOST_MEMORY, ERR_FORKED,
- *            ERR_UNSUPPORTED (the library was built with DUCTILE_WITH_CALLBACKS=OFF).
+ * Returns:   DUCTILE_OK; ERR_INVALID_ARGUMENT, ERR_OUT_OF_HOST_MEMORY, ERR_FORKED.
  * On error:  *id is 0.
  * Ownership: unregister with ductile_remove_map_callback; ductile_destroy drops what is left.
  * Threads:   safe, also from inside a callback. A call that is already under way may or may not
@@ -136,8 +135,7 @@ DUCTILE_API DUCTILE_CHECKED ductile_status ductile_add_map_callback(ductile_allo
  * enter it, so `user` may be freed.
  *
  * Arguments: id: from ductile_add_map_callback.
- * Returns:   DUCTILE_OK; ERR_INVALID_ARGUMENT (no such id), ERR_FORKED; ERR_UNSUPPORTED
- *            (the library was built with DUCTILE_WITH_CALLBACKS=OFF).
+ * Returns:   DUCTILE_OK; ERR_INVALID_ARGUMENT (no such id), ERR_FORKED.
  * Threads:   as ductile_remove_oom_callback.
  */
 DUCTILE_API ductile_status ductile_remove_map_callback(ductile_allocator *allocator, uint64_t id);
@@ -200,8 +198,6 @@ DUCTILE_API DUCTILE_CHECKED ductile_status ductile_disable_peer(ductile_allocato
                                                                 int device);
 
 /* ---- To other processes ------------------------------------------------------------------- */
-
-/* A library built with DUCTILE_WITH_SHARING=OFF answers ERR_UNSUPPORTED to all calls below. */
 
 /**
  * Passes a live block to the process at the other end of a UNIX-domain socket, which calls

@@ -112,7 +112,7 @@ static void choose_rest(subject *s, const uint8_t *b) {
         add_option(s, "caching:off");
     }
     s->is_guarded = b[19] / 16 == 0 && !s->goes_home;
-    s->fills = DUCTILE_WITH_FILL && (b[19] / 16 == 1 || b[19] / 16 == 2) && !s->goes_home;
+    s->fills = (b[19] / 16 == 1 || b[19] / 16 == 2) && !s->goes_home;
     if (s->is_guarded || s->fills) {
         add_option(s, s->fills ? "find:stale_writes" : "find:overruns");
     }
@@ -125,12 +125,12 @@ static void choose_rest(subject *s, const uint8_t *b) {
     if (b[21] / 16 == 0) {
         add_option(s, "sleep_host_bytes:2M");
     }
-    s->shares = DUCTILE_WITH_SHARING && has(s, SHARING);
+    s->shares = has(s, SHARING);
     if (s->shares) {
         add_option(s, "shareable:fd");
     }
     s->audit_period = 1u << b[22] % 6;
-    s->is_listening = DUCTILE_WITH_CALLBACKS && has(s, CALLBACKS) && b[23] % 2 == 0;
+    s->is_listening = has(s, CALLBACKS) && b[23] % 2 == 0;
     s->setup.conf = s->conf;
 }
 

@@ -391,9 +391,6 @@ ACT(look, "look", 0) {
 }
 
 static const char *snapshot_is_json(actor *self) {
-    if (!DUCTILE_WITH_SNAPSHOT) {
-        return NULL;
-    }
     text_sink sink = {.text = NULL};
     NEED_OK(ductile_snapshot_json(of(self), text_sink_write, &sink));
     const char *why = json_check(sink.text);
@@ -535,9 +532,6 @@ static void hear(void *user, ductile_allocator *a, const ductile_map_event *even
 }
 
 ACT(listen_to_maps, "listen", 0) {
-    if (!DUCTILE_WITH_CALLBACKS) {
-        return NULL;
-    }
     uint64_t id = 0;
     NEED_OK(ductile_add_map_callback(of(self), hear, self, 0, &id));
     TRY(make_and_keep(self, 4 * FIXTURE_GRANULE, 0));
@@ -585,18 +579,12 @@ ACT(peer, "peer", HAS_PEER) {
 
 /* Together with import_block. */
 ACT(export_block, "export", SHARES | IN_ORDERS) {
-    if (!DUCTILE_WITH_SHARING) {
-        return give(self, &self->large);
-    }
     NEED_OK(ductile_export(of(self), self->large.address, self->s->t.out));
     NEED_OK(ductile_unexport(of(self), self->large.address));
     return give(self, &self->large);
 }
 
 ACT(import_block, "import", SHARES | IN_ORDERS) {
-    if (!DUCTILE_WITH_SHARING) {
-        return NULL;
-    }
     ductile_addr address = 0;
     uint64_t size = 0;
     stage *s = self->s;
@@ -607,9 +595,6 @@ ACT(import_block, "import", SHARES | IN_ORDERS) {
 
 /* One thread at a time: a message of another one would come between. */
 ACT(pass, "pass", SHARES | IN_CROWD) {
-    if (!DUCTILE_WITH_SHARING) {
-        return NULL;
-    }
     stage *s = self->s;
     scheduler_mute();
     bool is_first = !s->is_passing;

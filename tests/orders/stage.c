@@ -157,8 +157,7 @@ static const char *report_adds_up(stage *s, uint64_t size) {
     NEED(o.held_bytes ==
              o.live_bytes + o.free_bytes + o.pending_bytes + o.cached_bytes + o.quarantined_bytes,
          "held is not the sum of its parts");
-    NEED(ductile_oom_report_format(&o, DUCTILE_REPORT_TEXT, NULL, 0) >
-             (DUCTILE_WITH_SNAPSHOT ? 200 : 50),
+    NEED(ductile_oom_report_format(&o, DUCTILE_REPORT_TEXT, NULL, 0) > 200,
          "the report says little");
     return NULL;
 }
@@ -311,7 +310,7 @@ static const char *furnish(stage *s) {
 const char *stage_prepare(stage *s, const fixture_setup *setup) {
     char conf[200];
     fixture_setup with = *setup;
-    bool shares = DUCTILE_WITH_SHARING && has_mark(s, SHARES);
+    bool shares = has_mark(s, SHARES);
     bool is_more = shares && *setup->conf != '\0';
     (void)snprintf(conf, sizeof conf, "%s%s%s", setup->conf, is_more ? "," : "",
                    shares ? "shareable:fd" : "");
