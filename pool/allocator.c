@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The public calls: they check arguments and call the rooms below. No algorithm here. */
-#include "pool/base/events.h"
 #include "pool/base/guards.h"
 #include "pool/base/log.h"
 #include "pool/base/options.h"
@@ -14,7 +13,6 @@
 #include "pool/pressure/ladder.h"
 #include "pool/pressure/limits.h"
 #include "pool/pressure/oom_report.h"
-#include "pool/services/services.h"
 #include "pool/streams/gpu_waits.h"
 #include "pool/streams/stream_use.h"
 
@@ -57,8 +55,7 @@ static void set_up(ductile_allocator *a) {
     const ductile_options *o = &a->options;
     a->is_plain = o->roundup_power2_divisions == 0 && o->caching_off == 0 && o->zero == 0 &&
                   o->check < DPOOL_AUDIT_GROW && DUCTILE_CHECK < DPOOL_AUDIT_CALL &&
-                  o->find != DUCTILE_FIND_OVERRUNS && o->record_stream == DUCTILE_RECORD_POLL &&
-                  !a->hears_blocks;
+                  o->find != DUCTILE_FIND_OVERRUNS && o->record_stream == DUCTILE_RECORD_POLL;
     a->device_bytes = dvmm_get_caps(a->driver)->total_bytes;
     dti_lock_init(&a->index_lock, DTI_RANK_INDEX);
     dti_lock_init(&a->grow_lock, DTI_RANK_GROW);
@@ -68,6 +65,7 @@ static void set_up(ductile_allocator *a) {
     dvmm_host_arena_init(&a->host_arena, a->driver);
     dvmm_set_trace(a->driver, dpool_record_failure, NULL, false);
     dpool_callbacks_init(&a->oom_callbacks, DPOOL_CALLBACK_OOM);
+    dpool_callbacks_init(&a->map_callbacks, DPOOL_CALLBACK_MAP);
     a->instance_id = dpool_next_instance_id();
     a->age = 1;
     atomic_init(&a->captures, (int)o->captures);
@@ -128,23 +126,17 @@ static ductile_status create(ductile_allocator **out, const ductile_options *opt
     if (status != DUCTILE_OK) {
         goto close_driver;
     }
-    status = dpool_services_begin(a);
-    if (status != DUCTILE_OK) {
-        goto end_services;
-    }
     set_up(a);
     status = check_properties(a, message, size);
     if (status == DUCTILE_OK) {
         status = make_host_memory(a, message, size);
     }
     if (status != DUCTILE_OK) {
-        goto end_services;
+        goto close_driver;
     }
     *out = a;
     return DUCTILE_OK;
 
-end_services:
-    dpool_services_end(a);
 close_driver:
     dvmm_close(a->driver);
 free_allocator:
@@ -233,10 +225,9 @@ static ductile_status hand_over(ductile_allocator *a, dpool_block *b, size_t siz
                                 ductile_stream stream, ductile_addr *out) {
     ductile_addr addr = b->addr;
     dpool_audit(a, DPOOL_AUDIT_CALL);
-    DPOOL_TELL(a, handed_out, b);
     ductile_status status = DUCTILE_OK;
     if (a->options.zero != 0) {
-        status = dseg_fill(&a->store, addr, 0, size, stream);
+        status = dseg_zero(&a->store, addr, size, stream);
     }
     if (status != DUCTILE_OK) {
         take_back(a, b);

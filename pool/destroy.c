@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Destroys an allocator: all memory goes back, whatever the state of its blocks. */
-#include "pool/base/events.h"
+#include "pool/base/map_callbacks.h"
 #include "pool/blocks/arena.h"
 #include "pool/blocks/region.h"
 #include "pool/blocks/room.h"
@@ -70,7 +70,7 @@ static ductile_status destroy_regions(ductile_allocator *a, dpool_arena *arena) 
         dpool_region *region = arena->regions;
         arena->regions = region->next;
         free_uses(a, region);
-        first = keep_first(first, dpool_region_destroy(a, region));
+        first = keep_first(first, dpool_region_destroy(region));
     }
     return first;
 }
@@ -103,7 +103,7 @@ static bool is_at_rest(ductile_allocator *a) {
     return dti_lock_is_free(&a->grow_lock) && dti_lock_is_free(&a->index_lock) &&
            dti_lock_is_free(&a->markers.lock) && dti_lock_is_free(&a->store.totals_lock) &&
            dvmm_host_arena_at_rest(&a->host_arena) && a->n_announcing == 0 &&
-           dpool_callbacks_at_rest(&a->oom_callbacks) && dpool_services_at_rest(a);
+           dpool_callbacks_at_rest(&a->oom_callbacks) && dpool_callbacks_at_rest(&a->map_callbacks);
 }
 
 /* ---- All that was announced leaves --------------------------------------------------------- */
@@ -115,7 +115,7 @@ static void notify_region_ends(ductile_allocator *a, const dpool_region *region)
          g = dseg_next_mapped(seg, g + 1)) {
         if (!is_unbacked || dseg_is_marked(seg, g)) {
             const ductile_map_event event = dpool_map_event_at(a, DUCTILE_MAP_LEAVING, region, g);
-            DPOOL_TELL(a, granules, &event);
+            dpool_announce(a, &event);
         }
     }
 }
@@ -162,7 +162,6 @@ ductile_status ductile_destroy(ductile_allocator *a) {
     first = keep_first(first, destroy_arenas(a));
     first = keep_first(first, dpool_imports_fini(a, may_unmap, idle));
     dpool_pins_fini(a);
-    dpool_services_end(a);
     dvmm_store_fini(&a->store);
     dpool_spare_uses_free(a);
     first = keep_first(first, dvmm_markers_fini(&a->markers));
@@ -170,6 +169,7 @@ ductile_status ductile_destroy(ductile_allocator *a) {
     first = keep_first(first, dvmm_host_arena_fini(&a->host_arena));
     dpool_plan_fini(a);
     dpool_callbacks_fini(&a->oom_callbacks);
+    dpool_callbacks_fini(&a->map_callbacks);
     dpool_nodes_fini(&a->nodes);
     free(a->map.slots);
     dseg_set_fini(&a->segments);

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The public free, and what happens to a freed block. */
-#include "pool/base/events.h"
 #include "pool/blocks/address_map.h"
 #include "pool/blocks/region.h"
 #include "pool/blocks/transitions.h"
@@ -36,31 +35,9 @@ static __attribute__((noinline)) ductile_status free_used(ductile_allocator *a, 
     return DUCTILE_OK;
 }
 
-/* A service may have work for the memory. The block is pending meanwhile; the use that it needs for
- * that is one of its own stream, which tells ductile_stream_done. */
-static __attribute__((noinline)) ductile_status free_told(ductile_allocator *a, dpool_block *b) {
-    dpool_use *use = dpool_wants_freed_locked(a, b) ? dpool_use_take_locked(a) : NULL;
-    if (use == NULL) {
-        dpool_free_at_once_locked(a, b);
-        dti_lock_release(&a->index_lock);
-        return DUCTILE_OK;
-    }
-    const dpool_arena *arena = b->region->arena;
-    *use = (dpool_use){.stream = arena->stream, .thread = arena->thread};
-    b->uses = use;
-    dpool_pending_begin_locked(a, b);
-    dti_lock_release(&a->index_lock);
-    DPOOL_TELL(a, freed, b);
-    dti_lock_acquire(&a->index_lock);
-    use->pending_next = NULL; /* in transit no more */
-    (void)dpool_pending_finish_some_locked(a, use);
-    dti_lock_release(&a->index_lock);
-    return DUCTILE_OK;
-}
-
 /* is_pending: NULL, or 0, which a block that becomes pending changes. */
 static inline __attribute__((always_inline)) ductile_status
-free_block(ductile_allocator *a, ductile_addr addr, int *is_pending, bool tells) {
+free_block(ductile_allocator *a, ductile_addr addr, int *is_pending) {
     dti_lock_acquire(&a->index_lock);
     dpool_block *b = dpool_map_take(&a->map, addr);
     if (__builtin_expect(b == NULL, 0)) {
@@ -74,9 +51,6 @@ free_block(ductile_allocator *a, ductile_addr addr, int *is_pending, bool tells)
     if (uses != NULL) {
         return free_used(a, b, uses, is_pending);
     }
-    if (tells) {
-        return free_told(a, b);
-    }
     dpool_free_at_once_locked(a, b);
     dti_lock_release(&a->index_lock);
     return DUCTILE_OK;
@@ -85,10 +59,7 @@ free_block(ductile_allocator *a, ductile_addr addr, int *is_pending, bool tells)
 /* With options that need more than a plain free. */
 static __attribute__((noinline)) ductile_status
 free_otherwise(ductile_allocator *a, ductile_addr address, int *is_pending) {
-    if (a->hears_blocks) {
-        dpool_uses_keep_spare_for(a, address);
-    }
-    ductile_status status = free_block(a, address, is_pending, a->hears_blocks);
+    ductile_status status = free_block(a, address, is_pending);
     if (status == DUCTILE_OK && a->options.caching_off != 0) {
         (void)dpool_trim(a, 0);
     }
@@ -105,7 +76,7 @@ __attribute__((flatten)) ductile_status ductile_free(ductile_allocator *a, ducti
     if (__builtin_expect(address == 0 || !dvmm_is_usable(a->driver), 0)) {
         return dvmm_usable(a->driver);
     }
-    return __builtin_expect(a->is_plain, 1) ? free_block(a, address, NULL, false)
+    return __builtin_expect(a->is_plain, 1) ? free_block(a, address, NULL)
                                             : free_otherwise(a, address, NULL);
 }
 

@@ -67,7 +67,7 @@ uint64_t dseg_span_bytes(const dseg_segment *seg) {
 
 /* ---- Contents ------------------------------------------------------------------------------ */
 
-ductile_status dseg_fill(dvmm_handle_store *store, ductile_addr addr, uint8_t value, uint64_t size,
+ductile_status dseg_zero(dvmm_handle_store *store, ductile_addr addr, uint64_t size,
                          ductile_stream stream) {
-    return dvmm_fill(store->driver, addr, value, size, stream);
+    return dvmm_fill(store->driver, addr, 0, size, stream);
 }

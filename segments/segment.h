@@ -91,8 +91,8 @@ static inline dvmm_handle *dseg_handle_at(const dseg_segment *seg, uint32_t gran
     return seg->slots[granule].handle;
 }
 
-/* Fills mapped memory with the byte, in stream order. */
-ductile_status dseg_fill(dvmm_handle_store *store, ductile_addr addr, uint8_t value, uint64_t size,
+/* Fills mapped memory with zeros, in stream order. */
+ductile_status dseg_zero(dvmm_handle_store *store, ductile_addr addr, uint64_t size,
                          ductile_stream stream);
 
 #endif

@@ -57,8 +57,6 @@ struct ductile_allocator {
     uint64_t granule; /* of the driver: the smallest handle */
     uint64_t device_bytes;
     struct dpool_private_pool *default_pool;
-    struct dpool_service *services; /* see events.h */
-    bool hears_blocks;         /* a service works for freed memory, or with what is handed out */
     uint64_t instance_id;      /* which allocator of the process this is, from 1 */
     bool is_plain;             /* no option makes a hit do more than find a block */
     _Atomic bool has_routes;   /* pools are open, or the default pool is not awake: a request looks
@@ -99,6 +97,7 @@ struct ductile_allocator {
     dvmm_marker_pool markers;
     dvmm_host_arena host_arena; /* for kept contents of sleeping pools */
     dpool_callbacks oom_callbacks;
+    dpool_callbacks map_callbacks;
 };
 
 /* Do the options let free memory move between streams, without the driver? */

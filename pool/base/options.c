@@ -57,10 +57,8 @@ static const choice capture_notices[] = {{"pools", DUCTILE_CAPTURES_POOLS},
                                          {"unannounced", DUCTILE_CAPTURES_UNANNOUNCED},
                                          {"announced", DUCTILE_CAPTURES_ANNOUNCED},
                                          {NULL, 0}};
-static const choice finds[] = {{"none", DUCTILE_FIND_NONE},
-                               {"overruns", DUCTILE_FIND_OVERRUNS},
-                               {"stale_writes", DUCTILE_FIND_STALE_WRITES},
-                               {NULL, 0}};
+static const choice finds[] = {
+    {"none", DUCTILE_FIND_NONE}, {"overruns", DUCTILE_FIND_OVERRUNS}, {NULL, 0}};
 static const choice shares[] = {{"none", 0}, {"fd", 1}, {"fabric", 8}, {NULL, 0}};
 
 #define FIELD(name) offsetof(ductile_options, name)

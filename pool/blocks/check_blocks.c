@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "pool/blocks/check_blocks.h"
 
-#include "pool/base/events.h"
 #include "pool/blocks/address_map.h"
 #include "pool/blocks/wait_spans.h"
 
@@ -111,7 +110,6 @@ static void check_block(recount *c, const dpool_block *b) {
     bool may_wait = b->state == DPOOL_FREE || b->state == DPOOL_LIVE;
     dti_expect(c->fault, "W1", may_wait || !dpool_wait_covers_locked(c->a, b->addr, dpool_end(b)),
                "a span with waits over a block in the state", b->state, DPOOL_FREE, b->addr);
-    DPOOL_TELL(c->a, check_locked, c->fault, b);
     check_granules(c, b);
     count_block(c, b);
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "pool/blocks/region.h"
 
-#include "pool/base/events.h"
+#include "pool/base/map_callbacks.h"
 #include "pool/blocks/room.h"
 #include "pool/blocks/transitions.h"
 #include "pool/blocks/wait_spans.h"
@@ -72,17 +72,14 @@ ductile_status dpool_region_add(ductile_allocator *a, dpool_arena *arena, uint64
     region->is_dedicated = is_dedicated;
     region->seg->owner = region;
     region->ages = dti_table_new(region->seg->n_granules, sizeof *region->ages);
-    status =
-        region->ages != NULL ? dpool_tell_region_made(a, region) : DUCTILE_ERR_OUT_OF_HOST_MEMORY;
-    status = status == DUCTILE_OK ? link_region(a, arena, region) : status;
+    status = region->ages != NULL ? link_region(a, arena, region) : DUCTILE_ERR_OUT_OF_HOST_MEMORY;
     if (status != DUCTILE_OK) {
-        (void)dpool_region_destroy(a, region);
+        (void)dpool_region_destroy(region);
     }
     return status;
 }
 
-ductile_status dpool_region_destroy(ductile_allocator *a, dpool_region *region) {
-    DPOOL_TELL(a, region_gone, region);
+ductile_status dpool_region_destroy(dpool_region *region) {
     dti_table_free(region->ages, region->seg->n_granules, sizeof *region->ages);
     ductile_status status = dseg_destroy(region->seg);
     free(region);
@@ -123,7 +120,7 @@ void dpool_regions_release_empty(ductile_allocator *a, dpool_arena *arena) {
         if (region == NULL) {
             return;
         }
-        (void)dpool_region_destroy(a, region);
+        (void)dpool_region_destroy(region);
     }
 }
 
@@ -222,7 +219,6 @@ void dpool_count_mapped_locked(ductile_allocator *a, dpool_arena *arena, int64_t
 void dpool_unmapped_to_gap_locked(ductile_allocator *a, dpool_block *b, ductile_status status) {
     DTI_ASSERT_HELD(&a->index_lock);
     dpool_region *region = b->region; /* the block may become part of another */
-    DPOOL_TELL(a, left_locked, b->addr, dpool_end(b));
     if (status == DUCTILE_OK) {
         (void)dpool_make_gap_locked(a, b);
     } else {
@@ -260,6 +256,6 @@ void dpool_notify_granules(ductile_allocator *a, ductile_map_change change,
     const dseg_segment *seg = region->seg;
     for (uint32_t g = first; g < first + n; g += dseg_handle_at(seg, g)->n_granules) {
         const ductile_map_event event = dpool_map_event_at(a, change, region, g);
-        DPOOL_TELL(a, granules, &event);
+        dpool_announce(a, &event);
     }
 }

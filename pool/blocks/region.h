@@ -19,7 +19,7 @@ ductile_status dpool_region_add(ductile_allocator *a, dpool_arena *arena, uint64
 void dpool_regions_release_empty(ductile_allocator *a, dpool_arena *arena);
 
 /* Gives the range of an unlinked region back, and frees the region. */
-ductile_status dpool_region_destroy(ductile_allocator *a, dpool_region *region);
+ductile_status dpool_region_destroy(dpool_region *region);
 
 /* Iterate over the regions of a pool, NULL for all, and over their blocks: the first after NULL,
  * NULL after the last. Either lock held for regions, the index lock for blocks. */

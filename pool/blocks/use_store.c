@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "pool/blocks/use_store.h"
 
-#include "pool/blocks/address_map.h"
+#include "pool/base/allocator.h"
 
 #include <stdlib.h>
 
@@ -16,15 +16,6 @@ ductile_status dpool_uses_make_spare(ductile_allocator *a) {
     a->counts.use_host_bytes += sizeof *use;
     dti_lock_release(&a->index_lock);
     return DUCTILE_OK;
-}
-
-void dpool_uses_keep_spare_for(ductile_allocator *a, ductile_addr addr) {
-    dti_lock_acquire(&a->index_lock);
-    bool is_wanted = a->spare_uses == NULL && dpool_map_find(&a->map, addr) != NULL;
-    dti_lock_release(&a->index_lock);
-    if (is_wanted) {
-        (void)dpool_uses_make_spare(a);
-    }
 }
 
 dpool_use *dpool_use_take_locked(ductile_allocator *a) {

@@ -60,10 +60,6 @@ static inline void dpool_pending_join(dpool_pending_list *list, dpool_pending_li
 /* Adds a spare node. Index lock not held. ERR_OUT_OF_HOST_MEMORY. */
 ductile_status dpool_uses_make_spare(ductile_allocator *a);
 
-/* Adds a spare node if there is none and the host has memory, for the free of a block that starts
- * there; for another address it does nothing. Index lock not held. */
-void dpool_uses_keep_spare_for(ductile_allocator *a, ductile_addr addr);
-
 /* Takes a spare node; NULL when there is none. */
 dpool_use *dpool_use_take_locked(ductile_allocator *a);
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "pool/growth/announce.h"
 
-#include "pool/base/events.h"
+#include "pool/base/map_callbacks.h"
 #include "pool/blocks/region.h"
 
 #include "vmm/base/align.h"

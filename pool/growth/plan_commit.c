@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Executes a plan: the GPU waits, then the driver calls of segments/grow.h. Then
  * commits or aborts it. */
-#include "pool/base/events.h"
+#include "pool/base/map_callbacks.h"
 #include "pool/blocks/region.h"
 #include "pool/blocks/transitions.h"
 #include "pool/blocks/wait_spans.h"

@@ -194,10 +194,8 @@ typedef enum ductile_captures {
 /** Which mistakes of the program the allocator helps to find. Not for production. */
 typedef enum ductile_find {
     DUCTILE_FIND_NONE = 0,
-    DUCTILE_FIND_OVERRUNS = 1,    /* every block ends where its granules do, and nothing is ever
-                                     mapped behind it: an access there faults on the GPU       */
-    DUCTILE_FIND_STALE_WRITES = 2 /* freed memory is filled with a pattern, which is checked
-                                     before the memory is handed out again                     */
+    DUCTILE_FIND_OVERRUNS = 1 /* every block ends where its granules do, and nothing is ever
+                                 mapped behind it: an access there faults on the GPU       */
 } ductile_find;
 
 typedef enum ductile_log_level {
@@ -545,9 +543,6 @@ DUCTILE_API DUCTILE_CHECKED ductile_status ductile_trim(ductile_allocator *alloc
     X(imported_bytes, "memory of other processes, mapped here; in no other statistic")             \
     X(paused_bytes, "bytes of paused blocks; not in allocated_bytes")                              \
     X(paused_blocks, "paused blocks; not in live_blocks")                                          \
-    X(fill_total_bytes, "freed memory that find:stale_writes has filled, in all")                  \
-    X(fill_checked_total_bytes, "of fill_total_bytes, checked before it was handed out again")     \
-    X(fill_mismatches, "allocations whose memory had been written after its free")                 \
     X(pressure_waits, "times the host waited for the GPU because a request lacked memory")         \
     X(pressure_returns, "times memory went back to the driver because a request lacked it")        \
     X(pressure_returned_total_bytes, "bytes that went back so")                                    \

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The public calls that read statistics, one block, or all blocks. */
-#include "pool/base/events.h"
 #include "pool/base/guards.h"
 #include "pool/blocks/address_map.h"
 #include "pool/blocks/region.h"
@@ -71,7 +70,6 @@ static void fill_counts_locked(const ductile_allocator *a, ductile_stats *s) {
     s->active_peak_bytes = dti_max(c->active_peak, c->past_active_peak);
     s->live_peak_blocks = c->live_peak;
     s->imported_bytes = c->imported;
-    DPOOL_TELL(a, count_locked, s);
     s->pressure_waits = c->pressure_waits;
     s->pressure_returns = c->pressure_returns;
     s->pressure_returned_total_bytes = c->pressure_returned;

@@ -3,7 +3,6 @@
  * blocks. */
 #include "pool/pools/pause.h"
 
-#include "pool/base/events.h"
 #include "pool/base/log.h"
 #include "pool/blocks/address_map.h"
 #include "pool/blocks/arena.h"
@@ -87,18 +86,11 @@ static void forget_waits_locked(ductile_allocator *a, const dpool_private_pool *
     }
 }
 
-/* What is free beside paused blocks has other memory after the pause. */
-static void tell_left_locked(ductile_allocator *a, dpool_block *b) {
-    DTI_ASSERT_HELD(&a->index_lock);
-    DPOOL_TELL(a, left_locked, b->addr, dpool_end(b));
-}
-
 static bool pause_blocks_if_quiet(ductile_allocator *a, dpool_private_pool *pool) {
     dti_lock_acquire(&a->index_lock);
     bool is_quiet = is_quiet_locked(a, pool);
     if (is_quiet) {
         forget_waits_locked(a, pool);
-        each_in_state_locked(a, pool, DPOOL_FREE, tell_left_locked);
         each_in_state_locked(a, pool, DPOOL_LIVE, dpool_pause_block_locked);
     }
     dti_lock_release(&a->index_lock);

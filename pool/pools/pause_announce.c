@@ -2,7 +2,7 @@
 /* Tells of the handles that pausing or resuming pools lose or get. */
 #include "pool/pools/pause.h"
 
-#include "pool/base/events.h"
+#include "pool/base/map_callbacks.h"
 #include "pool/blocks/region.h"
 
 #include <stdlib.h>
@@ -69,7 +69,7 @@ static ductile_status gather_set(ductile_allocator *a, const dpool_private_pool 
     return status;
 }
 
-/* Marks also when no service listens: memory that was pinned stays until the pool runs
+/* Marks also when no callback listens: memory that was pinned stays until the pool runs
  * again, even if it is unpinned meanwhile, since peers may have written to it after its contents
  * were saved. */
 static void only_mark(ductile_allocator *a, const dpool_private_pool *set,
@@ -88,7 +88,7 @@ ductile_status dpool_announce_set(ductile_allocator *a, const dpool_private_pool
     events list = {.all = NULL};
     ductile_status status = gather_set(a, set, change, &list);
     for (uint64_t i = 0; i < list.n && status == DUCTILE_OK; i++) {
-        DPOOL_TELL(a, granules, &list.all[i]);
+        dpool_announce(a, &list.all[i]);
     }
     free(list.all);
     return status;

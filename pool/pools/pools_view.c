@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The public calls that describe pools, and that allocate at a given address. */
-#include "pool/base/events.h"
 #include "pool/base/guards.h"
 #include "pool/blocks/address_map.h"
 #include "pool/blocks/arena.h"
@@ -137,7 +136,6 @@ static ductile_status put_locked(ductile_allocator *a, ductile_pool_id id, ducti
     dpool_wait_forget_done_locked(a, address, address + rounded);
     b = dpool_carve_free_locked(a, b, address, address + rounded);
     dpool_make_live_locked(a, b, size);
-    DPOOL_TELL(a, left_locked, b->addr, dpool_end(b)); /* the call names no stream for a check */
     return DUCTILE_OK;
 }
 

@@ -165,8 +165,7 @@ static void read_options(dpre_device *d, ductile_allocator *a) {
     ductile_options_init(&options);
     ductile_get_options(a, &options);
     d->plain_works = options.zero != 0 || options.reuse == DUCTILE_REUSE_WAIT ||
-                     options.record_stream == DUCTILE_RECORD_WAIT ||
-                     options.find == DUCTILE_FIND_STALE_WRITES;
+                     options.record_stream == DUCTILE_RECORD_WAIT;
 }
 
 static void find_default_pool(dpre_device *d) {

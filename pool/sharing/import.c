@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "pool/sharing/import.h"
 
-#include "pool/base/events.h"
+#include "pool/base/map_callbacks.h"
 #include "pool/streams/quiesce.h"
 #include "vmm/base/array.h"
 
@@ -62,7 +62,7 @@ void dpool_announce_import(ductile_allocator *a, ductile_map_change change, cons
     event.size = in->range.size;
     event.stream = stream;
     dvmm_capture_mode mode = dvmm_capture_relax(a->driver);
-    DPOOL_TELL(a, granules, &event);
+    dpool_announce(a, &event);
     dvmm_capture_restore(a->driver, mode);
 }
 

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "pool/streams/pending.h"
 
-#include "pool/base/events.h"
 #include "pool/streams/per_stream.h"
 #include "pool/streams/stream_use.h"
 
@@ -203,16 +202,8 @@ static void turn_round(poll *p) {
     p->others = (dpool_pending_list){NULL, NULL};
 }
 
-static void tell_done(const poll *p) {
-    for (const dpool_use *uses = p->a->hears_blocks ? p->done.first : NULL; uses != NULL;
-         uses = uses->pending_next) {
-        DPOOL_TELL(p->a, freed, uses->block);
-    }
-}
-
 static void end_poll(poll *p, dpool_arena *arena) {
     dvmm_capture_restore(p->a->driver, p->q.restore);
-    tell_done(p);
     dpool_pending_join(&p->kept, p->others);
     dti_lock_acquire(&p->a->index_lock);
     dpool_pending_put_back_locked(p->a, arena, p->kept);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "pool/streams/progress.h"
 
-#include "pool/base/events.h"
+#include "pool/base/map_callbacks.h"
 #include "pool/blocks/age.h"
 #include "pool/blocks/region.h"
 #include "pool/blocks/transitions.h"
@@ -38,12 +38,11 @@ static uint64_t kept_bytes(const ductile_allocator *a, const dpool_arena *arena)
 
 /* Handles of several sizes are exchanged, for which each has one address; where other streams of
  * the pool take its memory, it is less well used with several (docs/decisions/0037). Nor where
- * calls alone decide, where a user is told what is mapped where, or where freed memory is known by
- * its address. */
+ * calls alone decide, or where a user is told what is mapped where. */
 bool dpool_keeps_old_addresses_locked(const ductile_allocator *a, const dpool_arena *arena) {
     DTI_ASSERT_HELD(&a->index_lock);
     return a->sizes.most_granules == 1 && arena->pool->n_arenas == 1 &&
-           !dpool_retires_in_order(a) && !dpool_follows_addresses(a);
+           !dpool_retires_in_order(a) && !dpool_announces(a);
 }
 
 /* No request will use what streams and pools have left. */

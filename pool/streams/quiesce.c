@@ -187,20 +187,9 @@ static ductile_status wait_for_device(ductile_allocator *a) {
 }
 
 /* The same by a context marker, which disturbs less, where one may be recorded. */
-static ductile_status wait_for_context_once(ductile_allocator *a) {
+static ductile_status wait_for_context(ductile_allocator *a) {
     ductile_status status = dpool_wait_for_context_mark(a);
     return status == DUCTILE_OK ? status : wait_for_device(a);
-}
-
-/* A service may have work for blocks whose uses the wait has proven, before they are free: that is
- * work of their streams again. */
-static ductile_status wait_for_context(ductile_allocator *a) {
-    ductile_status status = wait_for_context_once(a);
-    if (status == DUCTILE_OK && a->hears_blocks) {
-        poll_pending(a);
-        status = wait_for_context_once(a);
-    }
-    return status;
 }
 
 /* ---- Arenas' own streams ------------------------------------------------------------------- */

@@ -131,7 +131,7 @@ bool dpool_pending_record(ductile_allocator *a, dpool_use *uses) {
         }
         is_unmarked |= use->marker == NULL;
     }
-    bool waits_on_gpu = a->options.record_stream == DUCTILE_RECORD_WAIT && !a->hears_blocks;
+    bool waits_on_gpu = a->options.record_stream == DUCTILE_RECORD_WAIT;
     bool pends = !waits_on_gpu || !becomes_free_at_once(a, uses);
     if (pends) {
         append(a, uses);

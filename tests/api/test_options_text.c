@@ -73,7 +73,6 @@ Test(options_text, each_key_sets_its_field) {
     cr_assert_eq(o.check, 1);
     cr_assert_eq(o.find, DUCTILE_FIND_OVERRUNS);
     assert_u64(o.sleep_host_bytes, 40 * GIB);
-    cr_assert_eq(parsed("find:stale_writes").find, DUCTILE_FIND_STALE_WRITES);
     assert_u64(parsed("sizes:quick").sizes, DUCTILE_SIZES_QUICK);
     assert_u64(parsed("sizes:16M,sizes:auto").sizes, DUCTILE_SIZES_AUTO);
 }

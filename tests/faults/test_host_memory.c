@@ -360,7 +360,6 @@ static const char *live_and_go(const char *conf) {
 Test(host_memory, is_all_free_once_the_allocator_is_gone) {
     (void)live_and_go("record_stream:wait"); /* the first makes what the C library keeps */
     assert_fine(live_and_go("record_stream:wait"));
-    assert_fine(live_and_go("find:stale_writes"));
 }
 
 /* ---- Announcing a pause -------------------------------------------------------------------- */

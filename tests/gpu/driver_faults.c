@@ -340,7 +340,6 @@ static const char *statistics_agree(program *p) {
     NEED(s.requested_bytes <= s.allocated_bytes, "more is requested than allocated");
     NEED(s.live_blocks + s.paused_blocks == p->n_blocks, "%llu blocks are live, not %zu",
          (unsigned long long)(s.live_blocks + s.paused_blocks), p->n_blocks);
-    NEED(s.fill_mismatches == 0, "freed memory is said to have been written");
     return NULL;
 }
 

@@ -27,7 +27,7 @@ import lint
 BELOW_POOL = ["segments", "vmm", "vmm/driver", "vmm/base"]
 POOL = ["pool/base", "pool/blocks", "pool/streams", "pool/sharing", "pool/growth", "pool/pressure",
         "pool/inspect", "pool/pools"]
-SERVICES = ["pool/services/callbacks", "pool/services/fill", "pool/services/sharing", "pool/services/snapshot"]
+SERVICES = ["pool/services/sharing", "pool/services/snapshot"]
 MODEL = ["vmm/virtual/state", "vmm/virtual/addresses", "vmm/virtual/race", "vmm/virtual/memory", "vmm/virtual/work",
          "vmm/virtual"]
 ROOMS = {
@@ -39,8 +39,7 @@ ROOMS = {
     "segments": ["vmm", "vmm/driver", "vmm/base"],
     **{room: POOL[:n] + BELOW_POOL for n, room in enumerate(POOL)},
     **{room: POOL + BELOW_POOL for room in SERVICES},  # none knows another, and nothing below knows any
-    "pool/services": SERVICES + ["pool/base", "vmm/base"],
-    "pool": ["pool/services"] + POOL + BELOW_POOL + ["vmm/cuda"],  # the front door chooses the backend
+    "pool": POOL + BELOW_POOL + ["vmm/cuda"],  # the front door chooses the backend
     "pool/preload": [],  # the public headers and the driver's binary interface
     "bench/base": ["vmm/cuda", "vmm/driver", "vmm/base"],  # opens the device
     "bench/trace": ["bench/base", "vmm/base"],

@@ -160,7 +160,7 @@ typedef struct subject {
     unsigned audit_period;
     ductile_captures captures, captures_at_first;
     bool is_tight; /* handles of one granule */
-    bool is_guarded, fills;
+    bool is_guarded;
     bool has_debts;  /* joins come late */
     bool is_crowded; /* live memory stays near the limit */
     bool is_teeming; /* with small blocks */
