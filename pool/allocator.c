@@ -53,9 +53,9 @@ static ductile_status choose_handles(ductile_allocator *a, char *message, size_t
 
 static void set_up(ductile_allocator *a) {
     const ductile_options *o = &a->options;
-    a->is_plain = o->roundup_power2_divisions == 0 && o->caching_off == 0 && o->zero == 0 &&
-                  o->check < DPOOL_AUDIT_GROW && DUCTILE_CHECK < DPOOL_AUDIT_CALL &&
-                  o->find != DUCTILE_FIND_OVERRUNS && o->record_stream == DUCTILE_RECORD_POLL;
+    a->is_plain = o->caching_off == 0 && o->zero == 0 && o->check < DPOOL_AUDIT_GROW &&
+                  DUCTILE_CHECK < DPOOL_AUDIT_CALL && o->find != DUCTILE_FIND_OVERRUNS &&
+                  o->record_stream == DUCTILE_RECORD_POLL;
     a->device_bytes = dvmm_get_caps(a->driver)->total_bytes;
     dti_lock_init(&a->index_lock, DTI_RANK_INDEX);
     dti_lock_init(&a->grow_lock, DTI_RANK_GROW);

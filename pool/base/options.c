@@ -38,7 +38,7 @@ struct kind {
     const char *wanted; /* NULL: one of the choices */
 };
 
-static const kind SIZE, LIMIT, HANDLES, DIVISIONS, NUMBER, LEVEL, SWITCH, SWITCH_OFF, CHOICE;
+static const kind SIZE, LIMIT, HANDLES, NUMBER, LEVEL, SWITCH, SWITCH_OFF, CHOICE;
 
 static const choice drivers[] = {
     {"cuda", DUCTILE_DRIVER_CUDA}, {"virtual", DUCTILE_DRIVER_VIRTUAL}, {NULL, 0}};
@@ -74,7 +74,6 @@ static const key keys[] = {
     {"address_budget_bytes", &SIZE, FIELD(address_budget_bytes), NULL},
     {"captures", &CHOICE, FIELD(captures), capture_notices},
     {"record_stream", &CHOICE, FIELD(record_stream), records},
-    {"roundup_power2_divisions", &DIVISIONS, FIELD(roundup_power2_divisions), NULL},
     {"caching", &SWITCH_OFF, FIELD(caching_off), NULL},
     {"zero", &SWITCH, FIELD(zero), NULL},
     {"shareable", &CHOICE, FIELD(shareable), shares},
@@ -204,16 +203,6 @@ static bool parse_handles(const key *k, const char *text, void *field) {
         return false;
     }
     *out = bytes;
-    return true;
-}
-
-static bool parse_divisions(const key *k, const char *text, void *field) {
-    (void)k;
-    uint64_t n = 0;
-    if (!read_size(text, &n) || n > UINT32_MAX || (n != 0 && !dti_is_power_of_two(n))) {
-        return false;
-    }
-    *(uint32_t *)field = (uint32_t)n;
     return true;
 }
 
@@ -360,11 +349,6 @@ static void format_int(const key *k, const void *field, char *text, size_t size)
     (void)snprintf(text, size, "%d", int_at(field));
 }
 
-static void format_divisions(const key *k, const void *field, char *text, size_t size) {
-    (void)k;
-    (void)snprintf(text, size, "%u", (unsigned)*(const uint32_t *)field);
-}
-
 static void format_switch(const key *k, const void *field, char *text, size_t size) {
     bool is_on = (int_at(field) != 0) != (k->kind == &SWITCH_OFF);
     (void)snprintf(text, size, "%s", is_on ? "on" : "off");
@@ -405,7 +389,6 @@ static const kind SIZE = {parse_size, format_number, "a size such as 512M or 40G
 static const kind LIMIT = {parse_limit, format_limit, "a size such as 40G, or a share such as 80%"};
 static const kind HANDLES = {parse_handles, format_handles,
                              "auto, tight, quick, or the largest handle, such as 16M"};
-static const kind DIVISIONS = {parse_divisions, format_divisions, "a power of two, or 0 for off"};
 static const kind NUMBER = {parse_int, format_int, "a number"};
 static const kind LEVEL = {parse_int, format_int, "0, 1, 2 or 3"};
 static const kind SWITCH = {parse_switch, format_switch, "on or off"};
@@ -487,9 +470,6 @@ static ductile_status check_values(const ductile_options *o, char *message, size
     if (!dpool_is_limit(o->limit_bytes) || !dpool_is_limit(o->soft_limit_bytes)) {
         return refuse(message, size, "%s is no share: above 0, at most 1",
                       dpool_is_limit(o->limit_bytes) ? "soft_limit_bytes" : "limit_bytes");
-    }
-    if (o->roundup_power2_divisions != 0 && !dti_is_power_of_two(o->roundup_power2_divisions)) {
-        return refuse(message, size, "roundup_power2_divisions must be a power of two");
     }
     if (o->device < 0 || o->check < 0 || o->check > MAX_CHECK) {
         return refuse(message, size, "%s is out of range", o->device < 0 ? "device" : "check");

@@ -189,11 +189,7 @@ bool dpool_may_serve(const dpool_arena *arena, const dpool_arena *other, bool un
 
 /* The bytes of the block that serves a request of so many. */
 static inline uint64_t dpool_rounded_size(const ductile_allocator *a, uint64_t size) {
-    uint64_t rounded = dpool_round(size);
-    if (a->options.roundup_power2_divisions != 0) {
-        rounded = dpool_round_power2(rounded, a->options.roundup_power2_divisions);
-    }
-    return a->options.caching_off != 0 ? dti_round_up(rounded, a->granule) : rounded;
+    return a->options.caching_off != 0 ? dti_round_up(size, a->granule) : dpool_round(size);
 }
 
 /* ---- Arenas and regions -------------------------------------------------------------------- */

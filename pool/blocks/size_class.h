@@ -33,9 +33,6 @@ static inline uint64_t dpool_round(uint64_t size) {
     return dti_round_up(size, DPOOL_UNIT);
 }
 
-/* Rounds up to one of `divisions` steps between powers of two, as PyTorch's option does. */
-uint64_t dpool_round_power2(uint64_t size, uint32_t divisions);
-
 /* Has no branch, because the order of sizes cannot be predicted. */
 static inline unsigned dpool_class(uint64_t size) {
     uint64_t units = size / DPOOL_UNIT;

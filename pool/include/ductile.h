@@ -241,8 +241,6 @@ typedef struct ductile_options {
     uint64_t address_budget_bytes; /* most addresses reserved in all; 0: 64 TiB                  */
     ductile_captures captures;     /* when a capture may be under way                            */
     ductile_record_policy record_stream;
-    uint32_t roundup_power2_divisions; /* sizes are rounded up to this many steps between powers of
-                                          two; itself a power of two; 0: off                 */
     int caching_off; /* key `caching` (on/off): 1 sends every request straight to the driver     */
     int zero;        /* 1: memory is filled with zeros, in stream order, before it is returned   */
     int shareable;   /* how memory can be passed to other processes: 0 none, 1 fd, 8 fabric      */

@@ -53,7 +53,7 @@ Test(options_text, each_key_sets_its_field) {
     ductile_options o =
         parsed("driver:virtual,device:3,limit_bytes:3G,soft_limit_bytes:80%,sizes:64M,reuse:never,"
                "compact:off,address_budget_bytes:8T,captures:announced,record_stream:wait,"
-               "roundup_power2_divisions:8,caching:off,zero:on,shareable:fd,rdma:on,check:1,"
+               "caching:off,zero:on,shareable:fd,rdma:on,check:1,"
                "find:overruns,sleep_host_bytes:40G");
     cr_assert_eq(o.driver, DUCTILE_DRIVER_VIRTUAL);
     cr_assert_eq(o.device, 3);
@@ -65,7 +65,6 @@ Test(options_text, each_key_sets_its_field) {
     assert_u64(o.address_budget_bytes, 8 * 1024 * GIB);
     cr_assert_eq(o.captures, DUCTILE_CAPTURES_ANNOUNCED);
     cr_assert_eq(o.record_stream, DUCTILE_RECORD_WAIT);
-    cr_assert_eq(o.roundup_power2_divisions, 8);
     cr_assert_eq(o.caching_off, 1);
     cr_assert_eq(o.zero, 1);
     cr_assert_eq(o.shareable, 1);
@@ -125,7 +124,7 @@ Test(options_text, each_key_is_printed_as_it_is_read) {
         cr_expect_gt(count_that_read_back(pair), 0, "%s takes no value but its default", pair);
         n_keys++;
     }
-    cr_assert_geq(n_keys, 18);
+    cr_assert_geq(n_keys, 17);
 }
 
 Test(options_text, sizes_take_suffixes_and_plain_numbers) {
@@ -171,7 +170,6 @@ static const struct refusal {
     {"sizes:0", "sizes"},
     {"sizes:2", "sizes"},
     {"sizes:50%", "sizes"},
-    {"roundup_power2_divisions:3", "roundup_power2_divisions"},
     {"check:4", "check"},
     {"zero:on,limit_bytes:1Q", "limit_bytes"},
     {"limit_bytes", "limit_bytes"},

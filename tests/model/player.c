@@ -208,7 +208,6 @@ static const char *read_options(subject *s) {
     s->is_tight = o.sizes == DUCTILE_SIZES_TIGHT;
     s->is_guarded = o.find == DUCTILE_FIND_OVERRUNS;
     s->caches = o.caching_off == 0;
-    s->has_rounding = o.roundup_power2_divisions > 1;
     s->is_short_of_addresses = o.address_budget_bytes != 0;
     s->cap_bytes = limits.limit_bytes;
     return NULL;

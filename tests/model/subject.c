@@ -82,10 +82,6 @@ static void choose_sizes(subject *s, const uint8_t *b) {
     } else {
         add_option(s, "sizes:%s", s->is_tight ? "tight" : b[23] / 2 % 4 == 2 ? "auto" : "quick");
     }
-    s->has_rounding = b[14] % 8 == 0;
-    if (s->has_rounding) {
-        add_option(s, "roundup_power2_divisions:%u", 1u << b[14] / 8 % 6);
-    }
     s->is_short_of_addresses = b[16] % 8 == 0;
     if (s->is_short_of_addresses) {
         add_option(s, "address_budget_bytes:%llu",
@@ -262,8 +258,7 @@ bool is_simple(const subject *s) {
         any_pool |= pool_exists(s, i);
     }
     return !any_pool && !is_capturing(s) && s->n_pins == 0 && s->ends.importer == NULL &&
-           !s->is_faulty && !s->is_guarded && s->is_tight && !s->has_rounding &&
-           !s->is_short_of_addresses;
+           !s->is_faulty && !s->is_guarded && s->is_tight && !s->is_short_of_addresses;
 }
 
 const char *may_be(subject *s, const char *call, ductile_status status, bool is_admissible) {

@@ -166,7 +166,7 @@ typedef struct subject {
     bool is_teeming; /* with small blocks */
     bool is_sleepy;  /* pools go to sleep all the while */
     bool goes_home;  /* what memory needs to come back to old addresses: one size, one owner */
-    bool has_context_events, has_rounding, is_short_of_addresses, caches, shares;
+    bool has_context_events, is_short_of_addresses, caches, shares;
     uint64_t granule, max_handle_bytes;
     crew crew;
     size_t n_slots; /* that there are */
