@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Memory pressure: limits that can change at run time, callbacks that give memory back before a
- * request is refused, which blocks make room at least cost, and a report on a request that was
- * refused.
+ * request is refused, and a report on a request that was refused.
  *
  * Included by ductile.h; compiles alone.
  */
@@ -124,50 +123,6 @@ DUCTILE_API DUCTILE_CHECKED ductile_status ductile_add_oom_callback(ductile_allo
  *            callbacks that remove each other at the same time wait for ever.
  */
 DUCTILE_API ductile_status ductile_remove_oom_callback(ductile_allocator *allocator, uint64_t id);
-
-/* ---- Making room --------------------------------------------------------------------------- */
-
-/** Which blocks open a hole, and what it will be. */
-typedef struct ductile_eviction {
-    size_t struct_size;   /* set by the caller                                                  */
-    ductile_addr address; /* where the hole begins                                              */
-    uint64_t size;        /* its bytes: the blocks and the free memory between and beside them  */
-    uint64_t cost;        /* the sum of the blocks' costs                                       */
-    uint64_t n_blocks;    /* how many blocks; 0: the hole is there                              */
-} ductile_eviction;
-
-/**
- * Finds the live blocks that make room for a request at least cost, for programs that can compute
- * their contents again or keep them elsewhere. Room is memory in one piece: free blocks and those
- * to be freed, neighbours in one range, as many bytes as the request takes when it is rounded. Of
- * equal costs it takes fewest blocks, then the fewest bytes. Nothing is freed or changed.
- *
- * A request on `stream` finds that room once the blocks are freed and the work of streams that are
- * recorded on them is done. Not counted, so that less may be enough: pending memory, gaps, which
- * new or moved memory can fill, and memory of other streams. Private pools and dedicated blocks
- * (with find:overruns all are) make no such room.
- *
- * Arguments: size: bytes, not 0. stream: of the request. addresses: n_candidates live blocks, in
- *            any order, each once. costs: what each costs, in a unit of the caller's, not more than
- *            UINT64_MAX together. chosen: gets n_blocks of the addresses, ascending; room for
- *            n_candidates. All three may be NULL when n_candidates is 0. out: not NULL.
- * Returns:   DUCTILE_OK; ERR_OUT_OF_MEMORY: freeing all of them makes too little room;
- *            ERR_FOREIGN_POINTER, ERR_INTERIOR_POINTER, ERR_NOT_LIVE; ERR_INVALID_ARGUMENT,
- *            ERR_OUT_OF_HOST_MEMORY, ERR_FORKED.
- * Owns:      nothing; the arrays are the caller's, and are not kept.
- * On error:  *chosen is unchanged. With ERR_OUT_OF_MEMORY out->size is the largest hole that there
- *            would be, with the pointer errors out->address is the candidate that is none; the
- *            other fields are 0. Otherwise *out is unchanged.
- * Threads:   safe; the answer holds until blocks beside the hole change. Calls of other threads
- *            wait while it runs.
- * Streams:   orders nothing.
- * Cost:      linear in the blocks of the stream, and n log n in the candidates, for which it takes
- *            host memory meanwhile.
- */
-DUCTILE_API DUCTILE_CHECKED ductile_status
-ductile_plan_eviction(ductile_allocator *allocator, size_t size, ductile_stream stream,
-                      size_t n_candidates, const ductile_addr *addresses, const uint64_t *costs,
-                      ductile_addr *chosen, ductile_eviction *out);
 
 /* ---- The report on a refused request -------------------------------------------------------- */
 

@@ -23,8 +23,9 @@ from ductile_gpu._binding import _abi, _errors
 from ductile_gpu._binding._abi import BlockState, CaptureMode, Options, Schedule, Stats, Status
 from ductile_gpu._binding._blocks import Block
 from ductile_gpu._binding._buffer import Buffer
-from ductile_gpu._binding._core import Allocator, Eviction, Limits
+from ductile_gpu._binding._core import Allocator, Limits
 from ductile_gpu._binding._errors import *  # noqa: F403
+from ductile_gpu._binding._eviction import Eviction
 from ductile_gpu._binding._native import bench_path, include_dir, library_path, schema_path
 from ductile_gpu._binding._sleep import Pool, Slept
 from ductile_gpu._binding._virtual import VirtualGPU, VirtualGraph, VirtualState

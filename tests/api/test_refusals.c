@@ -84,7 +84,6 @@ typedef enum need { NEEDS_DRIVER, NEEDS_PROCESS } need;
     X(NEEDS_PROCESS, ductile_free(a, block))                                                       \
     X(NEEDS_PROCESS, ductile_free_ex(a, block, NULL, 0, &is_pending))                              \
     X(NEEDS_PROCESS, ductile_free_ex(a, block, &f.streams[1], 1, NULL))                            \
-    X(NEEDS_PROCESS, ductile_plan_eviction(a, 512, f.streams[0], 0, NULL, NULL, NULL, &eviction))  \
     X(NEEDS_PROCESS, ductile_unpin(a, block))                                                      \
     X(NEEDS_PROCESS, ductile_unexport(a, block))                                                   \
     X(NEEDS_PROCESS, ductile_import_close(a, block))                                               \
@@ -126,7 +125,6 @@ static size_t ask_all(ductile_allocator *a, answer *answers) {
     ductile_oom_report report = {.struct_size = sizeof report};
     ductile_block_info info = {.struct_size = sizeof info};
     ductile_pool_info pool_info = {.struct_size = sizeof pool_info};
-    ductile_eviction eviction = {.struct_size = sizeof eviction};
     const ductile_sleep_request all = {.struct_size = sizeof all, .all = 1};
     size_t n = 0;
 #define ASK(need, call) answers[n++] = (answer){need, #call, call};
@@ -259,9 +257,6 @@ static const ductile_sleep_tag bad_tags[] = {
     X(INVALID_ARGUMENT, ductile_query_block(a, 1, NULL))                                           \
     X(INVALID_ARGUMENT, ductile_walk(a, NULL, NULL, NULL))                                         \
     X(INVALID_ARGUMENT, ductile_snapshot_json(a, NULL, NULL))                                      \
-    X(INVALID_ARGUMENT, ductile_plan_eviction(a, 0, own, 0, NULL, NULL, NULL, &e))                 \
-    X(INVALID_ARGUMENT, ductile_plan_eviction(a, 512, own, 1, &block, NULL, &address, &e))         \
-    X(INVALID_ARGUMENT, ductile_plan_eviction(a, 512, own, 0, NULL, NULL, NULL, &no_size))         \
     X(INVALID_ARGUMENT, ductile_set_captures(a, (ductile_captures)3))                              \
     X(INVALID_ARGUMENT, set_limit(a, DUCTILE_SHARE(1.5)))                                          \
     X(INVALID_ARGUMENT, set_limit(a, DUCTILE_SHARE_FLAG))                                          \
@@ -308,7 +303,6 @@ Test(refusals, arguments_that_no_call_takes_are_refused_and_change_nothing) {
     const ductile_stream own = f.streams[0];
     ductile_sleep_request tags[4], large = *SET(.all = 1);
     ductile_sleep_report small = {.struct_size = 1}, report = {.struct_size = sizeof report};
-    ductile_eviction e = {.struct_size = sizeof e}, no_size = {.struct_size = 0};
     ductile_stats no_stats = {.struct_size = 0};
     ductile_oom_report newer_report = {.struct_size = sizeof newer_report + 1};
     ductile_imported_tag *tag = NULL;
@@ -365,8 +359,5 @@ Test(refusals, a_shorter_struct_gets_the_fields_that_fit) {
                       assert_ok(ductile_get_stats(a, NULL, &s)));
     assert_kept_short(ductile_options, zero, ductile_get_options(a, &s));
     assert_kept_short(ductile_oom_report, device, assert_ok(ductile_get_oom_report(a, &s)));
-    assert_kept_short(
-        ductile_eviction, cost,
-        assert_ok(ductile_plan_eviction(a, 512, f.streams[0], 0, NULL, NULL, NULL, &s)));
     close_audited();
 }

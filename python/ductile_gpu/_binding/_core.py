@@ -11,7 +11,7 @@ import sys
 import threading
 import warnings
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from ctypes import byref, sizeof
 from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Optional, Union
 
@@ -25,6 +25,7 @@ from ductile_gpu._binding._errors import (
     error_from_status,
     invalid,
 )
+from ductile_gpu._binding._eviction import Eviction, cheapest
 from ductile_gpu._binding._native import formatted, lib, sized, written
 from ductile_gpu._binding._objects import (
     INT32,
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
     from ductile_gpu._binding._virtual import VirtualGPU
 
 _KEEP = (1 << 64) - 1  # DUCTILE_LIMIT_KEEP
+_HAVE_OWNERS = (_abi.BlockState.LIVE, _abi.BlockState.PAUSED)
 
 VARIABLE = "DUCTILE_CONF"
 
@@ -66,19 +68,6 @@ class Limits(NamedTuple):
     """above it creating comes last; limit_bytes where none is set"""
     device_bytes: int
     """what the device has"""
-
-
-class Eviction(NamedTuple):
-    """Which blocks make room at least cost, as `Allocator.plan_eviction` found it."""
-
-    blocks: tuple[int, ...]
-    """addresses of the blocks to free, ascending; none when the hole is there"""
-    cost: int
-    """the sum of their costs"""
-    address: int
-    """where the hole begins that there will be"""
-    size: int
-    """its bytes"""
 
 
 def option_text(value: OptionValue) -> str:
@@ -653,7 +642,8 @@ class Allocator(Sleeps, Closes):
 
         Room is memory in one piece: free blocks and those to be freed, side by side. Not counted,
         so that less may be enough: memory that is still pending, gaps, other streams' memory.
-        Private pools and dedicated blocks make no room. No driver call; linear in the blocks.
+        Private pools make no room, nor do ranges that one block has for itself. No driver call;
+        linear in the blocks of the allocator, as `blocks` is.
 
         Args:
             size: bytes of the request, or text such as "512M".
@@ -664,19 +654,28 @@ class Allocator(Sleeps, Closes):
             OutOfMemory: freeing all of them makes too little room; the message says how much.
             ForeignPointer, InteriorPointer, NotLive: of one of the addresses.
         """
-        addresses = [read_address(address) for address in costs]
-        prices = [read_number(cost, "cost") for cost in costs.values()]
-        many = ctypes.c_ulonglong * len(addresses)
-        chosen, found = many(), sized(_abi.ductile_eviction)
-        status = lib.ductile_plan_eviction(
-            self.pointer, parse_bytes(size), stream_handle(stream), len(addresses),
-            many(*addresses), (ctypes.c_uint64 * len(prices))(*prices), chosen, byref(found),
-        )  # fmt: skip
-        what = f"a hole of {size} bytes"
-        if status == _abi.Status.ERR_OUT_OF_MEMORY:
-            what = f"{what}: the largest without these blocks has {found.size:,}"
-        _log.check(status, f"{what}, block {found.address:#x}" if found.address else what)
-        return Eviction(tuple(chosen[: found.n_blocks]), found.cost, found.address, found.size)
+        need = parse_bytes(size)
+        prices = {read_address(at): read_number(cost, "cost") for at, cost in costs.items()}
+        read_number(sum(prices.values()), "the sum of costs")
+        if need == 0:
+            raise invalid("a hole of 0 bytes")
+        blocks = self.blocks()
+        self._expect_live(prices, blocks)
+        own, outside = stream_handle(stream), (0, 0)
+        of_stream = (block for block in blocks if block.stream == own and block.pool == outside)
+        found, largest = cheapest(of_stream, prices, need)
+        if found is None:
+            what = f"a hole of {size} bytes: the largest without these blocks has {largest:,}"
+            raise error_from_status(_abi.Status.ERR_OUT_OF_MEMORY, what)
+        return found
+
+    def _expect_live(self, addresses: Iterable[int], blocks: list[Block]) -> None:
+        """Raises for the first that is no block of these, by its kind."""
+        live = {block.address for block in blocks if block.state in _HAVE_OWNERS}
+        for address in addresses:
+            if address not in live and self.query(address).state not in _HAVE_OWNERS:
+                status = _abi.Status.ERR_FOREIGN_POINTER
+                raise error_from_status(status, f"block {address:#x} is another process's")
 
     def blocks(self) -> list[Block]:
         """Every block of every range, by ascending address, as `snapshot` found them."""
