@@ -88,7 +88,7 @@ def report(path: Union[str, os.PathLike[str]] = "report.html") -> Path:
     """Writes a report of this process: one HTML file, as `ductile-gpu report` makes it.
 
     Of what PyTorch has recorded, where torch.cuda.memory._record_memory_history is on; otherwise of
-    the blocks that are live now on the shared allocators of `share`. Takes seconds: recordings are
+    the blocks that are live now on the allocators of the process. Takes seconds: recordings are
     replayed.
 
     Returns the file. Raises RuntimeError when there is nothing to report or a replay fails, OSError

@@ -23,8 +23,8 @@ FIELDS = {
 def scalars() -> dict[str, float]:
     """What each GPU's allocator holds. Makes no driver call and does not wait for the GPU."""
     found: dict[str, float] = {}
-    for device, allocator in ductile_gpu.allocators().items():
-        stats = allocator.stats()
+    for allocator in ductile_gpu.allocators():
+        device, stats = allocator.device, allocator.stats()
         for name, field in FIELDS.items():
             found[f"ductile/gpu{device}/{name}_gib"] = getattr(stats, field) / 2**30
     return found

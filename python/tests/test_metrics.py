@@ -126,3 +126,14 @@ def test_a_gpu_is_named_by_its_uuid():
     with ductile_gpu.Allocator() as allocator:
         assert f'hw_id="{_cuda.device_uuid(0)}"' in ductile_gpu.metrics({0: allocator})
     assert re.fullmatch(r"GPU-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", _cuda.device_uuid(0))
+
+
+def test_allocators_of_the_program_are_told_apart(gpu, allocator):
+    with gpu.allocator() as other:
+        allocator.alloc(MIB)
+        other.alloc(2 * MIB)
+        live = re.compile(
+            r'^ductile_memory_bytes{.*allocator="([0-9]+)",state="live"} ([0-9]+)$', re.M
+        )
+        found = dict(live.findall(ductile_gpu.metrics()))
+        assert sorted(found.values()) == [str(MIB), str(2 * MIB)]

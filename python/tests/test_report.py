@@ -517,6 +517,14 @@ def test_a_process_reports_the_blocks_that_are_live(shared, gpu, tmp_path):
         shared.free(address)
 
 
+def test_a_process_reports_the_blocks_of_an_allocator_of_its_own(allocator, tmp_path):
+    address = allocator.alloc(12 * MIB)
+    text = ductile_gpu.report(tmp_path / "live.html").read_text()
+    assert "12.0 MiB live at the peak" in text
+    assert "live on GPU 0, allocator " in text
+    allocator.free(address)
+
+
 def test_a_shared_allocators_blocks_are_counted_by_library(shared, tmp_path):
     cupys = [_share.allocate(shared, size * MIB, 0, "CuPy") for size in (3, 5, 7)]
     numbas = _share.allocate(shared, 4 * MIB, 0, "Numba")
@@ -525,7 +533,7 @@ def test_a_shared_allocators_blocks_are_counted_by_library(shared, tmp_path):
     _share.forget(shared, dropped)
     shared.free(dropped)
     again = shared.alloc(7 * MIB)  # in its place: not CuPy's
-    recording = _live._of_blocks(0, shared, tmp_path)
+    recording = _live._of_blocks(None, shared, tmp_path)
     rows = {_who.title(row, "stack"): row["bytes"] for row in _who.group(recording, "stack")}
     assert rows == {"CuPy": 8 * MIB, "Numba": 4 * MIB, _live.OTHERS: 16 * MIB}
     assert "8.0 MiB (29 %) CuPy" in said(recording)

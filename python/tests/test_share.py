@@ -32,13 +32,13 @@ def made():
     """Shared allocators on virtual devices, closed at the end."""
     _share.configure({"driver": "virtual"})
     yield _share.shared
-    for allocator in _share.allocators().values():
+    for allocator in _share.by_device().values():
         allocator.close()
 
 
 def test_every_library_gets_the_same_allocator(made):
     assert made(0) is made(0)
-    assert _share.allocators() == {0: made(0)}
+    assert _share.allocators() == [made(0)]
 
 
 def test_what_one_frees_serves_the_next(made):
@@ -57,10 +57,10 @@ def test_a_provider_owns_the_allocators(allocator):
 def test_allocators_that_only_the_provider_has_used_are_found(allocator):
     used = []
     _share.provide(lambda device: allocator.pointer, lambda: used)
-    assert ductile_gpu.allocators() == {}
+    assert ductile_gpu.allocators() == [allocator]
     used.append(3)
-    assert list(ductile_gpu.allocators()) == [3]
-    assert ductile_gpu.allocators()[3].pointer == allocator.pointer
+    (found,) = ductile_gpu.allocators()
+    assert (found.device, found.pointer) == (3, allocator.pointer)
     assert 'device="3"' in ductile_gpu.metrics()
 
 

@@ -92,6 +92,38 @@ def wait_until_gone(path):
         time.sleep(0.01)
 
 
+def test_an_allocator_of_ones_own_is_seen(place, program):
+    text = "own = ductile_gpu.Allocator(driver='virtual'); kept.append(own.alloc(5 << 20))"
+    process = program(listen=text, DUCTILE_LIVE="1")
+    everybodys, own = seen(process.pid)["allocators"]
+    assert (everybodys["own"], everybodys["statistics"]["allocated_bytes"]) == (None, 13 << 20)
+    assert own["statistics"]["allocated_bytes"] == 5 << 20
+    shown = top(process.pid).stdout
+    assert f"allocator {own['own']} of the program's own" in shown
+    assert "nothing was allocated" not in shown
+
+
+def test_allocators_may_be_closed_while_they_are_looked_at(gpu):
+    done = threading.Event()
+
+    def come_and_go():
+        while not done.is_set():
+            with gpu.allocator() as allocator:
+                allocator.alloc(1 << 20)
+
+    threads = [threading.Thread(target=come_and_go) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    try:
+        for _ in range(100):
+            assert all(found["own"] for found in _live.describe()["allocators"])
+            ductile_gpu.metrics()
+    finally:
+        done.set()
+        for thread in threads:
+            thread.join()
+
+
 # ---- Who may -----------------------------------------------------------------------------------
 
 
@@ -250,7 +282,7 @@ def test_a_terminal_is_drawn_again_and_again(program):
 
 
 def test_an_allocator_that_cannot_be_described_is_said(place, gpu, monkeypatch):
-    monkeypatch.setattr(_live, "describe", lambda of: 1 / 0)
+    monkeypatch.setattr(_live, "describe", lambda: 1 / 0)
     ductile_gpu.listen()
     answer = top(os.getpid())
     assert answer.returncode == 0

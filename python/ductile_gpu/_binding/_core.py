@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import itertools
 import json
 import os
 import sys
@@ -34,6 +35,7 @@ from ductile_gpu._binding._objects import (
     parse_bytes,
     read_address,
     read_number,
+    renew_in_child,
 )
 from ductile_gpu._binding._sleep import (
     PoolId,
@@ -135,6 +137,31 @@ _interrupts: dict[int, BaseException] = {}
 _borrowed_callbacks: dict[int, dict[str, dict[int, Any]]] = {}
 
 
+# Those that were made in this process, by when, and what is told of each; see `made_here`.
+_made: weakref.WeakValueDictionary[int, Allocator] = weakref.WeakValueDictionary()
+_numbers = itertools.count(1)
+_made_lock = threading.Lock()
+when_made: list[Callable[[], None]] = []
+# Held while an allocator is looked at that another thread may close, and while one is closed.
+_open_lock = threading.RLock()
+renew_in_child(globals(), "_made_lock", threading.Lock)
+renew_in_child(globals(), "_open_lock", threading.RLock)
+
+
+def made_here() -> dict[int, Allocator]:
+    """The allocators that were made by `Allocator(...)` in this process and are open, by the number
+    that each has in it."""
+    with _made_lock:
+        return {n: allocator for n, allocator in sorted(_made.items()) if not allocator.closed}
+
+
+@contextlib.contextmanager
+def kept_open(allocator: Allocator) -> Iterator[bool]:
+    """Inside, no other thread closes it; False: it is closed already."""
+    with _open_lock:
+        yield not allocator.closed
+
+
 class Allocator(Sleeps, Closes):
     """One allocator for one device; safe to use from any thread.
 
@@ -182,6 +209,10 @@ class Allocator(Sleeps, Closes):
         self._pointer = out.value
         if virtual is not None:
             virtual._adopt(self)
+        with _made_lock:
+            _made[next(_numbers)] = self
+        for then in when_made:
+            then()
 
     # ---- Life ----------------------------------------------------------------------------------
 
@@ -245,9 +276,10 @@ class Allocator(Sleeps, Closes):
         """
         for buffer in tuple(self._exported):
             buffer._refuse_while_exported()
-        pointer, self._pointer = self._pointer, None
-        if pointer is not None and not self._borrowed:
-            _log.check(lib.ductile_destroy(pointer), "close")
+        with _open_lock:
+            pointer, self._pointer = self._pointer, None
+            if pointer is not None and not self._borrowed:
+                _log.check(lib.ductile_destroy(pointer), "close")
 
     def __del__(self) -> None:
         # At exit the driver frees what a process leaves, and others may still use the memory.

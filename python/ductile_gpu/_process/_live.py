@@ -18,15 +18,14 @@ import struct
 import sys
 import threading
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Optional
 
 from ductile_gpu._binding import _abi
-from ductile_gpu._binding._core import Allocator
+from ductile_gpu._binding._core import Allocator, kept_open
 from ductile_gpu._binding._log import logger
 from ductile_gpu._process._metrics import hardware_id
-from ductile_gpu._process._share import allocators, on_first_use
+from ductile_gpu._process._share import numbered, on_first_use
 from ductile_gpu_words import is_on
 
 VARIABLE = "DUCTILE_LIVE"
@@ -172,25 +171,31 @@ def _groups(snapshot: dict[str, Any]) -> list[dict[str, Any]]:
     return list(groups.values())
 
 
-def _describe_allocator(device: int, allocator: Allocator) -> dict[str, Any]:
+def _describe_allocator(number: Optional[int], allocator: Allocator) -> dict[str, Any]:
     snapshot = allocator.snapshot()
     return {
-        "device": device,
-        "hw_id": hardware_id(device, allocator),
+        "device": allocator.device,
+        "own": number,
+        "hw_id": hardware_id(allocator.device, allocator),
         "limits": allocator.limits()._asdict(),
         "statistics": snapshot["statistics"],
         "groups": _groups(snapshot),
     }
 
 
-def describe(of: Mapping[int, Allocator]) -> dict[str, Any]:
-    """What `top` shows of this process."""
+def describe() -> dict[str, Any]:
+    """What `top` shows of this process. `own`: the number of one that the program made itself."""
+    found = []
+    for number, allocator in numbered():
+        with kept_open(allocator) as is_open:
+            if is_open:
+                found.append(_describe_allocator(number, allocator))
     return {
         "version": _abi.VERSION,
         "pid": os.getpid(),
         "command": " ".join(sys.argv) or sys.executable,
         "time": time.time(),
-        "allocators": [_describe_allocator(*item) for item in sorted(of.items())],
+        "allocators": found,
     }
 
 
@@ -239,7 +244,7 @@ class _Listener:
         now = time.monotonic()
         if not self._answer or now - self._answered >= _LEAST_INTERVAL:
             try:
-                found = describe(allocators())
+                found = describe()
             except Exception as error:  # said to who asks: the program is not concerned
                 found = {"pid": os.getpid(), "error": f"{type(error).__name__}: {error}"}
             self._answer = json.dumps(found).encode()
@@ -265,10 +270,10 @@ os.register_at_fork(after_in_child=_after_fork)
 def listen() -> Path:
     """Lets `ductile-gpu top` of the same user look into this process. Doing it again does nothing.
 
-    It shows the shared allocators, those that `allocators` gives and that are never closed. A
-    thread waits at a socket that only this user can open, and costs nothing until a viewer comes:
-    then the blocks are walked, at most five times a second. DUCTILE_LIVE=1 in the environment and
-    `ductile-gpu run --live` do the same without a change to the program.
+    It shows what `allocators` gives. A thread waits at a socket that only this user can open, and
+    costs nothing until a viewer comes: then the blocks are walked, at most five times a second.
+    DUCTILE_LIVE=1 in the environment and `ductile-gpu run --live` do the same without a change to
+    the program.
 
     Returns:
         The socket, which goes with the process.

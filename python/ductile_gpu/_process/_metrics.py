@@ -8,45 +8,45 @@ from typing import Callable, NamedTuple, Optional
 
 from ductile_gpu._binding import _abi, _cuda
 from ductile_gpu._binding._abi import Stats
-from ductile_gpu._binding._core import Allocator
-from ductile_gpu._process._share import allocators
+from ductile_gpu._binding._core import Allocator, Limits, kept_open
+from ductile_gpu._process._share import numbered
 
 Labels = tuple[tuple[str, str], ...]
 Value = tuple[Labels, float]
+_Found = tuple[Labels, Stats, Limits]
 
 
 class _Family(NamedTuple):
     """One metric: what it says, and its values for an allocator."""
 
     text: str
-    values: Callable[[Allocator, Stats], Iterable[Value]]
+    values: Callable[[Stats, Limits], Iterable[Value]]
 
 
-def _by(label: str, **fields: str) -> Callable[[Allocator, Stats], Iterator[Value]]:
+def _by(label: str, **fields: str) -> Callable[[Stats, Limits], Iterator[Value]]:
     """Statistics that share a metric, told apart by a label."""
 
-    def values(_allocator: Allocator, stats: Stats) -> Iterator[Value]:
+    def values(stats: Stats, _limits: Limits) -> Iterator[Value]:
         for name, field in fields.items():
             yield ((label, name),), getattr(stats, field)
 
     return values
 
 
-def _one(field: str) -> Callable[[Allocator, Stats], Iterator[Value]]:
-    def values(_allocator: Allocator, stats: Stats) -> Iterator[Value]:
+def _one(field: str) -> Callable[[Stats, Limits], Iterator[Value]]:
+    def values(stats: Stats, _limits: Limits) -> Iterator[Value]:
         yield (), getattr(stats, field)
 
     return values
 
 
-def _limits(allocator: Allocator, _stats: Stats) -> Iterator[Value]:
-    limits = allocator.limits()
+def _limits(_stats: Stats, limits: Limits) -> Iterator[Value]:
     yield (("kind", "hard"),), limits.limit_bytes
     yield (("kind", "soft"),), limits.soft_limit_bytes
     yield (("kind", "device"),), limits.device_bytes
 
 
-def _driver_calls(_allocator: Allocator, stats: Stats) -> Iterator[Value]:
+def _driver_calls(stats: Stats, _limits: Limits) -> Iterator[Value]:
     counted = 0
     for call in ("create", "release", "map", "unmap"):
         number = getattr(stats, f"{call}s")
@@ -55,7 +55,7 @@ def _driver_calls(_allocator: Allocator, stats: Stats) -> Iterator[Value]:
     yield (("call", "other"),), max(0, stats.driver_calls - counted)
 
 
-def _driver_seconds(_allocator: Allocator, stats: Stats) -> Iterator[Value]:
+def _driver_seconds(stats: Stats, _limits: Limits) -> Iterator[Value]:
     """Nothing unless it is measured: 0 would read as a measurement."""
     if stats.driver_time_ns > 0:
         yield (), stats.driver_time_ns / 1e9
@@ -159,14 +159,12 @@ def _identity(device: int, allocator: Allocator) -> Labels:
     return (("device", str(device)), ("hw_id", hardware_id(device, allocator)))
 
 
-def _write_family(
-    name: str, kind: str, family: _Family, found: list[tuple[Labels, Allocator, Stats]]
-) -> Iterator[str]:
+def _write_family(name: str, kind: str, family: _Family, found: list[_Found]) -> Iterator[str]:
     suffix, unit = "_total" if kind == "counter" else "", name.rpartition("_")[2]
     samples = [
         _sample(f"ductile_{name}{suffix}", identity + labels, value)
-        for identity, allocator, stats in found
-        for labels, value in family.values(allocator, stats)
+        for identity, stats, limits in found
+        for labels, value in family.values(stats, limits)
     ]
     if samples:
         yield f"# TYPE ductile_{name} {kind}"
@@ -184,16 +182,30 @@ def metrics(of: Optional[Mapping[int, Allocator]] = None) -> str:
     UUID.
 
     Args:
-        of: allocators by device; None for those that `allocators` gives.
+        of: allocators by device; None for those that `allocators` gives, where the program's own
+            have the label `allocator`, the number of each in the process.
 
     Returns:
         The text, which ends in "# EOF". ductile_memory_bytes is the memory held, by state.
     """
-    chosen = allocators() if of is None else of
-    found = [
-        (_identity(device, allocator), allocator, allocator.stats())
-        for device, allocator in sorted(chosen.items())
+    chosen = _of_process() if of is None else [(*one, ()) for one in sorted(of.items())]
+    found: list[_Found] = []
+    for device, allocator, own in chosen:
+        with kept_open(allocator) as is_open:
+            if is_open:
+                labels = (*_identity(device, allocator), *own)
+                found.append((labels, allocator.stats(), allocator.limits()))
+    return _write(found)
+
+
+def _of_process() -> list[tuple[int, Allocator, Labels]]:
+    return [
+        (allocator.device, allocator, () if n is None else (("allocator", str(n)),))
+        for n, allocator in numbered()
     ]
+
+
+def _write(found: list[_Found]) -> str:
     lines = [
         "# TYPE ductile_build gauge",
         "# HELP ductile_build The version in use; always 1.",

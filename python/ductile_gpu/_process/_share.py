@@ -18,7 +18,14 @@ from typing import Any, Callable, Optional, cast
 
 from ductile_gpu._binding import _abi
 from ductile_gpu._binding._abi import Options
-from ductile_gpu._binding._core import Allocator, add_environment, format_options, make_options
+from ductile_gpu._binding._core import (
+    Allocator,
+    add_environment,
+    format_options,
+    made_here,
+    make_options,
+    when_made,
+)
 from ductile_gpu._binding._errors import Busy, Error, ForeignPointer, OutOfMemory
 from ductile_gpu._binding._log import logger
 from ductile_gpu._binding._native import lib
@@ -34,7 +41,6 @@ _provider: Optional[Callable[[int], int]] = None
 _list_used: Optional[Callable[[], Iterable[int]]] = None
 _provided = _OWN
 _change: Optional[Callable[[Options], None]] = None
-_watchers: list[Callable[[], None]] = []
 renew_in_child(globals(), "_lock", threading.RLock)
 
 
@@ -198,11 +204,11 @@ def _open(device: int) -> Allocator:
 
 def on_first_use(then: Callable[[], None]) -> None:
     """Has `then` called whenever the process gets an allocator, and when PyTorch's are provided."""
-    _watchers.append(then)
+    when_made.append(then)
 
 
 def _let_be_watched() -> None:
-    for then in _watchers:
+    for then in when_made:
         then()
 
 
@@ -225,11 +231,25 @@ def _used() -> set[int]:
     return {*_allocators, *(_list_used() if _list_used is not None else ())}
 
 
-def allocators() -> dict[int, Allocator]:
-    """The shared allocators that exist, by device, those that only PyTorch has used included."""
+def by_device() -> dict[int, Allocator]:
+    """The shared allocators that exist, those that only PyTorch has used included."""
     for device in _used():
         shared(device)
     return _opened()
+
+
+def numbered() -> list[tuple[Optional[int], Allocator]]:
+    """All allocators of the process, as `allocators`; those of the program with their numbers."""
+    everybodys = [allocator for _, allocator in sorted(by_device().items())]
+    pointers = {allocator.pointer for allocator in everybodys if not allocator.closed}
+    own = [(n, one) for n, one in made_here().items() if one._pointer not in pointers]
+    return [*((None, allocator) for allocator in everybodys), *own]
+
+
+def allocators() -> list[Allocator]:
+    """The allocators of the process: the shared ones in the order of their devices, those that only
+    PyTorch has used included; then the program's own `Allocator`s that are open."""
+    return [allocator for _, allocator in numbered()]
 
 
 # ---- Who is asked for memory -------------------------------------------------------------------

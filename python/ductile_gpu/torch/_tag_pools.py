@@ -248,4 +248,4 @@ def allocator_of(device: int) -> Allocator:
 
 def allocators() -> dict[int, Allocator]:
     """The allocators of tagged memory that exist, by device."""
-    return _beside_allocators() if is_beside() else _share.allocators()
+    return _beside_allocators() if is_beside() else _share.by_device()

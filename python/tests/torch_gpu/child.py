@@ -90,7 +90,7 @@ def start_afresh() -> int:
 def pressure() -> dict[str, int]:
     """What it cost Ductile to be short of memory, beside PyTorch's retries; nothing without it."""
     ductile = sys.modules.get("ductile_gpu")
-    stats = [a.stats() for a in ductile.allocators().values()] if ductile else []
+    stats = [a.stats() for a in ductile.allocators()] if ductile else []
     return {name: sum(getattr(one, name) for one in stats) for name in COUNTS if name != "retries"}
 
 

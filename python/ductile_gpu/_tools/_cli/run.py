@@ -67,7 +67,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _summarise() -> None:
-    for device, allocator in sorted(_share.allocators().items()):
+    for device, allocator in sorted(_share.by_device().items()):
         stats = allocator.stats()
         say(
             f"GPU {device}: at the peak {in_bytes(stats.allocated_peak_bytes)} live, "

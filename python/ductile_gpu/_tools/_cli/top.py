@@ -135,8 +135,9 @@ def _allocator(
     parts = ("allocated", "live"), ("pending", "pending"), ("free", "free"), ("cached", "cached")
     held = ", ".join(f"{in_bytes(now[f'{field}_bytes'])} {name}" for field, name in parts)
     peak = in_bytes(now["reserved_peak_bytes"])
+    own = "" if found["own"] is None else f"  allocator {found['own']} of the program's own"
     return [
-        f"GPU {found['device']}  {found['hw_id']}",
+        f"GPU {found['device']}  {found['hw_id']}{own}",
         f"  held {in_bytes(now['reserved_bytes'])} of {in_bytes(limits['limit_bytes'])}: {held}; "
         f"peak {peak}",
         f"  {now['allocs']:,} allocations{_rate(now, before, seconds)}, "
@@ -147,15 +148,19 @@ def _allocator(
     ]
 
 
+def _key(allocator: dict[str, Any]) -> tuple[int, Optional[int]]:
+    return allocator["device"], allocator["own"]
+
+
 def _process(found: dict[str, Any], before: Optional[dict[str, Any]]) -> list[str]:
     lines = [f"process {found['pid']}  {found.get('command', '')}"]
     if "error" in found:
         return [*lines, f"  {found['error']}"]
     if not found["allocators"]:
         lines.append("  nothing was allocated yet")
-    earlier = {} if before is None else {one["device"]: one for one in before.get("allocators", [])}
+    earlier = {_key(one): one for one in (before or {}).get("allocators", [])}
     for one in found["allocators"]:
-        then = earlier.get(one["device"])
+        then = earlier.get(_key(one))
         seconds = found["time"] - before["time"] if before is not None and then is not None else 0.0
         lines += _allocator(one, then["statistics"] if then is not None else None, seconds)
     return lines

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Optional, Union
 
 from ductile_gpu._binding._blocks import Block
-from ductile_gpu._binding._core import Allocator
+from ductile_gpu._binding._core import Allocator, kept_open
 from ductile_gpu._process import _share
 from ductile_gpu._tools._report._collect import Choices, Recording, RecordingError, collect
 from ductile_gpu._tools._report._page import make_page, write_page
@@ -58,15 +58,24 @@ def _named(blocks: list[Block], owners: dict[int, str]) -> dict[str, Any]:
     return {"device_traces": [history], "segments": []}
 
 
-def _of_blocks(device: int, allocator: Allocator, folder: Path) -> Optional[Recording]:
+def _place(number: Optional[int], allocator: Allocator) -> str:
+    """What its recording is called."""
+    own = "" if number is None else f", allocator {number}"
+    return f"live on GPU {allocator.device}{own}"
+
+
+def _of_blocks(number: Optional[int], allocator: Allocator, folder: Path) -> Optional[Recording]:
     """The blocks as a recording in which they are allocated one after another; with the library
     that each is of in place of a stack, where several share the allocator."""
     owners = _share.owners(allocator)
-    blocks = [block for block in allocator.blocks() if block.state.name in _HELD]
+    with kept_open(allocator) as is_open:
+        found = allocator.blocks() if is_open else []
+    blocks = [block for block in found if block.state.name in _HELD]
     if not blocks:
         return None
+    name = _place(number, allocator)
     if any(block.address in owners for block in blocks):
-        path = folder / f"live on GPU {device}.pickle"
+        path = folder / f"{name}.pickle"
         path.write_bytes(pickle.dumps(_named(blocks, owners)))
         return collect(path, Choices(), _silent)
     streams = {stream: i for i, stream in enumerate(sorted({block.stream for block in blocks}))}
@@ -74,7 +83,7 @@ def _of_blocks(device: int, allocator: Allocator, folder: Path) -> Optional[Reco
         f"a {i} {block.requested_size or block.size} {streams[block.stream]}"
         for i, block in enumerate(blocks)
     ]
-    path = folder / f"live on GPU {device}.trace"
+    path = folder / f"{name}.trace"
     path.write_text("\n".join(lines) + "\n", encoding="ascii")
     return collect(path, Choices(), _silent)
 
@@ -83,7 +92,7 @@ def _collect_all(folder: Path) -> list[Recording]:
     history = _of_history(folder)
     if history is not None and history.has_history:
         return [history]
-    made = (_of_blocks(*each, folder) for each in sorted(_share.allocators().items()))
+    made = (_of_blocks(*each, folder) for each in _share.numbered())
     found = [recording for recording in made if recording is not None]
     # else what PyTorch's allocator holds now is all that is known
     return found or ([history] if history is not None else [])
