@@ -121,7 +121,7 @@ bool bench_parse_gpu(bench_parser *p, const char *value);
 #define BENCH_GPU_OPTION(options)                                                                  \
     {                                                                                              \
         "--gpu", "N", bench_parse_gpu,                                                             \
-            .help = "which GPU of a PyTorch snapshot (the one with the most events)",              \
+            .help = "which GPU of a PyTorch snapshot (one that refused memory, else the fullest)", \
             .offset = offsetof(options, gpu)                                                       \
     }
 /* two uint64_t that follow each other; the value is MIN:MAX, or one number for both (*); */

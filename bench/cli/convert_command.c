@@ -53,7 +53,7 @@ static int run(const bench_options *options) {
         return BENCH_FAILED;
     }
     bool ok = true;
-    if (o->gpu != TRACE_BUSIEST_GPU && !b.is_snapshot) {
+    if (o->gpu != TRACE_FULLEST_GPU && !b.is_snapshot) {
         bench_complain("--gpu needs a PyTorch snapshot, and %s is not one", o->shared.operands[0]);
         ok = false;
     }
@@ -62,7 +62,7 @@ static int run(const bench_options *options) {
     return ok ? BENCH_DONE : BENCH_FAILED;
 }
 
-static const convert_options defaults = {.gpu = TRACE_BUSIEST_GPU};
+static const convert_options defaults = {.gpu = TRACE_FULLEST_GPU};
 
 const bench_command command_convert = {
     .name = "convert",

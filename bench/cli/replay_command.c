@@ -17,7 +17,7 @@ typedef struct recorded_options {
     replay_options replay; /* operands: the traces */
     bool vary;
     uint64_t vary_seed; /* with vary */
-    int gpu;            /* TRACE_BUSIEST_GPU unless chosen */
+    int gpu;            /* TRACE_FULLEST_GPU unless chosen */
 } recorded_options;
 
 /* ---- Options ------------------------------------------------------------------------------- */
@@ -66,7 +66,7 @@ static int load_traces(const recorded_options *o, trace **traces) {
         }
         has_snapshot = has_snapshot || traces[i]->is_snapshot;
     }
-    if (o->gpu != TRACE_BUSIEST_GPU && !has_snapshot) {
+    if (o->gpu != TRACE_FULLEST_GPU && !has_snapshot) {
         bench_complain("--gpu needs a PyTorch snapshot, and no trace is one");
         return BENCH_MISUSED;
     }
@@ -92,7 +92,7 @@ static int run(const bench_options *options) {
     return status;
 }
 
-static const recorded_options defaults = {.replay.n_passes = 1, .gpu = TRACE_BUSIEST_GPU};
+static const recorded_options defaults = {.replay.n_passes = 1, .gpu = TRACE_FULLEST_GPU};
 
 const bench_command command_replay = {
     .name = "replay",

@@ -41,7 +41,8 @@ typedef struct view_job {
     trace_holders holders;
     trace_stream streams[TRACE_MAX_STREAMS]; /* in the holders' order */
     trace_stacks stacks;
-    bool marks_steps; /* else they were found */
+    bool marks_steps;      /* else they were found */
+    uint64_t before_bytes; /* live when the recording began */
     trace *trace;
 } view_job;
 
@@ -102,6 +103,9 @@ static const char *study(view_job *j) {
     for (size_t i = 0; i < b->n_streams; i++) {
         j->streams[i] = b->streams[i];
     }
+    for (size_t i = 0; i < b->n_from_before; i++) {
+        j->before_bytes += b->blocks[i].size;
+    }
     const char *reason = trace_steps_find(b, &j->steps);
     if (reason == NULL) {
         reason = trace_holders_find(b, &j->steps, &j->holders);
@@ -122,7 +126,7 @@ static bool load(view_job *j, const char *path) {
         bench_complain_of(path, error.line, error.reason);
         return false;
     }
-    if (o->gpu != TRACE_BUSIEST_GPU && !j->builder.is_snapshot) {
+    if (o->gpu != TRACE_FULLEST_GPU && !j->builder.is_snapshot) {
         return complain(path, "--gpu needs a PyTorch snapshot, and this is not one");
     }
     const char *reason = study(j);
@@ -246,6 +250,89 @@ static void print_map(dti_json *j, const memory_map *map, const trace_stacks *st
     dti_json_close(j, '}');
 }
 
+/* ---- What keeps free memory apart ---------------------------------------------------------- */
+
+static void print_member(dti_json *j, const view_job *r, const opening_span *span) {
+    bool is_known = span->block != OPENINGS_NO_BLOCK;
+    dti_json_open(j, NULL, '[');
+    dti_json_number(j, NULL, span->size);
+    dti_json_number(j, NULL, is_known ? trace_stacks_of(&r->stacks, span->block) : 0);
+    dti_json_number(j, NULL, r->trace->streams[span->stream].number);
+    dti_json_number(j, NULL, span->born);
+    dti_json_bool(j, NULL, is_known && span->block < r->trace->n_from_before);
+    dti_json_bool(j, NULL, is_known && r->steps.is_lasting[span->block]);
+    dti_json_close(j, ']');
+}
+
+static void print_opening(dti_json *j, const char *name, const view_job *r, const openings *o,
+                          const opening *of) {
+    dti_json_open(j, name, '{');
+    dti_json_number(j, "blocks", of->n_blocks);
+    dti_json_number(j, "bytes", of->bytes);
+    dti_json_number(j, "live_bytes", of->live_bytes);
+    dti_json_bool(j, "moves", of->moves);
+    dti_json_open(j, "members", '[');
+    for (size_t i = of->first; i < of->end; i++) {
+        if (o->spans[i].state == SPAN_LIVE) {
+            print_member(j, r, &o->spans[i]);
+        }
+    }
+    dti_json_close(j, ']');
+    dti_json_close(j, '}');
+}
+
+static void print_moment(dti_json *j, const view_job *r, const char *name, const openings *o,
+                         uint64_t capacity_bytes) {
+    if (!o->is_known) {
+        dti_json_null(j, name);
+        return;
+    }
+    dti_json_open(j, name, '{');
+    dti_json_number(j, "event", o->event);
+    if (o->request_bytes > 0) {
+        dti_json_number(j, "request_bytes", o->request_bytes);
+        dti_json_number(j, "capacity_bytes", capacity_bytes);
+    }
+    dti_json_number(j, "largest_hole", o->largest_hole);
+    if (o->has_least) {
+        print_opening(j, "least", r, o, &o->least);
+    } else {
+        dti_json_null(j, "least");
+    }
+    dti_json_open(j, "widest", '[');
+    for (size_t i = 0; i < o->n_widest; i++) {
+        print_opening(j, NULL, r, o, &o->widest[i]);
+    }
+    dti_json_close(j, ']');
+    dti_json_close(j, '}');
+}
+
+static void print_member_fields(dti_json *j) {
+    static const char *const names[] = {"bytes",  "stack", "stream", "born", "before_recording",
+                                        "lasting"};
+    dti_json_texts(j, "member_fields", names, sizeof names / sizeof names[0]);
+}
+
+static void print_openings(dti_json *j, const view_run *run) {
+    const view *v = run->view;
+    dti_json_open(j, "openings", '{');
+    print_member_fields(j);
+    print_moment(j, run->recording, "moment", &v->at_moment, 0);
+    print_moment(j, run->recording, "refusal", &v->at_stop, v->at_stop_capacity);
+    dti_json_close(j, '}');
+}
+
+/* Of what the recorded program's own allocator held at the refusal. */
+static void print_recorded_openings(dti_json *j, const view_job *r, const trace_refusal *of) {
+    openings found = {0};
+    openings_look_at_recorded(&found, r->trace, of);
+    dti_json_open(j, "openings", '{');
+    print_member_fields(j);
+    print_moment(j, r, "refusal", &found, of->held_bytes + of->device_free_bytes);
+    dti_json_close(j, '}');
+    openings_drop(&found);
+}
+
 /* ---- What the recorded program's own allocator held ---------------------------------------- */
 
 /* At most so many, each the highest of a stretch. */
@@ -264,23 +351,56 @@ static void print_held(dti_json *j, const recorded_memory *m) {
     dti_json_close(j, ']');
 }
 
-/* What was held just before an event, in parts and where each block lay. */
-static void print_layout(dti_json *j, const trace *t, const recorded_layout *l, uint64_t event) {
-    memory_map map;
+/* One pool of a layout. */
+static recorded_layout layout_of_pool(const recorded_layout *l, uint32_t pool) {
+    recorded_layout sums = {0};
+    for (size_t i = 0; i < l->n_spans; i++) {
+        if (l->spans[i].pool == pool) {
+            recorded_count_span(&sums, &l->spans[i]);
+        }
+    }
+    return sums;
+}
+
+static void print_terms(dti_json *j, const recorded_layout *l) {
     dti_json_number(j, "held_bytes", l->held);
     dti_json_number(j, "live_bytes", l->live);
     dti_json_number(j, "pending_bytes", l->pending);
     dti_json_number(j, "free_bytes", l->free);
     dti_json_number(j, "holes", l->holes);
     dti_json_number(j, "largest_hole", l->largest_hole);
+}
+
+/* All but the common one, as far as they hold anything. */
+static void print_pools(dti_json *j, const recorded_memory *m, const recorded_layout *l) {
+    dti_json_open(j, "pools", '[');
+    for (size_t i = 1; i < m->n_pools; i++) {
+        recorded_layout sums = layout_of_pool(l, (uint32_t)i);
+        if (sums.held > 0) {
+            dti_json_open(j, NULL, '{');
+            dti_json_numbers(j, "id", m->pools[i].id, 2);
+            print_terms(j, &sums);
+            dti_json_close(j, '}');
+        }
+    }
+    dti_json_close(j, ']');
+}
+
+/* What was held just before an event, in parts and where each block lay. */
+static void print_layout(dti_json *j, const view_job *r, const recorded_layout *l, uint64_t event) {
+    const trace *t = r->trace;
+    memory_map map;
+    print_terms(j, l);
     if (memory_map_of_recorded(&map, t, l, event)) {
-        print_map(j, &map, NULL);
+        print_map(j, &map, &r->stacks);
     }
     memory_map_fini(&map);
+    print_pools(j, &t->recorded, l);
 }
 
 /* With all that was held then where that is known. */
-static void print_refusal(dti_json *j, const trace *t, size_t index) {
+static void print_refusal(dti_json *j, const view_job *r, size_t index) {
+    const trace *t = r->trace;
     const trace_refusal *of = &t->refusals[index];
     dti_json_open(j, NULL, '{');
     dti_json_number(j, "event", of->event);
@@ -292,37 +412,33 @@ static void print_refusal(dti_json *j, const trace *t, size_t index) {
     dti_json_bool(j, "replayed", of->is_replayed);
     if (index == t->recorded.refusal && t->recorded.refused.is_known) {
         dti_json_open(j, "recorded", '{');
-        print_layout(j, t, &t->recorded.refused, of->event);
+        print_layout(j, r, &t->recorded.refused, of->event);
+        print_recorded_openings(j, r, of);
         dti_json_close(j, '}');
     }
     dti_json_close(j, '}');
 }
 
-static uint64_t need_of(const trace_refusal *of) {
-    return of->live_bytes + of->size;
-}
-
 /* Of too many the first ones, and the one that needs most. */
-static void print_refusals(dti_json *j, const trace *t) {
+static void print_refusals(dti_json *j, const view_job *r) {
+    const trace *t = r->trace;
     enum { MOST = 64 };
-    size_t most = 0;
-    for (size_t i = 1; i < t->n_refusals; i++) {
-        most = need_of(&t->refusals[i]) > need_of(&t->refusals[most]) ? i : most;
-    }
+    const trace_refusal *worst = trace_worst_refusal(t);
     dti_json_open(j, "refusals", '[');
     for (size_t i = 0; i < t->n_refusals; i++) {
-        if (i < MOST || i == most) {
-            print_refusal(j, t, i);
+        if (i < MOST || &t->refusals[i] == worst) {
+            print_refusal(j, r, i);
         }
     }
     dti_json_close(j, ']');
     dti_json_number(j, "n_refusals", t->n_refusals);
 }
 
-static void print_recorded(dti_json *j, const trace *t) {
+static void print_recorded(dti_json *j, const view_job *r) {
+    const trace *t = r->trace;
     const recorded_memory *m = &t->recorded;
     dti_json_open(j, "recorded", '{');
-    print_layout(j, t, &m->end, t->n_events - 1);
+    print_layout(j, r, &m->end, t->n_events - 1);
     dti_json_number(j, "segments", m->n_segments);
     dti_json_number(j, "held_peak_bytes", m->held_peak);
     dti_json_number(j, "device_bytes", m->device_bytes);
@@ -332,12 +448,31 @@ static void print_recorded(dti_json *j, const trace *t) {
     print_held(j, m);
 }
 
+/* All of the snapshot. */
+static void print_gpus(dti_json *j, const recorded_memory *m) {
+    dti_json_open(j, "gpus", '[');
+    for (size_t i = 0; i < m->n_gpus; i++) {
+        const recorded_gpu *g = &m->gpus[i];
+        dti_json_open(j, NULL, '{');
+        dti_json_number(j, "gpu", i);
+        dti_json_number(j, "events", g->n_events);
+        dti_json_number(j, "refusals", g->n_refusals);
+        dti_json_number(j, "held_bytes", g->held_bytes);
+        dti_json_number(j, "held_peak_bytes", g->held_peak);
+        dti_json_number(j, "live_bytes", g->live_bytes);
+        dti_json_number(j, "live_peak_bytes", g->live_peak);
+        dti_json_close(j, '}');
+    }
+    dti_json_close(j, ']');
+}
+
 static void print_stacks(dti_json *j, const view_job *r) {
     dti_json_texts(j, "stacks", (const char *const *)r->stacks.texts, r->stacks.n);
 }
 
 static void print_recording(const view_job *recording) {
     const trace *t = recording->trace;
+    const trace_refusal *worst = trace_worst_refusal(t);
     dti_json line = dti_json_begin_line(stdout);
     dti_json *j = &line;
     provenance_json(j, &recording->device);
@@ -350,15 +485,22 @@ static void print_recording(const view_job *recording) {
     dti_json_number(j, "replay_events", t->n_events);
     dti_json_number(j, "live_peak_bytes", t->live_peak_bytes);
     dti_json_number(j, "peak_event", t->peak_event);
+    dti_json_open(j, "moment", '{');
+    dti_json_bool(j, "is_refusal", recording->holders.is_refusal);
+    dti_json_number(j, "event", worst != NULL ? worst->event : t->peak_event);
+    dti_json_number(j, "bytes", recording->holders.moment_bytes);
+    dti_json_close(j, '}');
     dti_json_number(j, "blocks_before", t->n_from_before);
+    dti_json_number(j, "before_bytes", recording->before_bytes);
     dti_json_number(j, "granule_bytes", recording->device.caps.granule_bytes);
     dti_json_bool(j, "marks_steps", recording->marks_steps);
+    print_gpus(j, &t->recorded);
     print_streams(j, t);
     dti_json_numbers(j, "step_ends", t->step_ends, t->n_step_ends);
     dti_json_numbers(j, "step_peaks", recording->holders.step_peaks, recording->holders.n_steps);
-    print_refusals(j, t);
+    print_refusals(j, recording);
     if (t->recorded.end.is_known) {
-        print_recorded(j, t);
+        print_recorded(j, recording);
     }
     print_holders(j, recording);
     print_stacks(j, recording);
@@ -412,73 +554,7 @@ static void print_stops(dti_json *j, const view *v) {
     dti_json_close(j, ']');
 }
 
-/* ---- What keeps free memory apart ---------------------------------------------------------- */
-
-static void print_member(dti_json *j, const view_run *run, const opening_span *span) {
-    const view_job *r = run->recording;
-    bool is_known = span->block != OPENINGS_NO_BLOCK;
-    dti_json_open(j, NULL, '[');
-    dti_json_number(j, NULL, span->size);
-    dti_json_number(j, NULL, is_known ? trace_stacks_of(&r->stacks, span->block) : 0);
-    dti_json_number(j, NULL, run->spec->trace->streams[span->stream].number);
-    dti_json_number(j, NULL, span->born);
-    dti_json_bool(j, NULL, is_known && span->block < r->trace->n_from_before);
-    dti_json_bool(j, NULL, is_known && r->steps.is_lasting[span->block]);
-    dti_json_close(j, ']');
-}
-
-static void print_opening(dti_json *j, const char *name, const view_run *run, const openings *o,
-                          const opening *of) {
-    dti_json_open(j, name, '{');
-    dti_json_number(j, "blocks", of->n_blocks);
-    dti_json_number(j, "bytes", of->bytes);
-    dti_json_number(j, "live_bytes", of->live_bytes);
-    dti_json_bool(j, "moves", of->moves);
-    dti_json_open(j, "members", '[');
-    for (size_t i = of->first; i < of->end; i++) {
-        if (o->spans[i].state == SPAN_LIVE) {
-            print_member(j, run, &o->spans[i]);
-        }
-    }
-    dti_json_close(j, ']');
-    dti_json_close(j, '}');
-}
-
-static void print_moment(dti_json *j, const view_run *run, const char *name, const openings *o,
-                         uint64_t capacity_bytes) {
-    if (!o->is_known) {
-        dti_json_null(j, name);
-        return;
-    }
-    dti_json_open(j, name, '{');
-    dti_json_number(j, "event", o->event);
-    if (o->request_bytes > 0) {
-        dti_json_number(j, "request_bytes", o->request_bytes);
-        dti_json_number(j, "capacity_bytes", capacity_bytes);
-    }
-    dti_json_number(j, "largest_hole", o->largest_hole);
-    if (o->has_least) {
-        print_opening(j, "least", run, o, &o->least);
-    } else {
-        dti_json_null(j, "least");
-    }
-    dti_json_open(j, "widest", '[');
-    for (size_t i = 0; i < o->n_widest; i++) {
-        print_opening(j, NULL, run, o, &o->widest[i]);
-    }
-    dti_json_close(j, ']');
-    dti_json_close(j, '}');
-}
-
-static void print_openings(dti_json *j, const view_run *run) {
-    static const char *const names[] = {"bytes",  "stack", "stream", "born", "before_recording",
-                                        "lasting"};
-    dti_json_open(j, "openings", '{');
-    dti_json_texts(j, "member_fields", names, sizeof names / sizeof names[0]);
-    print_moment(j, run, "peak", &run->view->at_peak, 0);
-    print_moment(j, run, "refusal", &run->view->at_stop, run->view->at_stop_capacity);
-    dti_json_close(j, '}');
-}
+/* ---- A contender's outcome ------------------------------------------------------------------ */
 
 static void print_outcome(dti_json *j, const view_run *run) {
     const replay_result *result = run->result;
@@ -520,16 +596,9 @@ static void print_run(FILE *out, const view_run *run) {
 
 /* What the recorded program's allocator could have where it was refused most; 0: not known. */
 static uint64_t recorded_device(const trace *t) {
-    uint64_t most = 0;
-    uint64_t device = 0;
-    for (size_t i = 0; i < t->n_refusals; i++) {
-        const trace_refusal *of = &t->refusals[i];
-        if (of->is_replayed && of->held_bytes > 0 && need_of(of) > most) {
-            most = need_of(of);
-            device = of->held_bytes + of->device_free_bytes;
-        }
-    }
-    return device;
+    const trace_refusal *worst = trace_worst_refusal(t);
+    bool is_known = worst != NULL && worst->held_bytes > 0;
+    return is_known ? worst->held_bytes + worst->device_free_bytes : 0;
 }
 
 /* The devices that people have, and others evenly between them: as far as they are too small. */
@@ -559,19 +628,6 @@ static bool searches(const view_job *j) {
     return !j->options->quick && (j->options->full || j->trace->n_events <= MOST_SEARCHED_EVENTS);
 }
 
-static void find_what_suffices(const view_job *j, view_run *run, view *v) {
-    const replay_result *result = run->result;
-    run->has_min_capacity = searches(j) && result->outcome == RUN_COMPLETED;
-    if (run->has_min_capacity) {
-        run->min_capacity_bytes = mincap_find(run->spec, result);
-    }
-    if (run->min_capacity_bytes > 0) {
-        try_smaller(run->spec, run->min_capacity_bytes, v);
-    } else if (result->outcome == RUN_OUT_OF_MEMORY) {
-        view_try(run->spec, stage_capacity(&run->spec->plan), v);
-    }
-}
-
 /* A run that needs more than the virtual GPU has is replayed on one that has enough, if there can
  * be one. */
 static uint64_t roomy(const view_job *j) {
@@ -579,6 +635,33 @@ static uint64_t roomy(const view_job *j) {
     uint64_t live = j->trace->live_peak_bytes;
     bool is_large = live > j->device.caps.total_bytes / 2 && live < largest;
     return is_large ? dti_min(4 * live, largest) : 0;
+}
+
+/* What was given may be too little: then the search begins with as much as there can be. */
+static void search(const view_job *j, view_run *run) {
+    replay_spec spec = *run->spec;
+    replay_result result = *run->result;
+    if (result.outcome == RUN_OUT_OF_MEMORY && j->options->shared.capacity_bytes != 0) {
+        spec.plan.capacity_bytes = roomy(j);
+        replay_run(&spec, &result);
+    }
+    run->has_min_capacity = result.outcome == RUN_COMPLETED;
+    if (run->has_min_capacity) {
+        run->min_capacity_bytes = mincap_find(&spec, &result);
+    }
+}
+
+static void find_what_suffices(const view_job *j, view_run *run, view *v) {
+    if (searches(j)) {
+        search(j, run);
+    }
+    if (run->min_capacity_bytes > 0) {
+        try_smaller(run->spec, run->min_capacity_bytes, v);
+    }
+    if (run->result->outcome == RUN_OUT_OF_MEMORY) {
+        v->at_stop_capacity = 0; /* this one is what was asked about */
+        view_try(run->spec, stage_capacity(&run->spec->plan), v);
+    }
 }
 
 static replay_spec make_spec(const view_job *j, const contender_ops *contender) {
@@ -634,7 +717,7 @@ static int run(const bench_options *options) {
 }
 
 static const view_options defaults = {.shared.device = BENCH_DEVICE_VIRTUAL,
-                                      .gpu = TRACE_BUSIEST_GPU};
+                                      .gpu = TRACE_FULLEST_GPU};
 
 const bench_command command_view = {
     .name = "view",

@@ -138,8 +138,10 @@ bool memory_map_of_recorded(memory_map *map, const trace *t, const recorded_layo
     map->columns[0].event = event;
     for (size_t i = 0; l->is_known && i < l->n_spans; i++) {
         const recorded_span *span = &l->spans[i];
-        add_run(map,
-                (memory_run){.address = span->address, .size = span->size, .cell = cell_of(span)});
+        add_run(map, (memory_run){.address = span->address,
+                                  .size = span->size,
+                                  .cell = cell_of(span),
+                                  .block = span->state == RECORDED_LIVE ? span->block : 0});
     }
     map->n_columns = 1;
     if (map->columns[0].n == 0) {

@@ -189,6 +189,47 @@ static void add_span(void *user, const contender_span *span) {
     g->has_failed = g->has_failed || !ok;
 }
 
+/* Only memory of the request's stream and of the common pool may serve it: what a graph's or
+ * a user's pool holds serves no other pool. */
+static bool add_recorded(openings *o, const recorded_memory *m, const recorded_span *span) {
+    static const uint8_t states[] = {[RECORDED_LIVE] = SPAN_LIVE,
+                                     [RECORDED_PENDING] = SPAN_PENDING,
+                                     [RECORDED_FREE] = SPAN_FREE};
+    const opening_span found = {.address = span->address,
+                                .size = span->size,
+                                .block = span->block != 0 ? span->block - 1 : OPENINGS_NO_BLOCK,
+                                .state = states[span->state],
+                                .is_apart = span->stream != m->refused_stream || span->pool != 0,
+                                .kind = span->stream,
+                                .begins = span->begins};
+    return array_add(&o->spans, sizeof found, &o->capacity, &o->n, &found);
+}
+
+/* When each block was allocated, and on which stream. */
+static bool date_blocks(openings *o, const trace *t) {
+    hash_map slots = {0};
+    trace_blocks blocks;
+    bool ok = trace_blocks_init(&blocks, t);
+    if (ok) {
+        trace_blocks_follow(&blocks, t, o->event);
+    }
+    for (uint32_t slot = 0; ok && slot < t->n_slots; slot++) {
+        ok = blocks.at[slot].size == 0 || hash_map_put(&slots, blocks.at[slot].number, slot + 1u);
+    }
+    for (size_t i = 0; ok && i < o->n; i++) {
+        opening_span *span = &o->spans[i];
+        bool is_known = span->state == SPAN_LIVE && span->block != OPENINGS_NO_BLOCK;
+        uintptr_t slot = is_known ? hash_map_find(&slots, (uint64_t)span->block + 1) : 0;
+        if (slot != 0) {
+            span->born = blocks.at[slot - 1].born;
+            span->stream = blocks.at[slot - 1].stream;
+        }
+    }
+    hash_map_drop(&slots);
+    free(blocks.at);
+    return ok;
+}
+
 static bool put_addresses(hash_map *slots, const trace *t, const replay_moment *now) {
     for (uint32_t slot = 0; slot < t->n_slots; slot++) {
         if (now->addresses[slot] != 0 && !hash_map_put(slots, now->addresses[slot], slot + 1u)) {
@@ -258,6 +299,25 @@ void openings_look(openings *o, const replay_spec *spec, const replay_moment *no
         qsort(o->spans, o->n, sizeof *o->spans, array_by_number);
     }
     o->is_known = !g.has_failed && name_blocks(o, spec->trace, now);
+    if (o->is_known) {
+        find_widest(o);
+        find_least(o);
+    }
+}
+
+void openings_look_at_recorded(openings *o, const trace *t, const trace_refusal *of) {
+    const recorded_layout *l = &t->recorded.refused;
+    openings_drop(o);
+    o->event = of->event;
+    o->request_bytes = of->size;
+    bool ok = l->is_known;
+    for (size_t i = 0; ok && i < l->n_spans; i++) {
+        ok = add_recorded(o, &t->recorded, &l->spans[i]);
+    }
+    if (o->n > 0) {
+        qsort(o->spans, o->n, sizeof *o->spans, array_by_number);
+    }
+    o->is_known = ok && date_blocks(o, t);
     if (o->is_known) {
         find_widest(o);
         find_least(o);

@@ -60,6 +60,8 @@ typedef struct openings {
 
 /* Looks at a moment. Release with openings_drop in every case. */
 void openings_look(openings *o, const replay_spec *spec, const replay_moment *now);
+/* What the recorded program's own allocator held at a refusal. */
+void openings_look_at_recorded(openings *o, const trace *t, const trace_refusal *of);
 void openings_drop(openings *o);
 
 /* The largest opening with at most so many live blocks; of equals the one with the fewest live

@@ -44,9 +44,21 @@ static bool is_before_recording(const trace *t, uint64_t event) {
     return event + 1 < t->n_from_before;
 }
 
+/* The moment that a report is about. Where the request was refused it is not there yet. */
+static bool is_moment(const trace *t, uint64_t event) {
+    const trace_refusal *worst = trace_worst_refusal(t);
+    if (worst == NULL) {
+        return event == t->peak_event;
+    }
+    return event == (worst->event > 0 ? worst->event - 1 : 0);
+}
+
 static void take_point(void *user, const replay_spec *spec, const replay_moment *now) {
     view *v = user;
     const contender_stats *stats = &now->stats;
+    if (is_moment(spec->trace, now->event)) {
+        openings_look(&v->at_moment, spec, now);
+    }
     if (is_before_recording(spec->trace, now->event)) {
         v->next_sample++;
         return;
@@ -58,9 +70,6 @@ static void take_point(void *user, const replay_spec *spec, const replay_moment 
                                             .releases = stats->releases,
                                             .maps = stats->maps,
                                             .waits = stats->stream_syncs + stats->event_waits};
-    if (now->event == spec->trace->peak_event) {
-        openings_look(&v->at_peak, spec, now);
-    }
     if (is_column(spec->trace, v->next_sample++)) {
         memory_map_add(&v->map, spec->plan.contender, now);
     }
@@ -116,7 +125,7 @@ void view_try(const replay_spec *spec, uint64_t capacity_bytes, view *v) {
 void view_fini(view *v) {
     free(v->points);
     memory_map_fini(&v->map);
-    openings_drop(&v->at_peak);
+    openings_drop(&v->at_moment);
     openings_drop(&v->at_stop);
     *v = (view){0};
 }

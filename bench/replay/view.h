@@ -41,8 +41,8 @@ typedef struct view {
     memory_map map;
     view_stop stops[VIEW_MAX_STOPS];
     size_t n_stops;
-    openings at_peak; /* of live memory */
-    openings at_stop; /* the largest of the stops that failed */
+    openings at_moment; /* just before the refusal that needed most, else at the live peak */
+    openings at_stop;   /* the largest of the stops that failed */
     uint64_t at_stop_capacity;
 } view;
 

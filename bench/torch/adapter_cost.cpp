@@ -191,7 +191,7 @@ void measure(const trace &t, int n_passes) {
 
 bool measure_file(const char *path, int n_passes) {
     trace_error error;
-    trace *t = trace_load(path, TRACE_BUSIEST_GPU, &error);
+    trace *t = trace_load(path, TRACE_FULLEST_GPU, &error);
     if (t == nullptr) {
         std::fprintf(stderr, "adapter_cost: %s: %s\n", path, error.reason);
         return false;

@@ -196,7 +196,7 @@ static bool load_traces(server *s) {
     s->traces = calloc((size_t)s->options->n_paths, sizeof *s->traces);
     while (s->traces != NULL && s->n_traces < s->options->n_paths) {
         const char *path = s->options->paths[s->n_traces];
-        s->traces[s->n_traces] = trace_load(path, TRACE_BUSIEST_GPU, &error);
+        s->traces[s->n_traces] = trace_load(path, TRACE_FULLEST_GPU, &error);
         if (s->traces[s->n_traces] == NULL) {
             bench_complain_of(path, error.line, error.reason);
             return false;

@@ -5,7 +5,7 @@
 
 #include "vmm/base/align.h"
 
-static void count_span(recorded_layout *l, const recorded_span *span) {
+void recorded_count_span(recorded_layout *l, const recorded_span *span) {
     l->held += span->size;
     switch (span->state) {
     case RECORDED_LIVE:
@@ -23,7 +23,7 @@ static void count_span(recorded_layout *l, const recorded_span *span) {
 }
 
 bool recorded_add_span(recorded_layout *l, recorded_span span) {
-    count_span(l, &span);
+    recorded_count_span(l, &span);
     return array_add(&l->spans, sizeof span, &l->capacity, &l->n_spans, &span);
 }
 
@@ -37,6 +37,22 @@ bool recorded_note_held(recorded_memory *m, size_t n_blocks, uint64_t held_bytes
     return array_add(&m->changes, sizeof change, &m->changes_capacity, &m->n_changes, &change);
 }
 
+bool recorded_find_pool(recorded_memory *m, const uint64_t id[2], uint32_t *out) {
+    const recorded_pool all = {{0, 0}};
+    const recorded_pool wanted = {{id[0], id[1]}};
+    if (m->n_pools == 0 &&
+        !array_add(&m->pools, sizeof all, &m->pools_capacity, &m->n_pools, &all)) {
+        return false;
+    }
+    enum { MOST = 256 };
+    for (*out = 0; *out < m->n_pools; ++*out) {
+        if ((m->pools[*out].id[0] == id[0] && m->pools[*out].id[1] == id[1]) || *out + 1 == MOST) {
+            return true;
+        }
+    }
+    return array_add(&m->pools, sizeof wanted, &m->pools_capacity, &m->n_pools, &wanted);
+}
+
 void recorded_forget(recorded_layout *l) {
     free(l->spans);
     *l = (recorded_layout){0};
@@ -46,5 +62,7 @@ void recorded_drop(recorded_memory *m) {
     recorded_forget(&m->end);
     recorded_forget(&m->refused);
     free(m->changes);
+    free(m->pools);
+    free(m->gpus);
     *m = (recorded_memory){0};
 }

@@ -107,13 +107,23 @@ static void give_cells(cells *c, const rewind_region *region, uint32_t owner) {
 typedef struct walk {
     const rewind_state *r;
     recorded_layout *out;
+    const rewind_region *region; /* that the segment begins with */
+    bool begins;                 /* the next span does, a segment */
     size_t next_block;
     bool has_failed;      /* the host has no memory */
     bool is_contradicted; /* a block lies where nothing was held, or two in one place */
 } walk;
 
-static void put(walk *w, uint64_t address, uint64_t size, recorded_state state) {
-    recorded_span span = {.address = address, .size = size, .state = state};
+/* block: its number + 1; 0: none. */
+static void put(walk *w, uint64_t address, uint64_t size, recorded_state state, uint32_t block) {
+    recorded_span span = {.address = address,
+                          .size = size,
+                          .stream = w->region->stream,
+                          .pool = w->region->pool,
+                          .block = block,
+                          .state = state,
+                          .begins = w->begins};
+    w->begins = false;
     w->has_failed = w->has_failed || !recorded_add_span(w->out, span);
 }
 
@@ -143,20 +153,22 @@ static uint64_t put_block(walk *w, uint64_t end, bool is_expandable) {
         return end;
     }
     size += tail_of(size, next - b->address - size, is_expandable);
-    put(w, b->address, size, b->is_pending ? RECORDED_PENDING : RECORDED_LIVE);
+    put(w, b->address, size, b->is_pending ? RECORDED_PENDING : RECORDED_LIVE, b->number + 1);
     return b->address + size;
 }
 
-static void put_segment(walk *w, uint64_t from, uint64_t end, bool is_expandable) {
+static void put_segment(walk *w, uint64_t from, uint64_t end, const rewind_region *region) {
+    w->region = region;
+    w->begins = true;
     bool is_before = w->next_block < w->r->n_blocks && w->r->blocks[w->next_block].address < from;
     w->is_contradicted = w->is_contradicted || is_before;
     while (from < end && !w->has_failed && !w->is_contradicted) {
         uint64_t gap_end = end_of_gap(w, end);
         if (gap_end > from) {
-            put(w, from, gap_end - from, RECORDED_FREE);
+            put(w, from, gap_end - from, RECORDED_FREE, 0);
             from = gap_end;
         } else {
-            from = put_block(w, end, is_expandable);
+            from = put_block(w, end, region->is_expandable);
         }
     }
 }
@@ -168,7 +180,8 @@ static const rewind_region *holder(const walk *w, const cells *c, size_t cell) {
 }
 
 static bool belong_together(const rewind_region *a, const rewind_region *b) {
-    return a == b || (b != NULL && a->is_expandable && b->is_expandable);
+    return a == b || (b != NULL && a->is_expandable && b->is_expandable && a->stream == b->stream &&
+                      a->pool == b->pool);
 }
 
 static void put_segments(walk *w, const cells *c) {
@@ -180,7 +193,7 @@ static void put_segments(walk *w, const cells *c) {
             end++;
         }
         if (region != NULL) {
-            put_segment(w, c->bounds[i], c->bounds[end], region->is_expandable);
+            put_segment(w, c->bounds[i], c->bounds[end], region);
         }
         i = end;
     }

@@ -11,6 +11,8 @@
 /* What is known of the memory in a range: whether it was held at the moment. */
 typedef struct rewind_region {
     uint64_t address, size;
+    uint64_t stream; /* of its segment */
+    uint32_t pool;   /* of its segment: the caller's */
     bool was_held;
     bool is_expandable; /* it forms one segment with such neighbours */
 } rewind_region;
@@ -29,7 +31,8 @@ typedef struct rewind_state {
     size_t n_blocks, blocks_capacity;
 } rewind_state;
 
-/* Each returns false when the host has no memory. */
+/* Each returns false when the host has no memory. The spans that are found have the streams and
+ * pools of their regions, and for a block its number + 1. */
 bool rewind_add_region(rewind_state *r, rewind_region region);
 bool rewind_add_block(rewind_state *r, rewind_block block);
 /* Sorts the blocks. *out is not known where they contradict the regions. */

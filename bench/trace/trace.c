@@ -27,6 +27,21 @@ void trace_free(trace *t) {
     }
 }
 
+static uint64_t need_of(const trace_refusal *of) {
+    return of->live_bytes + of->size;
+}
+
+const trace_refusal *trace_worst_refusal(const trace *t) {
+    const trace_refusal *worst = NULL;
+    for (size_t i = 0; i < t->n_refusals; i++) {
+        const trace_refusal *of = &t->refusals[i];
+        if (of->is_replayed && (worst == NULL || need_of(of) > need_of(worst))) {
+            worst = of;
+        }
+    }
+    return worst;
+}
+
 bool trace_blocks_init(trace_blocks *b, const trace *t) {
     *b = (trace_blocks){.at = calloc((size_t)t->n_slots + 1, sizeof *b->at)};
     return b->at != NULL;

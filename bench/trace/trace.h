@@ -103,9 +103,9 @@ typedef struct trace {
     recorded_memory recorded;
     bool is_snapshot;
     int gpu; /* of a snapshot: the GPU whose history was read */
-    /* Where live memory is least and most in equal parts of the trace:
-     * its envelope; and its end. */
-    trace_sample samples[TRACE_SAMPLES + 1];
+    /* Where live memory is least and most in equal parts of the trace: its envelope; its end; and
+     * the refusal that needed most, before and behind it. */
+    trace_sample samples[TRACE_SAMPLES + 3];
     size_t n_samples;
     /* Of a varied run (trace_variant.h): what the next pass plays; NULL: the same again. */
     struct trace *next_pass;
@@ -133,12 +133,15 @@ typedef struct trace_error {
     char reason[256];
 } trace_error;
 
-/* Of a snapshot the GPU that has the most events, of those that refused memory if any did. */
-enum { TRACE_BUSIEST_GPU = -1 };
+/* Of a snapshot a GPU that refused memory, else the one that held most. */
+enum { TRACE_FULLEST_GPU = -1 };
 
 /* Before the first event. False: the host has no memory left. */
 bool trace_blocks_init(trace_blocks *b, const trace *t);
 void trace_blocks_follow(trace_blocks *b, const trace *t, uint64_t end);
+
+/* The refusal that needed most, of those that are replayed; NULL: there is none. */
+const trace_refusal *trace_worst_refusal(const trace *t);
 
 /* With all that it is chained to. */
 void trace_free(trace *t);

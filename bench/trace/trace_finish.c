@@ -270,6 +270,32 @@ static void sample_end(finisher *f) {
     }
 }
 
+/* In the order of events; what is a sample already stays one. */
+static void insert_sample(trace *t, trace_sample sample) {
+    size_t at = t->n_samples;
+    while (at > 0 && t->samples[at - 1].event >= sample.event) {
+        at--;
+    }
+    bool is_there = at < t->n_samples && t->samples[at].event == sample.event;
+    if (is_there || t->n_samples == sizeof t->samples / sizeof t->samples[0]) {
+        return;
+    }
+    memmove(&t->samples[at + 1], &t->samples[at], (t->n_samples - at) * sizeof t->samples[0]);
+    t->samples[at] = sample;
+    t->n_samples++;
+}
+
+static void sample_refusal(trace *t) {
+    const trace_refusal *worst = trace_worst_refusal(t);
+    if (worst == NULL) {
+        return;
+    }
+    insert_sample(t, (trace_sample){worst->event, worst->live_bytes + worst->size});
+    if (worst->event > 0) {
+        insert_sample(t, (trace_sample){worst->event - 1, worst->live_bytes});
+    }
+}
+
 static void sample_live(finisher *f, size_t index) {
     enum { PARTS = TRACE_SAMPLES / 2 };
     size_t n = f->from->n_events;
@@ -343,6 +369,7 @@ const char *trace_finish(trace_builder *b, trace *out) {
         out->n_refusals = b->n_refusals;
         out->recorded = b->recorded;
         out->n_steps = b->n_steps;
+        sample_refusal(out);
         out->is_snapshot = b->is_snapshot;
         out->gpu = b->gpu;
         b->events = NULL;

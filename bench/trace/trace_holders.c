@@ -87,7 +87,7 @@ static bool assign_all(holders_walk *w) {
 
 /* ---- The walk ------------------------------------------------------------------------------ */
 
-static void note_peak(holders_walk *w) {
+static void note_moment_of_report(holders_walk *w) {
     for (size_t i = 0; i < w->to->n; i++) {
         trace_holder *h = &w->to->all[i];
         h->blocks = w->now[i].blocks;
@@ -121,47 +121,66 @@ static void play(holders_walk *w, const trace_event *event) {
     }
 }
 
-/* The fullest moment of a part so far. Blocks from before the recording were there at once. */
-typedef struct moment {
-    uint64_t live;
-    size_t part, n_marks;
-    bool has_any;
-} moment;
+/* The event is a request that was refused: behind it memory is as it would have been. */
+static bool is_refusal(const holders_walk *w, size_t event) {
+    const trace_event *e = &w->from->events[event];
+    return e->kind == TRACE_ALLOC && w->from->blocks[e->slot].is_refused;
+}
 
-static void note_moment(holders_walk *w, moment *m, size_t event) {
+/* The moment of the report so far. */
+static void note_fullest(holders_walk *w, size_t event, size_t *end) {
     trace_holders *to = w->to;
-    size_t first = w->from->n_from_before > 0 ? w->from->n_from_before - 1 : 0;
-    m->n_marks += w->from->events[event].kind == TRACE_STEP;
-    if (event < first) {
-        return;
+    bool refuses = is_refusal(w, event);
+    if (refuses > to->is_refusal || (refuses == to->is_refusal && w->live > to->moment_bytes)) {
+        to->is_refusal = refuses;
+        to->moment_bytes = w->live;
+        *end = event + 1;
     }
-    size_t part = (event - first) * TRACE_HOLDERS_MOMENTS / (w->from->n_events - first);
-    if (m->has_any && part == m->part && w->live <= m->live) {
-        return;
-    }
-    to->n_moments += !m->has_any || part != m->part;
-    to->moment_ends[to->n_moments - 1] = event + 1;
-    to->moment_events[to->n_moments - 1] = event - m->n_marks;
-    *m = (moment){.live = w->live, .part = part, .n_marks = m->n_marks, .has_any = true};
 }
 
 static size_t find_peaks(holders_walk *w) {
-    moment fullest = {0};
     size_t end = 0;
     size_t step = 0;
     for (size_t i = 0; i < w->from->n_events; i++) {
         step += i == w->steps->ends[step];
         play(w, &w->from->events[i]);
-        note_moment(w, &fullest, i);
         uint64_t *peak = &w->to->step_peaks[step];
         *peak = w->live > *peak ? w->live : *peak;
-        if (w->live > w->to->peak_bytes) {
-            w->to->peak_bytes = w->live;
-            end = i + 1;
-        }
+        note_fullest(w, i, &end);
         pass(w, i);
     }
     return end;
+}
+
+/* The fullest moment of a part so far. Blocks from before the recording were there at once. */
+typedef struct moment {
+    uint64_t live;
+    size_t part, n_marks;
+    bool has_any, is_of_report;
+} moment;
+
+static void put_moment(trace_holders *to, size_t event, size_t n_marks) {
+    to->moment_ends[to->n_moments - 1] = event + 1;
+    to->moment_events[to->n_moments - 1] = event - n_marks;
+}
+
+static void note_moment(holders_walk *w, moment *m, size_t event, bool is_of_report) {
+    size_t first = w->from->n_from_before > 0 ? w->from->n_from_before - 1 : 0;
+    m->n_marks += w->from->events[event].kind == TRACE_STEP;
+    if (event < first) {
+        return;
+    }
+    size_t part = (event - first) * TRACE_HOLDERS_STRETCHES / (w->from->n_events - first);
+    bool is_new = !m->has_any || part != m->part;
+    if (!is_new && !is_of_report && (m->is_of_report || w->live <= m->live)) {
+        return;
+    }
+    w->to->n_moments += is_new;
+    put_moment(w->to, event, m->n_marks);
+    m->live = w->live;
+    m->part = part;
+    m->has_any = true;
+    m->is_of_report = is_of_report;
 }
 
 static void choose_levels(holders_walk *w) {
@@ -177,6 +196,25 @@ static size_t start_over(holders_walk *w) {
     memset(w->now, 0, w->to->n * sizeof *w->now);
     w->live = 0;
     return 0;
+}
+
+/* Up to the moment of the report, whose holders are noted, and on to the end. */
+static void find_moments(holders_walk *w, size_t end_of_moment) {
+    size_t n = w->from->n_events;
+    moment fullest = {0};
+    (void)start_over(w);
+    for (size_t i = 0; i < n; i++) {
+        play(w, &w->from->events[i]);
+        note_moment(w, &fullest, i, i + 1 == end_of_moment);
+        if (i + 1 == end_of_moment) {
+            note_moment_of_report(w);
+        }
+        pass(w, i);
+    }
+    if (fullest.has_any && w->to->moment_ends[w->to->n_moments - 1] < n) {
+        w->to->n_moments++;
+        put_moment(w->to, n - 1, fullest.n_marks);
+    }
 }
 
 static void play_on(holders_walk *w, size_t *at, size_t end) {
@@ -207,10 +245,7 @@ static void note_moments(holders_walk *w) {
 }
 
 static void walk(holders_walk *w) {
-    size_t peak_end = find_peaks(w);
-    size_t at = start_over(w);
-    play_on(w, &at, peak_end);
-    note_peak(w);
+    find_moments(w, find_peaks(w));
     choose_levels(w);
     note_levels(w);
     note_moments(w);

@@ -5,7 +5,7 @@
 
 #include "bench/trace/trace_build.h"
 
-/* gpu: which GPU of a snapshot, or TRACE_BUSIEST_GPU; text traces ignore it. NULL on failure. */
+/* gpu: which GPU of a snapshot, or TRACE_FULLEST_GPU; text traces ignore it. NULL on failure. */
 trace *trace_load(const char *path, int gpu, trace_error *error);
 
 /* The events alone, as they can be written again. gpu as in trace_load. *b is empty but for what it

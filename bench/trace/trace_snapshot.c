@@ -27,6 +27,7 @@
 #include "bench/trace/frames.h"
 #include "bench/trace/history.h"
 #include "bench/trace/rewind.h"
+#include "bench/trace/snapshot_gpus.h"
 #include "bench/trace/snapshot_steps.h"
 
 #include <inttypes.h>
@@ -240,19 +241,20 @@ static bool visit_active_block(snapshot_reader *r, const pickle_value *block, ui
     return note_address(r, address, &is_new) && (!is_new || add_block_before(r, found));
 }
 
-static bool add_span(snapshot_reader *r, recorded_layout *l, const pickle_value *block,
-                     uint64_t address, uint64_t size) {
+/* home: stream and pool of the segment, and whether the span begins it; no longer afterwards. */
+static bool add_span(snapshot_reader *r, recorded_layout *l, recorded_span *home,
+                     const pickle_value *block, uint64_t address, uint64_t size) {
     bool is_live = pickle_is_string(pickle_find(block, "state"), "active_allocated");
-    recorded_span span = {.address = address,
-                          .size = size,
-                          .state = is_live            ? RECORDED_LIVE
-                                   : is_active(block) ? RECORDED_PENDING
-                                                      : RECORDED_FREE};
+    recorded_span span = *home;
+    span.address = address;
+    span.size = size;
+    span.state = is_live ? RECORDED_LIVE : is_active(block) ? RECORDED_PENDING : RECORDED_FREE;
+    home->begins = false;
     return size > MOST_HELD || recorded_add_span(l, span) || out_of_host_memory(r);
 }
 
 /* Blocks tile their segment; old versions wrote no addresses for them. *address moves on. */
-static bool visit_block(snapshot_reader *r, const pickle_value *block, uint64_t stream,
+static bool visit_block(snapshot_reader *r, const pickle_value *block, recorded_span *home,
                         uint64_t *address) {
     uint64_t size = 0;
     if (r->block_budget-- == 0) {
@@ -262,8 +264,8 @@ static bool visit_block(snapshot_reader *r, const pickle_value *block, uint64_t 
     if (!pickle_get_unsigned(pickle_find(block, "size"), &size)) {
         return REFUSE(r, "a block of the segments lacks a size");
     }
-    if ((is_active(block) && !visit_active_block(r, block, *address, stream)) ||
-        !add_span(r, &r->builder->recorded.end, block, *address, size)) {
+    if ((is_active(block) && !visit_active_block(r, block, *address, home->stream)) ||
+        !add_span(r, &r->builder->recorded.end, home, block, *address, size)) {
         return false;
     }
     *address += size;
@@ -285,22 +287,35 @@ static void note_segment(snapshot_reader *r, const pickle_value *segment, uint64
     m->is_expandable = m->is_expandable || says_expandable(segment);
 }
 
+/* Early versions of PyTorch name no pool. */
+static bool pool_of(snapshot_reader *r, const pickle_value *segment, uint32_t *out) {
+    const pickle_value *found = pickle_find(segment, "segment_pool_id");
+    uint64_t id[2] = {0, 0};
+    for (size_t i = 0; i < 2; i++) {
+        (void)pickle_get_unsigned(pickle_item(found, i), &id[i]);
+    }
+    return recorded_find_pool(&r->builder->recorded, id, out) || out_of_host_memory(r);
+}
+
 static bool visit_segment(snapshot_reader *r, const pickle_value *segment) {
     const pickle_value *blocks = pickle_find(segment, "blocks");
+    recorded_span home = {.begins = true};
     uint64_t gpu;
-    uint64_t stream;
     uint64_t address;
     if (!pickle_get_unsigned(pickle_find(segment, "device"), &gpu) ||
-        !pickle_get_unsigned(pickle_find(segment, "stream"), &stream) ||
+        !pickle_get_unsigned(pickle_find(segment, "stream"), &home.stream) ||
         !pickle_get_unsigned(pickle_find(segment, "address"), &address)) {
         return REFUSE(r, "a segment lacks device, stream or address as a plain number");
     }
     if (gpu != r->gpu) {
         return true;
     }
+    if (!pool_of(r, segment, &home.pool)) {
+        return false;
+    }
     uint64_t held_before = r->builder->recorded.end.held;
     for (size_t i = 0; i < pickle_count(blocks); i++) {
-        if (!visit_block(r, pickle_item(blocks, i), stream, &address)) {
+        if (!visit_block(r, pickle_item(blocks, i), &home, &address)) {
             return false;
         }
     }
@@ -453,6 +468,9 @@ static bool keep_region(snapshot_reader *r, size_t index, const history_entry *e
     bool is_mapping = e->action == HISTORY_SEGMENT_MAP || e->action == HISTORY_SEGMENT_UNMAP;
     rewind_region region = {
         .address = e->address, .size = e->size, .was_held = was_held, .is_expandable = is_mapping};
+    if (e->has_block) {
+        region.stream = history_stream(&r->history, e);
+    }
     r->has_gaps = r->has_gaps || !e->has_block;
     return index < r->worst || rewind_add_region(&r->then, region) || out_of_host_memory(r);
 }
@@ -469,6 +487,9 @@ static bool feed_refusal(snapshot_reader *r, size_t index, const history_entry *
     if ((index == r->worst && !keep_blocks(r)) ||
         !stream_number(r, history_stream(&r->history, e), &number)) {
         return false;
+    }
+    if (index == r->worst) {
+        r->builder->recorded.refused_stream = history_stream(&r->history, e);
     }
     if (!frames_read(&r->frames, &frames, &r->builder->stacks, &of.stack)) {
         return out_of_host_memory(r);
@@ -531,98 +552,6 @@ static bool feed_history(snapshot_reader *r) {
     return !snapshot_steps_end(&r->steps) || end_step(r);
 }
 
-/* ---- Choosing the GPU ---------------------------------------------------------------------- */
-
-static size_t count_events(const history *h, const pickle_value *entries) {
-    size_t n = 0;
-    for (size_t i = 0; i < pickle_count(entries); i++) {
-        const history_entry *e = history_at(h, entries, i);
-        n += e != NULL && is_of_block(e);
-    }
-    return n;
-}
-
-static bool has_refusal(const history *h, const pickle_value *entries) {
-    for (size_t i = 0; i < pickle_count(entries); i++) {
-        const history_entry *e = history_at(h, entries, i);
-        if (e != NULL && e->action == HISTORY_REFUSAL && e->has_size && e->size > 0) {
-            return true;
-        }
-    }
-    return false;
-}
-
-/* Of the GPUs that refused memory, if any did. Lists may be the same list many times over: the
- * count of all entries is bounded first. */
-static bool choose_busiest(snapshot_reader *r, const pickle_value *traces, uint64_t file_size) {
-    bool refused = false;
-    size_t most = 0;
-    size_t visited = 0;
-    for (size_t i = 0; i < pickle_count(traces); i++) {
-        visited += pickle_count(pickle_item(traces, i));
-        if (visited > file_size) {
-            return REFUSE(r, "more history entries than the file can hold");
-        }
-        size_t n = count_events(&r->history, pickle_item(traces, i));
-        bool refuses = has_refusal(&r->history, pickle_item(traces, i));
-        if (refuses > refused || (refuses == refused && n > most)) {
-            refused = refuses;
-            most = n;
-            r->gpu = i;
-        }
-    }
-    return true;
-}
-
-/* Without history: of the GPU whose segments are the most. */
-static void choose_fullest(snapshot_reader *r, const pickle_value *segments) {
-    uint64_t held[HISTORY_MAX_GPUS] = {0};
-    for (size_t i = 0; i < pickle_count(segments); i++) {
-        const pickle_value *segment = pickle_item(segments, i);
-        uint64_t gpu;
-        uint64_t size;
-        if (pickle_get_unsigned(pickle_find(segment, "device"), &gpu) && gpu < HISTORY_MAX_GPUS &&
-            pickle_get_unsigned(pickle_find(segment, "total_size"), &size)) {
-            held[gpu] += size;
-            r->gpu = held[gpu] > held[r->gpu] ? gpu : r->gpu;
-        }
-    }
-}
-
-/* A request that was refused is one, also where nothing else was recorded. */
-static bool has_history(const snapshot_reader *r) {
-    return count_events(&r->history, r->trace) > 0 || has_refusal(&r->history, r->trace);
-}
-
-static bool choose_gpu(snapshot_reader *r, const pickle_value *root, int gpu, uint64_t file_size) {
-    const pickle_value *traces = pickle_find(root, "device_traces");
-    const pickle_value *segments = pickle_find(root, "segments");
-    bool takes_held = r->builder->takes_held && pickle_count(segments) > 0;
-    size_t n = pickle_count(traces);
-    if (n > HISTORY_MAX_GPUS) {
-        return REFUSE(r, "a history of %zu GPUs", n);
-    }
-    if (gpu == TRACE_BUSIEST_GPU) {
-        if (!choose_busiest(r, traces, file_size)) {
-            return false;
-        }
-    } else if ((size_t)gpu < n || (n == 0 && takes_held && gpu < HISTORY_MAX_GPUS)) {
-        r->gpu = (uint64_t)gpu;
-    } else {
-        return REFUSE(r, "no GPU %d in the snapshot, which has %zu", gpu, n);
-    }
-    r->trace = pickle_item(traces, r->gpu);
-    if (!has_history(r) && takes_held && gpu == TRACE_BUSIEST_GPU) {
-        choose_fullest(r, segments);
-        r->trace = pickle_item(traces, r->gpu);
-    }
-    r->n_entries = pickle_count(r->trace);
-    r->steps.gpu = r->gpu;
-    return has_history(r) || takes_held ||
-           REFUSE(r, "no allocation history in the snapshot: call "
-                     "torch.cuda.memory._record_memory_history() before the run");
-}
-
 /* ---- What was held at the worst refusal ---------------------------------------------------- */
 
 /* Of blocks that are in use to the end, the segments tell how they were rounded. */
@@ -657,6 +586,10 @@ static bool keep_segments(snapshot_reader *r, const pickle_value *segments) {
     for (size_t i = 0; ok && i < pickle_count(segments); i++) {
         const pickle_value *segment = pickle_item(segments, i);
         rewind_region region = {.was_held = true, .is_expandable = says_expandable(segment)};
+        if (is_of_gpu(r, segment) && !pool_of(r, segment, &region.pool)) {
+            return false;
+        }
+        (void)pickle_get_unsigned(pickle_find(segment, "stream"), &region.stream);
         ok = !is_of_gpu(r, segment) ||
              !pickle_get_unsigned(pickle_find(segment, "address"), &region.address) ||
              !pickle_get_unsigned(pickle_find(segment, "total_size"), &region.size) ||
@@ -694,16 +627,44 @@ static const pickle_value *kept_segments(const snapshot_reader *r, const pickle_
 
 static bool take_kept_segment(snapshot_reader *r, const pickle_value *segment) {
     const pickle_value *blocks = pickle_find(segment, "blocks");
+    recorded_span home = {.begins = true};
     uint64_t address;
-    bool ok = pickle_get_unsigned(pickle_find(segment, "address"), &address);
+    bool ok = pickle_get_unsigned(pickle_find(segment, "address"), &address) &&
+              pool_of(r, segment, &home.pool);
+    (void)pickle_get_unsigned(pickle_find(segment, "stream"), &home.stream);
     for (size_t i = 0; ok && i < pickle_count(blocks); i++) {
         const pickle_value *block = pickle_item(blocks, i);
         uint64_t size = 0;
         ok = r->block_budget-- > 0 && pickle_get_unsigned(pickle_find(block, "size"), &size) &&
-             add_span(r, &r->builder->recorded.refused, block, address, size);
+             add_span(r, &r->builder->recorded.refused, &home, block, address, size);
         address += size;
     }
     return ok || REFUSE(r, "a segment of a refusal is not as it was recorded");
+}
+
+/* Which block lies in each span: blocks has the address of each, to its number + 1. */
+static void name_spans(recorded_layout *l, const hash_map *blocks) {
+    for (size_t i = 0; i < l->n_spans; i++) {
+        recorded_span *span = &l->spans[i];
+        if (span->state != RECORDED_FREE) {
+            span->block = (uint32_t)hash_map_find(blocks, span->address);
+        }
+    }
+}
+
+/* As the blocks were that lived at the worst refusal. */
+static bool name_kept(snapshot_reader *r) {
+    hash_map blocks = {0};
+    bool ok = true;
+    for (size_t i = 0; ok && i < r->then.n_blocks; i++) {
+        const rewind_block *block = &r->then.blocks[i];
+        ok = hash_map_put(&blocks, block->address, (uintptr_t)block->number + 1);
+    }
+    if (ok) {
+        name_spans(&r->builder->recorded.refused, &blocks);
+    }
+    hash_map_drop(&blocks);
+    return ok || out_of_host_memory(r);
 }
 
 static bool take_kept(snapshot_reader *r, const pickle_value *segments) {
@@ -715,7 +676,7 @@ static bool take_kept(snapshot_reader *r, const pickle_value *segments) {
         }
     }
     l->is_known = l->n_spans > 0 && l->held <= MOST_HELD;
-    return true;
+    return name_kept(r);
 }
 
 static bool find_refused(snapshot_reader *r, const pickle_value *segments,
@@ -739,9 +700,13 @@ static bool convert(snapshot_reader *r, const pickle_value *segments,
         return false;
     }
     hash_map_drop(&r->blocks);
-    return build_blocks_before(r, n_freed_later, r->n_from_before) &&
-           build_blocks_before(r, 0, n_freed_later) && start_held(r) && feed_history(r) &&
-           find_refused(r, segments, refusals);
+    bool ok = build_blocks_before(r, n_freed_later, r->n_from_before) &&
+              build_blocks_before(r, 0, n_freed_later) && start_held(r) && feed_history(r);
+    if (!ok) {
+        return false;
+    }
+    name_spans(&r->builder->recorded.end, &r->blocks);
+    return find_refused(r, segments, refusals);
 }
 
 /* Not of PyTorch, but of `ductile-gpu record`. */
@@ -761,9 +726,14 @@ static bool read_document(const pickle_document *document, uint64_t size, int gp
     }
     r->block_budget = size;
     r->steps.annotations = pickle_find(root, "external_annotations");
-    if (!choose_gpu(r, root, gpu, size)) {
+    snapshot_gpus_wish wish = {.gpu = gpu, .takes_held = r->builder->takes_held};
+    if (!snapshot_gpus_choose(&r->history, root, wish, size, &r->builder->recorded, &r->gpu,
+                              r->error)) {
         return false;
     }
+    r->trace = pickle_item(pickle_find(root, "device_traces"), r->gpu);
+    r->n_entries = pickle_count(r->trace);
+    r->steps.gpu = r->gpu;
     read_device(r, pickle_find(root, "device_memory"));
     return convert(r, pickle_find(root, "segments"), pickle_find(root, "refusals"));
 }

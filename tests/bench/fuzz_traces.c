@@ -108,7 +108,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size) {
     trace_builder b = {.spills = size % 2 == 1}; /* either way of keeping events */
     trace_error error = {.reason = ""};
     int file = make_file(bytes, size, path, sizeof path);
-    if (trace_gather(path, TRACE_BUSIEST_GPU, &b, &error)) {
+    if (trace_gather(path, TRACE_FULLEST_GPU, &b, &error)) {
         check(&b);
     } else {
         need(error.reason[0] != '\0' && memchr(error.reason, 0, sizeof error.reason) != NULL,

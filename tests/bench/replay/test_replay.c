@@ -170,7 +170,7 @@ static run_outcome replay(const char *text, replay_spec spec) {
     n_calls = held = 0;
     memset(streams, 0, sizeof streams);
     cr_assert(bench_device_find(BENCH_DEVICE_VIRTUAL, 0, &device, reason, sizeof reason));
-    cr_assert(read_bytes_as_trace(text, strlen(text), TRACE_BUSIEST_GPU, &now));
+    cr_assert(read_bytes_as_trace(text, strlen(text), TRACE_FULLEST_GPU, &now));
     spec.trace = &now.t;
     spec.plan.device = &device;
     spec.plan.contender = spec.plan.contender != NULL ? spec.plan.contender : &fake;

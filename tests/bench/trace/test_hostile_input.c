@@ -67,7 +67,7 @@ static void read_damaged(const void *good, size_t size, uint64_t seed, uint64_t 
     reading now;
     memcpy(bytes, good, size);
     size = damage(bytes, size, &r);
-    if (read_bytes_as_trace(bytes, size, TRACE_BUSIEST_GPU, &now)) {
+    if (read_bytes_as_trace(bytes, size, TRACE_FULLEST_GPU, &now)) {
         const char *reason = unsound_trace(&now.t);
         cr_assert_null(reason, "seed %llu: %s", (unsigned long long)seed, reason);
         ++*n_taken;
@@ -79,7 +79,7 @@ static void read_damaged(const void *good, size_t size, uint64_t seed, uint64_t 
 
 static void assert_taken(const void *good, size_t size) {
     reading now;
-    cr_assert(read_bytes_as_trace(good, size, TRACE_BUSIEST_GPU, &now), "%s", now.error.reason);
+    cr_assert(read_bytes_as_trace(good, size, TRACE_FULLEST_GPU, &now), "%s", now.error.reason);
     cr_assert_null(unsound_trace(&now.t));
     drop_reading(&now);
 }

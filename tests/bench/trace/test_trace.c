@@ -8,7 +8,7 @@
 static reading now;
 
 static const trace *read_good(const char *text) {
-    cr_assert(read_bytes_as_trace(text, strlen(text), TRACE_BUSIEST_GPU, &now), "line %llu: %s",
+    cr_assert(read_bytes_as_trace(text, strlen(text), TRACE_FULLEST_GPU, &now), "line %llu: %s",
               (unsigned long long)now.error.line, now.error.reason);
     return &now.t;
 }
@@ -67,6 +67,6 @@ Test(trace, a_file_has_at_most_256_streams) {
     for (int i = 0; i < 257; i++) {
         size += (size_t)sprintf(text + size, "a %d 1 %d\n", i, i);
     }
-    cr_assert_not(read_bytes_as_trace(text, size, TRACE_BUSIEST_GPU, &now));
+    cr_assert_not(read_bytes_as_trace(text, size, TRACE_FULLEST_GPU, &now));
     cr_assert_eq(now.error.line, 257);
 }

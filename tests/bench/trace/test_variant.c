@@ -210,7 +210,7 @@ static trace *load(uint64_t seed, uint64_t n_passes) {
                       30 + i, 10 + i, 30 + i);
     }
     (void)fclose(out);
-    trace *t = trace_load_varied(path, TRACE_BUSIEST_GPU, seed, n_passes, &error);
+    trace *t = trace_load_varied(path, TRACE_FULLEST_GPU, seed, n_passes, &error);
     (void)unlink(path);
     cr_assert_not_null(t, "%s", error.reason);
     return t;
