@@ -91,7 +91,7 @@ def test_a_comparison_is_told_on_the_command_line_and_in_json_as_on_the_page(tmp
 
 def test_a_recording_may_be_compared_with_itself_and_not_with_a_broken_one(tmp_path):
     path = out_of_memory(tmp_path)
-    same = "Both runs have a live peak of 110.0 MiB."
+    same = "Both runs have a need at the moment of 110.0 MiB."
     answer = report("--compare", path, path, folder=tmp_path)
     assert answer.stdout.splitlines()[0] == same, answer.stderr
     answer = shell("cat oom.pickle | REPORT --quick --compare - -", tmp_path)

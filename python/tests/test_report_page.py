@@ -129,7 +129,7 @@ def test_no_figure_stands_in_two_roundings_on_the_first_screen(window, tmp_path)
     assert set(re.findall(r"([\d.]+ [GM]iB) needed|needed, ([\d.]+ [GM]iB)", texts)) == {
         ("110.0 MiB", ""), ("", "110.0 MiB"),
     }  # fmt: skip
-    assert "60.0 MiB live, 40.0 MiB free in 1 hole" in texts
+    assert "40.0 MiB in 1 hole" in texts
     assert "59.8 MiB" not in texts  # as it was asked for
 
 
@@ -465,8 +465,31 @@ def test_a_run_of_one_event_is_drawn(window, tmp_path):
 
 def test_a_run_that_does_not_fit_is_marked(window, tmp_path):
     window.show(tmp_path, _page.make_page([study(VIT, capacity="9G")]))
-    assert "Memory runs out with" in window.text("#headline")
+    assert "On 9.00 GiB memory runs out with" in window.text("#headline")
     assert "in step" in window.text("#lines")
+
+
+def test_a_capacity_that_is_given_is_where_the_slider_begins_and_above_it_is_searched(
+    window, tmp_path
+):
+    """The run needs 9.6 GiB, and 9 were given."""
+    recording = study(VIT, capacity="9G")
+    window.show(tmp_path, _page.make_page([recording]))
+    assert window.run("return state.device") == 9 << 30
+    assert window.of("#device-number", "e.value") == "9"
+    assert set(fits(window).values()) == {"false"}
+    set_device(window, 10 << 30)
+    assert set(fits(window).values()) == {"true"}
+    assert "Infinity" not in window.run("return document.body.innerText")
+    assert _summary.summary(recording)["device_bytes"] == 9 << 30
+
+
+def test_above_a_capacity_that_is_not_searched_nothing_is_said(window, tmp_path):
+    window.show(tmp_path, _page.make_page([study(VIT, capacity="9G", quick=True)]))
+    set_device(window, 80 << 30)
+    assert set(fits(window).values()) == {"null"}
+    assert "not searched above 9.00 GiB" in window.text("#fits")
+    assert "Infinity" not in window.run("return document.body.innerText")
 
 
 # ---- For everybody -----------------------------------------------------------------------------

@@ -48,8 +48,10 @@ class Truth:
         streams = {entry["stream"] for entry in self.entries if entry["action"] == "alloc"}
         self.has_streams = len(streams | {segment["stream"] for segment in self.segments}) > 1
         self.refusals: list[Refusal] = []
-        self.n_events = self.live_peak = self.peak_event = 0
-        self.at_peak: Counter[str] = Counter()  # bytes by stack
+        self.n_events = self.live_peak = self.peak_event = self.need = 0
+        self.at_moment: Counter[str] = Counter()  # bytes by stack: at the refusal, else at the peak
+        self.at_end: Counter[str] = Counter()  # likewise
+        self.before = 0  # live when the recording began
         self._walk()
 
     def _ends(self) -> tuple[set[int], set[int]]:
@@ -90,7 +92,7 @@ class Truth:
 
     def _walk(self) -> None:
         live = self._at_the_beginning()
-        total = sum(block.size for block in live.values())
+        total = self.before = sum(block.size for block in live.values())
         self._note(total, live)
         for at, entry in enumerate(self.entries):
             size = entry.get("size", 0)
@@ -108,16 +110,21 @@ class Truth:
             if entry["action"] == "oom":
                 free = entry.get("device_free", entry.get("addr"))
                 self.refusals.append(Refusal(at, size, total, free))
-                self._note(total + size, {**live, -1: Block(size, stack_of(entry))})
+                self._note(total + size, {**live, -1: Block(size, stack_of(entry))}, True)
             else:
                 self._note(total, live)
+        self.at_end = by_stack(live)
 
-    def _note(self, total: int, live: dict[int, Block]) -> None:
+    def _note(self, total: int, live: dict[int, Block], refuses: bool = False) -> None:
         if total > self.live_peak:
             self.live_peak, self.peak_event = total, self.n_events
-            self.at_peak = Counter()
-            for block in live.values():
-                self.at_peak[block.stack] += block.size
+        is_first = refuses and len(self.refusals) == 1
+        if is_first or (refuses == bool(self.refusals) and total > self.need):
+            self.need, self.at_moment = total, by_stack(live)
+
+    def fullness(self) -> int:
+        """What the GPU held or had at most."""
+        return max(self.held_peak(), self.live_peak if not self.refusals else 0)
 
     def worst(self) -> Optional[Refusal]:
         """The request that needed most."""
@@ -137,6 +144,13 @@ class Truth:
         """A snapshot may leave out blocks."""
         sums = [sum(block["size"] for block in of["blocks"]) for of in self.segments]
         return bool(sums) and sums == [of["total_size"] for of in self.segments]
+
+
+def by_stack(live: dict[int, Block]) -> Counter[str]:
+    found: Counter[str] = Counter()
+    for block in live.values():
+        found[block.stack] += block.size
+    return found
 
 
 def by_state(segments: list[dict[str, Any]]) -> dict[str, int]:
@@ -169,11 +183,17 @@ def check(
     if found["steps"] is None:
         assert found["peak"]["event"] == truth.peak_event
     for by, rows in found["who"].items():
-        assert sum(row["bytes"] for row in rows) == truth.live_peak, by
+        assert sum(row["bytes"] for row in rows) == truth.need, by
+        assert sum(row["end"] for row in rows) == sum(truth.at_end.values()), by
+    moment = found["moment"]
+    assert moment["kind"] == ("refusal" if truth.refusals else "peak")
+    worst = truth.worst()
+    asked = worst.size if worst is not None else 0
+    assert (moment["bytes"], moment["live_bytes"]) == (truth.need, truth.need - asked)
     if truth.tells_what_is_held:
         held = sum(segment["total_size"] for segment in truth.segments)
         expected = {"held_bytes": held, "held_peak_bytes": truth.held_peak()}
-        expected.update(by_state(truth.segments))
+        expected.update(by_state(truth.segments), before_bytes=truth.before)
         assert {name: found["recorded"][name] for name in expected} == expected
     check_refusal(found["refused"], truth, at_refusals)
 
@@ -344,12 +364,12 @@ def test_of_a_program_at_random_every_figure_is_the_snapshots(tmp_path, seed):
     path = program.save(tmp_path / "run.pickle")
     found, truth = told(path, tmp_path), Truth(path, 0)
     check(found, truth, program.at_refusals)
-    kept = {row["key"]: 0 for row in found["who"]["stack"]}
-    for row in found["who"]["stack"]:
-        kept[row["key"]] += row["bytes"]
-    before = kept.pop("allocated before the recording began", 0)
-    assert before == truth.at_peak.pop("", 0)
-    assert kept == truth.at_peak
+    for name, expected in (("bytes", truth.at_moment), ("end", truth.at_end)):
+        kept: Counter[str] = Counter()
+        for row in found["who"]["stack"]:
+            kept[row["key"]] += row[name]
+        kept[""] = kept.pop("allocated before the recording began", 0)
+        assert +kept == +expected, name
 
 
 # ---- Real ones ----------------------------------------------------------------------------------

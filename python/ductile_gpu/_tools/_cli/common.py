@@ -62,7 +62,7 @@ def add_replay_options(parser: argparse.ArgumentParser) -> None:
         "--gpu",
         metavar="N",
         type=int,
-        help="of a snapshot: which GPU (one that ran out of memory, else that of most events)",
+        help="of a snapshot: which GPU (one that ran out of memory, else the fullest)",
     )
     add_settings(parser)
 

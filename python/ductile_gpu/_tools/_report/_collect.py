@@ -44,6 +44,7 @@ class Recording:
     facts: dict[str, Any]
     runs: dict[str, dict[str, Any]] = field(default_factory=dict)  # by contender
     variants: list[dict[str, Any]] = field(default_factory=list)  # Ductile under other options
+    capacity: Optional[int] = None  # bytes of the GPU that was asked for; None: none was
 
     @property
     def name(self) -> str:
@@ -95,9 +96,28 @@ class Recording:
     @property
     def bytes_before(self) -> int:
         """Live when the recording began."""
-        run = next(iter(self.runs.values()))
-        asked = run["point_fields"].index("asked")
-        return int(run["points"][0][asked]) if self.blocks_before and run["points"] else 0
+        return int(self.facts["before_bytes"])
+
+    @property
+    def is_of_refusal(self) -> bool:
+        """Whether the moment that the report is about is the refusal that needed most; else it is
+        the live peak."""
+        return bool(self.facts["moment"]["is_refusal"])
+
+    @property
+    def moment_event(self) -> int:
+        """Of the replay."""
+        return int(self.facts["moment"]["event"])
+
+    @property
+    def moment_bytes(self) -> int:
+        """Live at the moment, with what was refused then: what all holders sum to."""
+        return int(self.facts["moment"]["bytes"])
+
+    @property
+    def refused_bytes(self) -> int:
+        """Of these, what was asked for and refused."""
+        return sum(of["bytes"] for of in self.facts["holders"] if of["refused"])
 
     def number_of(self, event: int) -> int:
         """Counted from 1 where the recording began; 0: before. A refused request is one event of
@@ -156,7 +176,10 @@ def _view(path: Path, choices: Choices) -> Recording:
         arguments.append("--full")
     facts, *runs = ask_bench("view", *arguments, "--", str(path))
     found = {run["contender"]: run for run in runs}
-    return Recording(path, facts, {name: found[name] for name in NAMES})
+    recording = Recording(path, facts, {name: found[name] for name in NAMES})
+    if choices.capacity is not None:
+        recording.capacity = int(found["ductile"]["capacity_bytes"])
+    return recording
 
 
 def _variant(path: Path, setting: str, choices: Choices) -> dict[str, Any]:

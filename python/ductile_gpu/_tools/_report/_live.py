@@ -18,7 +18,8 @@ from ductile_gpu._tools._report._page import make_page, write_page
 
 OTHERS = "others"  # PyTorch, or the program itself
 _HELD = ("LIVE", "PENDING")
-_IS_OFF = "_record_memory_history"  # what a snapshot without history is refused with names it
+# What a snapshot without history is refused with: that it should be recorded, or has nothing.
+_IS_OFF = ("_record_memory_history", "held nothing")
 
 
 def _silent(_line: str) -> None:
@@ -38,7 +39,7 @@ def _of_history(folder: Path) -> Optional[Recording]:
     try:
         return collect(path, Choices(), _silent)
     except RecordingError as error:
-        if _IS_OFF in str(error):
+        if any(words in str(error) for words in _IS_OFF):
             return None
         raise
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which live blocks keep free memory apart, by their names.
+"""Which live blocks keep free memory apart at the moment of the report, by their names.
 
 Where a request was refused: the blocks whose memory, if they were freed or lay elsewhere, would
 make a hole that serves it. Everywhere: the largest hole that opens without 1, 2, 4, ... blocks.
@@ -49,13 +49,30 @@ def _is_same(a: dict[str, Any], b: dict[str, Any]) -> bool:
     return bool(a["members"] == b["members"] and a["bytes"] == b["bytes"])
 
 
+RECORDED = "recorded"  # PyTorch's own allocator, as it was
+
+
+def _found(recording: Recording, name: str) -> Optional[dict[str, Any]]:
+    if name != RECORDED:
+        return dict(recording.runs[name]["openings"])
+    at_refusal = (recording.worst_refusal or {}).get("recorded")
+    return at_refusal and at_refusal["openings"]
+
+
 def openings(recording: Recording, name: str) -> Optional[dict[str, Any]]:
-    """Of one allocator, where a replay was refused with the most memory, else at the peak.
+    """Of one allocator at the moment of the report: where a replay on the largest device that does
+    not suffice was refused just then, of that replay. Of a run that was refused nothing, and a GPU
+    that was asked for: where its replay stopped.
 
     None: the allocator was not looked at, as at a peak that a capped replay never reached.
     """
-    found = recording.runs[name]["openings"]
-    moment = found["refusal"] or found["peak"]
+    found = _found(recording, name)
+    if found is None:
+        return None
+    stop = found["refusal"]
+    is_capped = recording.capacity is not None and not recording.is_of_refusal
+    is_then = stop is not None and (is_capped or stop["event"] == recording.moment_event)
+    moment = stop if is_then else found.get("moment")
     if moment is None:
         return None
     fields, least = found["member_fields"], moment["least"]

@@ -28,7 +28,7 @@ SIZES = ("asked", "held", "live", "pending", "free", "cached")
 SUMMED = ("before", "after", "change", "blocks_before", "blocks_after")
 # Of stacks, what a reader opens; the others are summed on the page.
 MOST_ROWS = 400
-MOST_STACKS = 3000  # that a flame graph has
+WHO = ("name", "key", "bytes", "growth", "end", "blocks", "refused")  # of a row, in --json
 
 
 def _delta(values: Sequence[int]) -> list[int]:
@@ -62,6 +62,7 @@ def _run(name: str, run: dict[str, Any]) -> dict[str, Any]:
         "held_peak": run["reserved_peak_bytes"],
         "min_capacity": run.get("min_capacity_bytes"),
         "completed": run["completed"],
+        "capacity": run["capacity_bytes"],
         "stopped_at_event": run.get("stopped_at_event"),
         "driver_ns": run["driver_time_ns"],
         "series": _series(run),
@@ -93,22 +94,18 @@ def _frame_text(line: str) -> str:
     return "\t".join((frame.name, frame.place, frame.file, "own" if frame.is_own else ""))
 
 
-def _flame(recording: Recording) -> Optional[dict[str, Any]]:
-    """The stacks of what is live at the peak, from the outermost call on; the largest."""
-    rows = [row for row in _who.group(recording, "stack") if row["bytes"]]
+def _flame(recording: Recording, rows: list[dict[str, Any]]) -> Optional[dict[str, Any]]:
+    """Of each row by stack its calls from the outermost on, and what it is called at the end."""
     if not recording.facts["stacks"]:
         return None
     names = _Names()
     stacks = []
-    for row in rows[:MOST_STACKS]:
+    for row in rows:
         lines = row["key"].split("\n") if row["is_stack"] else [row["key"]]
         calls = [names.number(_frame_text(line)) for line in reversed(lines)]
-        leaf = (
-            0
-            if row["is_stack"] and _frames.read(lines[0]).is_python
-            else names.number(f"{_who.title(row, 'stack')}\t\t\town")
-        )
-        stacks.append([row["bytes"], row["blocks"], int(row["refused"]), leaf, calls])
+        is_python = row["is_stack"] and _frames.read(lines[0]).is_python
+        leaf = 0 if is_python else names.number(f"{_who.title(row, 'stack')}\t\t\town")
+        stacks.append([leaf, calls])
     return {"frames": names.all, "stacks": stacks}
 
 
@@ -144,8 +141,15 @@ def _others(rows: list[dict[str, Any]], *summed: str, **more: Any) -> list[dict[
 
 
 def _rows(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The largest, by what they ever hold, and one row for the others."""
+    kept = sorted(rows, key=lambda row: -max(row["bytes"], *row["moments"], 0))[:MOST_ROWS]
+    keys = {(row["key"], row["refused"]) for row in kept}
+    rest = [row for row in rows if (row["key"], row["refused"]) not in keys]
     more = {"growth": 0, "refused": False, "is_stack": False}
-    return [*rows[:MOST_ROWS], *_others(rows[MOST_ROWS:], "bytes", "blocks", "freed", **more)]
+    others = _others(rest, "bytes", "blocks", "freed", "end", **more)
+    for row in others:
+        row["moments"] = [sum(column) for column in zip(*(of["moments"] for of in rest))]
+    return [row for row in rows if (row["key"], row["refused"]) in keys] + others
 
 
 def _views(recording: Recording) -> dict[str, list[dict[str, Any]]]:
@@ -156,11 +160,16 @@ def _views(recording: Recording) -> dict[str, list[dict[str, Any]]]:
     return {by: _rows(rows) for by, rows in found.items()}
 
 
+def _drawn(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Moments as differences, which are short."""
+    return [{**row, "moments": _delta(row["moments"])} for row in rows]
+
+
 # ---- The whole ----------------------------------------------------------------------------------
 
 
 def _recording(recording: Recording, forecast: Optional[dict[str, Any]]) -> dict[str, Any]:
-    facts, summary = recording.facts, _summary.summary(recording)
+    facts, summary, views = recording.facts, _summary.summary(recording), _views(recording)
     kept = (
         "gpu",
         "replay_events",
@@ -182,10 +191,10 @@ def _recording(recording: Recording, forecast: Optional[dict[str, Any]]) -> dict
         "headline": _words.headline(summary),
         "lines": _words.lines(recording, summary),
         "runs": [_run(name, recording.runs[name]) for name in NAMES],
-        "openings": {name: _opening(recording, name) for name in NAMES},
+        "openings": {name: _opening(recording, name) for name in (*NAMES, _openings.RECORDED)},
         "variants": recording.variants,
-        "who": _views(recording),
-        "flame": _flame(recording),
+        "who": {by: _drawn(rows) for by, rows in views.items()},
+        "flame": _flame(recording, views.get("stack", [])),
         "stack_names": _stack_names(recording),
         "over_time": _over_time(recording),
         "refusals": facts["refusals"],
@@ -198,10 +207,9 @@ def _recording(recording: Recording, forecast: Optional[dict[str, Any]]) -> dict
 def numbers(data: dict[str, Any]) -> dict[str, Any]:
     """Of what a page has of a recording, what is said in numbers: --json."""
     who = {
-        by: [{name: row[name] for name in ("name", "key", "bytes", "blocks", "growth", "refused")}
-             for row in rows]
+        by: [{name: row[name] for name in WHO} for row in rows if any(row[n] for n in WHO[2:5])]
         for by, rows in data["who"].items()
-    }  # fmt: skip
+    }
     return {
         **data["summary"],
         "headline": _words.plain(data["headline"]).strip(),
@@ -224,9 +232,9 @@ def _comparison(recordings: Sequence[Recording]) -> dict[str, Any]:
         "rows": rows[:MOST_ROWS] + _others(rows[MOST_ROWS:], *SUMMED),
         "before": "before" if same else before.name,
         "after": "after" if same else after.name,
-        "before_bytes": before.live_peak,
-        "after_bytes": after.live_peak,
-        "change": after.live_peak - before.live_peak,
+        "before_bytes": before.moment_bytes,
+        "after_bytes": after.moment_bytes,
+        "change": after.moment_bytes - before.moment_bytes,
         "note": _words.comparison(before, after, by),
     }
 

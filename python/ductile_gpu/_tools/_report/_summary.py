@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from typing import Any, Optional
 
-from ductile_gpu._tools._report import _frames, _who
+from ductile_gpu._tools._report import _frames, _pools, _verdict, _who
 from ductile_gpu._tools._report._collect import NAMES, Recording
 
+FORMAT = 1  # of what --json prints; see report.schema.json
 MOST_HOLDERS = 3
+MOST_GROWN = 3
 APART = 0.01  # a model that is further from what was recorded is explained
 
 
@@ -27,10 +29,13 @@ def place(recording: Recording, event: int) -> dict[str, Any]:
 # ---- The refused request ----------------------------------------------------------------------
 
 
+TERMS = ("held_bytes", "live_bytes", "pending_bytes", "free_bytes", "holes", "largest_hole")
+
+
 def _terms(refusal: dict[str, Any]) -> dict[str, Any]:
     """What held memory consisted of when the request was refused."""
     if "recorded" in refusal:
-        return {name: value for name, value in refusal["recorded"].items() if name != "map"}
+        return {name: refusal["recorded"][name] for name in TERMS}
     held, live = refusal["held_bytes"], refusal["live_bytes"]
     free = held - live if held > live else None
     found = {"held_bytes": held, "live_bytes": live, "pending_bytes": 0, "free_bytes": free}
@@ -50,6 +55,7 @@ def refused(recording: Recording) -> Optional[dict[str, Any]]:
     if refusal is None:
         return None
     terms, stack = _terms(refusal), recording.stack(refusal["stack"])
+    in_pools = _verdict.kept_in_pools(_pools.pools(recording)) if "recorded" in refusal else 0
     free, held = refusal["device_free_bytes"], terms["held_bytes"]
     # Where so much was free on the device, what refused it was a limit of the process.
     is_limited = free >= refusal["request_bytes"]
@@ -64,7 +70,11 @@ def refused(recording: Recording) -> Optional[dict[str, Any]]:
         "device_bytes": held + free if held and not is_limited else None,
         "limited": is_limited,
         "others_bytes": _others(recording, held, free),
-        "needed_bytes": terms["live_bytes"] + terms["pending_bytes"] + refusal["request_bytes"],
+        "in_pools_bytes": in_pools,
+        "needed_bytes": terms["live_bytes"]
+        + terms["pending_bytes"]
+        + in_pools
+        + refusal["request_bytes"],
         "replayed": refusal["replayed"],
         "refusals": recording.facts["n_refusals"],
     }
@@ -88,16 +98,21 @@ def recorded(recording: Recording) -> Optional[dict[str, Any]]:
     found = recording.recorded
     if found is None:
         return None
-    kept = {name: value for name, value in found.items() if name != "map"}
+    kept = {name: found[name] for name in (*TERMS, "segments", "held_peak_bytes")}
+    total, free = found["device_bytes"], found["device_free_bytes"]
     model = "expandable" if found["expandable"] else "classic"
     modelled, held = _modelled(recording, model), found["held_peak_bytes"]
     is_apart = held > 0 and abs(modelled - held) > APART * held and recording.has_history
     is_packed = 2 * recording.bytes_before > recording.live_peak
+    why = "packed again" if is_packed else "pools" if found["pools"] else "unknown"
     return {
         **kept,
+        "expandable": found["expandable"],
+        "device_bytes": total or None,
+        "device_free_bytes": free if total else None,
         "allocator": model,
         "modelled_peak_bytes": modelled,
-        "apart": ("packed again" if is_packed else "unknown") if is_apart else None,
+        "apart": why if is_apart else None,
         "before_bytes": recording.bytes_before,
     }
 
@@ -108,8 +123,11 @@ USUAL = (8, 12, 16, 24, 40, 80, 141)  # GiB
 
 
 def device(recording: Recording, refusal: Optional[dict[str, Any]]) -> tuple[int, bool]:
-    """The memory to begin with, and whether it is the recording's own: what its allocator could
-    have. Else the usual device that tells the allocators apart, or on which all complete."""
+    """The memory to begin with, and whether it is the recording's own. It is what was asked for,
+    else what the recording's allocator could have, else the usual device that tells the allocators
+    apart, or on which all complete."""
+    if recording.capacity is not None:
+        return recording.capacity, False
     if refusal is not None and refusal["device_bytes"]:
         return int(refusal["device_bytes"]), True
     known = recording.recorded
@@ -128,18 +146,34 @@ def device(recording: Recording, refusal: Optional[dict[str, Any]]) -> tuple[int
 # ---- The whole ---------------------------------------------------------------------------------
 
 
-def holders(recording: Recording) -> list[dict[str, Any]]:
-    """The largest, by the code that allocated them where it is known. What was refused is none."""
+def _by_name(recording: Recording) -> list[dict[str, Any]]:
+    """What is held, by the code that allocated it where that is known, at the moment and at the
+    end."""
     by = "stack" if recording.facts["stacks"] else "category"
     sums: dict[str, dict[str, Any]] = {}
-    for row in _who.group(recording, by):
+    for row in _who.group(recording, by, always=True):
         if not row["refused"]:
             name = _who.title(row, by)
-            found = sums.setdefault(name, {"name": name, "bytes": 0, "blocks": 0})
-            found["bytes"] += row["bytes"]
-            found["blocks"] += row["blocks"]
-    kept = sorted(sums.values(), key=lambda row: -row["bytes"])[:MOST_HOLDERS]
-    return [row for row in kept if row["bytes"]]
+            empty = {"name": name, "bytes": 0, "blocks": 0, "end": 0, "growth": 0}
+            found = sums.setdefault(name, empty)
+            for of in ("bytes", "blocks", "end", "growth"):
+                found[of] += row[of]
+    return list(sums.values())
+
+
+def holders(recording: Recording) -> list[dict[str, Any]]:
+    """The largest, by the code that allocated them where it is known. What was refused is none."""
+    kept = sorted(_by_name(recording), key=lambda row: -int(row["bytes"]))[:MOST_HOLDERS]
+    return [{n: row[n] for n in ("name", "bytes", "blocks")} for row in kept if row["bytes"]]
+
+
+def grown(recording: Recording) -> list[dict[str, Any]]:
+    """What is more at the end of each step than before, and by how much; as far as it adds up to
+    something."""
+    least = APART * recording.live_peak / max(1, recording.n_steps - 1)
+    kept = [row for row in _by_name(recording) if row["growth"] > least]
+    kept.sort(key=lambda row: -int(row["growth"]))
+    return [{n: row[n] for n in ("name", "growth", "end")} for row in kept[:MOST_GROWN]]
 
 
 def _allocator(recording: Recording, name: str) -> dict[str, Any]:
@@ -157,25 +191,50 @@ def _allocator(recording: Recording, name: str) -> dict[str, Any]:
     return found
 
 
-def summary(recording: Recording) -> dict[str, Any]:
-    """Everything that the verdict says."""
-    facts = recording.facts
-    refusal = refused(recording)
-    start, is_own = device(recording, refusal)
+def moment(recording: Recording) -> dict[str, Any]:
+    """What holders, percentages, maps and what stands in the way are of: the refusal that needed
+    most, or the live peak where nothing was refused."""
     return {
+        "kind": "refusal" if recording.is_of_refusal else "peak",
+        "replay_event": recording.moment_event,
+        **place(recording, recording.moment_event),
+        "bytes": recording.moment_bytes,
+        "live_bytes": recording.moment_bytes - recording.refused_bytes,
+    }
+
+
+def _gpus(recording: Recording) -> list[dict[str, Any]]:
+    """All of a snapshot, in their order."""
+    own = recording.facts["gpu"]
+    return [{**gpu, "shown": gpu["gpu"] == own} for gpu in recording.facts["gpus"]]
+
+
+def summary(recording: Recording) -> dict[str, Any]:
+    """All that the verdict says."""
+    facts, refusal = recording.facts, refused(recording)
+    start, is_own = device(recording, refusal)
+    found = {
+        "format": FORMAT,
         "file": str(recording.path),
         "name": recording.name,
         "gpu": facts["gpu"] if facts["snapshot"] else None,
+        "gpus": _gpus(recording),
         "events": recording.n_events,
         "steps": recording.n_steps if recording.n_steps > 1 else None,
         "history": recording.has_history,
         "live_peak_bytes": recording.live_peak,
         "peak": place(recording, facts["peak_event"]),
+        "moment": moment(recording),
         "device_bytes": start,
         "device_is_recorded": is_own,
+        "capacity_given": recording.capacity is not None,
         "refused": refusal,
         "recorded": recorded(recording),
+        "pools": _pools.pools(recording),
         "allocators": {name: _allocator(recording, name) for name in NAMES},
         "options": recording.variants,
         "holders": holders(recording),
+        "grown": grown(recording),
+        "tells_growth": _who.tells_growth(recording),
     }
+    return {**found, "verdict": _verdict.verdict(found)}

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What holds the memory at the peak, and what grows.
+"""What holds the memory at the moment of the report, what is live at the end, and what grows.
 
-Every view is a partition of the same holders, so that each of them sums to the live peak.
+Every view is a partition of the same holders, so that each of them sums to what was live at the
+moment and asked for then.
 """
 
 from __future__ import annotations
@@ -86,38 +87,69 @@ def _key(recording: Recording, holder: dict[str, Any], by: str) -> str:
     return _size_label(holder["size_from"])
 
 
+FEWEST_STEPS = 3  # that tell whether something grows
+FEW_STEPS = 7  # of fewer each has to be more than the one before
+
+
+def tells_growth(recording: Recording) -> bool:
+    """Whether there are steps enough to say what grows from each to the next."""
+    return recording.n_steps >= FEWEST_STEPS
+
+
 def _growth(recording: Recording, levels: list[int]) -> int:
-    """Bytes a step that are never given back; 0 unless it grows in nearly all of them."""
-    late = levels[len(levels) // 2 :]  # by least squares
+    """Bytes a step that are never given back; 0 unless it grows in nearly all of the later steps,
+    or in each of a few."""
     steps: list[int] = recording.facts["level_steps"]
+    if len(levels) < FEWEST_STEPS:
+        return 0
+    are_few = len(levels) < FEW_STEPS
+    late = levels if are_few else levels[len(levels) // 2 :]
     rises = sum(b > a for a, b in zip(late, late[1:]))
     falls = sum(b < a for a, b in zip(late, late[1:]))
-    if len(late) < 4 or falls > 0 or 2 * rises < len(late) - 1:
+    least = len(late) - 1 if are_few else (len(late) - 1) / 2
+    if falls > 0 or rises < least:
         return 0
     apart = (steps[-1] - steps[0]) / (len(steps) - 1)
-    return round(line_of(range(len(late)), late)[1] / apart)
+    return round(line_of(range(len(late)), late)[1] / apart)  # by least squares
 
 
-def group(recording: Recording, by: str) -> list[dict[str, Any]]:
-    """Rows of key, bytes, blocks, freed_bytes and growth a step; the largest first. What was
-    refused at the peak has rows of its own."""
+def group(recording: Recording, by: str, always: bool = False) -> list[dict[str, Any]]:
+    """Rows of key, bytes, blocks and freed_bytes at the moment; bytes at each of the fullest
+    moments of the run, of which the last is its end; and growth a step. The largest first. What
+    was refused has rows of its own. always: also what holds nothing at the moment."""
+    n = len(recording.facts["moment_events"])
     rows: dict[tuple[str, bool], dict[str, Any]] = {}
     for holder in recording.facts["holders"]:
         key, refused = _key(recording, holder, by), holder["refused"]
         row = rows.setdefault(
             (key, refused),
-            {"key": key, "bytes": 0, "blocks": 0, "freed": 0, "levels": [], "refused": refused},
-        )
+            {"key": key, "bytes": 0, "blocks": 0, "freed": 0, "levels": [], "moments": [0] * n,
+             "refused": refused},
+        )  # fmt: skip
         row["is_stack"] = by == "stack" and bool(holder["stack"])
         row["bytes"] += holder["bytes"]
         row["blocks"] += holder["blocks"]
         row["freed"] += holder["freed_bytes"]
         levels = row["levels"] or [0] * len(holder["levels"])
         row["levels"] = [a + b for a, b in zip(levels, holder["levels"])]
+        if "moments" in holder:
+            row["moments"] = [a + b for a, b in zip(row["moments"], holder["moments"])]
     for row in rows.values():
         row["growth"] = _growth(recording, row.pop("levels"))
-    kept = (row for row in rows.values() if row["bytes"] or row["growth"])
-    return sorted(kept, key=lambda row: (-row["bytes"], -row["growth"], row["key"]))
+        row["end"] = row["moments"][-1] if n else row["bytes"]
+    return sorted(
+        (
+            row
+            for row in rows.values()
+            if row["bytes"] or row["growth"] or (always and any(row["moments"]))
+        ),
+        key=lambda row: (
+            -row["bytes"],
+            -row["growth"],
+            -max(row["moments"], default=0),
+            row["key"],
+        ),
+    )
 
 
 MOST_BANDS = 12
@@ -146,7 +178,7 @@ def views(recording: Recording) -> dict[str, list[dict[str, Any]]]:
     kinds = ["category", "stream", "size"]
     if recording.facts["stacks"]:
         kinds.insert(0, "stack")
-    return {by: group(recording, by) for by in kinds}
+    return {by: group(recording, by, always=True) for by in kinds}
 
 
 def _plain(stack: str) -> str:
@@ -164,9 +196,9 @@ def _sums(rows: Iterable[dict[str, Any]], is_stack: bool) -> dict[str, tuple[int
 
 
 def compare(before: Recording, after: Recording) -> tuple[str, list[dict[str, Any]]]:
-    """What grew and what shrank at the peak, by stack where both have stacks; largest change first.
+    """What grew and what shrank, by stack where both have stacks; largest change first.
 
-    The changes sum to the difference of the live peaks.
+    The changes sum to the difference of what was live at the two moments.
     """
     both = bool(before.facts["stacks"]) and bool(after.facts["stacks"])
     by = "stack" if both else "size"

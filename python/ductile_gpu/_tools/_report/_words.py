@@ -2,7 +2,7 @@
 """The sentences of a report, of the numbers of `_summary`.
 
 A sentence is a list of pieces: text, and whether it is strong. The verdict is one sentence that
-says what happened and what would do, and lines that say why.
+gives the diagnosis, and lines that say why.
 """
 
 from __future__ import annotations
@@ -11,8 +11,11 @@ from typing import Any, Optional
 
 from ductile_gpu._tools._report import _openings
 from ductile_gpu._tools._report._collect import NAMES, Recording
+from ductile_gpu._tools._report._verdict import CROWDED, FINE, FRAGMENTED, FULL, kept_in_pools
+from ductile_gpu._tools._report._who import BEFORE, NO_STACK
 from ductile_gpu._tools._sizes import in_bytes
 
+UNKNOWN = (BEFORE, NO_STACK)
 Sentence = list[tuple[str, bool]]
 Line = tuple[str, str]  # a label, and what is said
 
@@ -30,7 +33,13 @@ def _when(where: dict[str, Any], steps: Optional[int]) -> str:
     return f"in step {where['step']:,} of {steps:,}"
 
 
+def _count(n: int, name: str) -> str:
+    return f"{n:,} {name}" if n == 1 else f"{n:,} {name}s"
+
+
 def _list(words: list[str]) -> str:
+    if not words:
+        return ""
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
 
 
@@ -66,43 +75,104 @@ def _brief(found: dict[str, Any]) -> str:
 # ---- What happened ------------------------------------------------------------------------------
 
 
-def _of_refusal(s: dict[str, Any]) -> Sentence:
+def _room(found: dict[str, Any]) -> str:
+    """What lay free, and did not serve the request."""
+    parts = []
+    if found["free_bytes"]:
+        holes = found["holes"]
+        in_holes = f" in {_count(holes, 'hole')}" if holes else ""
+        largest = found["largest_hole"]
+        most = f" of at most {in_bytes(largest)}" if holes and holes > 1 and largest else ""
+        parts.append(f"{in_bytes(found['free_bytes'])} free{in_holes}{most}")
+    parts.append(f"{in_bytes(found['device_free_bytes'])} on the device")
+    return ", ".join(parts)
+
+
+def _in_pools(found: dict[str, Any]) -> str:
+    """Free memory that is needed and serves nothing."""
+    size = found["in_pools_bytes"]
+    return f", of it {in_bytes(size)} free in pools of their own" if size else ""
+
+
+def _to_go(s: dict[str, Any]) -> str:
+    found = s["refused"]
+    missing = in_bytes(found["needed_bytes"] - found["device_bytes"])
+    if found["in_pools_bytes"]:
+        return f" {missing} are missing."
+    largest = next((row for row in s["holders"] if row["name"] not in UNKNOWN), None)
+    holds = f"; `{largest['name']}` holds {in_bytes(largest['bytes'])}" if largest else ""
+    return f" No allocator helps: {missing} have to go{holds}."
+
+
+def _of_full(s: dict[str, Any]) -> Sentence:
     found = s["refused"]
     asked = in_bytes(found["request_bytes"])
+    start = ("Out of memory, and full", True)
     if not found["replayed"]:
-        return [
-            (f"{asked} were refused", True),
-            (", more than any device has; what follows is of the run without it. ", False),
-        ]
-    return [(f"{asked} refused", True), (f": {_brief(found)}. ", False)]
+        more = f": {asked} were refused, more than any device has; what follows is of the run "
+        return [start, (f"{more}without it.", False)]
+    if found["limited"]:
+        room = f"with {in_bytes(found['device_free_bytes'])} free on the device"
+        return [start, (f": a limit of the process refused {asked} {room}.", False)]
+    needed, there = in_bytes(found["needed_bytes"]), in_bytes(found["device_bytes"])
+    said = f": {needed} needed{_in_pools(found)}, {there} there."
+    return [start, (said + _to_go(s), False)]
 
 
-def _of_held(s: dict[str, Any]) -> Sentence:
-    found = s["recorded"]
-    if found is None:
-        return [(f"{in_bytes(s['live_peak_bytes'])} live", True), (". ", False)]
-    return [(f"{in_bytes(found['held_bytes'])} held", True), (f": {_brief(found)}. ", False)]
+def _of_fragmented(s: dict[str, Any]) -> Sentence:
+    found = s["refused"]
+    asked = in_bytes(found["request_bytes"])
+    return [
+        ("Out of memory, and fragmented", True),
+        (f": {_room(found)}; {asked} asked. {_served(s)}", False),
+    ]
 
 
-def _of_stops(s: dict[str, Any], stopped: list[str]) -> Sentence:
-    """Under allocators that did not complete."""
-    names = _list([NAMES[name] for name in stopped])
-    return [(f"Memory runs out with {names}", True), (". ", False)]
+def _of_crowded(s: dict[str, Any]) -> Sentence:
+    found = s["refused"]
+    others, there = in_bytes(found["others_bytes"]), in_bytes(found["device_bytes"])
+    needed = in_bytes(found["needed_bytes"])
+    said = f": others hold {others} of the device; {needed} needed, {there} left."
+    return [("Out of memory, and crowded", True), (said, False)]
 
 
-def _of_peak(s: dict[str, Any]) -> Sentence:
-    return [(f"{in_bytes(s['live_peak_bytes'])} live at the peak", True), (". ", False)]
+def _of_unknown(s: dict[str, Any]) -> Sentence:
+    """Of a refusal whose device is not known."""
+    found = s["refused"]
+    said = f": {in_bytes(found['request_bytes'])} refused with {_brief(found)}."
+    return [("Out of memory", True), (f"{said}{_needed(s)}", False)]
+
+
+def _of_capacity(s: dict[str, Any]) -> Sentence:
+    """Of replays that ran out of memory on the GPU that was asked for."""
+    stopped = _list([run["name"] for run in s["allocators"].values() if not run["completed"]])
+    size, live = in_bytes(s["device_bytes"]), in_bytes(s["live_peak_bytes"])
+    start = f"On {size} memory runs out with {stopped}, and {s['verdict']}"
+    return [(start, True), (f": {live} live at the peak.{_needed(s)}", False)]
+
+
+def _of_fine(s: dict[str, Any]) -> Sentence:
+    found, live = s["recorded"], in_bytes(s["live_peak_bytes"])
+    if not s["history"]:
+        held = f"{in_bytes(found['held_bytes'])} held: {_brief(found)}" if found else f"{live} live"
+        return [("Fine", True), (f": {held}. No history was recorded.", False)]
+    if found is None or not found["held_peak_bytes"]:
+        return [("Fine", True), (f": {live} live at the peak.{_needed(s)}", False)]
+    held = f"{in_bytes(found['held_peak_bytes'])} held for {live} live at the peak"
+    end = f"; at the end {_holes(found)}" if found["free_bytes"] else ""
+    return [("Fine", True), (f": {held}{end.split(' (')[0]}.{_needed(s)}", False)]
 
 
 # ---- What would do ------------------------------------------------------------------------------
 
 
 def _needs(s: dict[str, Any]) -> dict[str, int]:
-    """The smallest device that suffices, by allocator; the least first."""
+    """The smallest device that suffices, by allocator; the least first. Replays know no pools:
+    where some hold memory of their own, nothing is said of them."""
     found = {
         name: run["min_capacity_bytes"]
         for name, run in s["allocators"].items()
-        if run["min_capacity_bytes"]
+        if run["min_capacity_bytes"] and not kept_in_pools(s["pools"])
     }
     return dict(sorted(found.items(), key=lambda item: item[1]))
 
@@ -110,55 +180,59 @@ def _needs(s: dict[str, Any]) -> dict[str, int]:
 def _ways(needs: dict[str, int]) -> str:
     names: dict[str, list[str]] = {}
     for name, need in needs.items():
-        names.setdefault(in_bytes(need), []).append(NAMES[name])
-    return ", ".join(f"{size} with {_list(found)}" for size, found in names.items())
+        names.setdefault(in_bytes(need), []).append(name)
+    ordered = {size: [NAMES[n] for n in NAMES if n in found] for size, found in names.items()}
+    return ", ".join(f"{_list(found)} {size}" for size, found in ordered.items())
+
+
+def _needed(s: dict[str, Any]) -> str:
+    """What each allocator needs: " Needed: Ductile 5.31 GiB, native 5.69 GiB."."""
+    needs = _needs(s)
+    return f" Needed: {_ways(needs)}." if needs else ""
+
+
+def _own(s: dict[str, Any]) -> Optional[str]:
+    """The allocator that the program ran with, as far as it was recorded."""
+    return s["recorded"]["allocator"] if s["recorded"] else None
 
 
 def _fitting(s: dict[str, Any]) -> list[str]:
     """The allocators with which it fits on the device of the recording, other than the one that
     it ran out of memory with."""
-    found, own = s["refused"], s["recorded"]["allocator"] if s["recorded"] else None
-    return [n for n, need in _needs(s).items() if need <= found["device_bytes"] and n != own]
+    found = s["refused"]
+    return [n for n, need in _needs(s).items() if need <= found["device_bytes"] and n != _own(s)]
 
 
 def _has_device(s: dict[str, Any]) -> bool:
     return s["refused"] is not None and s["refused"]["device_bytes"] is not None
 
 
-def _fits(s: dict[str, Any]) -> Sentence:
+def _served(s: dict[str, Any]) -> str:
+    """Who would have served the request."""
     needs = _needs(s)
-    if not needs:
-        return _held(s)
-    if _has_device(s) and _fitting(s):
-        names = _list([NAMES[name] for name in _fitting(s)])
-        size = in_bytes(s["refused"]["device_bytes"])
-        return [("Fits", True), (f" on its {size} with {names}.", False)]
-    told = list(needs)
-    if s["refused"] is not None and len(needs) > 1:  # the least, and what it ran with
-        own = s["recorded"]["allocator"] if s["recorded"] else "classic"
-        told = [told[0], own if own in needs and own != told[0] else told[-1]]
-    return [("Fits", True), (f" on {_ways({name: needs[name] for name in told})}.", False)]
+    if not needs or not _has_device(s):
+        return _needed(s).strip()
+    names = [NAMES[name] for name in _fitting(s)]
+    if not names:
+        return f"Not on this device with any of them:{_needed(s)[8:]}"
+    more = f"; so would {_list(names[1:])}" if names[1:] else ""
+    return f"{names[0]} would have served it{more}."
 
 
-def _held(s: dict[str, Any]) -> Sentence:
+def _held(s: dict[str, Any]) -> str:
+    """Without a cap, by allocator."""
     done = {n: run for n, run in s["allocators"].items() if run["completed"]}
-    if not done:
-        return []
-    sizes = [f"{in_bytes(run['held_peak_bytes'])} by {run['name']}" for run in done.values()]
-    sizes[0] = sizes[0].replace(" by ", " are held by ", 1)
-    return [(f"Without a cap, {_list(sizes)}.", False)]
+    return _list([f"{in_bytes(run['held_peak_bytes'])} by {run['name']}" for run in done.values()])
+
+
+_OF = {FULL: _of_full, FRAGMENTED: _of_fragmented, CROWDED: _of_crowded, None: _of_unknown}
 
 
 def headline(s: dict[str, Any]) -> Sentence:
-    """What happened, and on which device it would fit with what."""
-    stopped = [name for name, run in s["allocators"].items() if not run["completed"]]
-    if not s["history"]:
-        return [*_of_held(s), ("No history was recorded", True), (".", False)]
+    """The diagnosis, what was recorded, and what would do."""
     if s["refused"] is not None:
-        return [*_of_refusal(s), *_fits(s)]
-    if stopped:
-        return [*_of_stops(s, stopped), *_fits(s)]
-    return [*_of_peak(s), *_fits(s)]
+        return _OF[s["verdict"]](s)
+    return _of_fine(s) if s["verdict"] == FINE else _of_capacity(s)
 
 
 # ---- Why ----------------------------------------------------------------------------------------
@@ -184,10 +258,13 @@ def _stops(s: dict[str, Any], recording: Recording) -> list[Line]:
     return [(NAMES[name], _stopped(s, recording, name)) for name in stopped]
 
 
-def _peak(s: dict[str, Any]) -> list[Line]:
-    if s["refused"] is not None or not s["history"]:
-        return []
-    return [("peak", _when(s["peak"], s["steps"]))]
+def _moment(s: dict[str, Any]) -> list[Line]:
+    """Of what the holders and all else on the screen are."""
+    found = s["moment"]
+    if not s["history"]:
+        return [("moment", "the end of the run: no history was recorded")]
+    kind = "the refusal" if found["kind"] == "refusal" else "the live peak"
+    return [("moment", f"{kind}, {_when(found, s['steps'])}: all below is of it")]
 
 
 def _free(found: dict[str, Any]) -> list[Line]:
@@ -200,14 +277,15 @@ def _free(found: dict[str, Any]) -> list[Line]:
 def _device(s: dict[str, Any]) -> list[Line]:
     """Whether what the request was refused on would do."""
     found, needs = s["refused"], _needs(s)
-    if not _has_device(s) or not needs:
+    if not _has_device(s):
         return []
-    size, own = in_bytes(found["device_bytes"]), s["recorded"] and s["recorded"]["allocator"]
+    size, own = in_bytes(found["device_bytes"]), _own(s)
     others = f"; {in_bytes(found['others_bytes'])} had others" if found["others_bytes"] else ""
-    if not _fitting(s):
-        return [("device", f"its {size} for PyTorch do not suffice{others}")]
+    if s["verdict"] in (FULL, CROWDED) and needs:
+        said = f"its {size} for PyTorch do not suffice{others}; needed: {_ways(needs)}"
+        return [("device", said)]
     missing = _ways({n: need for n, need in needs.items() if need > found["device_bytes"]})
-    more = [f"it needs {missing}"] if missing else []
+    more = [f"not enough for {missing}"] if missing else []
     if own and needs.get(own, found["device_bytes"] + 1) <= found["device_bytes"]:
         more.append(f"the model of {NAMES[own]} fits too, unlike the recorded one")
     return [("device", f"{'; '.join([f'{size} for PyTorch', *more])}{others}")]
@@ -223,11 +301,50 @@ def _asked(s: dict[str, Any]) -> list[Line]:
     if found["limited"]:
         lines.append(("limit", "of the process, such as set_per_process_memory_fraction"))
     pending = f" + {in_bytes(found['pending_bytes'])} pending" if found["pending_bytes"] else ""
+    kept = f" + {in_bytes(found['in_pools_bytes'])} in pools" if found["in_pools_bytes"] else ""
     needed = (
-        f"{in_bytes(found['needed_bytes'])} = {in_bytes(found['live_bytes'])} live{pending} + "
-        f"{in_bytes(found['request_bytes'])} asked"
+        f"{in_bytes(found['needed_bytes'])} = {in_bytes(found['live_bytes'])} live{pending}{kept} "
+        f"+ {in_bytes(found['request_bytes'])} asked"
     )
     return [*lines, *_free(found), ("needed", needed), *_device(s)]
+
+
+def _pools(s: dict[str, Any]) -> list[Line]:
+    """Each that is not the common one, and what it keeps from the others."""
+    return [
+        (
+            "pools",
+            f"{pool['name']}: {in_bytes(pool['held_bytes'])} held"
+            + (f", {_holes(pool)}, for itself alone" if pool["free_bytes"] else ""),
+        )
+        for pool in s["pools"]
+    ]
+
+
+def _gpus(s: dict[str, Any]) -> list[Line]:
+    """The others of the snapshot."""
+    others = [
+        f"GPU {gpu['gpu']} held {in_bytes(max(gpu['held_peak_bytes'], gpu['live_peak_bytes']))} at "
+        f"most ({_count(gpu['events'], 'event')}"
+        + (f", {_count(gpu['refusals'], 'refusal')})" if gpu["refusals"] else ")")
+        for gpu in s["gpus"]
+        if not gpu["shown"]
+    ]
+    if not others:
+        return []
+    return [("GPU", f"{s['gpu']} of {len(s['gpus'])} is shown (--gpu N); {'; '.join(others)}")]
+
+
+def _grown(s: dict[str, Any]) -> list[Line]:
+    if s["steps"] is not None and not s["tells_growth"]:
+        return [("grows", f"{s['steps']:,} steps are too few to tell")]
+    return [
+        (
+            "grows",
+            f"{in_bytes(row['growth'])} a step `{row['name']}`, {in_bytes(row['end'])} at the end",
+        )
+        for row in s["grown"]
+    ]
 
 
 def _share(size: int, whole: int) -> str:
@@ -235,7 +352,7 @@ def _share(size: int, whole: int) -> str:
 
 
 def _holders(s: dict[str, Any]) -> list[Line]:
-    whole = s["live_peak_bytes"]
+    whole = s["moment"]["live_bytes"]
     return [
         ("held by", f"{in_bytes(row['bytes'])} ({_share(row['bytes'], whole)}) {row['name']}")
         for row in s["holders"]
@@ -244,7 +361,8 @@ def _holders(s: dict[str, Any]) -> list[Line]:
 
 WHY_APART = {
     "packed again": "a replay packs what was there before the recording again, without its holes",
-    "unknown": "why is not recorded (options, pools of graphs, memory given back)",
+    "pools": "a replay knows no pools",
+    "unknown": "why is not recorded (options, memory given back)",
 }
 
 
@@ -264,15 +382,15 @@ def _recorded(s: dict[str, Any]) -> list[Line]:
 
 
 def _held_lines(s: dict[str, Any]) -> list[Line]:
-    held = plain(_held(s)).removeprefix("Without a cap, ").rstrip(".")
-    return [("without a cap", held)] if held and _needs(s) else []
+    held = _held(s)
+    return [("without a cap", f"held: {held}")] if held and not kept_in_pools(s["pools"]) else []
 
 
 def _options(s: dict[str, Any]) -> list[Line]:
     """The option of Ductile that saves most, where it saves something."""
     ours = s["allocators"]["ductile"]["min_capacity_bytes"]
     found = [o for o in s["options"] if o["completed"] and o["min_capacity_bytes"]]
-    if not ours or not found:
+    if not ours or not found or kept_in_pools(s["pools"]):
         return []
     best = min(found, key=lambda option: int(option["min_capacity_bytes"]))
     saved = ours - best["min_capacity_bytes"]
@@ -286,10 +404,13 @@ def lines(recording: Recording, s: dict[str, Any]) -> list[Line]:
     """Why, in the order in which a reader asks."""
     way = _in_the_way(recording, s)
     return [
+        *_gpus(s),
         *_asked(s),
-        *_peak(s),
+        *_pools(s),
         *_stops(s, recording),
+        *_moment(s),
         *_holders(s),
+        *_grown(s),
         *_recorded(s),
         *_held_lines(s),
         *_options(s),
@@ -323,20 +444,30 @@ def _without(row: dict[str, Any]) -> str:
     return f" Without {_blocks(row)} it has {in_bytes(row['bytes'])}{elsewhere}."
 
 
+def _who_has(name: str) -> str:
+    return "PyTorch" if name == _openings.RECORDED else NAMES[name]
+
+
+def _refused_on(recording: Recording, name: str, found: dict[str, Any]) -> str:
+    """What was refused, and on how much."""
+    asked, capacity = in_bytes(found["request"]), in_bytes(found["capacity"])
+    if name == _openings.RECORDED:
+        return f"{asked} were refused"
+    if capacity == in_bytes(recording.runs[name].get("min_capacity_bytes") or 0):
+        capacity = f"just below {capacity}"
+    return f"With {NAMES[name]} on {capacity}, {asked} are refused"
+
+
 def openings(recording: Recording, name: str, found: dict[str, Any]) -> str:
     """One or two sentences about the blocks that keep an allocator's free memory apart."""
     hole = in_bytes(found["largest_hole"])
     where, least = _when(found["place"], recording.n_steps), found["least"]
     if found["request"] is None:
-        text = f"At the live peak, {where}, the largest hole of {NAMES[name]} has {hole}."
+        kind = "Just before the refusal" if recording.is_of_refusal else "At the live peak"
+        text = f"{kind}, {where}, the largest hole of {_who_has(name)} has {hole}."
         return text + "".join(_without(row) for row in found["widest"][:1])
-    asked, capacity = in_bytes(found["request"]), in_bytes(found["capacity"])
-    if capacity == in_bytes(recording.runs[name].get("min_capacity_bytes") or 0):
-        capacity = f"just below {capacity}"
-    text = (
-        f"With {NAMES[name]} on {capacity}, {asked} are refused {where}, where the largest hole "
-        f"has {hole}."
-    )
+    refused = _refused_on(recording, name, found)
+    text = f"{refused} {where}, where the largest hole that may serve it has {hole}."
     if least is None:
         return f"{text} No 64 neighbouring blocks make room for it."
     return text + _without(least)
@@ -353,30 +484,36 @@ def _is_won(found: Optional[dict[str, Any]]) -> bool:
 
 
 def _in_the_way(recording: Recording, s: dict[str, Any]) -> Optional[str]:
-    """Of the allocator that needs most, where holes are what it lacks."""
+    """Of the recorded allocator at the refusal, else of the one that needs most, where holes are
+    what it lacks."""
 
     def need(name: str) -> float:
         run = s["allocators"][name]
         return float(run["min_capacity_bytes"] or 0) if run["completed"] else float("inf")
 
+    if s["verdict"] == FULL:
+        return None
     most = max(reversed(list(s["allocators"])), key=need)
-    found = _openings.openings(recording, most)
-    return openings(recording, most, found) if found is not None and _is_won(found) else None
+    name = _openings.RECORDED if s["refused"] is not None else most
+    found = _openings.openings(recording, name)
+    return openings(recording, name, found) if found is not None and _is_won(found) else None
 
 
 def comparison(before: Recording, after: Recording, by: str) -> str:
     """One sentence about two runs."""
-    change = after.live_peak - before.live_peak
+    change = after.moment_bytes - before.moment_bytes
     verb = "grew" if change > 0 else "shrank"
+    is_refusal = before.is_of_refusal or after.is_of_refusal
+    what = "need at the moment" if is_refusal else "live peak"
     if change == 0:
-        return f"Both runs have a live peak of {in_bytes(before.live_peak)}."
+        return f"Both runs have a {what} of {in_bytes(before.moment_bytes)}."
     held = []
     for name in NAMES:
         was, now = (r.runs[name]["reserved_peak_bytes"] for r in (before, after))
         held.append(f"{NAMES[name]} from {in_bytes(was)} to {in_bytes(now)}")
     how = "by the stack that allocated it" if by == "stack" else "by the size of blocks"
     return (
-        f"The live peak {verb} by {in_bytes(abs(change))}, from {in_bytes(before.live_peak)} to "
-        f"{in_bytes(after.live_peak)}; what is held changed under {_list(held)}. Below, live "
-        f"memory at each run's own peak, {how}."
+        f"The {what} {verb} by {in_bytes(abs(change))}, from {in_bytes(before.moment_bytes)} to "
+        f"{in_bytes(after.moment_bytes)}; what is held changed under {_list(held)}. Below, live "
+        f"memory at each run's own {'moment' if is_refusal else 'peak'}, {how}."
     )

@@ -55,7 +55,8 @@ function openRecording(recording, index) {
   recording.index = index;
   recording.runs.forEach(openRun);
   recording.over_time = openBands(recording.over_time);
-  recording.flame = openFlame(recording.flame);
+  for (const rows of Object.values(recording.who)) for (const row of rows) row.moments = undelta(row.moments);
+  recording.flame = openFlame(recording.flame, recording.who.stack);
   if (recording.recorded_held) {
     const [event, held] = recording.recorded_held.map((list) => undelta(list));
     recording.recorded_held = { event, held };

@@ -5,8 +5,9 @@ const USUAL = [24, 40, 80, 141];
 // What is known of a device of that size: completes, fails at a replayed size, or between two of them. A
 // replay may also complete with less than the smallest size from which all do.
 function outcomeOn(run, capacity) {
-  const needed = run.min_capacity ?? (run.completed ? run.held_peak : Infinity);
-  if (capacity >= needed) return { fits: true, needed };
+  const needed = run.min_capacity ?? (run.completed ? run.held_peak : null);
+  if (needed === null && capacity > run.capacity) return { fits: null, needed };
+  if (needed !== null && capacity >= needed) return { fits: true, needed };
   if (run.completed && run.min_capacity === null) return { fits: null, needed };
   const below = run.stops.filter((stop) => stop.capacity <= capacity).pop();
   const above = run.stops.find((stop) => stop.capacity > capacity);
@@ -45,13 +46,14 @@ function restOf(stop) {
 function whyNot(outcome) {
   const recording = state.recording;
   const stop = outcome.exact ?? outcome.below ?? outcome.above;
-  if (!stop) return outcome.needed === Infinity ? "ran out of memory in the replay." : `needs ${size(outcome.needed)}.`;
+  const needs = outcome.needed === null ? "" : `; it needs ${size(outcome.needed)}`;
+  if (!stop) return `in the replay${needs}.`;
   const place = outcome.exact || !outcome.above || !outcome.below ||
     stepOf(recording, outcome.below.event) === stepOf(recording, outcome.above.event)
     ? inStep(recording, stop.event)
     : `between ${stepName(recording, outcome.below.event)} and ${stepName(recording, outcome.above.event)}`;
   const on = outcome.exact ? "" : ` With ${size(stop.capacity)}:`;
-  return `${place}; it needs ${size(outcome.needed)}.${on} ${size(stop.request)} refused with ${restOf(stop)}. What binds is ${bindingTerm(stop)}.`;
+  return `${place}${needs}.${on} ${size(stop.request)} refused with ${restOf(stop)}. What binds is ${bindingTerm(stop)}.`;
 }
 
 // Usual sizes, and the device that the recording is of.
@@ -72,7 +74,8 @@ function paintDevice() {
   paintPresets();
   byId("fits").replaceChildren(...state.recording.runs.map((run) => {
     const outcome = outcomeOn(run, state.device);
-    const room = outcome.fits === null ? `Not searched: without a cap it holds ${size(outcome.needed)}, and may do with less.`
+    const room = outcome.fits === null && outcome.needed === null ? `It runs out of memory on ${size(run.capacity)}, and was not searched above ${size(run.capacity)}.`
+      : outcome.fits === null ? `Not searched: without a cap it holds ${size(outcome.needed)}, and may do with less.`
       : outcome.isBelow ? whyBelow(state.device, outcome.needed)
       : outcome.fits ? `${size(state.device - outcome.needed)} to spare: it needs ${size(outcome.needed)}.` : "Fails " + whyNot(outcome);
     return element("li", { "data-run": run.id, "data-fits": String(outcome.fits) }, element("span", { class: "who", text: run.name }),

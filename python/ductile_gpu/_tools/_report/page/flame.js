@@ -1,10 +1,11 @@
 // Call stacks as fields: the width of one is its share of the live memory at the peak. Two ways to
 // fold them: by calls, and by the files of the program that they pass through.
 
-function openFlame(flame) {
+// Each row by stack has its calls.
+function openFlame(flame, rows) {
   if (!flame) return null;
   const frames = flame.frames.map((text) => { const [name, place, file, own] = text.split("\t"); return { name, place, file, own: own === "own" }; });
-  const stacks = flame.stacks.map(([bytes, blocks, refused, leaf, calls]) => ({ bytes, blocks, refused: refused === 1, leaf, calls }));
+  const stacks = flame.stacks.map(([leaf, calls], i) => ({ row: rows[i], leaf, calls }));
   return { frames, stacks };
 }
 
@@ -37,14 +38,15 @@ function treeOf(flame, by) {
   const root = { label: "live at the peak", more: "", bytes: 0, blocks: 0, own: false, children: new Map() };
   for (const stack of flame.stacks) {
     let at = root;
-    at.bytes += stack.bytes;
-    at.blocks += stack.blocks;
+    const { bytes, blocks, refused } = stack.row;
+    at.bytes += bytes;
+    at.blocks += blocks;
     for (const part of pathOf(flame, stack, by)) {
       if (!at.children.has(part.key)) at.children.set(part.key, { ...part, bytes: 0, blocks: 0, refused: true, children: new Map() });
       at = at.children.get(part.key);
-      at.bytes += stack.bytes;
-      at.blocks += stack.blocks;
-      at.refused = at.refused && stack.refused;
+      at.bytes += bytes;
+      at.blocks += blocks;
+      at.refused = at.refused && refused;
     }
   }
   return root;

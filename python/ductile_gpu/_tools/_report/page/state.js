@@ -20,7 +20,7 @@ function choose(recording) {
   state.recording = recording;
   state.from = firstEvent(recording);
   state.to = Math.max(state.from + 1, recording.replay_events);
-  state.cursor = recording.peak_event;
+  state.cursor = recording.summary.moment.replay_event;
   state.by = waysToGroup(recording)[0][0];
   state.device = recording.summary.device_bytes;
   state.flame = [];

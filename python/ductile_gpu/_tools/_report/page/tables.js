@@ -52,7 +52,7 @@ function paintWho() {
   const kept = rows.slice(0, SHOWN), rest = rows.slice(SHOWN);
   if (rest.length) kept.push(rest.reduce((sum, row) => ({ ...sum, bytes: sum.bytes + row.bytes, blocks: sum.blocks + row.blocks, growth: 0 }),
     { key: plural(rest.length, "other", "others"), bytes: 0, blocks: 0, growth: 0 }));
-  const by = recording.who[state.by] ? state.by : "stack", whole = recording.live_peak;
+  const by = recording.who[state.by] ? state.by : "stack", whole = recording.summary.moment.bytes;
   const total = rows.reduce((sum, row) => sum + row.bytes, 0), blocks = rows.reduce((sum, row) => sum + row.blocks, 0);
   byId("who").replaceChildren(heading(BY[by], "live", "share", "blocks", ...(hasGrowth ? ["growth a step"] : [])),
     element("tbody", {}, ...kept.map((row) => whoRow(row, whole, hasGrowth))),
