@@ -72,6 +72,13 @@ API int ductile_torch_leave(char *message, size_t size) {
     return 0;
 }
 
+API int ductile_torch_refresh(int names_fraction, char *message, size_t size) {
+    (void)names_fraction;
+    (void)message;
+    (void)size;
+    return 0;
+}
+
 API int ductile_torch_inherited(void) {
     return 0;
 }

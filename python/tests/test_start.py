@@ -235,6 +235,73 @@ def test_full_is_met_where_there_is_no_cuda_to_be_served(place):
     assert (answer.returncode, answer.stderr) == (0, "")
 
 
+# ---- NCCL ---
+
+RANKS = {"WORLD_SIZE": "2", "RANK": "0", "LOCAL_RANK": "0"}
+
+
+def settings_of(place):
+    return [line for line in place.said() if line.startswith("settings ")]
+
+
+def test_the_documented_way_to_start_ranks_warns_of_nothing(place):
+    """PyTorch 2.15's NCCL backend registers all memory, unless segments are said to expand."""
+    answer = place.python("-W", "error", "-c", "import torch", DUCTILE_TORCH="1", **RANKS)
+    assert (answer.returncode, answer.stderr) == (0, "")
+    assert settings_of(place) == ["settings expandable_segments:True"]
+
+
+@pytest.mark.parametrize(
+    ("given", "on", "off"),
+    [
+        ("", "expandable_segments:True", "expandable_segments:False"),
+        ("pinned_use_background_threads:True,expandable_segments:False",
+         "pinned_use_background_threads:True,expandable_segments:True",
+         "pinned_use_background_threads:True,expandable_segments:False"),
+        ("roundup_power2_divisions:[256:1,>:8]",
+         "roundup_power2_divisions:[256:1,>:8],expandable_segments:True",
+         "roundup_power2_divisions:[256:1,>:8],expandable_segments:False"),
+    ],
+)  # fmt: skip
+def test_pytorch_hears_that_segments_expand_as_long_as_they_do(place, given, on, off):
+    code = "from ductile_gpu.torch import disable, enable; enable(); disable(); enable()"
+    answer = place.python("-c", code, PYTORCH_ALLOC_CONF=given)
+    assert (answer.returncode, answer.stderr) == (0, "")
+    assert settings_of(place) == [f"settings {text}" for text in (on, off, on)]
+
+
+def test_what_the_program_sets_later_is_said_with_it(place):
+    code = """
+        import torch
+        from ductile_gpu.torch import disable, enable
+        enable()
+        torch._C._accelerator_setAllocatorSettings("max_split_size_mb:128")
+        disable()
+    """
+    answer = place.python("-c", textwrap.dedent(code))
+    assert answer.returncode == 0, answer.stderr
+    assert settings_of(place)[1:] == [
+        "settings max_split_size_mb:128,expandable_segments:True",
+        "settings max_split_size_mb:128,expandable_segments:False",
+    ]
+
+
+def test_nccls_older_backend_needs_no_word(place):
+    answer = place.python("-c", "import torch", DUCTILE_TORCH="1", TORCH_DIST_USE_NCCL2="0")
+    assert (answer.returncode, settings_of(place)) == (0, [])
+
+
+HOOK = {"TORCH_NCCL_USE_TENSOR_REGISTER_ALLOCATOR_HOOK": "1"}
+
+
+@pytest.mark.parametrize("rank", ["0", "1"])
+def test_one_rank_tells_that_nccls_hook_is_turned_off(place, rank):
+    answer = place.python(
+        "-c", "import torch", DUCTILE_TORCH="1", **{**RANKS, "RANK": rank}, **HOOK
+    )
+    assert answer.stderr.count("is turned off: Ductile's memory moves") == (rank == "0")
+
+
 # ---- One line ----------------------------------------------------------------------------------
 
 USE = "import torch; torch.cuda.use(); torch.cuda.use()"

@@ -231,15 +231,9 @@ os._exit(0)
     assert said in done.stderr
 
 
-NCCL2 = "NCCL backend registers the memory that it finds"
-
-
-def test_ranks_are_told_how_to_keep_nccl2_from_registering_memory(runtime):
+def test_ranks_are_warned_of_nothing(runtime):
     program = f"{GROUP}ductile_gpu.torch.enable('full')"
-    is_new = int(torch.__version__.split(".")[1]) >= 15
     ranks = {"WORLD_SIZE": "2", "RANK": "0"}
-    assert (NCCL2 in run(runtime, program, **ranks).stderr) == is_new
-    expandable = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
-    program = program.replace('torch.empty(100, device="cuda")', "")
-    for quiet in ({}, {**ranks, **OLD}, {**ranks, **expandable}):
-        assert NCCL2 not in run(runtime, program, **quiet).stderr
+    for quiet in ({}, ranks, {**ranks, **OLD}):
+        done = run(runtime, program, **quiet)
+        assert (done.returncode, done.stderr) == (0, "")

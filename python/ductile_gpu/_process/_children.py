@@ -10,7 +10,16 @@ from collections.abc import Mapping, MutableMapping
 from pathlib import Path
 from typing import Optional
 
+_RANKS = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "LOCAL_RANK")
 SITE = str(Path(__file__).parents[1] / "torch" / "site")
+
+
+def is_first_rank() -> bool:
+    """Is this the one of many like it that speaks for all?"""
+    rank = next((os.environ[name] for name in _RANKS if os.environ.get(name)), "0")
+    module = sys.modules.get("multiprocessing.process")
+    place = module.current_process()._identity if module is not None else ()
+    return rank == "0" and all(number == 1 for number in place)
 
 
 def hook_is_installed() -> bool:

@@ -31,12 +31,16 @@ class Setting(NamedTuple):
     reason: str
 
 
+_EXPANDABLE = "expandable_segments"
 _ALWAYS_SPLIT = "blocks of Ductile always split and merge; no size of segment is fixed"
 _KEYS: dict[str, tuple[Treatment, str]] = {
     "roundup_power2_divisions": (Treatment.HONOURED, "requests are rounded as PyTorch rounds them"),
     "per_process_memory_fraction": (Treatment.HONOURED, "a cap on what Ductile holds"),
     "garbage_collection_threshold": (Treatment.HONOURED, "Ductile's soft limit"),
-    "expandable_segments": (Treatment.NEEDLESS, "every segment of Ductile expands"),
+    "expandable_segments": (
+        Treatment.NEEDLESS,
+        "every segment of Ductile expands; PyTorch's NCCL backend, which asks, is told so",
+    ),
     "max_split_size_mb": (Treatment.NEEDLESS, _ALWAYS_SPLIT),
     "max_non_split_rounding_mb": (Treatment.NEEDLESS, _ALWAYS_SPLIT),
     "large_segment_size_mb": (Treatment.NEEDLESS, _ALWAYS_SPLIT),
@@ -65,6 +69,21 @@ def parse(text: str) -> dict[str, str]:
     """The keys and values of a setting. Malformed parts are left to PyTorch's own parser."""
     parts = re.findall(r"([^,:\[\]]+):((?:\[[^\]]*\])|[^,]*)", re.sub(r"\s+", "", text))
     return dict(parts)
+
+
+def expandable(text: str) -> str:
+    """A setting with segments that expand, whatever it says of them."""
+    others = {key: value for key, value in parse(text).items() if key != _EXPANDABLE}
+    return ",".join(f"{key}:{value}" for key, value in {**others, _EXPANDABLE: "True"}.items())
+
+
+def explicit(text: str) -> str:
+    """A setting that says of segments what it means without a word, too."""
+    return (
+        text
+        if _EXPANDABLE in parse(text)
+        else ",".join(filter(None, (text, f"{_EXPANDABLE}:False")))
+    )
 
 
 def _treat(key: str, value: str) -> Setting:

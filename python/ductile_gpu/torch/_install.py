@@ -15,8 +15,10 @@ from typing import Any, Callable, Optional, cast
 
 from ductile_gpu._binding import _abi
 from ductile_gpu._binding._core import option_text
+from ductile_gpu._binding._log import logger
 from ductile_gpu._binding._objects import renew_in_child
 from ductile_gpu._process import _share
+from ductile_gpu._process._children import is_first_rank
 from ductile_gpu.torch import _build, _conf
 from ductile_gpu.torch._lazy import torch
 
@@ -43,6 +45,8 @@ _TRUE = ("1", "y", "yes", "t", "true")
 
 _TOO_LATE = 2  # of ductile_torch_install and ductile_torch_leave
 
+_settings = _conf.environment()  # that PyTorch has parsed last
+_says_expandable = False
 _lock = threading.Lock()
 _adapter: Optional[ctypes.CDLL] = None
 renew_in_child(globals(), "_lock", threading.Lock)
@@ -75,8 +79,11 @@ def _wrap(names: tuple[str, ...], changed: Callable[..., None]) -> None:
 
 
 def _warn(text: str) -> None:
-    """Names the line that called `enable`."""
-    warnings.warn(text, RuntimeWarning, stacklevel=6)
+    """Names the line that called `enable`; the first of many ranks speaks for all."""
+    if is_first_rank():
+        warnings.warn(text, RuntimeWarning, stacklevel=6)
+    else:
+        logger.info(text)
 
 
 def _load(path: Path, torch: _build.Torch) -> ctypes.CDLL:
@@ -126,12 +133,26 @@ def _follow_settings(loaded: ctypes.CDLL) -> None:
     """Has the adapter look again when settings are parsed again at run time."""
 
     def changed(original: Any, text: str) -> None:
+        global _settings
         _conf.check(text)
-        original(text)
+        original(_conf.expandable(text) if _says_expandable else text)
+        _settings = text
         named = "per_process_memory_fraction" in _conf.parse(text)
         call(loaded.ductile_torch_refresh, ctypes.c_int(named))
 
     _wrap(_SETTERS, changed)
+
+
+def _say_expandable(on: bool) -> None:
+    """Tells PyTorch's settings that segments are expandable, as Ductile's are, or again what the
+    program has them say. It parses a text whole, so that all of it is said again."""
+    global _says_expandable
+    setter = next((s for s in (getattr(torch._C, name, None) for name in _SETTERS) if s), None)
+    if setter is None or on == _says_expandable:
+        return
+    original = getattr(setter, "args", (setter,))[0]  # behind `_follow_settings`
+    original(_conf.expandable(_settings) if on else _conf.explicit(_settings))
+    _says_expandable = on
 
 
 def options_text(options: Mapping[str, Any]) -> str:
@@ -228,17 +249,11 @@ def _register_nothing(names: list[str]) -> None:
         )
 
 
-def _tell_of_nccl2(torch: _build.Torch) -> None:
-    """Of the backend that has no variable: it looks whether PyTorch's segments are expandable."""
-    is_rank = os.environ.get("WORLD_SIZE", "1") not in ("", "1")
+def _asks_nccl2(torch: _build.Torch) -> bool:
+    """May a process group have the NCCL backend that registers all memory without a variable? It
+    leaves that out where PyTorch's settings say that segments are expandable."""
     is_old = torch.minor < _NCCL2_SINCE or os.environ.get("TORCH_DIST_USE_NCCL2") == "0"
-    settings = _conf.parse(_conf.environment()).get("expandable_segments", "")
-    if is_rank and not is_old and settings.lower() != "true" and not _has_nccl():
-        _warn(
-            f"PyTorch {torch.version}'s NCCL backend registers the memory that it finds, and is "
-            "not told when Ductile's moves: set PYTORCH_ALLOC_CONF=expandable_segments:True, which "
-            "changes nothing else under Ductile"
-        )
+    return not is_old and not _has_nccl()
 
 
 def _take_over(loaded: ctypes.CDLL, options: Mapping[str, Any]) -> None:
@@ -263,6 +278,7 @@ def install(options: Mapping[str, Any]) -> None:
             if not _adapter.ductile_torch_is_installed():
                 raise TooLate("another allocator has taken Ductile's place in this process")
             call(_adapter.ductile_torch_install)
+            _say_expandable(_asks_nccl2(_build.describe_torch()))
             return _register_nothing(registering)
         torch = _build.describe_torch()
         _conf.check(_conf.environment())
@@ -271,8 +287,8 @@ def install(options: Mapping[str, Any]) -> None:
         _take_over(loaded, options)
         _adapter = loaded  # from here on it serves, whatever fails
         _follow_settings(loaded)
+        _say_expandable(_asks_nccl2(torch))
     _register_nothing(registering)
-    _tell_of_nccl2(torch)
     if goes_on:
         _record_on()
     _build.tell_what_is_unknown(torch)
@@ -283,6 +299,7 @@ def leave() -> None:
     """New memory comes from PyTorch's own allocator again. Pre: installed. Raises TooLate."""
     with _lock:
         call(cast(Any, _adapter).ductile_torch_leave)
+        _say_expandable(False)
 
 
 class Tracker:

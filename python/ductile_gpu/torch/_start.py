@@ -6,17 +6,16 @@ from __future__ import annotations
 
 import contextlib
 import os
-import sys
 from typing import Any, Optional
 
 from ductile_gpu._binding._abi import VERSION
 from ductile_gpu._process import _notes, _share
+from ductile_gpu._process._children import is_first_rank
 from ductile_gpu.torch import enable, mode
 from ductile_gpu.torch._lazy import torch
 from ductile_gpu_words import one_line, say
 
 QUIET = "DUCTILE_TORCH_QUIET"
-_RANKS = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "LOCAL_RANK")
 
 _begun = False
 _problem: Optional[str] = None
@@ -53,14 +52,6 @@ def _outcome() -> tuple[str, Optional[str]]:
     if found == "off":
         return found, _problem or "another allocator has taken its place since torch was imported"
     return found, None
-
-
-def is_first_rank() -> bool:
-    """Is this the one of many like it that speaks for all?"""
-    rank = next((os.environ[name] for name in _RANKS if os.environ.get(name)), "0")
-    module = sys.modules.get("multiprocessing.process")
-    place = module.current_process()._identity if module is not None else ()
-    return rank == "0" and all(number == 1 for number in place)
 
 
 def _active_options() -> str:
