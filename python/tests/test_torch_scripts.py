@@ -18,6 +18,7 @@ import capped_programs
 import child
 import compare
 import costs
+import contents
 import distributed
 import pytest
 import pytorch_tests
@@ -62,6 +63,30 @@ def test_a_process_that_takes_too_long_is_killed_with_what_it_started():
     assert status == -1
     assert "said nothing" in output
     assert time.monotonic() - start < 20
+
+
+def test_a_check_of_contents_tells_a_late_copy_from_a_lost_one():
+    pytest.importorskip("numpy")
+    right, before = bytes(range(1, 101)), bytes([7]) * 100
+    memory = bytearray(right)
+    memory[10:30] = bytes(10) + before[20:30]
+    address = contents.GRANULE - 25
+
+    def comes_late():
+        memory[:] = right
+        return bytes(memory)
+
+    looks = {"same": lambda: bytes(memory), "0 that differ": comes_late}
+    others = {"step 4": before, "shorter": b"7"}
+    for found, look in looks.items():
+        said = contents.difference(right, bytes(memory), look, address, others)
+        assert said == (
+            f"20 of 100 bytes differ, 10 to 29 from {address:#x} on, in 2 granules; there stands "
+            f"{'00' * 10}{'07' * 6} for {right[10:26].hex()} (0x00: 10, as in step "
+            f"4: 10); a second look finds {'the ' if found == 'same' else ''}{found}"
+        )
+    assert contents.difference(right, bytes(memory), comes_late) == ""
+    assert "99 bytes are there" in contents.difference(right, right[1:], comes_late)
 
 
 def test_an_allocator_is_asked_for_by_the_environment(monkeypatch):

@@ -12,11 +12,12 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Callable
 
 import cases
 import child
+import contents
 
 GIVEN = cases.parser(__doc__, seconds=60, workers=6).parse_args()
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
@@ -31,6 +32,7 @@ STEPS = 5
 MIB = 1 << 20
 Step = Callable[[int], torch.Tensor]
 Sleep = Callable[[], None]
+Inputs = Mapping[str, torch.Tensor]
 
 
 def sleep_whole() -> None:
@@ -54,15 +56,30 @@ def results(step: Step, sleep: Sleep) -> Iterator[torch.Tensor]:
     torch.cuda.manual_seed(7)
     for i in range(STEPS):
         sleep()
-        yield step(i).detach().cpu().clone()
+        yield step(i)
 
 
-def expect_equal(step: Step, *sleeps: Sleep) -> None:
-    awake = list(results(step, lambda: None))
-    assert not all(torch.equal(awake[0], one) for one in awake[1:]), "the steps are all alike"
+def what_became(step: Step, awake: Sequence[bytes], inputs: dict[str, bytes], now: Inputs) -> str:
+    """Of what a step read, and of all steps when they are done again without a sleep."""
+    said = {name: contents.of_tensor(before, now[name]) for name, before in inputs.items()}
+    lost = "".join(f"; {name}: {text}" for name, text in said.items() if text)
+    again = map(contents.copy, results(step, lambda: None))
+    right = sum(before == after for before, after in zip(awake, again))
+    return f"{lost}; done again awake, {right} of {STEPS} steps are right"
+
+
+def expect_equal(step: Step, *sleeps: Sleep, **inputs: torch.Tensor) -> None:
+    """To the bit. `inputs` are what the steps read and do not write."""
+    before = {name: contents.copy(tensor) for name, tensor in inputs.items()}
+    awake = [contents.copy(one) for one in results(step, lambda: None)]
+    assert any(one != awake[0] for one in awake), "the steps are all alike"
+    others = {f"step {i}": one for i, one in enumerate(awake)}
     for sleep in sleeps:
-        for i, (before, after) in enumerate(zip(awake, results(step, sleep))):
-            assert torch.equal(before, after), f"step {i} differs after {sleep.__name__}"
+        for i, found in enumerate(results(step, sleep)):
+            said = contents.of_tensor(awake[i], found, others)
+            if said:
+                said += what_became(step, awake, before, inputs)
+                raise AssertionError(f"step {i} differs after {sleep.__name__}: {said}")
 
 
 def captured(work: Callable[[], torch.Tensor], pool: Any = None) -> Callable[[], torch.Tensor]:
@@ -80,14 +97,14 @@ def captured(work: Callable[[], torch.Tensor], pool: Any = None) -> Callable[[],
 
 def dropout_draws_on() -> None:
     given = torch.ones(1000, 1000, device="cuda")
-    expect_equal(lambda i: F.dropout(given * (i + 1), 0.3), sleep_whole)
+    expect_equal(lambda i: F.dropout(given * (i + 1), 0.3), sleep_whole, given=given)
 
 
 def a_graphs_dropout_draws_on() -> None:
     """The graph reads seed and offset from tensors that PyTorch registers with it."""
     given = torch.ones(1000, 1000, device="cuda")
     replay = captured(lambda: F.dropout(given, 0.3))
-    expect_equal(lambda i: replay(), sleep_whole)
+    expect_equal(lambda i: replay(), sleep_whole, given=given)
 
 
 def a_generator_of_ones_own_draws_on() -> None:
@@ -105,7 +122,7 @@ def a_graph_in_a_tag_draws_on() -> None:
     with memory.pool("inputs"):
         given = torch.ones(1000, 1000, device="cuda")
     replay = captured(lambda: F.dropout(given, 0.3), memory.graph_pool("graphs"))
-    expect_equal(lambda i: replay(), sleep_whole, sleep_tags)
+    expect_equal(lambda i: replay(), sleep_whole, sleep_tags, given=given)
 
 
 # ---- Workspaces --------------------------------------------------------------------------------
@@ -123,7 +140,7 @@ def operands() -> tuple[torch.Tensor, torch.Tensor]:
 
 def workspaces_made_outside_a_tag() -> None:
     a, b = operands()
-    expect_equal(lambda i: product(a * (i + 1), b), sleep_whole)
+    expect_equal(lambda i: product(a * (i + 1), b), sleep_whole, a=a, b=b)
 
 
 def workspaces_made_in_a_tag() -> None:
@@ -131,7 +148,7 @@ def workspaces_made_in_a_tag() -> None:
     with memory.pool("work"):
         a, b = operands()
         product(a, b)
-    expect_equal(lambda i: product(a * (i + 1), b), sleep_whole, sleep_tags)
+    expect_equal(lambda i: product(a * (i + 1), b), sleep_whole, sleep_tags, a=a, b=b)
 
 
 def workspaces_of_a_graph() -> None:
@@ -143,7 +160,7 @@ def workspaces_of_a_graph() -> None:
         scale.fill_(i + 1)
         return replay()
 
-    expect_equal(step, sleep_whole, sleep_tags)
+    expect_equal(step, sleep_whole, sleep_tags, a=a, b=b)
 
 
 # ---- Compiled ----------------------------------------------------------------------------------
@@ -167,7 +184,7 @@ def a_compiled_function_with_graphs() -> None:
 
     for i in range(4):  # compiles, warms up, captures
         step(i)
-    expect_equal(step, sleep_whole, sleep_tags)
+    expect_equal(step, sleep_whole, sleep_tags, first=first, second=second, given=given)
 
 
 # ---- What a thread gets that uses what sleeps --------------------------------------------------
