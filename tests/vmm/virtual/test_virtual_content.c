@@ -57,6 +57,38 @@ Test(virtual_content, a_copy_across_the_edge_of_page_locked_memory_is_refused) {
     rig_unrow(&r, addr, 1);
 }
 
+/* ---- When the host's bytes are read -------------------------------------------------------- */
+
+/* So who issues a copy must leave page-locked memory alone until it has waited. */
+Test(virtual_content, a_copy_from_page_locked_memory_reads_it_when_it_runs) {
+    static uint8_t locked[2];
+    uint8_t other[2] = {1, 2};
+    ductile_addr addr = rig_row(&r, 1);
+    memcpy(locked, other, 2);
+    assert_ok(dvmm_host_register(r.d, locked, 2));
+    assert_ok(dvmm_upload(r.d, addr, locked, 2, stream));
+    assert_ok(dvmm_upload(r.d, addr + 2, other, 2, stream));
+    memset(locked, 7, 2);
+    memset(other, 7, 2);
+    assert_ok(dvmm_stream_sync(r.d, stream));
+    cr_expect_eq(byte_at(addr), 7);
+    cr_expect_eq(byte_at(addr + 1), 7);
+    cr_expect_eq(byte_at(addr + 2), 1);
+    cr_expect_eq(byte_at(addr + 3), 2);
+    assert_ok(dvmm_host_unregister(r.d, locked));
+    rig_unrow(&r, addr, 1);
+}
+
+Test(virtual_content, host_memory_must_not_go_while_a_copy_from_it_is_under_way) {
+    static const uint8_t bytes[2] = {1, 2};
+    ductile_addr addr = rig_row(&r, 1);
+    assert_ok(dvmm_host_register(r.d, (void *)(uintptr_t)bytes, 2));
+    assert_ok(dvmm_upload(r.d, addr, bytes, 2, stream));
+    assert_ok(dvmm_host_unregister(r.d, (void *)(uintptr_t)bytes));
+    cr_expect_eq(rig_state(&r).violations, 1);
+    rig_unrow(&r, addr, 1);
+}
+
 /* ---- Against an array ---------------------------------------------------------------------- */
 
 enum { GRANULES = 6, GRANULE = 64 << 10, SPAN = GRANULES * GRANULE };

@@ -41,8 +41,8 @@ typedef struct vgpu_op {
     vgpu_marker *marker;       /* RECORD, WAIT: holds a reference    */
     const uint64_t *word;      /* WAIT_VALUE: NULL when it was freed */
     uint64_t value;            /* WAIT_VALUE; FILL: the byte         */
-    uint8_t *bytes;            /* UPLOAD: owned                      */
-    uint8_t *host;             /* DOWNLOAD: in a host block; NULL when that has gone */
+    uint8_t *bytes;            /* UPLOAD: owned; NULL: see host      */
+    uint8_t *host;             /* UPLOAD, DOWNLOAD: in a host block; NULL when that has gone */
     uint64_t *owners;          /* captured: the block of each use; owned. NULL: look when issued */
     size_t n_uses;
     ductile_virtual_use uses[];

@@ -91,8 +91,8 @@ static int check_host(const vgpu *gpu, const void *memory, uint64_t size, bool *
                : DVMM_INVALID_VALUE;
 }
 
-/* Bytes that are all alike are not kept: to write them is a fill. */
-static vgpu_op *upload_op(ductile_addr to, const uint8_t *from, uint64_t size) {
+/* The bytes are kept. Those that are all alike are not: to write them is a fill. */
+static vgpu_op *kept_upload_op(ductile_addr to, const uint8_t *from, uint64_t size) {
     if (is_one_value(from, size)) {
         return fill_op(to, from[0], size);
     }
@@ -110,15 +110,30 @@ static vgpu_op *upload_op(ductile_addr to, const uint8_t *from, uint64_t size) {
     return op;
 }
 
+static vgpu_op *late_upload_op(ductile_addr to, const void *from, uint64_t size) {
+    vgpu_op *op = dvmm_vgpu_op_new(VGPU_OP_UPLOAD, 1);
+    if (op != NULL) {
+        op->uses[0] = use_of(to, size, true);
+        op->host = (uint8_t *)(uintptr_t)from;
+    }
+    return op;
+}
+
+/* Page-locked memory is read when the copy runs. A graph's is read at the capture, unlike on
+ * hardware: it may have gone when the graph is launched. */
 int dvmm_vgpu_upload(vgpu *gpu, ductile_addr to, const void *from, uint64_t size,
                      ductile_stream stream) {
     bool is_pinned;
+    vgpu_queue *queue;
     int code = check_span(gpu, stream, to, size, DVMM_ACCESS_RW);
     code = code == DVMM_SUCCESS ? check_host(gpu, from, size, &is_pinned) : code;
+    code = code == DVMM_SUCCESS ? dvmm_vgpu_find_queue(gpu, stream, &queue) : code;
     if (code != DVMM_SUCCESS) {
         return code;
     }
-    return dvmm_vgpu_issue_on(gpu, stream, upload_op(to, from, size));
+    bool is_late = is_pinned && queue->capture == NULL;
+    return dvmm_vgpu_issue_on(
+        gpu, stream, is_late ? late_upload_op(to, from, size) : kept_upload_op(to, from, size));
 }
 
 int dvmm_vgpu_read_back(vgpu *gpu, void *to, ductile_addr from, uint64_t size,

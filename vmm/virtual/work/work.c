@@ -21,6 +21,7 @@
 #include "vmm/virtual/state/watch.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 /* ---- Markers and operations ---------------------------------------------------------------- */
 
@@ -219,6 +220,18 @@ static bool uses_are_accessible(const vgpu *gpu, const vgpu_op *op, int device) 
     return true;
 }
 
+/* Bytes that are all alike take no room. Host memory that has gone leaves nothing. */
+static bool upload(vgpu *gpu, const vgpu_op *op) {
+    const ductile_virtual_use *to = &op->uses[0];
+    const uint8_t *from = op->bytes != NULL ? op->bytes : op->host;
+    if (from == NULL || to->size == 0) {
+        return true;
+    }
+    bool is_one_value = memcmp(from, from + 1, to->size - 1) == 0;
+    return is_one_value ? dvmm_vgpu_write_value(gpu, to->address, from[0], to->size)
+                        : dvmm_vgpu_write_bytes(gpu, to->address, from, to->size);
+}
+
 /* A kernel's own results are not modelled: what it writes stays as it was. */
 static bool change_memory(vgpu *gpu, vgpu_op *op) {
     const ductile_virtual_use *to = &op->uses[0];
@@ -228,7 +241,7 @@ static bool change_memory(vgpu *gpu, vgpu_op *op) {
     case VGPU_OP_COPY:
         return dvmm_vgpu_copy_bytes(gpu, to->address, op->uses[1].address, to->size);
     case VGPU_OP_UPLOAD:
-        return dvmm_vgpu_write_bytes(gpu, to->address, op->bytes, to->size);
+        return upload(gpu, op);
     case VGPU_OP_DOWNLOAD:
         if (op->host != NULL) {
             dvmm_vgpu_read_bytes(gpu, op->host, to->address, to->size);
@@ -495,7 +508,7 @@ void dvmm_vgpu_forget_words(vgpu *gpu, const vgpu_host_block *block) {
             }
             uintptr_t offset = (uintptr_t)op->host - (uintptr_t)block->memory;
             if (op->host != NULL && offset < block->size) {
-                dvmm_vgpu_violation(gpu, "host memory goes while a copy to it is under way");
+                dvmm_vgpu_violation(gpu, "host memory goes while a copy of it is under way");
                 op->host = NULL;
             }
         }
