@@ -185,10 +185,11 @@ static const char *look_at_all(program *p) {
     TRY(sync_all(p));
     for (size_t i = 0; i < p->n_blocks; i++) {
         if (!p->blocks[i].is_paused) {
-            TRY(look(&p->on.painter, &p->blocks[i].canvas, p->on.streams[p->blocks[i].stream]));
+            ductile_stream stream = p->on.streams[p->blocks[i].stream];
+            TRY(expect_painted(&p->on.painter, &p->blocks[i].canvas, stream));
         }
     }
-    return program_is_unspoilt(&p->on.painter);
+    return NULL;
 }
 
 /* ---- The scenario --------------------------------------------------------------------------- */

@@ -264,7 +264,7 @@ static const char *pause_and_resume(churn *c, ductile_pool_id pool, const canvas
         return NULL;
     }
     NEED_OK(status);
-    return look(&c->p.painter, it, c->p.streams[0]);
+    return expect_painted(&c->p.painter, it, c->p.streams[0]);
 }
 
 static const char *live_with_a_pause(churn *c) {

@@ -2,6 +2,8 @@
 /* Blocks: requests, frees, uses on streams, contents. */
 #include "tests/model/subject.h"
 
+#include "tests/support/memory_look.h"
+
 #include <string.h>
 
 /* ---- Operands ------------------------------------------------------------------------------ */
@@ -99,26 +101,59 @@ const char *fill_block(subject *s, model_block *b, size_t slot) {
     return NULL;
 }
 
-static const char *verify_sample(subject *s, const model_block *b, uint64_t at, size_t slot) {
-    uint8_t bytes[SAMPLE_BYTES];
-    NEED_OK(ductile_virtual_read_back(s->f.gpu, bytes, b->address + at, sizeof bytes,
-                                      s->slots[slot].stream));
-    for (size_t i = 0; i < sizeof bytes; i++) {
-        NEED(bytes[i] == b->pattern, "block %llx of %llu bytes holds %02x at %llu, not %02x",
-             b->address, (unsigned long long)b->size, bytes[i], (unsigned long long)(at + i),
-             b->pattern);
-    }
+typedef struct block_look {
+    const subject *s;
+    const deed *d;
+} block_look;
+
+static const char *read_here(const void *user, void *to, ductile_addr from, uint64_t size) {
+    const block_look *l = user;
+    ductile_stream stream = l->s->slots[l->d->slot].stream;
+    NEED_OK(ductile_virtual_read_back(l->s->f.gpu, to, from, size, stream));
     return NULL;
+}
+
+static const char *let_time_pass(const void *user) {
+    ductile_virtual_advance(((const block_look *)user)->s->f.gpu, 1u << 20);
+    return NULL;
+}
+
+static uint8_t pattern_here(const void *user, uint64_t offset) {
+    (void)offset;
+    return ((const block_look *)user)->d->b->pattern;
+}
+
+static const char *look_at_block(const subject *s, const deed *d) {
+    const block_look user = {s, d};
+    const memory_look at = {.address = d->b->address,
+                            .size = d->b->size,
+                            .read = read_here,
+                            .wait = let_time_pass,
+                            .expected = pattern_here,
+                            .user = &user};
+    return expect_memory(&at);
+}
+
+static const char *verify_sample(const subject *s, const deed *d, uint64_t at) {
+    const block_look user = {s, d};
+    uint8_t bytes[SAMPLE_BYTES];
+    TRY(read_here(&user, bytes, d->b->address + at, sizeof bytes));
+    if (bytes[0] == d->b->pattern && memcmp(bytes, bytes + 1, sizeof bytes - 1) == 0) {
+        return NULL;
+    }
+    const char *differs = look_at_block(s, d);
+    return complain("block %llx holds %02x at %llu, not %02x; %s", d->b->address, bytes[0],
+                    (unsigned long long)at, d->b->pattern,
+                    differs != NULL ? differs : "all of it is right by now");
 }
 
 /* Both ends, and places in every granule: what another block would have overwritten. */
 static const char *verify_here(subject *s, void *argument) {
-    const model_block *b = ((const deed *)argument)->b;
-    size_t slot = ((const deed *)argument)->slot;
-    for (uint64_t at = 0; at < b->size; at += s->granule / 2) {
-        TRY(verify_sample(s, b, at, slot));
+    const deed *d = argument;
+    for (uint64_t at = 0; at < d->b->size; at += s->granule / 2) {
+        TRY(verify_sample(s, d, at));
     }
-    return verify_sample(s, b, b->size - SAMPLE_BYTES, slot);
+    return verify_sample(s, d, d->b->size - SAMPLE_BYTES);
 }
 
 const char *verify_block(subject *s, const model_block *b) {

@@ -3,6 +3,7 @@
 #include "tests/support/painter.h"
 
 #include "tests/support/complain.h"
+#include "tests/support/memory_look.h"
 
 #include <string.h>
 
@@ -82,6 +83,64 @@ static const char *look_through_windows(painter *p, const canvas *c, ductile_str
     return NULL;
 }
 
+/* ---- Looking closely ----------------------------------------------------------------------- */
+
+typedef struct close_look {
+    const painter *p;
+    const canvas *c;
+    ductile_stream stream;
+} close_look;
+
+static const char *read_part(const void *user, void *to, ductile_addr from, uint64_t size) {
+    const close_look *l = user;
+    NEED_OK(dvmm_read_back(l->p->driver, to, from, size, l->stream));
+    return NULL;
+}
+
+static const char *wait_for_all(const void *user) {
+    NEED_OK(dvmm_context_sync(((const close_look *)user)->p->driver));
+    return NULL;
+}
+
+/* What the kernels make of id and index (gpu_kernels_ptx.c). */
+static uint8_t byte_of_word(const canvas *c, uint64_t offset) {
+    uint32_t hash = (uint32_t)(offset / 4) * 0x9E3779B1u + (uint32_t)c->id;
+    hash = (hash ^ hash >> 16) * 0x85EBCA6Bu;
+    hash ^= hash >> 13;
+    return (uint8_t)(hash >> offset % 4 * 8);
+}
+
+static uint8_t byte_of_stamps(const canvas *c, uint64_t offset) {
+    const stamp own = {c->id, c->address};
+    ductile_addr places[3];
+    uint8_t bytes[sizeof own];
+    memcpy(bytes, &own, sizeof own);
+    stamp_places(c, places);
+    for (int i = 2; i >= 0; i--) { /* the last that was painted is above the others */
+        uint64_t begin = places[i] - c->address;
+        if (offset >= begin && offset - begin < sizeof own) {
+            return bytes[offset - begin];
+        }
+    }
+    return byte_of(c);
+}
+
+static uint8_t painted_byte(const void *user, uint64_t offset) {
+    const close_look *l = user;
+    return l->p->gpu != NULL ? byte_of_word(l->c, offset) : byte_of_stamps(l->c, offset);
+}
+
+static const char *look_closely(const painter *p, const canvas *c, ductile_stream stream) {
+    const close_look user = {p, c, stream};
+    const memory_look at = {.address = c->address,
+                            .size = c->size,
+                            .read = read_part,
+                            .wait = wait_for_all,
+                            .expected = painted_byte,
+                            .user = &user};
+    return expect_memory(&at);
+}
+
 /* ---- Both ---------------------------------------------------------------------------------- */
 
 const char *painter_open(painter *p, dvmm_driver *driver, int ordinal) {
@@ -133,11 +192,31 @@ const char *dawdle(painter *p, ductile_stream stream, uint64_t ns) {
     return NULL;
 }
 
-const char *painter_mismatches(painter *p, uint64_t *out) {
-    NEED_OK(dvmm_context_sync(p->driver));
-    *out = p->mismatches;
+static const char *count(painter *p, ductile_stream stream) {
+    p->counted = p->mismatches;
     if (p->gpu != NULL) {
-        NEED_OK(dvmm_read_back(p->driver, out, p->counter, sizeof(*out), NULL));
+        NEED_OK(dvmm_read_back(p->driver, &p->counted, p->counter, sizeof p->counted, stream));
     }
     return NULL;
+}
+
+const char *painter_mismatches(painter *p, uint64_t *out) {
+    NEED_OK(dvmm_context_sync(p->driver));
+    TRY(count(p, NULL));
+    *out = p->counted;
+    return NULL;
+}
+
+const char *expect_painted(painter *p, const canvas *c, ductile_stream stream) {
+    uint64_t before = p->counted;
+    TRY(look(p, c, stream));
+    TRY(count(p, stream));
+    if (p->counted == before) {
+        return NULL;
+    }
+    const char *differs = look_closely(p, c, stream);
+    return complain("block %#llx, pattern %llu: %llu words or windows differed; %s",
+                    (unsigned long long)c->address, (unsigned long long)c->id,
+                    (unsigned long long)(p->counted - before),
+                    differs != NULL ? differs : "then the host finds all of it right");
 }

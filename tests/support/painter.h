@@ -23,6 +23,7 @@ typedef struct painter {
     gpu_kernels *gpu;     /* NULL on the virtual GPU */
     ductile_addr counter; /* CUDA: words that differed, on the device */
     uint64_t mismatches;  /* virtual: windows that differed */
+    uint64_t counted;     /* by the last count */
 } painter;
 
 /* `ordinal` is for CUDA; the driver says which kind of device it is. */
@@ -32,6 +33,10 @@ void painter_close(painter *p);
 /* In stream order. */
 const char *paint(painter *p, const canvas *c, ductile_stream stream);
 const char *look(painter *p, const canvas *c, ductile_stream stream);
+
+/* The same, and waits for the stream. Where something differed since the last count, the host looks
+ * at all of the block, and again when all work is done: the complaint says what differs. */
+const char *expect_painted(painter *p, const canvas *c, ductile_stream stream);
 
 /* Writes over it, as the last work of a user that is about to free it. */
 const char *scribble(painter *p, const canvas *c, ductile_stream stream);

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 GRANULE = 2 << 20  # bytes: the least that is mapped
 SHOWN = 16  # bytes
-# Of memory that is nobody's yet, of what wake.py makes during a sleep, of a sleep that poisons.
+# Of new memory, of what wake.py makes during a sleep, of a sleep that poisons.
 TELLING = {"0x00": 0, "0xA5": 0xA5, "0xFF": 0xFF}
 
 
