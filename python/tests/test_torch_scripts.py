@@ -17,8 +17,8 @@ import allocators
 import capped_programs
 import child
 import compare
-import costs
 import contents
+import costs
 import distributed
 import pytest
 import pytorch_tests
@@ -243,7 +243,7 @@ def test_only_the_other_saver_may_fail_behind_its_last_row(
     import savers
 
     way, found = savers.Way(library, 1, 8, "keep", cycles=3), savers.Found()
-    row = {"what": "cycle", "pause": 1, "resume": 1, "freed": 1 << 30, "right": True}
+    row = {"what": "cycle", "pause": 1, "resume": 1, "freed": 1 << 30, "differs": ""}
     for cycle in range(rows):
         found.take(way, {**row, "cycle": cycle})
     found.take_end(way, 0)

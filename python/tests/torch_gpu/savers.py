@@ -35,6 +35,7 @@ from importlib import metadata
 from typing import Any, NamedTuple
 
 import child
+import contents
 
 GIB = 1 << 30
 LEAST_SHARE = 0.9  # of the link, from the second cycle on, and in the first that is made ahead
@@ -132,9 +133,15 @@ def timed(action: Any) -> float:
     return child.synchronized("cuda") - start
 
 
-def is_as_before(made: list[Any], way: Way) -> bool:
+def what_differs(made: list[Any], way: Way) -> str:
+    """Of the first tensor that a kernel does not find as it was made; "" where there is none."""
     step = 2 if way.gaps else 1
-    return all(bool((one == i * step % 251).all()) for i, one in enumerate(made))
+    for i, one in enumerate(made):
+        value = i * step % 251
+        if not bool((one == value).all()):
+            said = contents.of_tensor(bytes([value]) * one.nbytes, one)
+            return f"tensor {i}: {said or 'after a kernel, a copy finds it right'}"
+    return ""
 
 
 def measure(way: Way) -> None:
@@ -153,8 +160,9 @@ def measure(way: Way) -> None:
         pause = timed(saver.pause)
         freed = torch.cuda.mem_get_info()[0] - before
         resume = timed(saver.resume)
-        is_right = way.contents != "keep" or is_as_before(made, way)
-        answer(what="cycle", cycle=cycle, pause=pause, resume=resume, freed=freed, right=is_right)
+        differs = what_differs(made, way) if way.contents == "keep" else ""
+        times = {"pause": pause, "resume": resume}
+        answer(what="cycle", cycle=cycle, **times, freed=freed, differs=differs)
 
 
 # ---- What the parent makes of it ---------------------------------------------------------------
@@ -181,8 +189,8 @@ class Found:
             print(f"{way.name}: host memory made in {said['seconds']:.2f} s", flush=True)
             return
         self.cycles.setdefault(way, []).append(said)
-        if not said["right"]:
-            self.wrong.append(f"{way.name}: contents of cycle {said['cycle']} differ")
+        if said["differs"]:
+            self.wrong.append(f"{way.name}: contents of cycle {said['cycle']}: {said['differs']}")
         if said["freed"] < 0.95 * way.gib * GIB:
             self.wrong.append(f"{way.name}: a pause gave back {said['freed'] >> 20} MiB")
         if said["cycle"] == 0:
