@@ -114,13 +114,13 @@ ductile_status dvmm_host_arena_release(dvmm_host_arena *arena, uint64_t keep_byt
                                        uint64_t *released) {
     ductile_status status = DUCTILE_OK;
     dti_lock_acquire(&arena->making);
-    for (uint64_t size = 1; size > 0 && status == DUCTILE_OK;) {
-        size = shorten(arena, keep_bytes);
+    for (uint64_t size = shorten(arena, keep_bytes); size > 0 && status == DUCTILE_OK;
+         size = status == DUCTILE_OK ? shorten(arena, keep_bytes) : 0) {
         uint8_t *memory = arena->base + arena->bytes;
-        status = size > 0 ? dvmm_host_unregister(arena->driver, memory) : DUCTILE_OK;
+        status = dvmm_host_unregister(arena->driver, memory);
         if (status != DUCTILE_OK) {
             append_extent(arena, size);
-        } else if (size > 0) {
+        } else {
             dvmm_host_pages_drop(memory, size);
             *released += size;
         }

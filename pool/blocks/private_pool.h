@@ -47,7 +47,10 @@ typedef struct dpool_private_pool {
     char tag[DUCTILE_TAG_BYTES]; /* "": none */
     ductile_contents policy;     /* for a pause that leaves it to the pool */
     ductile_contents contents;   /* unless RUNNING: what the pause promised */
-    bool retains;    /* RESUMING, RUNNING: host_copy stays, for the blocks that are marked so */
+    bool retains; /* RESUMING, RUNNING, PAUSING: host_copy stays, for the blocks that are marked
+                     so */
+    bool has_captured; /* a stream under capture has requested memory of it: replays read what a
+                          capture has written once */
     bool is_claimed; /* by a call that pauses or resumes it, to its end: its phase changes before */
     struct dpool_private_pool *next_in_set; /* owned by the thread that claimed the pool */
     struct dpool_private_pool *next;

@@ -366,7 +366,6 @@ void dpool_resume_block_locked(ductile_allocator *a, dpool_block *b) {
     DTI_ASSERT_HELD(&a->index_lock);
     leave_paused_locked(a, b);
     b->state = DPOOL_LIVE;
-    b->age = b->region->arena->pool->retains ? 1 : 0;
     b->region->arena->live_bytes += b->size;
     a->counts.requested += b->requested;
     a->counts.allocated += b->size;

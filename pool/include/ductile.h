@@ -133,8 +133,9 @@ typedef struct ductile_pool_id {
 /** What a sleeping pool's live blocks hold once they are back (ductile_sleep.h). Memory that stays
  * mapped, as it is pinned or exported, holds what it did, or was given meanwhile. */
 typedef enum ductile_contents {
-    DUCTILE_CONTENTS_POLICY = 0, /* what the pool's policy says; a private pool without one: DROP,
-                                    the default pool: KEEP                                      */
+    DUCTILE_CONTENTS_POLICY = 0, /* what the pool's policy says; without one KEEP for the default
+                                    pool and for pools that streams under capture have requested
+                                    memory of, else DROP                                        */
     DUCTILE_CONTENTS_KEEP = 1,   /* what they held: copied to page-locked host memory and back  */
     DUCTILE_CONTENTS_DROP = 2,   /* undefined                                                   */
     DUCTILE_CONTENTS_ZERO = 3,   /* zeros                                                       */

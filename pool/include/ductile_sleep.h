@@ -64,7 +64,9 @@ typedef struct ductile_sleep_tag {
  * left 0 or NULL name nothing. With `all`, `tags` only says what becomes of contents.
  *
  * A pause takes the contents for a pool from its entry in `tags`; where that says POLICY, or there
- * is none, from `contents`; where that says POLICY, from the pool.
+ * is none, from `contents`; where that says POLICY, from the pool; where that says POLICY, contents
+ * are kept if it is the default pool, or a stream under capture has requested memory of it, and
+ * dropped if not.
  */
 typedef struct ductile_sleep_request {
     size_t struct_size; /* set by the caller */
@@ -88,7 +90,8 @@ typedef struct ductile_sleep_request {
     int retain; /* resume only; 1: kept contents stay on the host as they are, so that they can be
                    read (ductile_kept_contents) while the blocks are used again; the pool's next
                    pause, or a resume without it, ends that, and so does freeing a block. A pause
-                   that keeps as many bytes again copies them to the same place */
+                   that keeps as many bytes again copies them to the same place; one that fails
+                   before it copies or drops contents leaves them */
 } ductile_sleep_request;
 
 /** What a call did, or what stopped it. */

@@ -97,7 +97,14 @@ static bool pause_blocks_if_quiet(ductile_allocator *a, dpool_private_pool *pool
     return is_quiet;
 }
 
+/* A marker that could not be recorded or waited for leaves its blocks pending, too. */
+static ductile_status why_not_quiet(void) {
+    char call[DPOOL_FAILURE_BYTES];
+    return dpool_describe_failure(call, sizeof call) ? DUCTILE_ERR_DRIVER : DUCTILE_ERR_BUSY;
+}
+
 static ductile_status wait_and_pause_blocks(ductile_allocator *a, dpool_private_pool *pool) {
+    wait_for_users(a, pool);
     for (int i = 0; i < MOST_ROUNDS; i++) {
         DTI_TRY(dpool_quiesce_pool(a, pool, &pool->idle));
         poll_all(a);
@@ -105,7 +112,7 @@ static ductile_status wait_and_pause_blocks(ductile_allocator *a, dpool_private_
             return DUCTILE_OK;
         }
     }
-    return DUCTILE_ERR_BUSY;
+    return why_not_quiet();
 }
 
 /* ---- Contents ------------------------------------------------------------------------------ */
@@ -127,9 +134,17 @@ static void list_paused_locked(const ductile_allocator *a, const dpool_private_p
     }
 }
 
-/* Blocks may be freed between counting and listing, but none of this pool is added. */
+/* What the latest resume retained makes room for what is kept now. Blocks may be freed between
+ * counting and listing, but none of this pool is added. */
 static ductile_status save(ductile_allocator *a, dpool_private_pool *pool) {
     piece_list list = {.n = 0};
+    pool->retains = false;
+    if (pool->contents != DUCTILE_CONTENTS_KEEP) {
+        dvmm_host_copy_drop(&pool->host_copy);
+    }
+    if (pool->contents == DUCTILE_CONTENTS_DROP) {
+        return DUCTILE_OK;
+    }
     dti_lock_acquire(&a->index_lock);
     list.room = a->counts.paused_blocks;
     dti_lock_release(&a->index_lock);
@@ -150,12 +165,21 @@ static ductile_status save(ductile_allocator *a, dpool_private_pool *pool) {
 
 /* ---- Pause --------------------------------------------------------------------------------- */
 
+/* What is retained is for the blocks that wake now, and for none that comes later. */
+static void mark_retained_locked(ductile_allocator *a, dpool_block *b) {
+    DTI_ASSERT_HELD(&a->index_lock);
+    b->age = b->region->arena->pool->retains ? 1 : 0;
+}
+
 /* Also runs after a pause that failed halfway: LIVE blocks stay LIVE. */
 static void run_again(ductile_allocator *a, dpool_private_pool *pool) {
     if (!pool->retains) {
         dvmm_host_copy_drop(&pool->host_copy); /* copies out may be under way */
     }
     dti_lock_acquire(&a->index_lock);
+    if (pool->phase == DPOOL_RESUMING) {
+        each_in_state_locked(a, pool, DPOOL_PAUSED, mark_retained_locked);
+    }
     each_in_state_locked(a, pool, DPOOL_PAUSED, dpool_resume_block_locked);
     dpool_set_running_locked(a, pool);
     dti_lock_release(&a->index_lock);
@@ -168,19 +192,7 @@ static uint64_t mapped_bytes(ductile_allocator *a, const dpool_private_pool *poo
     return bytes;
 }
 
-static ductile_status prepare(ductile_allocator *a, dpool_private_pool *pool) {
-    wait_for_users(a, pool);
-    ductile_status status = wait_and_pause_blocks(a, pool);
-    if (pool->contents != DUCTILE_CONTENTS_KEEP) {
-        dvmm_host_copy_drop(&pool->host_copy); /* retained by the latest resume */
-    }
-    if (status == DUCTILE_OK && pool->contents != DUCTILE_CONTENTS_DROP) {
-        status = save(a, pool);
-    }
-    return status;
-}
-
-/* Brings the contents of each pool away, or back. */
+/* Does one thing to each pool, up to the first that it fails for. */
 static ductile_status
 for_set(ductile_allocator *a, dpool_private_pool *set, ductile_sleep_report *report,
         ductile_status (*bring)(ductile_allocator *a, dpool_private_pool *pool)) {
@@ -190,14 +202,21 @@ for_set(ductile_allocator *a, dpool_private_pool *set, ductile_sleep_report *rep
             dpool_report_pool(report, pool);
             return status;
         }
-        report->copied_bytes += pool->host_copy.copied_bytes;
     }
     return DUCTILE_OK;
 }
 
+static void report_copies(const dpool_private_pool *set, ductile_sleep_report *report) {
+    for (const dpool_private_pool *pool = set; pool != NULL; pool = pool->next_in_set) {
+        report->copied_bytes += pool->host_copy.copied_bytes;
+    }
+}
+
 static ductile_status prepare_set(ductile_allocator *a, dpool_private_pool *set,
                                   ductile_sleep_report *report) {
-    DTI_TRY(for_set(a, set, report, prepare));
+    DTI_TRY(for_set(a, set, report, wait_and_pause_blocks));
+    DTI_TRY(for_set(a, set, report, save));
+    report_copies(set, report);
     return dpool_announce_set(a, set, DUCTILE_MAP_LEAVING);
 }
 
@@ -296,6 +315,7 @@ static ductile_status end_restore(ductile_allocator *a, dpool_private_pool *pool
 static ductile_status end_restores(ductile_allocator *a, dpool_private_pool *set,
                                    ductile_sleep_report *report) {
     DTI_TRY(for_set(a, set, report, end_restore));
+    report_copies(set, report);
     return dpool_announce_set(a, set, DUCTILE_MAP_MAPPED);
 }
 

@@ -269,13 +269,14 @@ static bool admits(ductile_allocator *a, dpool_route *route, ductile_stream stre
     return yes && !route->has_ended;
 }
 
-/* A plain pool that is asked for memory by a stream under capture is a capture pool. */
+/* A pool that is asked for memory by a stream under capture is a capture pool. */
 static void detect_capture(ductile_allocator *a, dpool_private_pool *pool, ductile_stream stream) {
     if (!dvmm_is_capturing(a->driver, stream)) {
         return;
     }
     dti_lock_acquire(&a->index_lock);
     pool->kind = DUCTILE_POOL_CAPTURE;
+    pool->has_captured = true;
     dti_lock_release(&a->index_lock);
 }
 
@@ -302,7 +303,7 @@ ductile_status dpool_pool_of(ductile_allocator *a, uint64_t bytes, ductile_strea
     dpool_private_pool *routed = find_route_locked(a, stream);
     dpool_private_pool *pool = routed != NULL ? routed : fallback_locked(a);
     bool is_paused = pool->phase != DPOOL_RUNNING;
-    bool may_capture = routed != NULL && pool->kind == DUCTILE_POOL_PLAIN;
+    bool may_capture = routed != NULL && (pool->kind == DUCTILE_POOL_PLAIN || !pool->has_captured);
     pool->n_users += !is_paused;
     if (is_paused) {
         dpool_note_refusal_locked(a, pool, bytes);

@@ -80,7 +80,8 @@ static ductile_contents contents_for(const ductile_sleep_request *r,
     if (contents != DUCTILE_CONTENTS_POLICY) {
         return contents;
     }
-    return dpool_is_default(pool) ? DUCTILE_CONTENTS_KEEP : DUCTILE_CONTENTS_DROP;
+    return dpool_is_default(pool) || pool->has_captured ? DUCTILE_CONTENTS_KEEP
+                                                        : DUCTILE_CONTENTS_DROP;
 }
 
 static bool has_bypass(const set_call *c) {
@@ -250,10 +251,10 @@ static void claim_all_locked(set_call *c) {
         pool->phase = c->pauses ? DPOOL_PAUSING : DPOOL_RESUMING;
         pool->is_claimed = true;
         pool->n_users++;
-        pool->retains =
-            !c->pauses && c->request->retain != 0 && pool->contents == DUCTILE_CONTENTS_KEEP;
-        if (c->pauses) {
+        if (c->pauses) { /* what was retained goes when it is replaced */
             pool->contents = contents_for(c->request, pool);
+        } else {
+            pool->retains = c->request->retain != 0 && pool->contents == DUCTILE_CONTENTS_KEEP;
         }
         c->has_default |= dpool_is_default(pool);
         c->report.pools++;
@@ -383,21 +384,38 @@ static ductile_status run(set_call *c) {
     return status;
 }
 
+static bool is_request(const ductile_sleep_request *r) {
+    return r != NULL && r->struct_size >= sizeof(size_t) && r->struct_size <= sizeof *r;
+}
+
+static bool is_report(const ductile_sleep_report *r) {
+    return r == NULL || (r->struct_size >= sizeof(size_t) && r->struct_size <= sizeof *r);
+}
+
+/* Of a call that failed. Where nothing was explained yet, the status says all there is. */
+static void end_report(set_call *c, ductile_status status) {
+    ductile_sleep_report *r = &c->report;
+    r->pools = r->bytes = r->copied_bytes = r->stayed_bytes = 0;
+    if (r->message[0] == '\0') {
+        explain(c, "%s failed: %s", c->pauses ? "the pause" : "the resume",
+                ductile_status_string(status));
+    }
+}
+
 static ductile_status call_for_set(ductile_allocator *a, const ductile_sleep_request *request,
                                    ductile_sleep_report *report, bool pauses) {
     ductile_sleep_request known = {.struct_size = sizeof known};
-    bool is_good = a != NULL && request != NULL && request->struct_size >= sizeof(size_t) &&
-                   request->struct_size <= sizeof known &&
-                   (report == NULL || (report->struct_size >= sizeof(size_t) &&
-                                       report->struct_size <= sizeof *report));
-    if (!is_good) {
+    if (!is_report(report)) {
         return DUCTILE_ERR_INVALID_ARGUMENT;
     }
-    memcpy(&known, request, request->struct_size);
     set_call c = {.a = a, .request = &known, .pauses = pauses};
-    ductile_status status = run(&c);
+    ductile_status status = DUCTILE_ERR_INVALID_ARGUMENT;
+    if (a != NULL && is_request(request)) {
+        memcpy(&known, request, request->struct_size);
+        status = run(&c);
+    }
     if (status != DUCTILE_OK) {
-        c.report.pools = c.report.bytes = c.report.copied_bytes = c.report.stayed_bytes = 0;
+        end_report(&c, status);
     }
     if (report != NULL) {
         c.report.struct_size = report->struct_size;

@@ -443,6 +443,26 @@ Test(host_memory, what_a_failed_resume_has_mapped_goes_with_its_pool) {
     sweep(give_up_kept, 3);
 }
 
+/* Also where the call has none before it knows its pools. */
+static const char *pause_beside_bypass(uint64_t nth, bool *failed) {
+    const ductile_sleep_request all = {.struct_size = sizeof all, .all = 1, .bypass = {7, 7}};
+    ductile_sleep_report report = {.struct_size = sizeof report};
+    fixture f;
+    TRY(fixture_open(&f, NULL));
+    arm(nth);
+    ductile_status status = ductile_pause_set(f.allocator, &all, &report);
+    *failed = disarm();
+    NEED(is_outcome(status), "pause %s", ductile_status_name(status));
+    NEED((report.message[0] != '\0') == (status != DUCTILE_OK), "%s, and it says \"%s\"",
+         ductile_status_name(status), report.message);
+    return fixture_close(&f);
+}
+
+Test(host_memory, a_pause_that_lacks_some_says_so) {
+    NEEDS_FAILURES();
+    sweep(pause_beside_bypass, 1);
+}
+
 /* ---- A stream that comes while a pause asks for memory --------------------------------------- */
 
 static fixture busy;

@@ -45,6 +45,16 @@ static ductile_pool_info info_of(ductile_pool_id id) {
     return info;
 }
 
+Test(sleep_set, a_refusal_always_says_something) {
+    const ductile_sleep_request too_large = {.struct_size = sizeof too_large + 1};
+    ductile_sleep_report r = {.struct_size = sizeof r};
+    assert_status(ductile_pause_set(f.allocator, NULL, &r), DUCTILE_ERR_INVALID_ARGUMENT);
+    cr_assert_neq(r.message[0], '\0');
+    r = (ductile_sleep_report){.struct_size = sizeof r};
+    assert_status(ductile_resume_set(f.allocator, &too_large, &r), DUCTILE_ERR_INVALID_ARGUMENT);
+    cr_assert_neq(r.message[0], '\0');
+}
+
 Test(sleep_set, a_tag_is_set_while_its_pool_is_awake) {
     ductile_allocator *a = f.allocator;
     char longest[DUCTILE_TAG_BYTES + 1];
