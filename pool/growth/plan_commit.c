@@ -132,7 +132,7 @@ static void unite_body(ductile_allocator *a, dpool_plan *p) {
 }
 
 /* Whole granules beside a request are new memory, which no work has used: handles of donors come
- * first, and only a plan whose donors fill less than the window grows ahead. What is left of a
+ * first, and only a plan whose donors fill less than its request grows ahead. What is left of a
  * granule leaves its stream only together with the body, which will be freed later. */
 static bool is_surplus_new(const ductile_allocator *a, const dpool_plan *p) {
     uint64_t moved = 0;
@@ -141,7 +141,7 @@ static bool is_surplus_new(const ductile_allocator *a, const dpool_plan *p) {
     }
     uint64_t ahead = p->rest != NULL ? p->rest->size / a->granule : 0;
     return (p->lead == NULL || p->lead->size < a->granule) &&
-           (ahead == 0 || moved + ahead <= p->n_granules);
+           (ahead == 0 || moved + ahead < p->n_granules);
 }
 
 /* As young as the own donors that moved: a compaction's surplus is all of it their memory. Donors

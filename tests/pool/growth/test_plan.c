@@ -223,6 +223,57 @@ Test(plan, to_heal_takes_the_topmost_memory_of_its_run_beyond_other_gaps) {
     close_audited();
 }
 
+enum { MOST_SINGLES = 200 };
+
+/* Behind L1: F8 Gn Fn; then L1. The middle of the last one is pinned, so that each of its handles
+ * is a donor by itself. No request is large: it would make room in the plan. */
+static ductile_addr make_wide_gap(uint32_t n) {
+    ductile_addr gap[MOST_SINGLES], above[MOST_SINGLES];
+    cr_assert_leq(n, MOST_SINGLES);
+    ductile_addr below = take_granules(8, 0);
+    for (uint32_t i = 0; i < n; i++) {
+        gap[i] = take_granules(1, 0);
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        above[i] = take_granules(1, 0);
+    }
+    (void)take_granules(1, 0);
+    for (uint32_t i = 0; i < n; i++) {
+        give(gap[i]);
+    }
+    assert_ok(ductile_trim(a, NULL, 0, NULL));
+    assert_ok(ductile_pin(a, above[n / 2]));
+    for (uint32_t i = 0; i < n; i++) {
+        give(above[i]);
+    }
+    give(below);
+    return gap[0];
+}
+
+TestSuite(plan_room);
+
+Test(plan_room, has_donors_as_many_as_it_has_room_for) {
+    open_fixture(&(fixture_setup){
+        .capacity_bytes = 4096 * MIB, .n_streams = 1, .conf = "sizes:tight,compact:off"});
+    a = f.allocator;
+    first = take_granules(1, 0);
+    begin_plan();
+    uint32_t room = p->room;
+    index_unlock();
+    end_plan();
+    ductile_addr gap = make_wide_gap(room + 4);
+    begin_plan();
+    index_unlock();
+    assert_ok(dpool_reserve_room(a, 4 * (uint64_t)room));
+    index_lock();
+    dpool_arena *arena = block_at(first)->region->arena;
+    assert_u64(p->room, room);
+    cr_assert(dpool_plan_compaction_locked(a, p, arena, block_at(gap), UINT32_MAX));
+    assert_u64(p->n_donors, room);
+    abort_plan();
+    close_audited();
+}
+
 /* ---- Memory that moves behind waits --------------------------------------------------------- */
 
 TestSuite(plan_waits);
