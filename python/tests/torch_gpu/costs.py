@@ -16,6 +16,7 @@ from typing import Any
 Row = dict[str, Any]
 Span = tuple[int, int]  # begin and end, ns
 DUCTILE = {  # of Ductile's statistics
+    "allocs": "allocs",
     "driver_calls": "driver_calls",
     "driver_ns": "driver_host_ns",
     "creates": "creates",
@@ -29,6 +30,7 @@ DUCTILE = {  # of Ductile's statistics
     "missed": "slow_allocs",
 }
 PYTORCH = {  # of PyTorch's, where its own allocator serves
+    "allocs": "allocation.all.allocated",
     "creates": "num_device_alloc",
     "unmaps": "num_device_free",
     "host_waits": "num_sync_all_streams",
@@ -56,15 +58,13 @@ def counters(device: str) -> Row:
     """What only rises, of whatever allocator serves this process."""
     if device == "cpu":
         return {"allocs": 0}
+    own = [allocator.stats() for allocator in _own_allocators()]
+    if own:
+        return {name: sum(getattr(s, field) for s in own) for name, field in DUCTILE.items()}
     import torch
 
     stats = torch.cuda.memory_stats()
-    found = {"allocs": stats["allocation.all.allocated"]}
-    own = [allocator.stats() for allocator in _own_allocators()]
-    if own:
-        of_ductile = {name: sum(getattr(s, field) for s in own) for name, field in DUCTILE.items()}
-        return {**found, **of_ductile}
-    return {**found, **{name: stats.get(field, 0) for name, field in PYTORCH.items()}}
+    return {name: stats.get(field, 0) for name, field in PYTORCH.items()}
 
 
 def since(before: Row, after: Row) -> Row:
