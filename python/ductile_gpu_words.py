@@ -23,9 +23,18 @@ def one_line(error: BaseException) -> str:
     return " ".join(str(error).split()) or type(error).__name__
 
 
+def shown(text: str) -> str:
+    """A text that others may have written, as one line for a terminal: what is no visible character
+    (commands, line ends, turned directions, bytes that are no text) is written as in Python."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+
+
 def say(line: str) -> None:
     """One line on standard error; a program without one is not disturbed."""
+    text = shown(line.replace("\n  ", "; "))  # details of an exception
     try:
-        print(f"ductile-gpu: {line}", file=sys.stderr, flush=True)
+        print(f"ductile-gpu: {text}", file=sys.stderr, flush=True)
     except (AttributeError, OSError, ValueError):
         return

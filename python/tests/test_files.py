@@ -4,11 +4,13 @@
 from __future__ import annotations
 
 import os
+import socket
 import stat
 from pathlib import Path
 
 import pytest
 
+from ductile_gpu._tools import _files
 from ductile_gpu._tools._files import replacing
 
 ELSEWHERE = 12345  # a user that is not this one
@@ -89,6 +91,74 @@ def test_a_link_of_another_user_is_not_followed_where_everybody_may_write(
         with pytest.raises(PermissionError, match="another user"):
             write(link)
     assert victim.read_text() == ("new" if is_followed else "mine")
+
+
+@pytest.fixture
+def shared(tmp_path):
+    folder = tmp_path / "shared"
+    folder.mkdir()
+    folder.chmod(0o1777)
+    return folder
+
+
+@pytest.fixture
+def of_another(monkeypatch):
+    """Says of a path that another user made it."""
+    of = []
+    own = _files._owner
+    monkeypatch.setattr(_files, "_owner", lambda path: ELSEWHERE if path in of else own(path))
+    return of.append
+
+
+def make_pipe(path):
+    os.mkfifo(path, 0o666)
+
+
+def make_socket(path):
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(path))
+
+
+def make_link(path):
+    path.symlink_to("victim")
+
+
+@pytest.mark.parametrize("make", [make_pipe, make_socket, make_link])
+@pytest.mark.parametrize("mode", [0o1777, 0o777, 0o770])
+def test_what_another_user_planted_where_others_may_write_gets_nothing(
+    shared, of_another, make, mode
+):
+    planted = shared / "page.html"
+    make(planted)
+    shared.chmod(mode)
+    of_another(planted)
+    with pytest.raises(PermissionError, match="another user"):
+        write(planted)
+    assert left_in(shared) == ["page.html"]
+
+
+def test_a_pipe_of_ones_own_is_written_to(shared):
+    pipe = shared / "page.html"
+    make_pipe(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        write(pipe)
+        assert os.read(reader, 9) == b"new"
+    finally:
+        os.close(reader)
+
+
+def test_the_mode_of_a_file_that_another_user_made_is_not_taken_over(shared, of_another):
+    planted = shared / "page.html"
+    planted.write_text("theirs")
+    planted.chmod(0o666)
+    of_another(planted)
+    before = os.umask(0o077)
+    try:
+        write(planted)
+    finally:
+        os.umask(before)
+    assert (planted.read_text(), stat.S_IMODE(planted.stat().st_mode)) == ("new", 0o600)
 
 
 def test_the_file_is_as_readable_as_the_mask_says_and_as_it_was(tmp_path):

@@ -25,6 +25,7 @@ from recordings import (
     study,
 )  # fmt: skip
 from running import Answer, run
+from running import ductile_gpu as command
 from stub_torch import Place, adapter
 
 from ductile_gpu._tools._report import _page
@@ -148,3 +149,31 @@ def test_a_file_that_is_still_written_is_one_line_or_a_page(tmp_path):
         answer = report("--quick", "part.pickle", folder=tmp_path)
         assert (answer.returncode, len(answer.stderr.splitlines())) == (1, 1), answer.stderr
     assert sorted(os.listdir(tmp_path)) == ["oom.pickle", "part.pickle"]
+
+
+# ---- Names of others ---------------------------------------------------------------------------
+
+
+def test_a_pipe_in_a_folder_is_not_waited_for(tmp_path):
+    """Who may write into the folder could stop the command for ever."""
+    (tmp_path / "run.trace").write_bytes(b"a 0 512 0\n")
+    os.mkfifo(tmp_path / "x.pickle")
+    answer = command("report", tmp_path, "-o", tmp_path / "page.html", seconds=60)
+    assert answer.returncode == 1
+    assert "x.pickle: it is no file" in answer.stdout + answer.stderr
+
+
+def test_names_of_files_are_no_commands_of_the_terminal(tmp_path):
+    hostile = tmp_path / "\x1b[31mred\nductile-gpu: all is well.trace"
+    hostile.write_bytes(b"a 0 512 0\n")
+    for words in (("report", hostile, "-o", tmp_path / "a.html"), ("replay", hostile)):
+        answer = command(*words, PYTHONIOENCODING="ascii:strict")
+        assert answer.returncode == 0, answer.stderr
+        assert "\x1b" not in answer.stdout + answer.stderr
+        assert not any(
+            line.startswith("ductile-gpu: all is well") for line in answer.stdout.splitlines()
+        )
+        assert r"\x1b[31mred\nductile-gpu: all" in answer.stdout
+    absent = command("report", tmp_path / "\x1b[31mabsent.trace")
+    assert absent.returncode == 1
+    assert "\x1b" not in absent.stderr

@@ -20,7 +20,7 @@ import time
 
 import pytest
 from running import ductile_gpu as command
-from running import in_child
+from running import in_child, python
 
 import ductile_gpu
 from ductile_gpu._process import _live
@@ -171,6 +171,36 @@ def test_a_folder_that_others_can_enter_is_refused(place, mode):
     assert list(folder.iterdir()) == []
 
 
+def test_a_process_that_cannot_be_watched_says_so_and_top_says_why(place):
+    """Another user, say, has made the folder first."""
+    folder = place / f"ductile-{os.geteuid()}"
+    folder.mkdir()
+    folder.chmod(0o755)
+    said = f"{folder} is not this user's alone: remove it, or let XDG_RUNTIME_DIR name a folder"
+    program = "import ductile_gpu as d; [d.Allocator(driver='virtual').close() for _ in range(2)]"
+    done = python("-c", program, DUCTILE_LIVE="1")
+    assert done.returncode == 0
+    assert (
+        done.stderr.count(
+            f"WARNING: DUCTILE_LIVE: `ductile-gpu top` cannot look into this process: {said}"
+        )
+        == 1
+    )
+    assert python("-c", program, DUCTILE_LIVE="1", RANK="1").stderr == ""
+    assert f"no process of this user can be watched: {said}" in top().stderr
+    assert f"nothing can be watched: {said}" in command("doctor").stdout
+
+
+def test_texts_of_others_are_no_commands_of_the_terminal(place, program):
+    """Of a command line with escapes, line ends and bytes that are no text, in a strict locale."""
+    change = r"sys.argv = ['-c', '\x1b[31mred\nprocess 1', '\udcff', '\u202eabc', 'caf\xe9']"
+    process = program(listen=f"{change}; ductile_gpu.listen()")
+    done = command("top", process.pid, "--once", PYTHONIOENCODING="ascii:strict")
+    assert (done.returncode, done.stderr) == (0, "")
+    line = done.stdout.splitlines()[0]
+    assert line == (rf"process {process.pid}  -c \x1b[31mred\nprocess 1 \udcff \u202eabc caf\xe9")
+
+
 def test_a_link_in_place_of_the_folder_is_refused(place):
     elsewhere = place / "elsewhere"
     elsewhere.mkdir(mode=0o700)
@@ -193,11 +223,12 @@ def test_the_environment_is_enough(place, program):
     assert top(process.pid).returncode == 0
 
 
-def test_a_socket_that_cannot_be_made_does_not_end_the_program(place, monkeypatch, caplog):
+def test_a_socket_that_cannot_be_made_does_not_end_the_program(place, monkeypatch, capsys):
     monkeypatch.setenv(_live.VARIABLE, "1")
     (place / f"ductile-{os.geteuid()}").touch()
+    monkeypatch.setattr(_live, "_has_told", False)
     _live.listen_if_asked()
-    assert "DUCTILE_LIVE" in caplog.text
+    assert "DUCTILE_LIVE" in capsys.readouterr().err
 
 
 def test_a_runtime_folder_that_is_not_there_is_passed_over(place, monkeypatch):

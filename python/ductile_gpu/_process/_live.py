@@ -23,10 +23,10 @@ from typing import Any, Optional
 
 from ductile_gpu._binding import _abi
 from ductile_gpu._binding._core import Allocator, kept_open
-from ductile_gpu._binding._log import logger
+from ductile_gpu._process._children import is_first_rank
 from ductile_gpu._process._metrics import hardware_id
 from ductile_gpu._process._share import numbered, on_first_use
-from ductile_gpu_words import is_on
+from ductile_gpu_words import is_on, say
 
 VARIABLE = "DUCTILE_LIVE"
 _SEND_SECONDS = 2.0
@@ -74,6 +74,21 @@ def socket_folder() -> Path:
     return next(usable, last)
 
 
+def why_unusable(folder: Path) -> Optional[str]:
+    """Why no process of this user can listen in a folder, with the remedy; None: it can."""
+    try:
+        if is_private(folder):
+            return None
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        return f"{folder}: {error.strerror}"
+    return (
+        f"{folder} is not this user's alone: remove it, or let XDG_RUNTIME_DIR name a folder of "
+        "your own, for the process and for `ductile-gpu top`"
+    )
+
+
 def own_sockets() -> list[Path]:
     """The sockets in those folders that are this user's alone."""
     found: list[Path] = []
@@ -119,8 +134,9 @@ def _open_in(folder: Path) -> tuple[Path, socket.socket]:
     """A socket that listens. It gets its name when it does: others remove those that do not."""
     with contextlib.suppress(FileExistsError):
         folder.mkdir(mode=0o700)
-    if not is_private(folder):
-        raise PermissionError(f"{folder} is not this user's alone: nothing listens there")
+    problem = why_unusable(folder)
+    if problem is not None:
+        raise PermissionError(problem)
     for left in folder.glob(f"{os.getpid()}-*.sock"):
         remove_if_left(left)
     path = folder / f"{os.getpid()}-{secrets.token_hex(4)}.sock"
@@ -254,6 +270,7 @@ class _Listener:
 
 _lock = threading.Lock()
 _listener: Optional[_Listener] = None
+_has_told = False
 
 
 def _after_fork() -> None:
@@ -301,13 +318,17 @@ atexit.register(stop)
 
 
 def listen_if_asked() -> None:
-    """What DUCTILE_LIVE wants. A program is not ended because it cannot be watched."""
+    """What DUCTILE_LIVE wants. A program is not ended because it cannot be watched; it says so
+    once, the first of many ranks for all."""
+    global _has_told
     if not is_on(VARIABLE):
         return
     try:
         listen()
     except OSError as error:
-        logger.warning("%s: %s", VARIABLE, error)
+        if not _has_told and is_first_rank():
+            say(f"WARNING: {VARIABLE}: `ductile-gpu top` cannot look into this process: {error}")
+        _has_told = True
 
 
 on_first_use(listen_if_asked)

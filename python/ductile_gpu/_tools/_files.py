@@ -14,12 +14,18 @@ from pathlib import Path
 _MOST_LINKS = 40
 
 
-def _refuse_planted(link: Path) -> None:
-    """Where everybody may write, only links of one's own and of the folder's owner are followed, as
-    Linux does with fs.protected_symlinks."""
-    folder = link.parent.stat()
-    if folder.st_mode & stat.S_IWOTH and link.lstat().st_uid not in (os.geteuid(), folder.st_uid):
-        raise PermissionError(errno.EACCES, "it is a link that another user made", str(link))
+def _owner(path: Path) -> int:
+    return path.lstat().st_uid
+
+
+def _refuse_planted(path: Path) -> None:
+    """Where others may write, only what is one's own and the folder's owner's is written through,
+    as Linux has it for links with fs.protected_symlinks: of links, pipes, sockets and devices."""
+    folder = path.parent.stat()
+    is_shared = folder.st_mode & (stat.S_IWOTH | stat.S_IWGRP)
+    if is_shared and _owner(path) not in (os.geteuid(), folder.st_uid):
+        text = "another user made what is there, and it would get what is written"
+        raise PermissionError(errno.EACCES, text, str(path))
 
 
 def _follow(path: Path) -> Path:
@@ -33,10 +39,11 @@ def _follow(path: Path) -> Path:
 
 
 def _make_part(path: Path) -> Path:
-    """A new file beside it, of a name that cannot be foreseen, as readable as the old one."""
+    """A new file beside it, of a name that cannot be foreseen, as readable as the old one of this
+    user; who made another's chose its mode."""
     part = path.with_name(f".{secrets.token_hex(8)}{path.suffix}")
     os.close(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))
-    if path.exists():
+    if path.exists() and _owner(path) == os.geteuid():
         part.chmod(stat.S_IMODE(path.stat().st_mode) & 0o777)
     return part
 
@@ -47,9 +54,10 @@ def replacing(path: Path) -> Iterator[Path]:
     and when it does not get there, nothing is left of it. A device or a pipe, such as /dev/null, is
     written to, and not replaced. What a link leads to is replaced, and the link stays.
 
-    Raises OSError: also for a link that another user made where everybody may write."""
+    Raises OSError: also for what is no file and another user made where others may write."""
     target = _follow(path)
     if target.exists() and not target.is_file():
+        _refuse_planted(target)
         yield target
         return
     part = _make_part(target)

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import IO, NamedTuple, Optional
 
 from ductile_gpu._binding._native import include_dir, library_path
+from ductile_gpu._tools._files import replacing
 from ductile_gpu.torch import _surface
 
 SOURCES = Path(__file__).parent / "adapter"
@@ -279,7 +280,8 @@ def _compile(torch: Torch, target: Path) -> None:
         complaint = _run_compiler(torch, Path(name))
         if complaint:
             record = _record_of_failure(target)
-            record.write_text(f"{_compiler_identity()}\n{complaint}", encoding="utf-8")
+            with replacing(record) as part:
+                part.write_text(f"{_compiler_identity()}\n{complaint}", encoding="utf-8")
             raise BuildError(_describe_failure(torch, complaint, record))
         os.chmod(name, 0o755)
         os.replace(name, target)

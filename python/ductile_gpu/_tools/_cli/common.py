@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 
 from ductile_gpu._binding._core import add_environment, make_options, parse_options
 from ductile_gpu._binding._errors import InvalidArgument
-from ductile_gpu_words import say
+from ductile_gpu_words import say, shown
 
 PROGRAM = "ductile-gpu"
 MISUSED = 2
@@ -40,6 +40,18 @@ def progress(line: str) -> None:
     """One line on standard error, where `say` says what stays, only where a terminal shows it."""
     if sys.stderr.isatty():
         say(line)
+
+
+def for_output(lines: Iterable[str]) -> str:
+    """Lines for standard output, also those that others wrote, and in any encoding."""
+    text = "".join(f"{shown(line)}\n" for line in lines)
+    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+    return text.encode(encoding, "backslashreplace").decode(encoding)
+
+
+def show(*lines: str) -> None:
+    """Prints them; see `for_output`."""
+    sys.stdout.write(for_output(lines))
 
 
 def add_settings(parser: argparse.ArgumentParser) -> None:

@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Any, NamedTuple, Optional
 
 import ductile_gpu_start
+from ductile_gpu._process import _live
 from ductile_gpu._process._children import child_environment, hook_is_installed
-from ductile_gpu._tools._cli.common import MISUSED, Failure
+from ductile_gpu._tools._cli.common import MISUSED, Failure, show
 from ductile_gpu._tools._cli.program import Program, resolve
 
 SUMMARY = "say before a run whether Ductile will serve a program"
@@ -211,6 +212,12 @@ def _check_settings(found: dict[str, Any]) -> Check:
     return Check("settings", "ok", f"DUCTILE_CONF is {os.environ.get('DUCTILE_CONF') or 'not set'}")
 
 
+def _check_live() -> Optional[Check]:
+    """Can `ductile-gpu top` look into what this user runs?"""
+    problem = _live.why_unusable(_live.socket_folder())
+    return None if problem is None else Check("live", "note", f"nothing can be watched: {problem}")
+
+
 def _check_captures(found: dict[str, Any]) -> Optional[Check]:
     names = ", ".join(found["capturing"])
     if not names or re.search(r"captures\s*[:=]", os.environ.get("DUCTILE_CONF", "")):
@@ -261,16 +268,17 @@ def _inspect(program: Program) -> Iterator[Check]:
     yield _check_torch(found)
     if found["ductile"] is not None:
         parts = (_check_adapter(found), _check_driver(found), _check_settings(found))
-        yield from (check for check in (*parts, _check_captures(found)) if check is not None)
+        notes = (_check_captures(found), _check_live())
+        yield from (check for check in (*parts, *notes) if check is not None)
 
 
 def _print(checks: list[Check], served: bool, named: str) -> None:
     for check in checks:
-        print(f"{check.state:<4}  {check.name:<8}  {check.text}")
+        show(f"{check.state:<4}  {check.name:<8}  {check.text}")
     if served:
-        print(f"Ductile will serve {named}, and the Pythons of this installation that it starts.")
+        show(f"Ductile will serve {named}, and the Pythons of this installation that it starts.")
     else:
-        print(f"Ductile will not serve {named}.")
+        show(f"Ductile will not serve {named}.")
 
 
 def main(options: argparse.Namespace) -> int:

@@ -13,7 +13,7 @@ from typing import Any, Optional
 from ductile_gpu._binding import _abi, _cuda, _native
 from ductile_gpu._binding._core import Allocator
 from ductile_gpu._binding._errors import Error
-from ductile_gpu._tools._cli.common import Failure
+from ductile_gpu._tools._cli.common import Failure, show
 from ductile_gpu._tools._cli.doctor_probe import describe_options
 from ductile_gpu._tools._sizes import in_bytes
 from ductile_gpu.torch import _build, _conf
@@ -117,23 +117,23 @@ def collect() -> dict[str, Any]:
 
 
 def _print(found: dict[str, Any]) -> None:
-    print(f"ductile-gpu {found['version']}, Python {found['python']}")
-    print(f"library    {found['library']}")
-    print(f"bench      {found['bench']}")
-    print(f"driver     {found['driver']}")
+    show(f"ductile-gpu {found['version']}, Python {found['python']}")
+    show(f"library    {found['library']}")
+    show(f"bench      {found['bench']}")
+    show(f"driver     {found['driver']}")
     for gpu in found["gpus"]:
         what = f"{gpu['name']}, {in_bytes(gpu['total_bytes'])}, sm {gpu['capability']}"
-        print(f"GPU {gpu['ordinal']}      {what}: {gpu['ductile']}")
+        show(f"GPU {gpu['ordinal']}      {what}: {gpu['ductile']}")
     for name, version in found["libraries"].items():
-        print(f"{name:<10} {version}")
+        show(f"{name:<10} {version}")
         if name == "torch" and found["torch_adapter"] is not None:
-            print(f"  adapter  {found['torch_adapter']}")
+            show(f"  adapter  {found['torch_adapter']}")
             for setting in found["torch_settings"]:
-                print(f"  setting  {setting}")
+                show(f"  setting  {setting}")
     conf = found["DUCTILE_CONF"]
-    print(f"options    DUCTILE_CONF is {'not set' if conf is None else conf}; in effect:")
+    show(f"options    DUCTILE_CONF is {'not set' if conf is None else conf}; in effect:")
     for key, value in found["options"].items():
-        print(f"  {key:<28} {value}")
+        show(f"  {key:<28} {value}")
 
 
 def main(options: argparse.Namespace) -> int:

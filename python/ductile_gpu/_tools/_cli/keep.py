@@ -11,7 +11,7 @@ from typing import Any
 
 from ductile_gpu._binding._errors import Error
 from ductile_gpu._process._keep import Keeper, ask, default_path
-from ductile_gpu._tools._cli.common import Failure
+from ductile_gpu._tools._cli.common import Failure, show
 from ductile_gpu._tools._sizes import in_bytes
 from ductile_gpu_words import say
 
@@ -73,7 +73,7 @@ def main(options: argparse.Namespace) -> int:
         elif options.status or options.json:
             tags = ask(options.socket, {"do": "status"})["tags"]
             lines = [_line(tag, found) for tag, found in sorted(tags.items())]
-            print(json.dumps(tags) if options.json else "\n".join(lines) or "it keeps nothing")
+            show(*([json.dumps(tags)] if options.json else lines or ["it keeps nothing"]))
         else:
             return _serve(options.socket)
     except (Error, OSError) as error:

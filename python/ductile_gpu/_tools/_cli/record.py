@@ -146,8 +146,10 @@ def _free_name(output: Path) -> Path:
 
 
 def _convert(snapshot: Path, output: Path, gpu: Optional[int], here: Path) -> None:
+    trace = snapshot.with_name(f"made{_suffix(output)}")
     try:
-        ask_bench("convert", *replay_arguments(gpu), "--", str(snapshot), str(output))
+        ask_bench("convert", *replay_arguments(gpu), "--", str(snapshot), str(trace))
+        os.replace(trace, output)
     except BenchError as error:
         kept = _free_name(output)
         shutil.move(str(snapshot), kept)

@@ -15,6 +15,7 @@ from ductile_gpu._tools._cli.common import (
     Failure,
     add_replay_options,
     read_settings,
+    show,
 )
 from ductile_gpu._tools._report import _collect
 from ductile_gpu._tools._sizes import in_bytes
@@ -85,12 +86,12 @@ def _smallest(result: dict[str, Any]) -> str:
 def _print_table(results: dict[str, dict[str, Any]]) -> None:
     first = next(iter(results.values()))
     live = in_bytes(first["live_peak_bytes"])
-    print(f"{first['file']}: {first['events']:,} events; at the peak {live} live")
+    show(f"{first['file']}: {first['events']:,} events; at the peak {live} live")
     width = max(len(NAMES[name]) for name in results)
     smallest = "   smallest GPU" if any("min_capacity_bytes" in r for r in results.values()) else ""
-    print(f"\n  {'':{width}}   {'held':>10}   live / held{smallest}")
+    show("", f"  {'':{width}}   {'held':>10}   live / held{smallest}")
     for name, result in results.items():
-        print(f"  {NAMES[name]:{width}}   {_needed(result)}{_smallest(result)}".rstrip())
+        show(f"  {NAMES[name]:{width}}   {_needed(result)}{_smallest(result)}".rstrip())
 
 
 def _print_verdict(results: dict[str, dict[str, Any]]) -> None:
@@ -105,7 +106,7 @@ def _print_verdict(results: dict[str, dict[str, Any]]) -> None:
             amount = f"{in_bytes(abs(saved))} {'less' if saved >= 0 else 'more'}"
             parts.append(f"{amount} than {NAMES[name]}")
     if parts:
-        print(f"\n  Ductile holds {' and '.join(parts)}.")
+        show("", f"  Ductile holds {' and '.join(parts)}.")
 
 
 def _print_refusals(results: dict[str, dict[str, Any]]) -> None:
@@ -115,7 +116,7 @@ def _print_refusals(results: dict[str, dict[str, Any]]) -> None:
     first = next(iter(results.values()))
     live, capacity = first["live_peak_bytes"], first["capacity_bytes"]
     if live > capacity:
-        print(f"\n  The run itself needs {in_bytes(live)}: no allocator can serve it in less.")
+        show("", f"  The run itself needs {in_bytes(live)}: no allocator can serve it in less.")
 
 
 def main(options: argparse.Namespace) -> int:
@@ -133,7 +134,7 @@ def main(options: argparse.Namespace) -> int:
         raise Failure("ductile-bench gave no result")
     for position, results in enumerate(by_file.values()):
         if position:
-            print()
+            show("")
         ordered = {name: results[name] for name in NAMES if name in results}
         _print_table(ordered)
         _print_verdict(ordered)

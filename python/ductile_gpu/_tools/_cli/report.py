@@ -23,6 +23,7 @@ from ductile_gpu._tools._cli.common import (
     or_fail,
     progress,
     read_settings,
+    show,
 )
 from ductile_gpu._tools._report import _forecast, _page, _words
 from ductile_gpu._tools._report._collect import (
@@ -226,6 +227,8 @@ def _collect_all(
     for file in files:
         progress(f"{file}: replaying")
         try:
+            if file.exists() and not file.is_file():  # a pipe would be waited for
+                raise RecordingError(f"{file}: it is no file")
             recordings.append(collect(file, choices, progress))
         except RecordingError as error:
             if file in named or (file == files[-1] and not recordings):
@@ -286,7 +289,9 @@ def _side_by_side(found: dict[str, Any]) -> list[str]:
 
 def _print_verdicts(found: dict[str, Any]) -> None:
     verdicts = [_words.spell(r["name"], r["headline"], r["lines"]) for r in found["recordings"]]
-    print("\n\n".join("\n".join(lines) for lines in [_side_by_side(found), *verdicts] if lines))
+    texts = [lines for lines in [_side_by_side(found), *verdicts] if lines]
+    for number, lines in enumerate(texts):
+        show(*([""] if number else []), *lines)
 
 
 def main(options: argparse.Namespace) -> int:

@@ -14,9 +14,17 @@ import time
 from pathlib import Path
 from typing import Any, Optional
 
-from ductile_gpu._process._live import own_sockets, peer_uid, pid_of, remove_if_left
-from ductile_gpu._tools._cli.common import MISUSED, Failure
+from ductile_gpu._process._live import (
+    own_sockets,
+    peer_uid,
+    pid_of,
+    remove_if_left,
+    socket_folder,
+    why_unusable,
+)
+from ductile_gpu._tools._cli.common import MISUSED, Failure, for_output, show
 from ductile_gpu._tools._sizes import in_bytes
+from ductile_gpu_words import shown
 
 SUMMARY = "show what running processes hold, by stream and pool"
 DESCRIPTION = """\
@@ -177,12 +185,15 @@ def render(found: list[dict[str, Any]], before: dict[int, dict[str, Any]]) -> li
 def _draw(lines: list[str]) -> None:
     """As much as the terminal has room for."""
     columns, rows = shutil.get_terminal_size()
-    shown = [line[:columns] for line in lines[: rows - 1]]
-    sys.stdout.write(CLEAR + "\n".join(shown) + "\n")
+    visible = [shown(line)[:columns] for line in lines[: rows - 1]]
+    sys.stdout.write(CLEAR + for_output(visible))
     sys.stdout.flush()
 
 
 def _explain_absence(pid: Optional[int]) -> str:
+    problem = why_unusable(socket_folder())
+    if problem is not None:
+        return f"no process of this user can be watched: {problem}"
     how = "start it with `ductile-gpu run --live` or DUCTILE_LIVE=1, or call ductile_gpu.listen()"
     who = "no process of this user" if pid is None else f"process {pid} of this user"
     return f"{who} can be watched: {how}" if pid is None else f"{who} cannot be watched: {how}"
@@ -207,7 +218,7 @@ def main(options: argparse.Namespace) -> int:
     if options.json:
         print("\n".join(map(json.dumps, found)))
     elif options.once or not sys.stdout.isatty():
-        print("\n".join(render(found, {})))
+        show(*render(found, {}))
     else:
         with contextlib.suppress(KeyboardInterrupt):
             _watch(options, found)
