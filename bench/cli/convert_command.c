@@ -70,8 +70,8 @@ const bench_command command_convert = {
     .summary =
         "Writes IN, a PyTorch snapshot or a trace, as a trace to OUT: of version 2, 3 where "
         "streams\n"
-        "end, or 4 where requests were refused; gzipped if its name ends in .gz; - is standard\n"
-        "output.\n"
+        "end, 4 where requests were refused, or 5 with private pools; gzipped if its name ends\n"
+        "in .gz; - is standard output.\n"
         "bench/traces/README.md has the format. Where IN does not say which other stream used\n"
         "a block, the next stream by number is written.",
     .own = own_options,

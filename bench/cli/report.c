@@ -72,7 +72,16 @@ static void print_out_of_memory(const report_row *row) {
     printf(" of %.1f", bench_mib(stage_capacity(&row->spec->plan)));
 }
 
-static void print_notes(const replay_result *result) {
+/* Else what the trace's pools hold serves all. */
+static bool keeps_pools(const replay_spec *spec) {
+    return spec->plan.contender->use_pool != NULL;
+}
+
+static void print_notes(const report_row *row) {
+    const replay_result *result = row->result;
+    if (row->spec->trace->pools.n > 0 && !keeps_pools(row->spec) && result->outcome != RUN_ABSENT) {
+        printf("    it has no pools: what those of the trace keep is not kept\n");
+    }
     if (result->forced_gates > 0) {
         printf("    waited on the host for %" PRIu64 " uses by other streams\n",
                result->forced_gates);
@@ -108,7 +117,7 @@ static void print_outcome(const report_row *row, figures_fn print_completed) {
         break;
     }
     (void)putchar('\n');
-    print_notes(row->result);
+    print_notes(row);
 }
 
 static void print_calls(const char *when, const call_summary *calls) {
@@ -190,6 +199,8 @@ static void print_spec(dti_json *j, const replay_spec *spec) {
     dti_json_number(j, "events", t->n_file_events);
     dti_json_number(j, "steps", t->n_steps);
     dti_json_number(j, "streams", t->n_streams);
+    dti_json_number(j, "pools", t->pools.n);
+    dti_json_bool(j, "keeps_pools", keeps_pools(spec));
     dti_json_number(j, "passes", spec->n_passes);
     if (t->is_varied) {
         dti_json_number(j, "vary_seed", t->vary_seed);

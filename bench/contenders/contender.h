@@ -71,6 +71,7 @@ typedef struct contender_span {
     /* Which requests the memory may serve, as one hole: */
     ductile_stream stream;
     uint64_t least, most; /* bytes */
+    ductile_pool_id pool; /* as long as the program keeps it */
 } contender_span;
 
 typedef void (*contender_visit)(void *user, const contender_span *span);
@@ -93,6 +94,12 @@ typedef struct contender_ops {
     /* The stream is about to be destroyed. NULL: the contender cannot be told; the programs that it
      * is made for keep their streams. */
     ductile_status (*stream_done)(void *self, ductile_stream stream);
+    /* Requests from here on belong to pool `to`, and no more to `from`; {0,0}: to none. NULL, with
+     * end_pool: the contender has no pools, and all memory serves all. */
+    ductile_status (*use_pool)(void *self, ductile_pool_id from, ductile_pool_id to);
+    /* What is free in the pool may serve all from here on. Pre: it was used, and is not now. Used
+     * again, it is kept again. */
+    ductile_status (*end_pool)(void *self, ductile_pool_id pool);
     ductile_status (*trim)(void *self); /* empty_cache */
     void (*stats)(void *self, contender_stats *out);
     /* Visits all memory that is mapped, in any order. What is held besides is cached. NULL: the

@@ -48,7 +48,7 @@ static ductile_status release_free(rival_cache *cache) {
     ductile_status status = DUCTILE_OK;
     for (rival_arena *arena = cache->store.arenas; arena != NULL && status == DUCTILE_OK;
          arena = arena->next) {
-        status = release_arena(cache, arena);
+        status = rival_arena_gives(arena) ? release_arena(cache, arena) : DUCTILE_OK;
     }
     return status;
 }
@@ -76,6 +76,8 @@ const contender_ops contender_classic = {
     .alloc = rival_cache_alloc,
     .free = rival_cache_free,
     .record_stream = rival_cache_record_stream,
+    .use_pool = rival_cache_use_pool,
+    .end_pool = rival_cache_end_pool,
     .trim = rival_cache_trim,
     .stats = rival_cache_stats,
     .walk = rival_cache_walk,

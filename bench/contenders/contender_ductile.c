@@ -2,6 +2,9 @@
 /* This library, through its public headers only. */
 #include "bench/contenders/contender.h"
 #include "bench/contenders/settings.h"
+#include "vmm/base/try.h"
+
+#include <ductile_pools.h>
 
 #include <stdio.h>
 
@@ -55,6 +58,29 @@ static ductile_status stream_done(void *self, ductile_stream stream) {
     return ductile_stream_done(self, stream);
 }
 
+static bool is_none(ductile_pool_id pool) {
+    return pool.first == 0 && pool.second == 0;
+}
+
+/* Of the references to a pool, of which each opening adds one, one is kept. */
+static ductile_status open_pool(ductile_allocator *allocator, ductile_pool_id pool) {
+    ductile_pool_info info = {.struct_size = sizeof info};
+    DTI_TRY(ductile_pool_begin(allocator, pool, NULL, NULL));
+    DTI_TRY(ductile_list_pools(allocator, &pool, &info, 1, NULL));
+    return info.references > 1 ? ductile_pool_release(allocator, pool) : DUCTILE_OK;
+}
+
+/* A capture pool, whatever it is for: pools of programs serve captures, too, and in PyTorch none of
+ * them serves others. */
+static ductile_status use_pool(void *self, ductile_pool_id from, ductile_pool_id to) {
+    DTI_TRY(is_none(from) ? DUCTILE_OK : ductile_pool_end(self, from));
+    return is_none(to) ? DUCTILE_OK : open_pool(self, to);
+}
+
+static ductile_status end_pool(void *self, ductile_pool_id pool) {
+    return ductile_pool_release(self, pool);
+}
+
 static ductile_status trim(void *self) {
     return ductile_trim(self, NULL, 0, NULL);
 }
@@ -91,6 +117,7 @@ static int visit_block(void *user, const ductile_block_info *block) {
                            .state = SPAN_PENDING,
                            .begins = block->address == block->segment,
                            .stream = block->stream,
+                           .pool = block->pool,
                            .most = UINT64_MAX};
     switch (block->state) {
     case DUCTILE_BLOCK_LIVE:
@@ -127,6 +154,8 @@ const contender_ops contender_ductile = {
     .free = release,
     .record_stream = record_stream,
     .stream_done = stream_done,
+    .use_pool = use_pool,
+    .end_pool = end_pool,
     .trim = trim,
     .stats = read_stats,
     .walk = walk,

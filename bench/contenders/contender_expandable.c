@@ -233,8 +233,10 @@ static ductile_status release_free(rival_cache *cache) {
     ductile_status status = DUCTILE_OK;
     for (rival_arena *arena = cache->store.arenas; arena != NULL && status == DUCTILE_OK;
          arena = arena->next) {
-        status = unmap_arena(e, arena);
-        drop_empty_segments(e, arena);
+        if (rival_arena_gives(arena)) {
+            status = unmap_arena(e, arena);
+            drop_empty_segments(e, arena);
+        }
     }
     return status;
 }
@@ -280,6 +282,8 @@ const contender_ops contender_expandable = {
     .alloc = rival_cache_alloc,
     .free = rival_cache_free,
     .record_stream = rival_cache_record_stream,
+    .use_pool = rival_cache_use_pool,
+    .end_pool = rival_cache_end_pool,
     .trim = rival_cache_trim,
     .stats = expandable_stats,
     .walk = rival_cache_walk,

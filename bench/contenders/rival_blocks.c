@@ -19,6 +19,11 @@ void rival_store_fini(rival_store *store) {
         store->arenas = arena->next;
         free(arena);
     }
+    while (store->pools != NULL) {
+        rival_pool *pool = store->pools;
+        store->pools = pool->next;
+        free(pool);
+    }
     while (store->chunks != NULL) {
         rival_chunk *chunk = store->chunks;
         store->chunks = chunk->next;
@@ -27,13 +32,33 @@ void rival_store_fini(rival_store *store) {
     *store = (rival_store){0};
 }
 
-static bool arena_is(const rival_arena *arena, ductile_stream stream, bool is_small) {
-    return arena->stream == stream && arena->is_small == is_small;
+rival_pool *rival_store_pool(rival_store *store, ductile_pool_id id) {
+    rival_pool *pool = store->pools;
+    while (pool != NULL && (pool->id.first != id.first || pool->id.second != id.second)) {
+        pool = pool->next;
+    }
+    if (pool == NULL) {
+        pool = calloc(1, sizeof(*pool));
+        if (pool != NULL) {
+            *pool = (rival_pool){.id = id, .next = store->pools};
+            store->pools = pool;
+        }
+    }
+    return pool;
+}
+
+bool rival_arena_gives(const rival_arena *arena) {
+    return arena->pool == NULL || !arena->pool->is_kept;
+}
+
+static bool arena_is(const rival_store *store, const rival_arena *arena, ductile_stream stream,
+                     bool is_small) {
+    return arena->stream == stream && arena->is_small == is_small && arena->pool == store->pool;
 }
 
 static rival_arena *find_arena(rival_store *store, ductile_stream stream, bool is_small) {
     rival_arena *arena = store->arenas;
-    while (arena != NULL && !arena_is(arena, stream, is_small)) {
+    while (arena != NULL && !arena_is(store, arena, stream, is_small)) {
         arena = arena->next;
     }
     return arena;
@@ -43,6 +68,7 @@ static rival_arena *add_arena(rival_store *store, ductile_stream stream, bool is
     rival_arena *arena = calloc(1, sizeof(*arena));
     if (arena != NULL) {
         arena->stream = stream;
+        arena->pool = store->pool;
         arena->is_small = is_small;
         arena->next = store->arenas;
         store->arenas = arena;
@@ -51,7 +77,7 @@ static rival_arena *add_arena(rival_store *store, ductile_stream stream, bool is
 }
 
 rival_arena *rival_store_arena(rival_store *store, ductile_stream stream, bool is_small) {
-    if (store->latest != NULL && arena_is(store->latest, stream, is_small)) {
+    if (store->latest != NULL && arena_is(store, store->latest, stream, is_small)) {
         return store->latest;
     }
     rival_arena *arena = find_arena(store, stream, is_small);

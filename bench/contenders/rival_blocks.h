@@ -17,9 +17,18 @@ typedef struct rival_block rival_block;
 typedef struct rival_use rival_use;
 typedef struct rival_segment rival_segment;
 
-/* The blocks of one stream in one size class. Caches are never shared between streams. */
+/* A private pool of PyTorch's. */
+typedef struct rival_pool {
+    ductile_pool_id id;
+    bool is_kept; /* the program keeps it: its free memory serves no other */
+    struct rival_pool *next;
+} rival_pool;
+
+/* The blocks of one stream in one size class and one pool. Caches are never shared between
+ * streams or pools. */
 typedef struct rival_arena {
     ductile_stream stream;
+    const rival_pool *pool; /* NULL: none */
     bool is_small;
     rival_set free;     /* mapped free blocks, by (size, address)        */
     rival_set unmapped; /* spans without memory, by address; expandable  */
@@ -53,6 +62,8 @@ typedef struct rival_chunk rival_chunk;
 
 /* All arenas of one cache and the memory of all its blocks. All zero is an empty store. */
 typedef struct rival_store {
+    rival_pool *pools;
+    rival_pool *pool; /* that requests belong to; NULL: none */
     rival_arena *arenas;
     rival_arena *latest; /* the arena asked for last: most programs use one stream */
     rival_block *spare;  /* unused blocks, linked by next */
@@ -61,8 +72,13 @@ typedef struct rival_store {
 } rival_store;
 
 void rival_store_fini(rival_store *store);
-/* The arena of a stream and size class, made when missing; NULL: no host memory. */
+/* The pool, made when missing; NULL: no host memory. */
+rival_pool *rival_store_pool(rival_store *store, ductile_pool_id id);
+/* The arena of a stream and size class in the current pool, made when missing; NULL: no host
+ * memory. */
 rival_arena *rival_store_arena(rival_store *store, ductile_stream stream, bool is_small);
+/* Whether what is wholly free in it may go back to the driver. */
+bool rival_arena_gives(const rival_arena *arena);
 /* Makes n blocks spare, so that taking them cannot fail. False: no host memory. */
 bool rival_store_reserve(rival_store *store, size_t n);
 /* Visits every block that is not spare, in no order. */

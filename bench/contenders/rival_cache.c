@@ -115,6 +115,9 @@ static void free_all_live(rival_cache *cache) {
 
 void rival_cache_fini(rival_cache *cache) {
     (void)dvmm_context_sync(cache->driver);
+    for (rival_pool *pool = cache->store.pools; pool != NULL; pool = pool->next) {
+        pool->is_kept = false;
+    }
     free_all_live(cache);
     (void)rival_cache_trim(cache);
     rival_cache_drop(cache);
@@ -251,6 +254,34 @@ ductile_status rival_cache_record_stream(void *self, ductile_addr address, ducti
                          : DUCTILE_ERR_NOT_LIVE;
 }
 
+/* ---- Pools --------------------------------------------------------------------------------- */
+
+ductile_status rival_cache_use_pool(void *self, ductile_pool_id from, ductile_pool_id to) {
+    rival_cache *cache = self;
+    rival_pool *pool = NULL;
+    (void)from;
+    if (to.first != 0 || to.second != 0) {
+        pool = rival_store_pool(&cache->store, to);
+        if (pool == NULL) {
+            return DUCTILE_ERR_OUT_OF_HOST_MEMORY;
+        }
+        pool->is_kept = true;
+    }
+    cache->store.pool = pool;
+    return DUCTILE_OK;
+}
+
+/* As PyTorch: what is wholly free goes back when memory is short, and the rest as it comes free. */
+ductile_status rival_cache_end_pool(void *self, ductile_pool_id id) {
+    rival_cache *cache = self;
+    rival_pool *pool = rival_store_pool(&cache->store, id);
+    if (pool == NULL) {
+        return DUCTILE_ERR_OUT_OF_HOST_MEMORY;
+    }
+    pool->is_kept = false;
+    return DUCTILE_OK;
+}
+
 /* ---- Inspection ---------------------------------------------------------------------------- */
 
 static void visit_block(void *user, const rival_block *block) {
@@ -263,6 +294,8 @@ static void visit_block(void *user, const rival_block *block) {
                                                                        : SPAN_PENDING,
                                .begins = block->prev == NULL,
                                .stream = block->arena->stream,
+                               .pool = block->arena->pool != NULL ? block->arena->pool->id
+                                                                  : (ductile_pool_id){0},
                                .least = block->arena->is_small ? 0 : RIVAL_SMALL_MAX + 1,
                                .most = block->arena->is_small ? RIVAL_SMALL_MAX : UINT64_MAX};
         to->visit(to->user, &span);

@@ -93,7 +93,9 @@ ductile_status rival_cache_alloc(void *self, uint64_t size, ductile_stream strea
                                  ductile_addr *out);
 ductile_status rival_cache_free(void *self, ductile_addr address);
 ductile_status rival_cache_record_stream(void *self, ductile_addr address, ductile_stream stream);
-/* Waits for every event and gives back what is wholly free. */
+ductile_status rival_cache_use_pool(void *self, ductile_pool_id from, ductile_pool_id to);
+ductile_status rival_cache_end_pool(void *self, ductile_pool_id pool);
+/* Waits for every event and gives back what is wholly free, but in pools that are kept. */
 ductile_status rival_cache_trim(void *self);
 /* The span is that of a rival whose every piece of memory is a range of its own, in use as a whole:
  * their sum. */

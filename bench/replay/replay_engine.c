@@ -34,6 +34,8 @@ typedef struct replay {
     contender_ops timed_ops; /* with times_calls */
     timed_contender timed;
     ductile_addr *addresses;
+    bool *keeps;              /* by pool of the trace: whether the program keeps it */
+    uint16_t pool;            /* that requests belong to */
     stopwatch watch;          /* runs while the contender works in the current pass */
     double *times;            /* of each pass, own ns per operation */
     uint64_t pass;            /* counted from 0 */
@@ -55,6 +57,8 @@ static const char *verb_of(const trace_event *event) {
         return "free";
     case TRACE_STREAM_END:
         return "the end of a stream";
+    case TRACE_POOL_END:
+        return "the end of a pool";
     case TRACE_OPEN:
     case TRACE_STEP:
         break;
@@ -181,6 +185,35 @@ static ductile_status end_stream(replay *r, const trace_event *event) {
     return status == DUCTILE_OK ? renewed : status;
 }
 
+/* Under a contender without pools every request belongs to none. The clock stands still meanwhile:
+ * programs open a pool around many requests, and others may come between them. */
+static ductile_status use_pool(replay *r, uint16_t pool) {
+    const trace *t = r->trace;
+    const ductile_pool_id none = {0};
+    ductile_pool_id from = r->pool != 0 ? t->pools.ids[r->pool - 1] : none;
+    ductile_pool_id to = pool != 0 ? t->pools.ids[pool - 1] : none;
+    if (r->ops->use_pool != NULL) {
+        stopwatch_pause(&r->watch);
+        ductile_status status = r->ops->use_pool(r->contender, from, to);
+        stopwatch_start(&r->watch);
+        if (status != DUCTILE_OK) {
+            return status;
+        }
+        r->keeps[pool] = pool != 0;
+    }
+    r->pool = pool;
+    return DUCTILE_OK;
+}
+
+static ductile_status end_pool(replay *r, uint16_t pool) {
+    DTI_TRY(r->pool == pool ? use_pool(r, 0) : DUCTILE_OK);
+    if (!r->keeps[pool]) {
+        return DUCTILE_OK;
+    }
+    r->keeps[pool] = false;
+    return r->ops->end_pool(r->contender, r->trace->pools.ids[pool - 1]);
+}
+
 /* Plays events [first, end). What the loop itself costs is taken off its times, and all that can be
  * computed before is. */
 static bool play(replay *r, size_t first, size_t end) {
@@ -196,8 +229,13 @@ static bool play(replay *r, size_t first, size_t end) {
         gates_note_position(&r->gates, i);
         switch ((trace_kind)event->kind) {
         case TRACE_ALLOC:
-            status =
-                ops->alloc(contender, event->size, streams[event->stream], &addresses[event->slot]);
+            if (__builtin_expect(event->pool != r->pool, 0)) {
+                status = use_pool(r, event->pool);
+            }
+            if (status == DUCTILE_OK) {
+                status = ops->alloc(contender, event->size, streams[event->stream],
+                                    &addresses[event->slot]);
+            }
             if (checks && status == DUCTILE_OK) {
                 status = write_block(r, event);
             }
@@ -220,6 +258,9 @@ static bool play(replay *r, size_t first, size_t end) {
             break;
         case TRACE_STREAM_END:
             status = end_stream(r, event);
+            break;
+        case TRACE_POOL_END:
+            status = end_pool(r, event->pool);
             break;
         case TRACE_STEP: /* never in a finished trace */
             break;
@@ -291,6 +332,7 @@ static double measure_loop(replay *r) {
         memset(r->addresses, 0, t->n_slots * sizeof *r->addresses);
     }
     r->ops = ops;
+    r->pool = 0;
     return least;
 }
 
@@ -339,6 +381,7 @@ static replay_moment look(const replay *r, size_t event, uint64_t live_bytes) {
                          .live_bytes = live_bytes,
                          .contender = r->stage.contender,
                          .addresses = r->addresses,
+                         .keeps = r->keeps,
                          .streams = r->stage.streams};
     r->stage.ops->stats(r->stage.contender, &now.stats);
     return now;
@@ -426,6 +469,16 @@ static ductile_status free_everything(replay *r) {
     return first;
 }
 
+/* The program is over, and with it its pools. */
+static ductile_status end_pools(replay *r) {
+    ductile_status first = use_pool(r, 0);
+    for (size_t pool = 1; pool <= r->trace->pools.n; pool++) {
+        ductile_status status = end_pool(r, (uint16_t)pool);
+        first = first == DUCTILE_OK ? status : first;
+    }
+    return first;
+}
+
 /* What was counted since `before`; peaks and levels stay. */
 static contender_stats since(const contender_stats *before, const contender_stats *now) {
     contender_stats delta = *now;
@@ -507,6 +560,8 @@ static bool run_pass(replay *r) {
         result->first = result->last;
     }
     ductile_status status = free_everything(r);
+    ductile_status ended = end_pools(r);
+    status = status == DUCTILE_OK ? ended : status;
     if (ok && status != DUCTILE_OK) {
         return fail(r, "the frees at the end of a pass", status);
     }
@@ -555,8 +610,9 @@ static void run_on_stage(replay *r) {
     const trace *t = r->trace; /* its bounds are those of all passes */
     ductile_status status = DUCTILE_ERR_OUT_OF_HOST_MEMORY;
     r->addresses = calloc((size_t)t->n_slots + 1, sizeof *r->addresses);
+    r->keeps = calloc(t->pools.n + 1, sizeof *r->keeps);
     r->times = calloc((size_t)r->spec->n_passes, sizeof *r->times);
-    if (r->addresses != NULL && r->times != NULL && choose_ops(r)) {
+    if (r->addresses != NULL && r->keeps != NULL && r->times != NULL && choose_ops(r)) {
         status = gates_init(&r->gates, &r->stage, t, r->spec->patience);
     }
     if (status == DUCTILE_OK) {
@@ -567,6 +623,7 @@ static void run_on_stage(replay *r) {
     }
     call_times_drop(&r->timed.times);
     free(r->times);
+    free(r->keeps);
     free(r->addresses);
 }
 

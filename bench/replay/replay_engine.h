@@ -27,6 +27,7 @@ typedef struct replay_moment {
     contender_stats stats;
     void *contender;
     const ductile_addr *addresses; /* by the trace's slots; 0: the slot is empty */
+    const bool *keeps;             /* by pool of the trace: what is free in it serves it alone */
     const ductile_stream *streams; /* by the trace's */
 } replay_moment;
 

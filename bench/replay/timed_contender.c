@@ -62,11 +62,23 @@ static ductile_status stream_done(void *self, ductile_stream stream) {
     return t->inner->stream_done(t->contender, stream);
 }
 
+static ductile_status use_pool(void *self, ductile_pool_id from, ductile_pool_id to) {
+    timed_contender *t = self;
+    return t->inner->use_pool(t->contender, from, to);
+}
+
+static ductile_status end_pool(void *self, ductile_pool_id pool) {
+    timed_contender *t = self;
+    return t->inner->end_pool(t->contender, pool);
+}
+
 contender_ops timed_contender_ops(const contender_ops *inner) {
     return (contender_ops){.name = inner->name,
                            .summary = inner->summary,
                            .alloc = timed_alloc,
                            .free = timed_free,
                            .record_stream = record_stream,
-                           .stream_done = inner->stream_done != NULL ? stream_done : NULL};
+                           .stream_done = inner->stream_done != NULL ? stream_done : NULL,
+                           .use_pool = inner->use_pool != NULL ? use_pool : NULL,
+                           .end_pool = inner->end_pool != NULL ? end_pool : NULL};
 }

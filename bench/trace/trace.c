@@ -9,6 +9,7 @@ void trace_drop_events(trace *t) {
     free(t->step_ends);
     free(t->refusals);
     recorded_drop(&t->recorded);
+    trace_pools_drop(&t->pools);
     t->events = NULL;
     t->gates = NULL;
     t->step_ends = NULL;

@@ -5,7 +5,7 @@
  * computed here.
  *
  *   trace_read.c      reads a file, whatever it is
- *   trace_text.c      the text format of bench/traces/README.md, versions 1 to 4
+ *   trace_text.c      the text format of bench/traces/README.md, versions 1 to 5
  *   trace_snapshot.c  PyTorch snapshots
  *   trace_build.c     what readers and generators call for each event; checks their order
  *   trace_finish.c    makes the array
@@ -13,7 +13,8 @@
  *   trace_stacks.c    where blocks were allocated
  *   trace_holders.c   who holds the memory at the peak
  *   trace_variant.c   other runs of the same program
- *   trace_write.c     writes the events as version 2, 3 or 4
+ *   trace_write.c     writes the events as version 2 or what they need
+ *   pools.c           the private pools that a recording names
  *   recorded.c        what the recorded program's own allocator held and refused
  *   rewind.c          where each block lay at an earlier moment
  */
@@ -21,6 +22,7 @@
 #define DUCTILE_BENCH_TRACE_TRACE_H
 
 #include "bench/base/spill.h"
+#include "bench/trace/pools.h"
 #include "bench/trace/recorded.h"
 
 #include <stdbool.h>
@@ -48,14 +50,17 @@ typedef enum trace_kind {
     TRACE_STEP,
     /* The program destroys `stream`; what follows there is a new one. `size` is 1 when it tells the
      * allocator. */
-    TRACE_STREAM_END
+    TRACE_STREAM_END,
+    /* The program drops `pool`: what is free in it serves all. */
+    TRACE_POOL_END
 } trace_kind;
 
 typedef struct trace_event {
     uint64_t size;
     uint32_t slot;
-    uint16_t stream; /* index into the trace's streams */
-    uint16_t kind;   /* a trace_kind                   */
+    uint8_t stream; /* index into the trace's streams                       */
+    uint8_t kind;   /* a trace_kind                                         */
+    uint16_t pool;  /* of an allocation or an end: number of a pool; 0: none */
 } trace_event;
 
 /* One gate of a stream, counted from 1. */
@@ -90,6 +95,7 @@ typedef struct trace {
     uint32_t n_slots; /* slots are 0 ... n_slots - 1                                 */
     trace_stream streams[TRACE_MAX_STREAMS]; /* by ascending number                 */
     size_t n_streams;
+    trace_pools pools;
     uint64_t n_file_events; /* a, u, f, c and r lines; of a snapshot, what they would be      */
     uint64_t n_ops;         /* allocations and frees                                          */
     uint64_t n_steps;       /* training steps marked                                          */

@@ -36,8 +36,8 @@ static const char *add_event(trace_builder *b, trace_kind kind, uint32_t block) 
         return no_memory;
     }
     const build_block *of = &b->blocks[block];
-    b->events[b->n_events++] = (trace_event){
-        .size = of->size, .slot = block, .stream = of->stream, .kind = (uint16_t)kind};
+    b->events[b->n_events++] =
+        (trace_event){.size = of->size, .slot = block, .stream = of->stream, .kind = (uint8_t)kind};
     return NULL;
 }
 
@@ -71,7 +71,7 @@ const char *trace_build_alloc(trace_builder *b, uint64_t size, uint64_t stream, 
         return no_memory;
     }
     *block = (uint32_t)b->n_blocks;
-    b->blocks[b->n_blocks++] = (build_block){.size = size, .stream = (uint16_t)index};
+    b->blocks[b->n_blocks++] = (build_block){.size = size, .stream = (uint8_t)index};
     return add_event(b, TRACE_ALLOC, *block);
 }
 
@@ -95,7 +95,24 @@ const char *trace_build_end_stream(trace_builder *b, uint64_t stream, bool is_to
     }
     b->n_stream_ends++;
     b->events[b->n_events++] =
-        (trace_event){.kind = TRACE_STREAM_END, .size = is_told ? 1 : 0, .stream = (uint16_t)index};
+        (trace_event){.kind = TRACE_STREAM_END, .size = is_told ? 1 : 0, .stream = (uint8_t)index};
+    return NULL;
+}
+
+const char *trace_build_in_pool(trace_builder *b, uint32_t block, ductile_pool_id pool) {
+    return trace_pools_add(&b->pools, pool, &b->blocks[block].pool);
+}
+
+const char *trace_build_end_pool(trace_builder *b, ductile_pool_id pool) {
+    uint16_t number = trace_pools_find(&b->pools, pool);
+    if (number == 0) {
+        return "a pool ends that nothing was allocated in";
+    }
+    if (!has_room_for_event(b)) {
+        return no_memory;
+    }
+    b->n_pool_ends++;
+    b->events[b->n_events++] = (trace_event){.kind = TRACE_POOL_END, .pool = number};
     return NULL;
 }
 
@@ -116,7 +133,7 @@ static const char *note_use(trace_builder *b, build_block *block, size_t stream)
     if (b->n_uses == UINT32_MAX - 1) {
         return "more than 4294967294 uses";
     }
-    const build_use use = {.next = block->uses, .stream = (uint16_t)stream};
+    const build_use use = {.next = block->uses, .stream = (uint8_t)stream};
     if (!array_add(&b->uses, sizeof use, &b->uses_capacity, &b->n_uses, &use)) {
         return no_memory;
     }
@@ -137,7 +154,7 @@ const char *trace_build_use(trace_builder *b, uint32_t block, uint64_t stream) {
         reason = add_event(b, TRACE_USE, block);
     }
     if (reason == NULL) {
-        b->events[b->n_events - 1].stream = (uint16_t)index;
+        b->events[b->n_events - 1].stream = (uint8_t)index;
     }
     return reason;
 }
@@ -204,5 +221,6 @@ void trace_build_drop(trace_builder *b) {
     free(b->refusals);
     recorded_drop(&b->recorded);
     trace_stacks_drop(&b->stacks);
+    trace_pools_drop(&b->pools);
     *b = (trace_builder){0};
 }

@@ -21,16 +21,17 @@ typedef struct build_block {
     uint32_t slot;     /* while finishing                                        */
     uint32_t uses;     /* number of its latest use, from 1; 0: no use */
     size_t first_gate; /* while finishing: of its gates, which follow each other */
-    uint16_t n_gates;
-    uint16_t stream; /* in order of appearance */
-    uint16_t state;  /* a build_state          */
+    uint16_t pool;
+    uint8_t n_gates; /* fewer than there are streams: none for its own */
+    uint8_t stream;  /* in order of appearance                         */
+    uint8_t state;   /* a build_state                                  */
     bool is_refused; /* it was asked for and refused: freed at once */
 } build_block;
 
 /* Another stream than a block's own that uses it. */
 typedef struct build_use {
     uint32_t next; /* of the same block, as build_block.uses */
-    uint16_t stream;
+    uint8_t stream;
 } build_use;
 
 /* All zero is an empty builder. Owned by one reader, dropped by it in every case. */
@@ -48,8 +49,10 @@ typedef struct trace_builder {
     size_t n_uses, uses_capacity;
     trace_stream streams[TRACE_MAX_STREAMS]; /* in order of appearance */
     size_t n_streams;
+    trace_pools pools;
     uint64_t n_steps;
     uint64_t n_stream_ends;
+    uint64_t n_pool_ends;
     size_t n_from_before; /* the first blocks: allocated before the recording began */
     trace_refusal *refusals;
     size_t n_refusals, refusals_capacity;
@@ -64,6 +67,8 @@ typedef struct trace_builder {
 
 /* Each returns NULL, or a reason. *block is a number to call the others with. */
 const char *trace_build_alloc(trace_builder *b, uint64_t size, uint64_t stream, uint32_t *block);
+/* The block of the latest allocation, or refused request, is one of that pool. */
+const char *trace_build_in_pool(trace_builder *b, uint32_t block, ductile_pool_id pool);
 /* From here on `stream` uses it, too. */
 const char *trace_build_use(trace_builder *b, uint32_t block, uint64_t stream);
 const char *trace_build_free(trace_builder *b, uint32_t block);
@@ -76,6 +81,8 @@ const char *trace_build_refusal(trace_builder *b, const trace_refusal *of, uint6
                                 uint32_t *block);
 /* The program destroys the stream, after telling the allocator or not. */
 const char *trace_build_end_stream(trace_builder *b, uint64_t stream, bool is_told);
+/* The program drops a pool that was named before. Allocated in again, it begins again. */
+const char *trace_build_end_pool(trace_builder *b, ductile_pool_id pool);
 
 /* For walks over the events, behind event number i: what lies in files may leave memory. */
 static inline void trace_build_pass(const trace_builder *b, size_t i) {

@@ -24,7 +24,7 @@ typedef struct gate_queue {
 typedef struct finisher {
     trace_builder *from;
     trace *to;
-    uint16_t rank[TRACE_MAX_STREAMS]; /* from order of appearance to order of number */
+    uint8_t rank[TRACE_MAX_STREAMS]; /* from order of appearance to order of number */
     gate_queue queues[TRACE_MAX_STREAMS];
     size_t gates_capacity;
     gate_node *nodes; /* one for each gate of the trace */
@@ -48,14 +48,14 @@ static void rank_streams(finisher *f) {
         while (to->streams[rank].number != f->from->streams[old].number) {
             rank++;
         }
-        f->rank[old] = (uint16_t)rank;
+        f->rank[old] = (uint8_t)rank;
     }
 }
 
 /* Version 1 does not say who else uses a block: the stream with the next higher number, or the
  * lowest (number 0, where a trace has one) if no stream follows. */
-static uint16_t other_stream(const finisher *f, uint16_t stream) {
-    return (uint16_t)(stream + 1u < f->to->n_streams ? stream + 1u : 0);
+static uint8_t other_stream(const finisher *f, uint8_t stream) {
+    return (uint8_t)(stream + 1u < f->to->n_streams ? stream + 1u : 0);
 }
 
 static void write_event(finisher *f, trace_event event) {
@@ -64,10 +64,11 @@ static void write_event(finisher *f, trace_event event) {
         event.kind == TRACE_ALLOC || event.kind == TRACE_FREE || event.kind == TRACE_FREE_GATED;
 }
 
-static void write_block(finisher *f, trace_kind kind, const build_block *block, uint16_t stream) {
-    write_event(f, (trace_event){.kind = (uint16_t)kind,
+static void write_block(finisher *f, trace_kind kind, const build_block *block, uint8_t stream) {
+    write_event(f, (trace_event){.kind = (uint8_t)kind,
                                  .size = block->size,
                                  .slot = block->slot,
+                                 .pool = kind == TRACE_ALLOC ? block->pool : 0,
                                  .stream = f->rank[stream]});
 }
 
@@ -135,7 +136,7 @@ static void queue_gate(gate_queue *queue, gate_node *nodes, size_t gate) {
     queue->tail = gate;
 }
 
-static bool close_gate(finisher *f, uint16_t rank, bool says_use) {
+static bool close_gate(finisher *f, uint8_t rank, bool says_use) {
     trace_stream *stream = &f->to->streams[rank];
     gate_queue *queue = &f->queues[rank];
     trace_gate gate = {.number = stream->n_gates + 1, .stream = rank, .says_use = says_use};
@@ -169,7 +170,7 @@ static const char *finish_gated_free(finisher *f, build_block *block) {
     if (!close_gates(f, block)) {
         return no_memory;
     }
-    block->n_gates = (uint16_t)(f->to->n_gates - block->first_gate);
+    block->n_gates = (uint8_t)(f->to->n_gates - block->first_gate);
     write_event(f, (trace_event){.kind = TRACE_FREE_GATED,
                                  .size = block->first_gate,
                                  .slot = block->slot,
@@ -237,6 +238,9 @@ static const char *finish_event(finisher *f, const trace_event *event) {
         write_event(f, (trace_event){.kind = TRACE_STREAM_END,
                                      .size = event->size,
                                      .stream = f->rank[event->stream]});
+        return NULL;
+    case TRACE_POOL_END:
+        write_event(f, *event);
         return NULL;
     case TRACE_STEP:
         f->to->step_ends[f->to->n_step_ends++] = f->n_written;
@@ -363,7 +367,9 @@ const char *trace_finish(trace_builder *b, trace *out) {
         out->events = b->events;
         out->events_file = b->events_file;
         out->n_events = f->n_written;
-        out->n_file_events = b->n_events - b->n_steps - b->n_stream_ends - b->n_refused;
+        out->n_file_events =
+            b->n_events - b->n_steps - b->n_stream_ends - b->n_pool_ends - b->n_refused;
+        out->pools = b->pools;
         out->n_from_before = b->n_from_before;
         out->refusals = b->refusals;
         out->n_refusals = b->n_refusals;
@@ -376,6 +382,7 @@ const char *trace_finish(trace_builder *b, trace *out) {
         b->events_file = (spill){0};
         b->refusals = NULL;
         b->recorded = (recorded_memory){0};
+        b->pools = (trace_pools){0};
     } else {
         trace_drop_events(out);
     }

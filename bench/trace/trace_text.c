@@ -10,7 +10,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { LATEST_VERSION = 4, MAX_LINE_BYTES = 1 << 20 };
+enum { LATEST_VERSION = 5, MAX_LINE_BYTES = 1 << 20 };
 
 /* A packed file of a few bytes may hold lines for hours. Beyond these it has to hold events. */
 enum { SPARE_BYTES = 64 << 20, BYTES_PER_EVENT = 256, SPARE_STEPS = 1 << 20 };
@@ -122,6 +122,50 @@ static bool note_block(text_reader *r, uint64_t id, uint32_t block) {
     return r->is_counted || hash_map_put(&r->blocks, id, (uintptr_t)block + 1);
 }
 
+/* ---- Pools --------------------------------------------------------------------------------- */
+
+/* "FIRST:SECOND". */
+static bool parse_pool(word w, ductile_pool_id *out) {
+    const char *colon = w.length > 0 ? memchr(w.text, ':', w.length) : NULL;
+    if (colon == NULL) {
+        return false;
+    }
+    word first = {.text = w.text, .length = (size_t)(colon - w.text)};
+    word second = {.text = colon + 1, .length = w.length - first.length - 1};
+    return parse_number(first, &out->first) && parse_number(second, &out->second) &&
+           !trace_pool_is_none(*out);
+}
+
+static bool refuse_pool(text_reader *r, word w) {
+    return REFUSE(r, "POOL is not two numbers such as 1:0: '%.*s'", shown(w), w.text);
+}
+
+/* The last field of a request; where it is missing, there is none. */
+static bool read_pool_of_request(text_reader *r, ductile_pool_id *out) {
+    *out = (ductile_pool_id){0};
+    if (r->version < 5) {
+        return expect_line_end(r);
+    }
+    word w = next_word(r);
+    if (w.length > 0 && !parse_pool(w, out)) {
+        return refuse_pool(r, w);
+    }
+    return expect_line_end(r);
+}
+
+static bool read_pool_end(text_reader *r) {
+    ductile_pool_id pool;
+    word w = next_word(r);
+    if (!parse_pool(w, &pool)) {
+        return w.length > 0 ? refuse_pool(r, w) : REFUSE(r, "POOL is missing");
+    }
+    if (!expect_line_end(r)) {
+        return false;
+    }
+    const char *reason = trace_build_end_pool(r->builder, pool);
+    return reason == NULL || REFUSE(r, "%s", reason);
+}
+
 /* ---- Events -------------------------------------------------------------------------------- */
 
 /* What `a` and `r` have in common. */
@@ -143,7 +187,11 @@ static bool begin_block(text_reader *r, uint64_t id) {
 }
 
 /* reason: why there is no block; NULL: there is. */
-static bool end_block(text_reader *r, uint64_t id, uint32_t block, const char *reason) {
+static bool end_block(text_reader *r, uint64_t id, uint32_t block, ductile_pool_id pool,
+                      const char *reason) {
+    if (reason == NULL) {
+        reason = trace_build_in_pool(r->builder, block, pool);
+    }
     if (reason != NULL) {
         return REFUSE(r, "%s", reason);
     }
@@ -152,20 +200,22 @@ static bool end_block(text_reader *r, uint64_t id, uint32_t block, const char *r
 
 static bool read_alloc(text_reader *r) {
     request q;
+    ductile_pool_id pool;
     uint32_t block = 0;
-    if (!read_request(r, &q) || !expect_line_end(r) || !begin_block(r, q.id)) {
+    if (!read_request(r, &q) || !read_pool_of_request(r, &pool) || !begin_block(r, q.id)) {
         return false;
     }
     const char *reason = trace_build_alloc(r->builder, q.size, q.stream, &block);
-    return end_block(r, q.id, block, reason);
+    return end_block(r, q.id, block, pool, reason);
 }
 
 static bool read_refusal(text_reader *r) {
     request q;
+    ductile_pool_id pool;
     trace_refusal of = {0};
     uint32_t block = 0;
     if (!read_request(r, &q) || !read_number(r, "HELD", &of.held_bytes) ||
-        !read_number(r, "FREE", &of.device_free_bytes) || !expect_line_end(r) ||
+        !read_number(r, "FREE", &of.device_free_bytes) || !read_pool_of_request(r, &pool) ||
         !begin_block(r, q.id)) {
         return false;
     }
@@ -174,7 +224,7 @@ static bool read_refusal(text_reader *r) {
         return REFUSE(r, "SIZE is more than any device can address (256 TiB)");
     }
     const char *reason = trace_build_refusal(r->builder, &of, q.stream, &block);
-    return end_block(r, q.id, block, reason);
+    return end_block(r, q.id, block, pool, reason);
 }
 
 static bool look_up(text_reader *r, uint64_t id, uint32_t *block) {
@@ -252,7 +302,7 @@ static bool read_comment(text_reader *r) {
 
 /* Of any version. */
 static bool is_known(word event) {
-    return event.length == 1 && strchr("aufcedsr", event.text[0]) != NULL;
+    return event.length == 1 && strchr("aufcedsrp", event.text[0]) != NULL;
 }
 
 /* A file whose first line is wrong is mostly something else. */
@@ -261,7 +311,8 @@ static bool refuse_event(text_reader *r, word event) {
         [1] = "a, f, c and s are known; u after '# version 2'",
         [2] = "a, u, f, c and s are known; e and d after '# version 3'",
         [3] = "a, u, f, c, e, d and s are known; r after '# version 4'",
-        [4] = "a, u, f, c, e, d, r and s are known",
+        [4] = "a, u, f, c, e, d, r and s are known; p after '# version 5'",
+        [5] = "a, u, f, c, e, d, r, p and s are known",
     };
     if (r->builder->n_events == 0 && !is_known(event)) {
         return REFUSE(r, "neither a trace nor a PyTorch snapshot: '%.*s' is no event", shown(event),
@@ -294,6 +345,8 @@ static bool read_line(text_reader *r) {
         return r->version >= 3 ? read_stream_end(r, event.text[0] == 'e') : refuse_event(r, event);
     case 'r':
         return r->version >= 4 ? read_refusal(r) : refuse_event(r, event);
+    case 'p':
+        return r->version >= 5 ? read_pool_end(r) : refuse_event(r, event);
     default:
         return refuse_event(r, event);
     }

@@ -194,7 +194,7 @@ static int by_place(const void *a, const void *b) {
 }
 
 static bool has_block(const trace_event *e) {
-    return e->kind != TRACE_STEP && e->kind != TRACE_STREAM_END;
+    return e->kind != TRACE_STEP && e->kind != TRACE_STREAM_END && e->kind != TRACE_POOL_END;
 }
 
 static bool is_late(const trace_varier *v, const trace_event *e, size_t step) {
@@ -231,6 +231,9 @@ static const char *put_alloc(variant *w, const trace_event *e, size_t step) {
     const char *reason = trace_build_alloc(w->out, size_in(w, e->slot, step),
                                            w->v->from->streams[e->stream].number, &block);
     w->numbers[e->slot] = block + 1;
+    if (reason == NULL) {
+        w->out->blocks[block].pool = w->v->from->blocks[e->slot].pool;
+    }
     return reason;
 }
 
@@ -256,6 +259,7 @@ static const char *put_block_event(variant *w, const trace_event *e) {
     case TRACE_FREE_GATED:
     case TRACE_STEP:
     case TRACE_STREAM_END:
+    case TRACE_POOL_END:
         break;
     }
     return NULL;
@@ -267,6 +271,8 @@ static const char *put_event(variant *w, const trace_event *e, size_t step) {
         return put_alloc(w, e, step);
     case TRACE_STREAM_END:
         return trace_build_end_stream(w->out, w->v->from->streams[e->stream].number, e->size != 0);
+    case TRACE_POOL_END:
+        return trace_build_end_pool(w->out, w->v->from->pools.ids[e->pool - 1]);
     case TRACE_STEP:
         return NULL; /* said at the end of each */
     case TRACE_USE:
@@ -310,8 +316,8 @@ static const char *put_step(variant *w, size_t at) {
     return reason == NULL ? trace_build_step(w->out) : reason;
 }
 
-/* The same streams, so that all variants know them by the same indexes. */
-static void take_streams(variant *w) {
+/* The same streams and pools, so that all variants know them by the same indexes. */
+static const char *take_streams(variant *w) {
     const trace_builder *from = w->v->from;
     trace_builder *out = w->out;
     *out = (trace_builder){.names_uses = from->names_uses,
@@ -321,12 +327,12 @@ static void take_streams(variant *w) {
     for (size_t i = 0; i < from->n_streams; i++) {
         out->streams[i] = (trace_stream){.number = from->streams[i].number};
     }
+    return trace_pools_copy(&out->pools, &from->pools);
 }
 
 static const char *make(variant *w, size_t *place) {
-    const char *reason = NULL;
+    const char *reason = take_streams(w);
     size_t n = w->v->steps.n;
-    take_streams(w);
     shuffle(w);
     draw_factors(w);
     for (size_t i = 0; i < n; i++) {

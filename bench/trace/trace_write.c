@@ -39,6 +39,11 @@ static bool completes_alone(const writer *w) {
     return !w->from->names_uses && w->from->n_streams == 1;
 }
 
+static void write_pool(const writer *w, uint16_t pool) {
+    const ductile_pool_id *id = &w->from->pools.ids[pool - 1];
+    (void)fprintf(w->out, " %" PRIu64 ":%" PRIu64, id->first, id->second);
+}
+
 /* Refusals come in the order of their blocks; one that is no block cannot be written. */
 static const trace_refusal *refusal_of(writer *w, size_t block) {
     const trace_refusal *all = w->from->refusals;
@@ -57,6 +62,15 @@ static void write_alloc(writer *w, const trace_event *event) {
         (void)fprintf(w->out, " %" PRIu64 " %" PRIu64, refusal->held_bytes,
                       refusal->device_free_bytes);
     }
+    if (w->from->blocks[event->slot].pool != 0) {
+        write_pool(w, w->from->blocks[event->slot].pool);
+    }
+    (void)putc('\n', w->out);
+}
+
+static void write_pool_end(const writer *w, const trace_event *event) {
+    (void)putc('p', w->out);
+    write_pool(w, event->pool);
     (void)putc('\n', w->out);
 }
 
@@ -77,7 +91,7 @@ static void write_free(const writer *w, const trace_event *event) {
 }
 
 static int version_of(const trace_builder *b) {
-    return b->n_refused > 0 ? 4 : b->n_stream_ends > 0 ? 3 : 2;
+    return b->pools.n > 0 ? 5 : b->n_refused > 0 ? 4 : b->n_stream_ends > 0 ? 3 : 2;
 }
 
 static void write_event(writer *w, const trace_event *event) {
@@ -102,6 +116,9 @@ static void write_event(writer *w, const trace_event *event) {
     case TRACE_STREAM_END:
         (void)fprintf(w->out, event->size != 0 ? "e %" PRIu64 "\n" : "d %" PRIu64 "\n",
                       number_of(w, event->stream));
+        break;
+    case TRACE_POOL_END:
+        write_pool_end(w, event);
         break;
     case TRACE_FREE_GATED: /* never gathered */
         break;

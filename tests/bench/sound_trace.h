@@ -48,7 +48,8 @@ static inline const char *check_gates(walk *w, const trace *t, const trace_event
 
 static inline const char *check_event(walk *w, const trace *t, const trace_event *e) {
     bool has_gates = e->kind == TRACE_FREE_GATED || e->kind == TRACE_OPEN;
-    if (e->slot >= t->n_slots || (!has_gates && e->stream >= t->n_streams)) {
+    if (e->pool > t->pools.n || (e->kind == TRACE_POOL_END && e->pool == 0) ||
+        e->slot >= t->n_slots || (!has_gates && e->stream >= t->n_streams)) {
         return "an index is out of range";
     }
     const char *reason = has_gates ? check_gates(w, t, e, e->kind == TRACE_FREE_GATED) : NULL;
@@ -73,6 +74,7 @@ static inline const char *check_event(walk *w, const trace *t, const trace_event
         return NULL;
     case TRACE_OPEN:
     case TRACE_STREAM_END:
+    case TRACE_POOL_END:
         return NULL;
     case TRACE_STEP:
         break;

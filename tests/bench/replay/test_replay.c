@@ -19,8 +19,8 @@ enum { MAX_BLOCKS = 64 };
 /* ---- A contender that writes down ---------------------------------------------------------- */
 
 /* What it was asked, and whether the work of the stream that was recorded last was over then:
- * "a0A:10", block 0 of 10 bytes on stream A; "r0B", recorded on B; "f0"; "dB", B is done; "." not
- * over, "!" over. */
+ * "a0A:10", block 0 of 10 bytes on stream A; "r0B", recorded on B; "f0"; "dB", B is done; "p1:0",
+ * requests belong to that pool, "p" to none; "x1:0", it ends; "." not over, "!" over. */
 static char said[512];
 static size_t n_calls; /* but for the looks at that stream */
 static uint64_t capacity, held;
@@ -129,6 +129,30 @@ static ductile_status fake_done(void *self, ductile_stream stream) {
     return DUCTILE_OK;
 }
 
+static void say_pool(char what, ductile_pool_id pool) {
+    n_calls++;
+    say(" %c", what);
+    if (!trace_pool_is_none(pool)) {
+        say("%llu:%llu", (unsigned long long)pool.first, (unsigned long long)pool.second);
+    }
+}
+
+static ductile_pool_id used;
+
+static ductile_status fake_use_pool(void *self, ductile_pool_id from, ductile_pool_id to) {
+    (void)self;
+    cr_expect(from.first == used.first && from.second == used.second);
+    used = to;
+    say_pool('p', to);
+    return DUCTILE_OK;
+}
+
+static ductile_status fake_end_pool(void *self, ductile_pool_id pool) {
+    (void)self;
+    say_pool('x', pool);
+    return DUCTILE_OK;
+}
+
 static ductile_status fake_trim(void *self) {
     (void)self;
     return DUCTILE_OK;
@@ -210,6 +234,7 @@ static void say_event(const trace *t, const trace_event *e) {
         break;
     case TRACE_STEP:
     case TRACE_STREAM_END:
+    case TRACE_POOL_END:
         say("?");
         return;
     }
@@ -244,6 +269,10 @@ static void play(const scenario *s) {
     contender_ops contender = fake;
     char text[512] = "";
     contender.stream_done = strstr(s->conf, "told") != NULL ? fake_done : NULL;
+    if (strstr(s->conf, "pools") != NULL) {
+        contender.use_pool = fake_use_pool;
+        contender.end_pool = fake_end_pool;
+    }
     (void)snprintf(text, sizeof text, "# version %llu\n%s\n",
                    (unsigned long long)option(s, "version:"), s->lines[0]);
     for (char *at = text; (at = strchr(at, ';')) != NULL;) {

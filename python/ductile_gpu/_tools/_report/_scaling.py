@@ -49,8 +49,8 @@ def as_events(lines: Sequence[str]) -> list[str]:
     made: list[str] = []
     for line in lines:
         if line[:1] == "r":
-            _, block, size, stream, *_ = line.split()
-            made += [f"a {block} {size} {stream}", f"f {block}"]
+            _, block, size, stream, _held, _free, *pool = line.split()
+            made += [" ".join(["a", block, size, stream, *pool]), f"f {block}"]
         else:
             made.append(line)
     return made
@@ -202,11 +202,11 @@ class Template:
 
     def write(self, path: Path, size: int) -> None:
         """A trace of the run, with that size in all of these steps."""
-        text = ["# version 3"]
+        text = ["# version 5"]
         for at, line in enumerate(self.lines):
             found = self.fits.get(at)
             if found is not None:
-                _, block, _, stream = line.split()
-                line = f"a {block} {value(found, size)} {stream}"
+                _, block, _, *where = line.split()
+                line = " ".join(["a", block, str(value(found, size)), *where])
             text.append(line)
         path.write_text("\n".join(text) + "\n")
