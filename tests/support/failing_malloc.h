@@ -25,7 +25,7 @@ static _Thread_local bool fails_all; /* from here on */
 static _Thread_local bool has_failed;
 static _Thread_local uint64_t n_empty; /* a caller will write behind them */
 /* Happens before the request that would have failed, which succeeds. */
-static void (*instead)(void);
+static __attribute__((unused)) void (*instead)(void);
 
 /* What malloc gave and free did not get back, of this thread. */
 static _Thread_local int64_t n_held;
