@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from ductile_gpu._tools import _files
-from ductile_gpu._tools._files import replacing
+from ductile_gpu._process import _files
+from ductile_gpu._process._files import replacing
 
 ELSEWHERE = 12345  # a user that is not this one
 

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import IO, NamedTuple, Optional
 
 from ductile_gpu._binding._native import include_dir, library_path
-from ductile_gpu._tools._files import replacing
+from ductile_gpu._process._files import replacing
 from ductile_gpu.torch import _surface
 
 SOURCES = Path(__file__).parent / "adapter"

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Optional
 
 from ductile_gpu._binding import _abi
-from ductile_gpu._tools._files import replacing
+from ductile_gpu._process._files import replacing
 from ductile_gpu._tools._report import _frames, _openings, _ranks, _summary, _who, _words
 from ductile_gpu._tools._report._collect import NAMES, Recording
 
