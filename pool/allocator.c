@@ -100,6 +100,9 @@ static void report_refused_create(const ductile_options *given, ductile_status s
     if (create_error[0] == '\0') {
         (void)snprintf(create_error, sizeof create_error, "%s", ductile_status_string(status));
     }
+    if (status == DUCTILE_ERR_INVALID_ARGUMENT || status == DUCTILE_ERR_UNSUPPORTED) {
+        dpool_name_environment(create_error, sizeof create_error);
+    }
     if (given != NULL && given->struct_size >= sizeof *given && given->log != NULL) {
         given->log(given->log_user, DUCTILE_LOG_ERROR, create_error);
     }

@@ -500,6 +500,14 @@ ductile_status dpool_options_resolve(const ductile_options *given, ductile_optio
     return status;
 }
 
+void dpool_name_environment(char *message, size_t size) {
+    const char *environment = secure_getenv(VARIABLE);
+    size_t length = strlen(message);
+    if (environment != NULL && *environment != '\0' && strstr(message, VARIABLE) == NULL) {
+        (void)snprintf(message + length, size - length, " (" VARIABLE ": %.120s)", environment);
+    }
+}
+
 /* ---- Asking for them ------------------------------------------------------------------------ */
 
 #define STRINGIFY(x) #x

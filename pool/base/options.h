@@ -12,6 +12,10 @@
 ductile_status dpool_options_resolve(const ductile_options *given, ductile_options *out,
                                      char *message, size_t message_size);
 
+/* Behind a refusal of options that were read: what DUCTILE_CONF had among them, if it is set and
+ * the line does not name it. */
+void dpool_name_environment(char *message, size_t message_size);
+
 /* Is a limit a DUCTILE_SHARE, and of how much? */
 bool dpool_is_share(uint64_t limit);
 double dpool_share_of(uint64_t limit);

@@ -328,6 +328,15 @@ Test(options_text, a_wrong_environment_is_an_error_that_names_it_and_its_key) {
         "such as 16M, not 'tigt': did you mean tight?");
 }
 
+Test(options_text, what_only_a_device_refuses_names_the_environment_too) {
+    cr_assert_eq(setenv("DUCTILE_CONF", "sizes=3M", 1), 0);
+    ductile_options o = parsed("");
+    ductile_allocator *a = NULL;
+    assert_status(create_virtual(&o, &a), DUCTILE_ERR_INVALID_ARGUMENT);
+    cr_assert_not_null(strstr(ductile_create_error(), "sizes must be auto"));
+    cr_assert_not_null(strstr(ductile_create_error(), " (DUCTILE_CONF: sizes=3M)"));
+}
+
 Test(options_text, the_reason_is_of_the_threads_last_create) {
     cr_assert_eq(setenv("DUCTILE_CONF", "nonsense:1", 1), 0);
     ductile_options o = parsed("");
