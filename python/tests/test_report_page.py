@@ -29,9 +29,11 @@ from recordings import (
     names,
     out_of_memory,
     recording_of,
+    refusal,
     segment,
     study,
     training,
+    write_trace,
 )  # fmt: skip
 
 from ductile_gpu._tools._report import _forecast, _openings, _page, _summary, _who, _words
@@ -99,8 +101,8 @@ def hover(window: browser.Browser, selector: str, x: float, y: float) -> None:
 # ---- The first screen ---------------------------------------------------------------------------
 
 
-def test_the_first_screen_has_the_answer_the_bar_the_holders_and_the_slider(oom):
-    for selector in ("#headline", "#bars", "#holders", "#lines", "#device-slider", "#fits"):
+def test_the_first_screen_has_the_answer_the_picture_the_holders_the_bar_and_why(oom):
+    for selector in ("#headline", "#timeline", "#holders", "#bars", "#lines"):
         assert 0 < oom.of(selector, "e.getBoundingClientRect().bottom") <= 900, selector
     assert oom.of("#headline", "parseFloat(getComputedStyle(e).fontSize)") >= 24
 
@@ -133,11 +135,21 @@ def test_no_figure_stands_in_two_roundings_on_the_first_screen(window, tmp_path)
     assert "59.8 MiB" not in texts  # as it was asked for
 
 
-def test_on_a_phone_the_slider_comes_before_the_details(oom):
-    oom.resize(390, 844)
-    order = ("#headline", "#bars", "#holders", "#device-slider", "#lines", "#timeline")
-    tops = [oom.of(place, "e.getBoundingClientRect().top") for place in order]
+@pytest.mark.parametrize(("width", "height"), [(390, 844), (768, 1024)])
+def test_on_a_small_screen_the_picture_comes_first_and_three_holders_are_on_the_first(
+    window, tmp_path, width, height
+):
+    size = 9 * MIB
+    history = [entry("alloc", i, size, frame(f"layer{i}", "/a/long/path/net.py")) for i in range(9)]
+    path = dump(tmp_path / "run.pickle", [*history, refusal(30 * MIB, 2 * MIB, frame("late"))])
+    window.resize(width, height)
+    window.show(tmp_path, _page.make_page([study(path)]))
+    order = ("#headline", "#moment", "#timeline", "#holders", "#bars", "#details", "#device-slider")
+    tops = [window.of(place, "e.getBoundingClientRect().top") for place in order]
     assert tops == sorted(tops)
+    bottoms = window.all("#holders li", "e.getBoundingClientRect().bottom")
+    assert len(bottoms) == 3
+    assert max(bottoms) <= height
 
 
 def test_the_bar_is_to_scale(oom):
@@ -204,7 +216,7 @@ def test_the_page_shows_what_the_command_line_says_and_every_table_sums_to_the_p
     assert window.text("#headline") == _words.plain(_words.headline(summary)).strip()
     lines = window.text("#lines")
     for label, line in _words.lines(recording, summary):
-        if label not in ("held by", "without a cap"):  # which have places of their own
+        if label not in ("held by", "moment"):  # which have places of their own
             assert f"{label}{line.replace('`', '')}" in lines
     assert window.all("#holders li", "Number(e.dataset.bytes)") == [
         row["bytes"] for row in summary["holders"]
@@ -301,7 +313,7 @@ def test_fields_of_the_flame_graph_merge_functions_and_sum_to_the_peak(window, t
     window.show(tmp_path, _page.make_page([study(nested(tmp_path), quick=True)]))
     window.click("#by [data-key=calls]")
     assert dict(window.all(FIELDS, "[e.title, Number(e.dataset.bytes)]")) == {
-        "live at the peak: 6.0 MiB in 3 blocks": 6 * MIB,
+        "live at the peak, event 3: 6.0 MiB in 3 blocks": 6 * MIB,
         "main a/run.py: 6.0 MiB in 3 blocks": 6 * MIB,
         "leaf a/leaf.py: 3.0 MiB in 2 blocks": 3 * MIB,
         "other b/other.py: 3.0 MiB in 1 block": 3 * MIB,
@@ -343,7 +355,9 @@ def test_bands_say_what_memory_is_for_over_time_and_name_what_is_under_the_point
     assert "kept project/model.py:3" in legend
     assert "late" not in legend  # it was never held
     hover(oom, "#timeline", 0.6, 0.6)
-    assert oom.text("#readout").startswith("also project/model.py:4: 30.0 MiB. At event 3:")
+    assert oom.text("#tip").startswith("30.0 MiB also project/model.py:4")
+    assert "also /code/project/model.py:4" in oom.text("#tip")
+    assert oom.text("#readout").startswith("At event 3: 30.0 MiB ")
     oom.click("#split [data-key='by category']")
     assert oom.drawn("#timeline")[0] > 5
 
@@ -355,6 +369,106 @@ def test_what_stands_in_the_way_is_shown_in_its_place(oom):
     event = oom.run("return state.recording.openings.classic.event")
     assert place == [event, "classic", "map-title"]
     assert oom.text("#map-readout").startswith("native, at event 3")
+
+
+# ---- The moment ---------------------------------------------------------------------------------
+
+
+def freed_before(folder: Path) -> Path:
+    """The program had 80 MiB of one line, which it freed; then 60 MiB of another, and a refusal."""
+    first = frame("first", "/p/a.py", 1)
+    history = [entry("segment_alloc", BASE, 100 * MIB), entry("alloc", BASE, 80 * MIB, first)]
+    history += [entry(action, BASE, 80 * MIB) for action in FREED]
+    for i in range(6):
+        history.append(entry("alloc", BASE + i * 10 * MIB, 10 * MIB, frame("second", "/p/b.py", 2)))
+    history.append(refusal(50 * MIB, 8 * MIB, frame("late")))
+    blocks = [block(BASE + i * 10 * MIB, 10 * MIB) for i in range(6)]
+    rest = block(BASE + 60 * MIB, 40 * MIB, "inactive")
+    return dump(folder / "freed.pickle", history, segments=[segment(BASE, *blocks, rest)])
+
+
+def test_all_that_the_page_shows_follows_the_moment(window, tmp_path):
+    window.show(tmp_path, _page.make_page([study(freed_before(tmp_path))]))
+    held = "[e.dataset.bytes, e.querySelector('span + span').firstChild.textContent]"
+    assert "at the refusal, event 9" in window.text("#moment")
+    assert window.all("#holders li", held) == [[str(60 * MIB), "second p/b.py:2"]]
+    window.run("setCursor(0)")
+    window.wait_until_painted()
+    assert "at event 1" in window.text("#moment")
+    assert window.all("#holders li", held) == [[str(80 * MIB), "first p/a.py:1"]]
+    assert window.of("#who tfoot tr", "e.dataset.total") == str(80 * MIB)
+    assert "80.0 MiB first" in window.text("#readout")
+    fields = window.all("#flame button", "e.getAttribute('aria-label')")
+    assert [field for field in fields if "second" in field] == []
+    assert "Ductile" in window.text("#bars")
+    window.click("#moments [data-key=verdict]")
+    assert "at the refusal, event 9" in window.text("#moment")
+    window.click("#moments [data-key=end]")
+    assert "at the end" in window.text("#moment")
+
+
+def test_the_address_has_the_state_and_gives_it_back(window, tmp_path):
+    page = _page.make_page([study(freed_before(tmp_path))])
+    window.show(tmp_path, page)
+    window.run("setCursor(0); state.device = 3 * GIB; state.by = 'stack'; show()")
+    window.wait_until_painted()
+    address = window.run("return location.hash")
+    assert "e=1&by=stack&gib=3&areas=by+stack&map=ductile" in address
+    window.run("setCursor(1e9); state.device = GIB; state.by = 'calls'; show()")
+    window.wait_until_painted()
+    assert window.run("return location.hash") != address
+    window.run("location.hash = arguments[0]", address)
+    for _ in range(2):  # the event comes behind the script
+        window.wait_until_painted()
+    assert window.run("return state.device / GIB") == 3
+    assert window.run("return [numberOf(state.recording, state.cursor), state.by]") == [1, "stack"]
+    window.run("location.hash = '#e=x&by=nothing&gib=-4&r=99&map=%00'")
+    for _ in range(2):
+        window.wait_until_painted()
+    assert window.run("return [state.device / GIB, state.by]") == [3, "stack"]
+
+
+def test_the_verdict_and_the_holders_can_be_copied_as_markdown(oom):
+    text = oom.run("return asMarkdown()")
+    assert text.startswith("**Out of memory, and full: 110.0 MiB needed, 108.0 MiB there.")
+    assert "Held at the refusal, event 3:" in text
+    assert "| 30.0 MiB | 50 % | also project/model.py:4 |" in text
+    assert "- needed: 110.0 MiB = 60.0 MiB live + 50.0 MiB asked" in text
+
+
+def test_what_is_live_at_the_end_and_what_grows_has_a_table(window, tmp_path):
+    lines = []
+    for step in range(5):
+        lines += [f"a {100 + step} {3 * MIB} 0", f"a {1000 + step} {900 * MIB} 0"]
+        lines += [f"f {1000 + step}", "s"]
+    path = write_trace(tmp_path / "leak.trace", lines)
+    window.show(tmp_path, _page.make_page([study(path, quick=True)]))
+    rows = window.all("#ends tbody tr", "[Number(e.dataset.end), Number(e.dataset.growth)]")
+    assert rows == [[15 * MIB, 3 * MIB]]
+    assert "+3.0 MiB" in window.text("#ends")
+    path = write_trace(tmp_path / "short.trace", lines[:8])
+    window.show(tmp_path, _page.make_page([study(path, quick=True)]))
+    assert "2 steps are too few to tell what grows" in window.text("#ends-note")
+
+
+def test_pools_have_a_table_of_what_they_keep_for_themselves(window, tmp_path):
+    own = segment(BASE, block(BASE, MIB), block(BASE + MIB, 7 * MIB, "inactive"))
+    own["segment_pool_id"] = (2, 0)
+    common = segment(BASE * 2, block(BASE * 2, 9 * MIB))
+    window.show(
+        tmp_path,
+        _page.make_page([study(dump(tmp_path / "pools.pickle", [], segments=[own, common]))]),
+    )
+    assert window.all("#pools tbody tr", "Number(e.dataset.free)") == [7 * MIB]
+    assert "a graph's pool 2" in window.text("#pools")
+
+
+def test_of_several_recordings_the_one_that_ran_out_is_opened(window, tmp_path):
+    (tmp_path / "large").mkdir()
+    fine = dump(tmp_path / "large" / "fine.pickle", [entry("alloc", 1, 900 * MIB)])
+    recordings = [study(fine, quick=True), study(out_of_memory(tmp_path), quick=True)]
+    window.show(tmp_path, _page.make_page(recordings))
+    assert window.text("#name") == "oom"
 
 
 # ---- The slider --------------------------------------------------------------------------------

@@ -24,7 +24,9 @@ class BenchError(Exception):
 def ask_bench(command: str, *arguments: str) -> str:
     """What it prints. Raises BenchError."""
     words = [str(_native.bench_path()), command, *arguments]
-    done = subprocess.run(words, capture_output=True, text=True, errors="replace", check=False)
+    done = subprocess.run(
+        words, capture_output=True, encoding="utf-8", errors="replace", check=False
+    )
     if done.returncode != 0:
         raise BenchError(done.stderr, command, done.returncode)
     return done.stdout

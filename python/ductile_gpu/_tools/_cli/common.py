@@ -5,9 +5,11 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import json
 import re
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Optional
 
 from ductile_gpu._binding._core import add_environment, make_options, parse_options
 from ductile_gpu._binding._errors import InvalidArgument
@@ -17,6 +19,14 @@ PROGRAM = "ductile-gpu"
 MISUSED = 2
 INTERRUPTED = 130
 SUFFIXES = (".trace.gz", ".trace", ".pickle", ".pickle.gz")  # of recordings
+
+
+FORMAT = 1  # of what the commands print with --json; see commands.schema.json
+
+
+def print_json(found: Mapping[str, Any], indent: Optional[int] = None) -> None:
+    """One object, with the number of its format."""
+    print(json.dumps({"format": FORMAT, **found}, indent=indent))
 
 
 class Failure(Exception):

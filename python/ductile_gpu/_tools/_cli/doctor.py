@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, Optional
 import ductile_gpu_start
 from ductile_gpu._process import _live
 from ductile_gpu._process._children import child_environment, hook_is_installed
-from ductile_gpu._tools._cli.common import MISUSED, Failure, show
+from ductile_gpu._tools._cli.common import MISUSED, Failure, print_json, show
 from ductile_gpu._tools._cli.program import Program, resolve
 
 SUMMARY = "say before a run whether Ductile will serve a program"
@@ -291,7 +291,7 @@ def main(options: argparse.Namespace) -> int:
     served = all(check.state != "FAIL" for check in checks)
     if options.json:
         rows = [check._asdict() for check in checks]
-        print(json.dumps({"served": served, "command": words, "checks": rows}, indent=2))
+        print_json({"served": served, "command": words, "checks": rows}, indent=2)
     else:
         _print(checks, served, shlex.join(words))
     return 0 if served else 1

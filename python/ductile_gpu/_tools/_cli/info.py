@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import platform
 from importlib import metadata
@@ -13,7 +12,7 @@ from typing import Any, Optional
 from ductile_gpu._binding import _abi, _cuda, _native
 from ductile_gpu._binding._core import Allocator
 from ductile_gpu._binding._errors import Error
-from ductile_gpu._tools._cli.common import Failure, show
+from ductile_gpu._tools._cli.common import Failure, print_json, show
 from ductile_gpu._tools._cli.doctor_probe import describe_options
 from ductile_gpu._tools._sizes import in_bytes
 from ductile_gpu.torch import _build, _conf
@@ -140,7 +139,7 @@ def main(options: argparse.Namespace) -> int:
     """Prints what was found; no GPU is not an error."""
     found = collect()
     if options.json:
-        print(json.dumps(found, indent=2))
+        print_json(found, indent=2)
     else:
         _print(found)
     return 0

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import os
 import shutil
 import sys
@@ -21,6 +20,7 @@ from ductile_gpu._tools._cli.common import (
     Failure,
     add_replay_options,
     or_fail,
+    print_json,
     progress,
     read_settings,
     show,
@@ -60,7 +60,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "-o",
         "--output",
         metavar="PAGE.html",
-        help=f"where the page goes, - for standard output ({USUAL_PAGE}; none with --json)",
+        help="where the page goes: a file, a folder, or - for standard output "
+        f"({USUAL_PAGE}; none with --json)",
     )
     parser.add_argument("--open", action="store_true", help="show the page in a browser")
     parser.add_argument(
@@ -158,6 +159,8 @@ def _page_path(options: argparse.Namespace, files: list[Path]) -> Optional[Path]
     if options.output == "-" or (options.json and options.output is None and not options.open):
         return None
     output = Path(USUAL_PAGE if options.output is None else options.output)
+    if options.output and (output.is_dir() or options.output.endswith(os.sep)):
+        output = output / USUAL_PAGE
     if not output.parent.is_dir():
         raise Failure(f"{output.parent}: no such folder for the report")
     if output.is_dir() or not os.access(output.parent, os.W_OK):
@@ -272,9 +275,9 @@ def _find(options: argparse.Namespace) -> tuple[dict[str, Any], bool]:
 
 def _print_json(found: dict[str, Any]) -> None:
     for recording in found["recordings"]:
-        print(json.dumps(_page.numbers(recording)))
+        print_json(_page.numbers(recording))
     if found["compare"] is not None:
-        print(json.dumps({"comparison": found["compare"]}))
+        print_json({"comparison": found["compare"]})
 
 
 def _side_by_side(found: dict[str, Any]) -> list[str]:
@@ -308,7 +311,7 @@ def main(options: argparse.Namespace) -> int:
     except Misused as error:
         raise Failure(str(error), MISUSED) from None
     if options.output == "-":
-        sys.stdout.write(_page.page_of(data))
+        sys.stdout.buffer.write(_page.page_of(data).encode("utf-8"))  # which the page says it is
         return int(is_partial)
     try:
         if output is not None:  # first, since who reads what is printed may stop reading

@@ -22,7 +22,7 @@ from ductile_gpu._process._live import (
     socket_folder,
     why_unusable,
 )
-from ductile_gpu._tools._cli.common import MISUSED, Failure, for_output, show
+from ductile_gpu._tools._cli.common import MISUSED, Failure, for_output, print_json, show
 from ductile_gpu._tools._sizes import in_bytes
 from ductile_gpu_words import shown
 
@@ -216,7 +216,8 @@ def main(options: argparse.Namespace) -> int:
     if not found:
         raise Failure(_explain_absence(options.pid))
     if options.json:
-        print("\n".join(map(json.dumps, found)))
+        for of in found:
+            print_json(of)
     elif options.once or not sys.stdout.isatty():
         show(*render(found, {}))
     else:

@@ -21,7 +21,7 @@ from ductile_gpu._tools._report._collect import NAMES, Recording
 PARTS = Path(__file__).parent / "page"
 SCRIPTS = (
     "data", "state", "first", "timeline", "bands", "map", "device", "tables", "flame", "openings",
-    "ranks", "start",
+    "ranks", "tip", "copy", "address", "start",
 )  # fmt: skip
 KIB = 1024
 SIZES = ("asked", "held", "live", "pending", "free", "cached")

@@ -12,7 +12,6 @@ from typing import Any, Optional
 from ductile_gpu._tools._report import _frames, _pools, _verdict, _who
 from ductile_gpu._tools._report._collect import NAMES, Recording
 
-FORMAT = 1  # of what --json prints; see report.schema.json
 MOST_HOLDERS = 3
 MOST_GROWN = 3
 APART = 0.01  # a model that is further from what was recorded is explained
@@ -214,7 +213,6 @@ def summary(recording: Recording) -> dict[str, Any]:
     facts, refusal = recording.facts, refused(recording)
     start, is_own = device(recording, refusal)
     found = {
-        "format": FORMAT,
         "file": str(recording.path),
         "name": recording.name,
         "gpu": facts["gpu"] if facts["snapshot"] else None,

@@ -35,19 +35,19 @@ function bandLabel(pen, name, at) {
   drawText(pen, name, x + 5, at.y, colourOf("ink"));
 }
 
-// The band at a moment and a number of bytes, and what is in it.
+// The band at an event and a number of bytes, and what is in it.
 function bandAt(bands, event, bytes) {
   const i = sampleAt(state.recording.over_time, event);
   let below = 0;
   for (const band of bands) {
-    if (bytes < below + band.bytes[i]) return `${band.name}: ${size(band.bytes[i])}`;
+    if (bytes < below + band.bytes[i]) return { name: band.name, bytes: band.bytes[i], event: state.recording.over_time.event[i] };
     below += band.bytes[i];
   }
   return null;
 }
 
 function describeBands(bands) {
-  const i = sampleAt(state.recording.over_time, state.cursor), total = bands.reduce((sum, band) => sum + band.bytes[i], 0);
+  const i = state.at;
   const largest = bands.filter((band) => band.bytes[i] > 0).sort((a, b) => b.bytes[i] - a.bytes[i]).slice(0, 4);
-  return `${stepName(state.recording, state.recording.over_time.event[i])}: ${size(total)} live, of it ` + largest.map((band) => `${band.name} ${size(band.bytes[i])}`).join(", ");
+  return `${stepName(state.recording, state.recording.over_time.event[i])}: ` + largest.map((band) => `${size(band.bytes[i])} ${band.name}`).join(", ");
 }

@@ -1,7 +1,7 @@
 // The first screen: what happened, a bar of it to scale, who holds most, and why.
 
 // Pieces of one bar: what they are, what they are called, bytes.
-const PIECES = { live: "live", pending: "pending", free: "free", cached: "cached", room: "free on the device", others: "other processes, contexts, libraries", asked: "asked" };
+const PIECES = { live: "live", pending: "pending", free: "free", cached: "cached", kept: "free in pools of their own", held: "held", room: "free on the device", others: "other processes, contexts, libraries", asked: "asked" };
 
 function pieceText(kind, bytes, found) {
   const holes = kind === "free" && found?.holes ? ` in ${plural(found.holes, "hole", "holes")}` : "";
@@ -14,7 +14,7 @@ function barRow(row, whole) {
   const shown = row.pieces.filter(([, bytes]) => bytes > 0), parts = [];
   for (const [kind, bytes, found] of shown) {
     const text = pieceText(kind, bytes, found);
-    parts.push(element("span", { class: "is-" + kind, title: text, style: `left: ${100 * at / whole}%; width: ${100 * bytes / whole}%`, text: bytes / whole > 0.07 ? text : "" }));
+    parts.push(element("span", { class: "is-" + kind, title: text, style: `left: ${100 * at / whole}%; width: ${100 * bytes / whole}%`, text: bytes / whole > 0.3 ? text : bytes / whole > 0.12 ? size(bytes) : "" }));
     at += bytes;
   }
   for (const [bytes] of row.edges ?? []) parts.push(element("span", { class: "edge", style: `left: calc(${100 * bytes / whole}% - 1px)` }));
@@ -28,51 +28,80 @@ function refusedRows(found) {
   const device = [...known, ["free", found.free_bytes ?? 0, found], ["room", found.device_free_bytes], ["others", found.others_bytes ?? 0]];
   const end = found.device_bytes ?? 0;
   return [{ label: found.device_bytes ? "the device, " + size(end) : "what was known", pieces: device },
-    { label: "needed, " + size(found.needed_bytes), pieces: [...known, ["asked", found.request_bytes]], edges: end ? [[end, "the device ends at " + size(end)]] : [] }];
+    { label: "needed, " + size(found.needed_bytes), pieces: [...known, ["kept", found.in_pools_bytes], ["asked", found.request_bytes]], edges: end ? [[end, "the device ends at " + size(end)]] : [] }];
 }
 
-function recordedRow(found) {
-  return { label: "recorded at the end, " + size(found.held_bytes), thin: true,
-    pieces: [["live", found.live_bytes], ["pending", found.pending_bytes], ["free", found.free_bytes, found]] };
+// What PyTorch's own allocator held at the moment; in parts where that is known, which is at the end.
+function recordedRow(recording) {
+  const found = recording.summary.recorded, series = recording.recorded_held;
+  if (!found?.held_peak_bytes) return [];
+  if (!recording.summary.history || isAtEnd()) return [{ label: "recorded, " + size(found.held_bytes), thin: true,
+    pieces: [["live", found.live_bytes], ["pending", found.pending_bytes], ["free", found.free_bytes, found]] }];
+  const held = series ? series.held[sampleAt(series, state.cursor)] : 0;
+  return held ? [{ label: "recorded, " + size(held), thin: true, pieces: [["held", held]] }] : [];
 }
 
-function heldRows(recording) {
-  const rows = [], recorded = recording.summary.recorded;
-  if (recorded?.held_bytes) rows.push(recordedRow(recorded));
-  for (const run of [...recording.runs].reverse()) {
-    const series = run.series, i = series.held.indexOf(Math.max(...series.held));
-    const kinds = AREAS.map((kind) => [kind, i < 0 ? 0 : series[kind][i]]);
-    rows.push({ label: `${run.name}, ${size(run.held_peak)}`, thin: true, pieces: kinds, edges: run.min_capacity ? [[run.min_capacity, "completes from " + size(run.min_capacity)]] : [] });
-  }
-  return rows;
+function modelledRow(run) {
+  const series = run.series, i = sampleAt(series, state.cursor);
+  const kinds = AREAS.map((kind) => [kind, series[kind][i] ?? 0, kind === "free" ? { holes: series.holes[i] } : null]);
+  return { label: `${run.name}, ${size(series.held[i] ?? 0)}`, thin: true, pieces: kinds };
 }
 
+// All to one scale, which the moment does not change.
 function paintBars(recording) {
-  const found = recording.summary.refused, rows = found && found.replayed ? refusedRows(found) : heldRows(recording);
+  const found = recording.summary.refused, isRefusal = found && found.replayed && isOfVerdict();
+  const rows = isRefusal ? refusedRows(found) : [...recordedRow(recording), ...[...recording.runs].reverse().map(modelledRow)];
   const end = (row) => Math.max(row.pieces.reduce((sum, [, bytes]) => sum + bytes, 0), ...(row.edges ?? []).map(([bytes]) => bytes));
-  const whole = 1.002 * Math.max(...rows.map(end), 1);
+  const whole = 1.002 * (isRefusal ? Math.max(...rows.map(end), 1) : Math.max(...recording.runs.map((run) => run.held_peak), recording.summary.recorded?.held_peak_bytes ?? 0, 1));
   const kinds = Object.keys(PIECES).filter((kind) => rows.some((row) => row.pieces.some(([of, bytes]) => of === kind && bytes > 0)));
-  const marks = rows.some((row) => row.edges?.length) ? [element("li", {}, "❘ ", found ? "end of the device" : "completes from here on; without a cap it holds the bar")] : [];
+  const marks = rows.some((row) => row.edges?.length) ? [element("li", {}, "❘ ", "end of the device")] : [];
   byId("bars").replaceChildren(...rows.map((row) => barRow(row, whole)),
     element("ul", { class: "legend" }, ...kinds.map((kind) => element("li", {}, element("i", { class: "is-" + kind }), PIECES[kind])), ...marks));
 }
 
 // A number stays with its unit.
-const unbroken = (text) => text.replace(/(\d) (bytes|[KMGT]iB)/g, "$1\u00a0$2");
+const unbroken = (text) => text.replace(/(\d) (bytes|[KMGT]iB|%)/g, "$1\u00a0$2");
 
 function withCode(text) {
   return text.split("`").map((piece, i) => i % 2 ? element("code", { text: piece }) : piece);
 }
 
+// ---- Who holds most at the moment -----------------------------------------------------------
+
+// By code where that is known; what was refused holds nothing.
+function namesNow() {
+  const sums = new Map();
+  for (const row of state.recording.who.stack ?? state.recording.who.category) {
+    if (!row.refused) sums.set(row.name, (sums.get(row.name) ?? 0) + bytesOf(row));
+  }
+  return [...sums].map(([name, bytes]) => ({ name, bytes })).filter((row) => row.bytes > 0).sort((a, b) => b.bytes - a.bytes);
+}
+
+const holdersNow = () => namesNow().slice(0, 3);
+const liveNow = () => namesNow().reduce((sum, row) => sum + row.bytes, 0);
+const share100 = (bytes, whole) => (whole > 0 ? (100 * bytes / whole).toFixed(0) + " %" : "");
+
+function paintHolders() {
+  const rows = holdersNow(), whole = liveNow();
+  byId("holders").replaceChildren(...rows.map((row) => element("li", { "data-bytes": row.bytes }, element("span", { class: "bytes", text: size(row.bytes) }),
+    element("span", {}, row.name, " ", element("span", { class: "part", text: unbroken(share100(row.bytes, whole)) }), element("i", { style: `width: ${100 * row.bytes / Math.max(whole, 1)}%` })))));
+}
+
+// Buttons for the moments that one asks for first.
+function paintMoment() {
+  const { moment, history } = state.recording.summary, events = state.recording.over_time.event;
+  byId("moment").textContent = `Everything below is ${momentName()}.`;
+  byId("moments").hidden = !history || events.length < 2;
+  chooser("moments", [["verdict", moment.kind === "refusal" ? "refusal" : "peak"], ["end", "end"]], isOfVerdict() ? "verdict" : isAtEnd() ? "end" : "",
+    (key) => setMoment(key === "end" ? events.length - 1 : momentAt(state.recording, moment.replay_event)));
+}
+
 function paintFirst() {
-  const recording = state.recording, summary = recording.summary;
-  byId("headline").replaceChildren(...recording.headline.map(([text, isStrong]) => isStrong ? element("b", { text: unbroken(text) }) : unbroken(text)));
-  paintBars(recording);
-  const most = Math.max(...summary.holders.map((row) => row.bytes), 1);
-  byId("holders").replaceChildren(...summary.holders.map((row) => element("li", { "data-bytes": row.bytes }, element("span", { class: "bytes", text: size(row.bytes) }),
-    element("span", {}, row.name, element("i", { style: `width: ${100 * row.bytes / most}%` })))));
-  const shown = ["held by", "needed", "without a cap"]; // elsewhere on this screen
+  const recording = state.recording;
+  byId("headline").replaceChildren(...recording.headline.flatMap(([text, isStrong]) => isStrong ? [element("b", { text: unbroken(text) })] : withCode(unbroken(text))));
+  const shown = ["held by", "moment"]; // elsewhere on this screen
   const lines = recording.lines.filter(([label]) => !shown.includes(label));
   byId("lines").replaceChildren(...lines.flatMap(([label, text]) => [element("dt", { text: label }), element("dd", {}, ...withCode(text))]));
-  byId("lines").parentElement.hidden = lines.length === 0;
+  byId("details").hidden = lines.length === 0;
+  byId("details").open = document.body.clientWidth > 960;
 }

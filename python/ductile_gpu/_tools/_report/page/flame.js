@@ -1,4 +1,4 @@
-// Call stacks as fields: the width of one is its share of the live memory at the peak. Two ways to
+// Call stacks as fields: the width of one is its share of what is live at the moment. Two ways to
 // fold them: by calls, and by the files of the program that they pass through.
 
 // Each row by stack has its calls.
@@ -35,10 +35,11 @@ function pathOf(flame, stack, by) {
 }
 
 function treeOf(flame, by) {
-  const root = { label: "live at the peak", more: "", bytes: 0, blocks: 0, own: false, children: new Map() };
+  const root = { label: countedName(), more: "", bytes: 0, blocks: 0, own: false, children: new Map() };
   for (const stack of flame.stacks) {
     let at = root;
-    const { bytes, blocks, refused } = stack.row;
+    const { blocks, refused } = stack.row, bytes = bytesOf(stack.row);
+    if (bytes === 0) continue;
     at.bytes += bytes;
     at.blocks += blocks;
     for (const part of pathOf(flame, stack, by)) {
@@ -59,7 +60,7 @@ function flameField(node, path, left, width, depth, inFound) {
   const box = byId("flame"), text = `${node.label} ${node.more}`.trim();
   const found = inFound || state.search === "" || isFound(node);
   const classes = [node.own ? "own" : "", node.refused ? "refused" : "", found ? "" : "dim"].join(" ").trim();
-  const label = `${text}: ${size(node.bytes)} in ${plural(node.blocks, "block", "blocks")}${node.refused ? ", asked for and refused" : ""}`;
+  const label = `${text}: ${size(node.bytes)}${isOfVerdict() ? " in " + plural(node.blocks, "block", "blocks") : ""}${node.refused ? ", asked for and refused" : ""}`;
   box.append(element("button", { type: "button", class: classes, title: label, "aria-label": label, text: width > 24 ? text : "", "data-bytes": node.bytes,
     style: `left: ${left}px; top: calc(${depth} * var(--row)); width: ${Math.max(1, width)}px`, on: { click: () => { state.flame = path; show(); } } }));
 }

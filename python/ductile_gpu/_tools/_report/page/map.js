@@ -48,7 +48,14 @@ function cellAt(columns, x, y) {
 }
 
 // What the recording knows of its own allocator has neither age nor stream.
-const kindOf = (one) => (one.id === "recorded" ? "size" : state.colour);
+const kindOf = (one) => (state.colour === "code" || one.id !== "recorded" ? state.colour : "size");
+
+// As the timeline has it by code: the place among the bands; what is in none has the last one's.
+function bandOfStack() {
+  const bands = state.recording.over_time.by.stack ?? [], names = state.recording.stack_names, place = new Map(bands.map((band, i) => [band.name, i]));
+  const others = BAND_COLOURS.length - 1, before = place.get("allocated before the recording began");
+  return (stack) => (stack ? place.get(names.names[names.of[stack]]) : before) ?? others;
+}
 
 // The map as a picture of one pixel a cell. Blocks of marked code keep their colour, others fade.
 function pictureOf(one) {
@@ -56,7 +63,8 @@ function pictureOf(one) {
   picture.width = Math.max(1, map.columns.length);
   picture.height = map.rows;
   const pen = picture.getContext("2d"), pixels = pen.createImageData(picture.width, picture.height), known = new Map();
-  eachCell(map.columns, (x, y, cell) => {
+  if (kindOf(one) === "code") paintCode(map, picture.width, pixels, marked);
+  else eachCell(map.columns, (x, y, cell) => {
     if (!known.has(cell)) { const colour = colourOfCell(cell, kindOf(one)); known.set(cell, colour && rgb(colour)); }
     const colour = known.get(cell);
     if (colour) pixels.data.set([...colour, cell >= FIRST_LIVE && marked ? 90 : 255], 4 * (y * picture.width + x));
@@ -67,6 +75,20 @@ function pictureOf(one) {
   }
   pen.putImageData(pixels, 0, 0);
   return picture;
+}
+
+function paintCode(map, width, pixels, marked) {
+  const bandOf = bandOfStack(), colours = BAND_COLOURS.map(rgb), states = new Uint32Array(width * map.rows);
+  const put = (x, y, colour, alpha) => pixels.data.set([...colour, alpha], 4 * (y * width + x));
+  eachCell(map.columns, (x, y, cell) => {
+    states[y * width + x] = cell;
+    const plain = cell < FIRST_LIVE ? colourOfCell(cell, "age") : null;
+    if (plain) put(x, y, rgb(plain), 255);
+    if (cell >= FIRST_LIVE && !map.stacks) put(x, y, colours[bandOf(0) % colours.length], 255);
+  });
+  eachCell(map.stacks ?? [], (x, y, stack) => {
+    if (states[y * width + x] >= FIRST_LIVE) put(x, y, colours[bandOf(stack) % colours.length], marked ? 90 : 255);
+  });
 }
 
 function markedStacks() {
@@ -102,7 +124,7 @@ function spansOf(one) {
 function drawMap(canvas, one, picture) {
   const [pen, width, height] = fit(canvas);
   const x = (event) => (event - state.from) / (state.to - state.from) * width;
-  const used = height * one.map.rows * one.map.row_bytes / tallest();
+  const used = height * one.map.rows * one.map.row_bytes / extentOf(canvas, one);
   pen.clearRect(0, 0, width, height);
   pen.fillStyle = fillOf(pen, "free");
   pen.fillRect(0, 0, width, used);
@@ -118,7 +140,8 @@ function drawMap(canvas, one, picture) {
   }
 }
 
-// All maps have one scale.
+// The large map shows all that it has and no more; the small ones beside it have one scale.
+const extentOf = (canvas, one) => (canvas.closest(".large") ? one.map.rows * one.map.row_bytes : tallest());
 const tallest = () => Math.max(...mapsOf(state.recording).map((one) => one.map.rows * one.map.row_bytes));
 
 function shareOf(map) {
@@ -158,16 +181,23 @@ function paintMaps() {
 }
 
 // What lies under a place of a map: the code that allocated it, as far as it is known.
-function describeCell(one, event, part) {
+function describeCell(canvas, one, event, part) {
   const spans = spansOf(one), x = Math.max(0, spans.findIndex(([from, to]) => event >= from && event < to));
-  const y = Math.floor(part * tallest() / one.map.row_bytes), when = one.id === "recorded" ? "" : inStep(state.recording, event) + ", ";
-  if (y >= one.map.rows) return `${one.name}, ${when}no memory there`;
+  const y = Math.floor(part * extentOf(canvas, one) / one.map.row_bytes), when = one.id === "recorded" ? "" : inStep(state.recording, event) + ", ";
+  if (y >= one.map.rows) return [`${one.name}, ${when}no memory there`];
   const cell = cellAt(one.map.columns, x, y);
-  if (cell < FIRST_LIVE) return `${one.name}, ${when}${["no memory there", "free", "pending"][cell]}`;
+  if (cell < FIRST_LIVE) return [`${one.name}, ${when}${["no memory there", "free", "pending"][cell]}`];
   const parts = partsOf(cell), stack = one.map.stacks ? cellAt(one.map.stacks, x, y) : 0, names = state.recording.stack_names;
-  const by = stack ? names.names[names.of[stack]] + ", " : "";
-  const more = one.id === "recorded" ? "" : `, ${AGE_LABELS[parts.age]} ${ageUnit()} old, stream ${state.recording.streams[parts.stream] ?? parts.stream}`;
-  return `${one.name}, ${when}live: ${by}${SIZE_LABELS[parts.size]}${more}`;
+  const name = stack ? names.names[names.of[stack]] : null;
+  const more = one.id === "recorded" ? "" : `, ${ageText(parts.age, event)}stream ${state.recording.streams[parts.stream] ?? parts.stream}`;
+  return [`${one.name}, ${when}live: ${name ? name + ", " : ""}${SIZE_LABELS[parts.size]}${more}`, ...(name ? callsOfName(name) : [])];
+}
+
+// Of what may be older than the recording no age is known.
+function ageText(age, event) {
+  const recording = state.recording, most = [1 / 16, 1 / 4, 1, 4, 16, 64, 256, Infinity][age];
+  const passed = recording.n_steps > 1 ? stepOf(recording, event) : 1;
+  return recording.blocks_before && most >= passed ? "perhaps from before the recording, " : `${AGE_LABELS[age]} ${ageUnit()} old, `;
 }
 
 function listenToMaps() {
@@ -175,8 +205,11 @@ function listenToMaps() {
     const one = mapsOf(state.recording).find((map) => map.id === event.target.dataset?.map);
     if (!one) return;
     const box = event.target.getBoundingClientRect(), at = state.from + (event.clientX - box.left) / box.width * (state.to - state.from);
-    byId("map-readout").textContent = describeCell(one, at, (event.clientY - box.top) / box.height);
+    const said = describeCell(event.target, one, at, (event.clientY - box.top) / box.height);
+    byId("map-readout").textContent = said[0];
+    showTip(event, said);
   });
+  byId("maps").addEventListener("pointerleave", hideTip);
 }
 
 const ageUnit = () => (state.recording.n_steps > 1 ? "steps" : "of the run");
@@ -192,11 +225,12 @@ function classesShown(kind) {
 }
 
 function paintMapLegend() {
+  const bands = state.recording.over_time.by.stack ?? [];
   const names = { age: (n) => AGE_LABELS[n], size: (n) => SIZE_LABELS[n], stream: (n) => String(state.recording.streams[n] ?? n) };
-  const items = classesShown(state.colour).map((part) => [{ style: `background: ${state.colour === "stream" ? STREAM_COLOURS[part % STREAM_COLOURS.length] : ramp()[part]}` }, names[state.colour](part)]);
-  const heading = element("li", { text: { age: state.recording.n_steps > 1 ? "age in steps:" : "age, parts of the run:", size: "size:", stream: "stream:" }[state.colour] });
+  const items = state.colour === "code" ? bands.map((band, i) => [{ style: `background: ${BAND_COLOURS[i % BAND_COLOURS.length]}` }, band.name]) : classesShown(state.colour).map((part) => [{ style: `background: ${state.colour === "stream" ? STREAM_COLOURS[part % STREAM_COLOURS.length] : ramp()[part]}` }, names[state.colour](part)]);
+  const heading = element("li", { text: { code: "code:", age: state.recording.n_steps > 1 ? "age in steps:" : "age, parts of the run:", size: "size:", stream: "stream:" }[state.colour] });
   items.push([{ class: "is-free" }, "free"], [{ class: "is-pending" }, "pending"]);
   byId("map-legend").replaceChildren(heading, ...items.map(([look, text]) => element("li", {}, element("i", look), text)));
-  chooser("colour", [["age", "age"], ["size", "size"], ["stream", "stream"]], state.colour, (key) => { state.colour = key; });
+  chooser("colour", [...(state.recording.flame ? [["code", "code"]] : []), ["age", "age"], ["size", "size"], ["stream", "stream"]], state.colour, (key) => { state.colour = key; });
   chooser("mapped", waysToMap(state.recording), state.mapped, (key) => { state.mapped = key; state.marked = null; });
 }

@@ -14,8 +14,8 @@ function openingRow(row, isLeast) {
 }
 
 function openedRun() {
-  const known = state.recording.runs.filter((run) => state.recording.openings[run.id]);
-  return [known.find((run) => run.id === state.opened) ?? known[0], known];
+  const all = [{ id: "recorded", name: "recorded" }, ...state.recording.runs], known = all.filter((run) => state.recording.openings[run.id]);
+  return [known.find((run) => run.id === state.opened) ?? (known[0]?.id === "recorded" ? known[0] : known[known.length - 1]), known];
 }
 
 function paintOpenings() {
@@ -24,7 +24,7 @@ function paintOpenings() {
   if (!known.length) return;
   const found = state.recording.openings[chosen.id];
   chooser("opened", known.map((run) => [run.id, run.name]), chosen.id, (id) => { state.opened = id; });
-  byId("openings-note").textContent = found.note + (chosen.id === "classic" ? ""
+  byId("openings-note").textContent = found.note + (["classic", "recorded"].includes(chosen.id) ? ""
     : ` ${chosen.name === "Ductile" ? "Ductile needs" : "Expandable segments need"} no hole as large as the request: whole handles of free memory get other addresses.`);
   const rows = [...(found.least ? [openingRow({ ...found.least, serves: true }, true)] : []), ...found.widest.map((row) => openingRow(row, false))];
   byId("openings").replaceChildren(heading("freed, or moved elsewhere", "blocks", "their memory", "free around them", "hole", "other holes have room"),
@@ -36,7 +36,7 @@ function paintOpenings() {
 function showPlace() {
   const [chosen] = openedRun(), found = state.recording.openings[chosen.id], row = found.least ?? found.widest[0];
   const names = new Set((row?.who ?? []).filter((who) => who.stack).map((who) => who.name));
-  state.split = state.mapped = chosen.id;
+  state.mapped = chosen.id;
   state.marked = names.size ? names : null;
   const width = Math.max(50, (state.recording.replay_events - firstEvent(state.recording)) / 20);
   setRange(found.event - width / 2, found.event + width / 2);

@@ -28,11 +28,10 @@ function share(bytes, whole) {
   return element("td", { class: "share" }, part.toFixed(1) + " %", element("i", { style: `width: ${Math.min(100, part)}%` }));
 }
 
-function whoRow(row, whole, hasGrowth) {
-  const cells = [element("th", { scope: "row" }, ...nameOf(row)), element("td", { text: size(row.bytes) }), share(row.bytes, whole),
-    element("td", { text: count(row.blocks) })];
-  if (hasGrowth) cells.push(element("td", { class: row.growth > 0 ? "up" : "", text: row.growth ? "+" + size(row.growth) : "" }));
-  return element("tr", { "data-bytes": row.bytes }, ...cells);
+function whoRow(row, whole) {
+  const cells = [element("th", { scope: "row" }, ...nameOf(row)), element("td", { text: size(row.now) }), share(row.now, whole)];
+  if (isOfVerdict()) cells.push(element("td", { text: count(row.blocks) }));
+  return element("tr", { "data-bytes": row.now }, ...cells);
 }
 
 // By calls and by files are flame graphs of the stacks; the table below them has the stacks.
@@ -41,28 +40,62 @@ function waysToGroup(recording) {
   return [...stacks, ...Object.keys(recording.who).map((by) => [by, BY[by]])];
 }
 
+const viewOf = (recording) => recording.who[state.by] ? state.by : "stack";
+
+// What holds something at the moment, the largest first.
 function rowsShown(recording) {
-  const rows = recording.who[recording.who[state.by] ? state.by : "stack"];
+  const rows = recording.who[viewOf(recording)].map((row) => ({ ...row, now: bytesOf(row) })).filter((row) => row.now > 0).sort((a, b) => b.now - a.now);
   return state.search === "" ? rows : rows.filter((row) => finds(row.key) || finds(row.name));
 }
 
+function othersOf(rows, ...summed) {
+  const sums = Object.fromEntries(summed.map((name) => [name, rows.reduce((sum, row) => sum + row[name], 0)]));
+  return rows.length ? [{ key: plural(rows.length, "other", "others"), growth: 0, ...sums }] : [];
+}
+
 function paintWho() {
-  const recording = state.recording, rows = rowsShown(recording);
-  const hasGrowth = rows.some((row) => row.growth);
-  const kept = rows.slice(0, SHOWN), rest = rows.slice(SHOWN);
-  if (rest.length) kept.push(rest.reduce((sum, row) => ({ ...sum, bytes: sum.bytes + row.bytes, blocks: sum.blocks + row.blocks, growth: 0 }),
-    { key: plural(rest.length, "other", "others"), bytes: 0, blocks: 0, growth: 0 }));
-  const by = recording.who[state.by] ? state.by : "stack", whole = recording.summary.moment.bytes;
-  const total = rows.reduce((sum, row) => sum + row.bytes, 0), blocks = rows.reduce((sum, row) => sum + row.blocks, 0);
-  byId("who").replaceChildren(heading(BY[by], "live", "share", "blocks", ...(hasGrowth ? ["growth a step"] : [])),
-    element("tbody", {}, ...kept.map((row) => whoRow(row, whole, hasGrowth))),
-    element("tfoot", {}, element("tr", { "data-total": total }, element("th", { scope: "row", text: state.search === "" ? "live at the peak" : "found" }), element("td", { text: size(total) }),
-      element("td", { text: (whole > 0 ? 100 * total / whole : 0).toFixed(1) + " %" }), element("td", { text: count(blocks) }), ...(hasGrowth ? [element("td")] : []))));
-  const asked = recording.summary.refused ? " The request that was refused is counted, in rows of its own." : "";
-  byId("who-note").textContent = `Live memory at the peak, ${inStep(recording, recording.peak_event)}, as the program asked for it: ${count(whole)} bytes, ` +
+  const recording = state.recording, rows = rowsShown(recording), by = viewOf(recording);
+  const whole = recording.who[by].reduce((sum, row) => sum + bytesOf(row), 0), total = rows.reduce((sum, row) => sum + row.now, 0), blocks = rows.reduce((sum, row) => sum + row.blocks, 0);
+  const hasBlocks = isOfVerdict(), kept = [...rows.slice(0, SHOWN), ...othersOf(rows.slice(SHOWN), "now", "blocks")];
+  byId("who").replaceChildren(heading(BY[by], "live", "share", ...(hasBlocks ? ["blocks"] : [])),
+    element("tbody", {}, ...kept.map((row) => whoRow(row, whole))),
+    element("tfoot", {}, element("tr", { "data-total": total }, element("th", { scope: "row", text: state.search === "" ? countedName() : "found" }), element("td", { text: size(total) }),
+      element("td", { text: (whole > 0 ? 100 * total / whole : 0).toFixed(1) + " %" }), ...(hasBlocks ? [element("td", { text: count(blocks) })] : []))));
+  const asked = recording.summary.refused && hasBlocks ? " The request that was refused is counted, in rows of its own." : "";
+  byId("who-note").textContent = `Live memory ${momentName()}, as the program asked for it: ${count(whole)} bytes, ` +
     "those allocated before the recording began included." + asked +
     (recording.who.stack ? "" : " The recording has no stacks (ductile-gpu record writes them): length of life, stream and size are all that tells.");
   chooser("by", waysToGroup(recording), state.by, (chosen) => { state.by = chosen; state.flame = []; });
+}
+
+// ---- What stays ---------------------------------------------------------------------------------
+
+// Without steps enough it is not known; else 0 is an answer, too.
+function growthText(row) {
+  if (!state.recording.summary.tells_growth) return "—";
+  return row.growth > 0 ? "+" + size(row.growth) : "no";
+}
+
+function paintEnds() {
+  const recording = state.recording, summary = recording.summary, by = recording.who.stack ? "stack" : "category";
+  const rows = recording.who[by].filter((row) => row.end > 0 || row.growth > 0).sort((a, b) => b.growth - a.growth || b.end - a.end);
+  const whole = rows.reduce((sum, row) => sum + row.end, 0), kept = [...rows.slice(0, SHOWN), ...othersOf(rows.slice(SHOWN), "end")];
+  byId("ends-section").hidden = !summary.history || rows.length === 0;
+  byId("ends-note").textContent = "What the program had when the recording ended, " + (summary.tells_growth ? `and what each line has more at the end of every step than of the one before; over ${count(summary.steps)} steps.`
+    : summary.steps ? `${count(summary.steps)} steps are too few to tell what grows.` : "without steps there is no telling what grows.");
+  byId("ends").replaceChildren(heading(BY[by], "live at the end", "share", "grows a step"),
+    element("tbody", {}, ...kept.map((row) => element("tr", { "data-end": row.end, "data-growth": row.growth }, element("th", { scope: "row" }, ...nameOf(row)), element("td", { text: size(row.end) }), share(row.end, whole),
+      element("td", { class: row.growth > 0 ? "up" : "", text: growthText(row) })))),
+    element("tfoot", {}, element("tr", { "data-total": whole }, element("th", { scope: "row", text: "live at the end" }), element("td", { text: size(whole) }), element("td"), element("td"))));
+}
+
+function paintPools() {
+  const summary = state.recording.summary, pools = summary.pools, free = pools.reduce((sum, pool) => sum + pool.free_bytes, 0);
+  byId("pools-section").hidden = pools.length === 0;
+  byId("pools-note").textContent = `Segments of a graph's or a user's own pool ${summary.refused?.holes != null ? "at the refusal" : "at the end"}. What lies free in one serves that pool alone: ${size(free)} in all.`;
+  byId("pools").replaceChildren(heading("", "held", "live", "free, for itself alone", "in holes", "largest"),
+    element("tbody", {}, ...pools.map((pool) => element("tr", { "data-free": pool.free_bytes }, element("th", { scope: "row", text: pool.name }), element("td", { text: size(pool.held_bytes) }),
+      element("td", { text: size(pool.live_bytes) }), element("td", { text: size(pool.free_bytes) }), element("td", { text: count(pool.holes) }), element("td", { text: size(pool.largest_hole) })))));
 }
 
 function fitRow(name, held, needed, driver, recording, note) {
@@ -142,6 +175,6 @@ function paintCompare() {
     element("tbody", {}, ...rows.map((row) => element("tr", {}, element("th", { scope: "row" }, ...nameOf(row)), element("td", { text: size(row.before) }),
       element("td", { text: size(row.after) }), element("td", { class: row.change > 0 ? "up" : "down", text: signed(row.change) }))),
     ...(rest ? [element("tr", {}, element("th", { scope: "row", text: "others" }), element("td"), element("td"), element("td", { text: signed(rest) }))] : [])),
-    element("tfoot", {}, element("tr", { "data-change": compare.change }, element("th", { scope: "row", text: "live at the peak" }), element("td", { text: size(compare.before_bytes) }),
+    element("tfoot", {}, element("tr", { "data-change": compare.change }, element("th", { scope: "row", text: "live at the moment" }), element("td", { text: size(compare.before_bytes) }),
       element("td", { text: size(compare.after_bytes) }), element("td", { text: signed(compare.change) }))));
 }

@@ -4,8 +4,8 @@ const AREAS = ["live", "pending", "free", "cached"];
 const MARKS = [["creates", "grown", "handles created"], ["moves", "moved", "handles moved"],
   ["releases", "given back", "handles released"], ["waits", "waited", "waits"]];
 const DASHES = { ductile: [], expandable: [7, 3], classic: [2, 3] };
-// before: the width of what was there when the recording began.
-const plot = { left: 52, before: 0, right: 176, top: 18, marks: 62, bottom: 26, width: 0, height: 0 };
+// before: the width of what was there when the recording began; marks: the height of what an allocator did.
+const plot = { left: 52, before: 0, right: 150, top: 18, marks: 62, bottom: 26, width: 0, height: 0 };
 
 const runOf = (id) => state.recording.runs.find((run) => run.id === id);
 const xOf = (event) => plot.left + (event - state.from) / (state.to - state.from) * (plot.width - plot.left - plot.right);
@@ -204,7 +204,7 @@ function drawLabels(pen, y, bottom) {
     colour: colourOf(run.id), y: y(run.held_peak) }));
   const recorded = recording.summary.recorded?.held_peak_bytes;
   const needed = isRefused(recording, recording.peak_event) ? recording.summary.refused.needed_bytes : recording.live_peak;
-  labels.push({ text: size(needed), name: recording.summary.refused ? "live + asked" : "live", colour: colourOf("soft"), y: y(recording.live_peak) });
+  labels.push({ text: size(needed), name: isRefused(recording, recording.peak_event) ? "live + asked" : "live", colour: colourOf("soft"), y: y(recording.live_peak) });
   if (recorded) labels.push({ text: size(recorded), name: "recorded", colour: colourOf("recorded"), y: y(recorded) });
   labels.sort((a, b) => a.y - b.y);
   const gap = 32;
@@ -215,7 +215,7 @@ function drawLabels(pen, y, bottom) {
     pen.font = "600 13px system-ui, sans-serif";
     drawText(pen, label.text, plot.width - plot.right + 10, label.y - 7, label.colour);
     pen.font = "12px system-ui, sans-serif";
-    drawText(pen, plot.right < 120 ? label.name.replace(" segments", "") : label.name, plot.width - plot.right + 10, label.y + 7, label.colour);
+    drawText(pen, label.name.replace(" segments", ""), plot.width - plot.right + 10, label.y + 7, label.colour);
   }
 }
 
@@ -247,22 +247,27 @@ function drawMarks(pen, run) {
 
 function drawCursor(pen, bottom) {
   if (state.cursor === null || state.cursor < state.from || state.cursor > state.to) return;
-  pen.globalAlpha = 0.5;
-  drawPath(pen, [[xOf(state.cursor), plot.top], [xOf(state.cursor), bottom]], colourOf("ink"), 1);
-  pen.globalAlpha = 1;
+  const x = xOf(state.cursor);
+  drawPath(pen, [[x, plot.top], [x, bottom]], colourOf("ink"), 1.5);
+  pen.fillStyle = colourOf("ink");
+  pen.beginPath();
+  for (const [at, up] of [[x - 5, bottom + 6], [x + 5, bottom + 6], [x, bottom - 2]]) pen.lineTo(at, up);
+  pen.fill();
 }
 
 function paintTimeline() {
   const [pen, width, height] = fit(byId("timeline"));
   plot.width = width;
   plot.height = height;
-  plot.right = width < 440 ? 104 : width < 700 ? 150 : 176;
+  plot.right = width < 440 ? 92 : 128;
   plot.before = state.recording.blocks_before && state.from <= firstEvent(state.recording) ? 22 : 0;
   plot.left = (width < 520 ? 36 : 52) + plot.before;
+  const bands = bandsOf(state.recording, state.split);
+  plot.marks = bands ? 0 : 62;
   const bottom = height - plot.bottom - plot.marks - 6;
   const top = topOf(state.recording);
   const y = (bytes) => bottom - bytes / top * (bottom - plot.top);
-  const bands = bandsOf(state.recording, state.split), run = runOf(state.split) ?? state.recording.runs[0];
+  const run = runOf(state.split) ?? state.recording.runs[0];
   plot.toBytes = (at) => (bottom - at) / (bottom - plot.top) * top;
   pen.clearRect(0, 0, width, height);
   drawGrid(pen, y, top);
@@ -279,7 +284,7 @@ function paintTimeline() {
   drawRefusals(pen, bottom);
   drawCursor(pen, bottom);
   pen.restore();
-  drawMarks(pen, run);
+  if (!bands) drawMarks(pen, run);
   drawSteps(pen, bottom);
   drawLabels(pen, y, bottom);
   describeCursor(run, bands);
@@ -301,7 +306,7 @@ function describeCursor(run, bands) {
   const others = state.recording.runs.filter((other) => other !== run)
     .map((other) => `${holds(other)} ${size(other.series.held[sampleAt(other.series, state.cursor)])}`);
   const said = bands ? `At ${describeBands(bands)}.` : `At ${readingAt(run, state.cursor)}; ${others.join(", ")}.`;
-  const text = state.hovered ? `${state.hovered}. ${said}` : said;
+  const text = said;
   byId("readout").textContent = text;
   const canvas = byId("timeline");
   canvas.setAttribute("aria-valuemin", firstEvent(state.recording));
@@ -330,14 +335,21 @@ function paintLegend() {
   byId("legend").replaceChildren(...items.map(([look, name]) => element("li", {}, element("i", look), name)));
   byId("time-note").textContent = "Lines: what each allocator holds" + (recording.recorded_held ? "; dotted: what PyTorch's own held, as recorded" : "") + ". Areas: " +
     (bands ? "what the program's live memory is for, at the fullest moments." : `what ${runOf(state.split).name} does with it, at the fullest moment of each pixel.`);
-  const ways = Object.keys(recording.over_time.by).map((by) => ["by " + by, by === "stack" ? "by code" : "by " + by]);
-  chooser("split", [...recording.runs.map((run) => [run.id, run.name]), ...ways], state.split, (id) => { state.split = id; state.hovered = null; });
+  chooser("split", waysToSplit(recording), state.split, (id) => { state.split = id; });
 }
 
-// The band under the pointer.
-function hover(x, y) {
-  const bands = bandsOf(state.recording, state.split);
-  state.hovered = bands ? bandAt(bands, eventAt(x), plot.toBytes(y)) : null;
+// By code first, where stacks were recorded.
+function waysToSplit(recording) {
+  const ways = Object.keys(recording.over_time.by).sort((a, b) => (b === "stack") - (a === "stack"));
+  return [...ways.map((by) => ["by " + by, by === "stack" ? "by code" : "by " + by]), ...recording.runs.map((run) => [run.id, run.name])];
+}
+
+// What lies under the pointer: a band, or what the allocators hold.
+function tipOfTimeline(event, x, y) {
+  const bands = bandsOf(state.recording, state.split), at = Math.min(Math.max(state.from, eventAt(x)), state.to - 1);
+  const band = bands && bandAt(bands, at, plot.toBytes(y));
+  if (band) return showTip(event, [`${size(band.bytes)} ${band.name}`, inStep(state.recording, band.event), ...callsOfName(band.name)]);
+  return showTip(event, [readingAt(runOf(state.split) ?? state.recording.runs[0], Math.round(at))]);
 }
 
 // ---- Hands --------------------------------------------------------------------------------------
@@ -350,9 +362,7 @@ function listenToTimeline() {
   canvas.addEventListener("pointermove", (event) => {
     if (dragged && dragged.touch) { setRange(state.from - (eventAt(local(event)) - eventAt(dragged.last)), state.to - (eventAt(local(event)) - eventAt(dragged.last))); dragged.last = local(event); }
     else if (!dragged) {
-      state.cursor = Math.round(Math.min(Math.max(state.from, eventAt(local(event))), state.to - 1));
-      hover(local(event), event.clientY - canvas.getBoundingClientRect().top);
-      showSoon();
+      tipOfTimeline(event, local(event), event.clientY - canvas.getBoundingClientRect().top);
     }
   });
   canvas.addEventListener("pointerup", (event) => {
@@ -363,6 +373,7 @@ function listenToTimeline() {
     dragged = null;
   });
   canvas.addEventListener("pointercancel", () => { dragged = null; });
+  canvas.addEventListener("pointerleave", hideTip);
   canvas.addEventListener("dblclick", () => setRange(0, state.recording.replay_events));
   canvas.addEventListener("wheel", (event) => {
     if (!event.ctrlKey && document.activeElement !== canvas) return;
@@ -370,8 +381,7 @@ function listenToTimeline() {
     zoom(event.deltaY > 0 ? 1.25 : 0.8, eventAt(local(event)));
   }, { passive: false });
   const keys = {
-    ArrowLeft: () => setCursor(state.cursor - (state.to - state.from) / 100), ArrowRight: () => setCursor(state.cursor + (state.to - state.from) / 100),
-    Home: () => setCursor(0), End: () => setCursor(state.recording.replay_events - 1),
+    ArrowLeft: () => setMoment(state.at - 1), ArrowRight: () => setMoment(state.at + 1), Home: () => setMoment(0), End: () => setMoment(Infinity),
     "+": () => zoom(0.5, state.cursor), "=": () => zoom(0.5, state.cursor), "-": () => zoom(2, state.cursor),
     0: () => setRange(0, state.recording.replay_events), Escape: () => setRange(0, state.recording.replay_events),
   };

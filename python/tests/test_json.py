@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the commands print with --json is what the published schema says, and has its format."""
+
+from __future__ import annotations
+
+import copy
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import ROOT
+from recordings import SNAPSHOTS, VIT, out_of_memory, report, training
+from running import Answer, ductile_gpu
+
+jsonschema = pytest.importorskip("jsonschema")
+PUBLISHED = json.loads((ROOT / "python" / "ductile_gpu" / "commands.schema.json").read_text())
+
+
+def closed(part: Any) -> Any:
+    """The schema, which a key fails that it does not name."""
+    for inner in part.values() if isinstance(part, dict) else part:
+        if isinstance(inner, (dict, list)):
+            closed(inner)
+    if isinstance(part, dict) and isinstance(part.get("properties"), dict):
+        part["additionalProperties"] = False
+    return part
+
+
+def faults(kind: str, found: dict[str, Any]) -> list[str]:
+    strict = closed(copy.deepcopy(PUBLISHED["$defs"]))
+    if kind == "top":  # an allocator's own snapshot, which has a schema of its own
+        strict[kind].pop("additionalProperties")
+    reader = jsonschema.Draft202012Validator({"$defs": strict, "$ref": f"#/$defs/{kind}"})
+    return [f"{list(error.path)}: {error.message[:200]}" for error in reader.iter_errors(found)]
+
+
+def lines(answer: Answer) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in answer.stdout.splitlines()]
+
+
+def test_the_schema_is_one():
+    jsonschema.Draft202012Validator.check_schema(PUBLISHED)
+
+
+@pytest.mark.parametrize("path", [*SNAPSHOTS[:3], VIT], ids=lambda path: path.name[:20])
+def test_what_report_prints_of_a_recording_is_as_published(tmp_path, path):
+    (found,) = lines(report("--quick", "--json", path, folder=tmp_path))
+    assert faults("report", found) == []
+    assert found["format"] == 1
+
+
+def test_what_report_prints_of_a_refusal_a_search_and_two_runs_is_as_published(tmp_path):
+    path = out_of_memory(tmp_path)
+    *both, last = lines(report("--json", "--compare", path, path, folder=tmp_path))
+    assert [faults("report", found) for found in both] == [[], []]
+    assert faults("comparison", last) == []
+
+
+def test_what_report_prints_of_a_forecast_and_a_capacity_is_as_published(tmp_path):
+    path = training(tmp_path, [2, 4, 6])
+    for words in (("--batch", "2,4,6"), ("--capacity", "1500M", "--quick")):
+        (found,) = lines(report("--json", *words, path, folder=tmp_path))
+        assert faults("report", found) == []
+
+
+def test_what_doctor_and_info_print_is_as_published(tmp_path):
+    program = tmp_path / "program.py"
+    program.write_text("print()\n")
+    for words in (("doctor", "--json", program), ("info", "--json")):
+        answer = ductile_gpu(*words, folder=tmp_path)
+        assert faults(words[0], json.loads(answer.stdout)) == [], answer.stderr
+
+
+def test_a_page_goes_into_a_folder_that_is_named(tmp_path):
+    (tmp_path / "out").mkdir()
+    path = out_of_memory(tmp_path)
+    for folder in ("out", "out/"):
+        answer = report("--quick", "-o", folder, path, folder=tmp_path)
+        assert answer.returncode == 0, answer.stderr
+        page = tmp_path / "out" / "report.html"
+        assert page.is_file()
+        page.unlink()
+    answer = report("--quick", "-o", "nowhere/", path, folder=tmp_path)
+    assert answer.returncode == 1
+    assert "nowhere: no such folder" in answer.stderr
+
+
+def test_names_that_the_output_cannot_encode_are_told_all_the_same(tmp_path):
+    path = out_of_memory(tmp_path).rename(tmp_path / "läuft über.pickle")
+    how: dict[str, Any] = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    answer = report("--quick", path.name, folder=tmp_path, **how, PYTHONIOENCODING="ascii:strict")
+    assert answer.returncode == 0, answer.stderr
+    assert "l\\xe4uft \\xfcber: Out of memory" in answer.stdout
+    assert Path(tmp_path / "report.html").is_file()
