@@ -175,7 +175,8 @@ static dvmm_handle *next_donated(const dseg_growth *g, donor_cursor *at, uint32_
 }
 
 static void unmap_donors(dseg_growth *g) {
-    for (dseg_donor *d = g->donors; d < g->donors + g->n_donors; d++) {
+    for (uint32_t i = 0; i < g->n_donors; i++) {
+        dseg_donor *d = &g->donors[i];
         if (d->state == DSEG_TO_UNMAP) {
             ductile_status status = dseg_unmap_handles(d->seg, d->first, d->n_granules, d->idle);
             d->state = status == DUCTILE_OK ? DSEG_UNMAPPED : DSEG_STUCK;
@@ -184,7 +185,8 @@ static void unmap_donors(dseg_growth *g) {
 }
 
 static void retire_donors(dseg_growth *g) {
-    for (dseg_donor *d = g->donors; d < g->donors + g->n_donors; d++) {
+    for (uint32_t i = 0; i < g->n_donors; i++) {
+        dseg_donor *d = &g->donors[i];
         if (d->state == DSEG_MOVED) {
             dseg_retire(d->seg, d->first, d->n_granules);
         }
