@@ -147,8 +147,10 @@ def _say_expandable(on: bool) -> None:
     """Tells PyTorch's settings that segments are expandable, as Ductile's are, or again what the
     program has them say. It parses a text whole, so that all of it is said again."""
     global _says_expandable
+    if on == _says_expandable:
+        return
     setter = next((s for s in (getattr(torch._C, name, None) for name in _SETTERS) if s), None)
-    if setter is None or on == _says_expandable:
+    if setter is None:
         return
     original = getattr(setter, "args", (setter,))[0]  # behind `_follow_settings`
     original(_conf.expandable(_settings) if on else _conf.explicit(_settings))
