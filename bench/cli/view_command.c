@@ -493,6 +493,7 @@ static void print_recording(const view_job *recording) {
     dti_json_number(j, "blocks_before", t->n_from_before);
     dti_json_number(j, "before_bytes", recording->before_bytes);
     dti_json_number(j, "granule_bytes", recording->device.caps.granule_bytes);
+    dti_json_bool(j, "replays_pools", t->pools.n > 0);
     dti_json_bool(j, "marks_steps", recording->marks_steps);
     print_gpus(j, &t->recorded);
     print_streams(j, t);

@@ -22,14 +22,13 @@ from recordings import (
     out_of_memory,
     refusal,
     report,
-    said,
     segment,
     study,
     training,
     write_trace,
 )  # fmt: skip
 
-from ductile_gpu._tools._report import _summary, _verdict
+from ductile_gpu._tools._report import _summary, _verdict, _words
 
 GIB = 1 << 30
 KEEP, TEMPORARY = frame("keep", "keep.py"), frame("temporary", "temporary.py")
@@ -230,11 +229,10 @@ def test_a_pool_of_a_user_is_told_from_one_of_a_graph(tmp_path):
     assert (pool["kind"], pool["name"]) == ("user", "a user's pool 3")
 
 
-def test_of_pools_that_no_replay_knows_no_model_says_what_would_fit(tmp_path):
-    text = said(study(graph(tmp_path)))
-    assert "Needed" not in text
-    assert "without a cap" not in text
-    assert "a replay knows no pools" in text
+def test_no_model_says_that_less_suffices_than_pools_and_work_need_together(tmp_path):
+    """The pool keeps 4 GiB, and the work needs 4 more."""
+    summary = _summary.summary(study(graph(tmp_path)))
+    assert all(need >= 8 * GIB for need in _words._needs(summary).values())
 
 
 # ---- GPUs ---------------------------------------------------------------------------------------

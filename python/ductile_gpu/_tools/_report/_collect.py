@@ -105,6 +105,11 @@ class Recording:
         return bool(self.facts["moment"]["is_refusal"])
 
     @property
+    def replays_pools(self) -> bool:
+        """Whether the events say in which pool they are: else replays know none."""
+        return bool(self.facts["replays_pools"])
+
+    @property
     def moment_event(self) -> int:
         """Of the replay."""
         return int(self.facts["moment"]["event"])

@@ -103,7 +103,8 @@ def recorded(recording: Recording) -> Optional[dict[str, Any]]:
     modelled, held = _modelled(recording, model), found["held_peak_bytes"]
     is_apart = held > 0 and abs(modelled - held) > APART * held and recording.has_history
     is_packed = 2 * recording.bytes_before > recording.live_peak
-    why = "packed again" if is_packed else "pools" if found["pools"] else "unknown"
+    are_ignored = bool(found["pools"]) and not recording.replays_pools
+    why = "packed again" if is_packed else "pools" if are_ignored else "unknown"
     return {
         **kept,
         "expandable": found["expandable"],
@@ -229,6 +230,7 @@ def summary(recording: Recording) -> dict[str, Any]:
         "refused": refusal,
         "recorded": recorded(recording),
         "pools": _pools.pools(recording),
+        "replays_pools": recording.replays_pools,
         "allocators": {name: _allocator(recording, name) for name in NAMES},
         "options": recording.variants,
         "holders": holders(recording),

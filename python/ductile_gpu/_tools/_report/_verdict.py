@@ -24,10 +24,16 @@ def kept_in_pools(pools: list[dict[str, Any]]) -> int:
     return sum(pool["free_bytes"] for pool in pools)
 
 
+def is_modelled(s: dict[str, Any]) -> bool:
+    """Whether what replays need is what the program does: a trace may not say what is in a pool,
+    though pools keep memory for themselves."""
+    return bool(s["replays_pools"]) or not kept_in_pools(s["pools"])
+
+
 def _serves(s: dict[str, Any], capacity: int) -> bool:
-    """Whether a replay completed on so much: then it was not too little. Replays know no pools."""
+    """Whether a replay completed on so much: then it was not too little."""
     needs = [run["min_capacity_bytes"] for run in s["allocators"].values()]
-    return not s["pools"] and any(need is not None and need <= capacity for need in needs)
+    return is_modelled(s) and any(need is not None and need <= capacity for need in needs)
 
 
 def _of_limit(found: dict[str, Any]) -> str:

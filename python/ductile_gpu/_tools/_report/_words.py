@@ -11,7 +11,7 @@ from typing import Any, Optional
 
 from ductile_gpu._tools._report import _openings
 from ductile_gpu._tools._report._collect import NAMES, Recording
-from ductile_gpu._tools._report._verdict import CROWDED, FINE, FRAGMENTED, FULL, kept_in_pools
+from ductile_gpu._tools._report._verdict import CROWDED, FINE, FRAGMENTED, FULL, is_modelled
 from ductile_gpu._tools._report._who import BEFORE, NO_STACK
 from ductile_gpu._tools._sizes import in_bytes
 
@@ -167,12 +167,12 @@ def _of_fine(s: dict[str, Any]) -> Sentence:
 
 
 def _needs(s: dict[str, Any]) -> dict[str, int]:
-    """The smallest device that suffices, by allocator; the least first. Replays know no pools:
-    where some hold memory of their own, nothing is said of them."""
+    """The smallest device that suffices, by allocator; the least first. Nothing is
+    said of replays that leave out what pools keep for themselves."""
     found = {
         name: run["min_capacity_bytes"]
         for name, run in s["allocators"].items()
-        if run["min_capacity_bytes"] and not kept_in_pools(s["pools"])
+        if run["min_capacity_bytes"] and is_modelled(s)
     }
     return dict(sorted(found.items(), key=lambda item: item[1]))
 
@@ -361,7 +361,7 @@ def _holders(s: dict[str, Any]) -> list[Line]:
 
 WHY_APART = {
     "packed again": "a replay packs what was there before the recording again, without its holes",
-    "pools": "a replay knows no pools",
+    "pools": "the replay knows no pools",
     "unknown": "why is not recorded (options, memory given back)",
 }
 
@@ -383,14 +383,14 @@ def _recorded(s: dict[str, Any]) -> list[Line]:
 
 def _held_lines(s: dict[str, Any]) -> list[Line]:
     held = _held(s)
-    return [("without a cap", f"held: {held}")] if held and not kept_in_pools(s["pools"]) else []
+    return [("without a cap", f"held: {held}")] if held and is_modelled(s) else []
 
 
 def _options(s: dict[str, Any]) -> list[Line]:
     """The option of Ductile that saves most, where it saves something."""
     ours = s["allocators"]["ductile"]["min_capacity_bytes"]
     found = [o for o in s["options"] if o["completed"] and o["min_capacity_bytes"]]
-    if not ours or not found or kept_in_pools(s["pools"]):
+    if not ours or not found or not is_modelled(s):
         return []
     best = min(found, key=lambda option: int(option["min_capacity_bytes"]))
     saved = ours - best["min_capacity_bytes"]
