@@ -250,6 +250,55 @@ static void print_map(dti_json *j, const memory_map *map, const trace_stacks *st
     dti_json_close(j, '}');
 }
 
+/* ---- Pools --------------------------------------------------------------------------------- */
+
+static void print_terms(dti_json *j, const recorded_layout *l) {
+    dti_json_number(j, "held_bytes", l->held);
+    dti_json_number(j, "live_bytes", l->live);
+    dti_json_number(j, "pending_bytes", l->pending);
+    dti_json_number(j, "free_bytes", l->free);
+    dti_json_number(j, "holes", l->holes);
+    dti_json_number(j, "largest_hole", l->largest_hole);
+}
+
+/* What pools of a trace hold, by number; of those that hold nothing, nothing. */
+typedef struct pool_sums {
+    const trace_pools *pools;
+    recorded_layout *of; /* NULL: the host has no memory, or there are no pools */
+} pool_sums;
+
+static pool_sums make_sums(const trace *t) {
+    return (pool_sums){&t->pools,
+                       t->pools.n > 0 ? calloc(t->pools.n + 1, sizeof(recorded_layout)) : NULL};
+}
+
+static void print_sums(dti_json *j, pool_sums *sums) {
+    dti_json_open(j, "pools", '[');
+    for (size_t i = 1; sums->of != NULL && i <= sums->pools->n; i++) {
+        const uint64_t id[] = {sums->pools->ids[i - 1].first, sums->pools->ids[i - 1].second};
+        if (sums->of[i].held > 0) {
+            dti_json_open(j, NULL, '{');
+            dti_json_numbers(j, "id", id, 2);
+            print_terms(j, &sums->of[i]);
+            dti_json_close(j, '}');
+        }
+    }
+    dti_json_close(j, ']');
+    free(sums->of);
+}
+
+static void print_pools_of_openings(dti_json *j, const trace *t, const openings *o) {
+    static const recorded_state states[] = {[SPAN_LIVE] = RECORDED_LIVE,
+                                            [SPAN_PENDING] = RECORDED_PENDING,
+                                            [SPAN_FREE] = RECORDED_FREE};
+    pool_sums sums = make_sums(t);
+    for (size_t i = 0; sums.of != NULL && i < o->n; i++) {
+        const recorded_span span = {.size = o->spans[i].size, .state = states[o->spans[i].state]};
+        recorded_count_span(&sums.of[o->spans[i].pool], &span);
+    }
+    print_sums(j, &sums);
+}
+
 /* ---- What keeps free memory apart ---------------------------------------------------------- */
 
 static void print_member(dti_json *j, const view_job *r, const opening_span *span) {
@@ -304,6 +353,7 @@ static void print_moment(dti_json *j, const view_job *r, const char *name, const
         print_opening(j, NULL, r, o, &o->widest[i]);
     }
     dti_json_close(j, ']');
+    print_pools_of_openings(j, r->trace, o);
     dti_json_close(j, '}');
 }
 
@@ -351,39 +401,12 @@ static void print_held(dti_json *j, const recorded_memory *m) {
     dti_json_close(j, ']');
 }
 
-/* One pool of a layout. */
-static recorded_layout layout_of_pool(const recorded_layout *l, uint32_t pool) {
-    recorded_layout sums = {0};
-    for (size_t i = 0; i < l->n_spans; i++) {
-        if (l->spans[i].pool == pool) {
-            recorded_count_span(&sums, &l->spans[i]);
-        }
+static void print_pools_of_layout(dti_json *j, const trace *t, const recorded_layout *l) {
+    pool_sums sums = make_sums(t);
+    for (size_t i = 0; sums.of != NULL && i < l->n_spans; i++) {
+        recorded_count_span(&sums.of[l->spans[i].pool], &l->spans[i]);
     }
-    return sums;
-}
-
-static void print_terms(dti_json *j, const recorded_layout *l) {
-    dti_json_number(j, "held_bytes", l->held);
-    dti_json_number(j, "live_bytes", l->live);
-    dti_json_number(j, "pending_bytes", l->pending);
-    dti_json_number(j, "free_bytes", l->free);
-    dti_json_number(j, "holes", l->holes);
-    dti_json_number(j, "largest_hole", l->largest_hole);
-}
-
-/* All but the common one, as far as they hold anything. */
-static void print_pools(dti_json *j, const recorded_memory *m, const recorded_layout *l) {
-    dti_json_open(j, "pools", '[');
-    for (size_t i = 1; i < m->n_pools; i++) {
-        recorded_layout sums = layout_of_pool(l, (uint32_t)i);
-        if (sums.held > 0) {
-            dti_json_open(j, NULL, '{');
-            dti_json_numbers(j, "id", m->pools[i].id, 2);
-            print_terms(j, &sums);
-            dti_json_close(j, '}');
-        }
-    }
-    dti_json_close(j, ']');
+    print_sums(j, &sums);
 }
 
 /* What was held just before an event, in parts and where each block lay. */
@@ -395,7 +418,7 @@ static void print_layout(dti_json *j, const view_job *r, const recorded_layout *
         print_map(j, &map, &r->stacks);
     }
     memory_map_fini(&map);
-    print_pools(j, &t->recorded, l);
+    print_pools_of_layout(j, t, l);
 }
 
 /* With all that was held then where that is known. */
@@ -491,6 +514,7 @@ static void print_recording(const view_job *recording) {
     dti_json_number(j, "bytes", recording->holders.moment_bytes);
     dti_json_close(j, '}');
     dti_json_number(j, "blocks_before", t->n_from_before);
+    dti_json_number(j, "blocks_of_unknown_pool", t->n_poolless);
     dti_json_number(j, "before_bytes", recording->before_bytes);
     dti_json_number(j, "granule_bytes", recording->device.caps.granule_bytes);
     dti_json_bool(j, "replays_pools", t->pools.n > 0);
@@ -516,23 +540,24 @@ static void print_memory(dti_json *j, const view_memory *m) {
     dti_json_number(j, "pending", m->pending);
     dti_json_number(j, "free", m->free);
     dti_json_number(j, "cached", m->cached);
+    dti_json_number(j, "free_in_pools", m->free_in_pools);
     dti_json_number(j, "holes", m->holes);
     dti_json_number(j, "largest_hole", m->largest_hole);
 }
 
 static void print_points(dti_json *j, const view *v) {
-    static const char *const names[] = {"event",   "asked",    "held",   "live",
-                                        "pending", "free",     "cached", "holes",
-                                        "creates", "releases", "maps",   "waits"};
+    static const char *const names[] = {"event", "asked",  "held",         "live",    "pending",
+                                        "free",  "cached", "holes",        "creates", "releases",
+                                        "maps",  "waits",  "free_in_pools"};
     enum { N = sizeof names / sizeof names[0] };
     dti_json_texts(j, "point_fields", names, N);
     dti_json_open(j, "points", '[');
     for (size_t i = 0; i < v->n_points; i++) {
         const view_point *p = &v->points[i];
         const view_memory *m = &p->memory;
-        const uint64_t fields[N] = {p->event,   p->asked,    m->held,   m->live,
-                                    m->pending, m->free,     m->cached, m->holes,
-                                    p->creates, p->releases, p->maps,   p->waits};
+        const uint64_t fields[N] = {p->event, p->asked,  m->held,         m->live,    m->pending,
+                                    m->free,  m->cached, m->holes,        p->creates, p->releases,
+                                    p->maps,  p->waits,  m->free_in_pools};
         dti_json_numbers(j, NULL, fields, N);
     }
     dti_json_close(j, ']');

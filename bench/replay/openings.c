@@ -110,7 +110,8 @@ typedef struct holes {
 static bool find_holes(holes *h, const opening_span *spans, size_t n, const opening *o) {
     for (size_t i = 0; i < n; i++) {
         bool is_outside = i < o->first || i >= o->end;
-        bool is_hole = spans[i].state == SPAN_FREE && spans[i].kind == spans[o->first].kind;
+        bool is_hole = spans[i].state == SPAN_FREE && spans[i].kind == spans[o->first].kind &&
+                       spans[i].pool == spans[o->first].pool;
         if (!is_hole || !is_outside) {
             continue;
         }
@@ -164,24 +165,29 @@ bool openings_fit_elsewhere(const opening_span *spans, size_t n, const opening *
 
 typedef struct gathering {
     openings *to;
+    const replay_spec *spec;
+    const replay_moment *now;
     ductile_stream stream; /* of the request, if there is one */
+    uint16_t pool;         /* of it */
     bool has_failed;
 } gathering;
 
-static bool serves(const gathering *g, const contender_span *span) {
+static bool serves(const gathering *g, const contender_span *span, uint16_t pool) {
     uint64_t request = g->to->request_bytes;
-    return request == 0 ||
-           (span->stream == g->stream && request >= span->least && request <= span->most);
+    bool is_of_size = span->stream == g->stream && request >= span->least && request <= span->most;
+    return pool == g->pool && (request == 0 || is_of_size);
 }
 
 static void add_span(void *user, const contender_span *span) {
     gathering *g = user;
     openings *o = g->to;
+    uint16_t pool = replay_pool_of(g->spec, g->now, span);
     const opening_span found = {.address = span->address,
                                 .size = span->size,
                                 .block = OPENINGS_NO_BLOCK,
                                 .state = (uint8_t)span->state,
-                                .is_apart = !serves(g, span),
+                                .is_apart = !serves(g, span, pool),
+                                .pool = pool,
                                 .kind = (uint64_t)(uintptr_t)span->stream * 2 +
                                         (span->most != UINT64_MAX),
                                 .begins = span->begins};
@@ -189,8 +195,7 @@ static void add_span(void *user, const contender_span *span) {
     g->has_failed = g->has_failed || !ok;
 }
 
-/* Only memory of the request's stream and of the common pool may serve it: what a graph's or
- * a user's pool holds serves no other pool. */
+/* Only memory of the request's stream and pool may serve it. */
 static bool add_recorded(openings *o, const recorded_memory *m, const recorded_span *span) {
     static const uint8_t states[] = {[RECORDED_LIVE] = SPAN_LIVE,
                                      [RECORDED_PENDING] = SPAN_PENDING,
@@ -199,8 +204,10 @@ static bool add_recorded(openings *o, const recorded_memory *m, const recorded_s
                                 .size = span->size,
                                 .block = span->block != 0 ? span->block - 1 : OPENINGS_NO_BLOCK,
                                 .state = states[span->state],
-                                .is_apart = span->stream != m->refused_stream || span->pool != 0,
+                                .is_apart = span->stream != m->refused_stream ||
+                                            span->pool != m->refused_pool,
                                 .kind = span->stream,
+                                .pool = (uint16_t)span->pool,
                                 .begins = span->begins};
     return array_add(&o->spans, sizeof found, &o->capacity, &o->n, &found);
 }
@@ -288,12 +295,13 @@ static void find_least(openings *o) {
 
 void openings_look(openings *o, const replay_spec *spec, const replay_moment *now) {
     const trace_event *event = &spec->trace->events[now->event];
-    gathering g = {.to = o};
+    gathering g = {.to = o, .spec = spec, .now = now};
     openings_drop(o);
     o->event = now->event;
     bool is_refused = event->kind == TRACE_ALLOC && now->addresses[event->slot] == 0;
     o->request_bytes = is_refused ? event->size : 0;
     g.stream = is_refused ? now->streams[event->stream] : NULL;
+    g.pool = is_refused ? event->pool : 0;
     spec->plan.contender->walk(now->contender, add_span, &g);
     if (o->n > 0) {
         qsort(o->spans, o->n, sizeof *o->spans, array_by_number);

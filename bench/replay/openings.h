@@ -8,8 +8,8 @@
  * A hole is free memory in one piece. Without some live blocks, neighbouring holes become one: an
  * opening is such a stretch, of free memory and live blocks that stand in it. It never reaches over
  * pending memory, addresses without memory, or the end of a range. Where a request was refused,
- * only memory counts that may serve it: of its stream and, in PyTorch's allocators, of its class of
- * size.
+ * only memory counts that may serve it: of its stream and pool and, in PyTorch's allocators, of its
+ * class of size. Else memory in pools does not count.
  */
 #ifndef DUCTILE_BENCH_REPLAY_OPENINGS_H
 #define DUCTILE_BENCH_REPLAY_OPENINGS_H
@@ -30,6 +30,7 @@ typedef struct opening_span {
     uint8_t state;   /* a contender_span_state */
     bool is_apart;   /* may not serve the request of the moment */
     uint64_t kind;   /* of requests that it may serve: holes of one kind take each other's blocks */
+    uint16_t pool;   /* of the trace: what is free serves it alone; 0: none */
     bool begins;     /* a range */
 } opening_span;
 

@@ -646,6 +646,14 @@ void replay_run(const replay_spec *spec, replay_result *result) {
     progress_clear();
 }
 
+/* ---- Looking ------------------------------------------------------------------------------- */
+
+uint16_t replay_pool_of(const replay_spec *spec, const replay_moment *now,
+                        const contender_span *span) {
+    uint16_t pool = trace_pools_find(&spec->trace->pools, span->pool);
+    return now->keeps[pool] ? pool : 0;
+}
+
 /* ---- Figures ------------------------------------------------------------------------------- */
 
 double replay_wall_ns(const replay_pass *pass, bool is_virtual) {

@@ -81,6 +81,10 @@ typedef struct replay_result {
     char last_violation[160];
 } replay_result;
 
+/* The pool of the trace that a span of the contender's serves alone at this moment; 0: none. */
+uint16_t replay_pool_of(const replay_spec *spec, const replay_moment *now,
+                        const contender_span *span);
+
 void replay_run(const replay_spec *spec, replay_result *result);
 
 /* Host time of a pass per operation, with the driver's part, which is the modelled time on the

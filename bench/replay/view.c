@@ -1,12 +1,33 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "bench/replay/view.h"
 
+#include "vmm/base/align.h"
+
 #include <stdlib.h>
 
 /* ---- Memory by state ----------------------------------------------------------------------- */
 
+typedef struct looking {
+    view_memory *to;
+    const replay_spec *spec;
+    const replay_moment *now;
+    uint16_t pool; /* whose holes count */
+} looking;
+
+static void add_free(const looking *l, const contender_span *span) {
+    view_memory *memory = l->to;
+    uint16_t pool = replay_pool_of(l->spec, l->now, span);
+    memory->free += span->size;
+    memory->free_in_pools += pool != 0 ? span->size : 0;
+    if (pool == l->pool) {
+        memory->holes++;
+        memory->largest_hole = dti_max(memory->largest_hole, span->size);
+    }
+}
+
 static void add_span(void *user, const contender_span *span) {
-    view_memory *memory = user;
+    const looking *l = user;
+    view_memory *memory = l->to;
     switch (span->state) {
     case SPAN_LIVE:
         memory->live += span->size;
@@ -15,17 +36,15 @@ static void add_span(void *user, const contender_span *span) {
         memory->pending += span->size;
         break;
     case SPAN_FREE:
-        memory->free += span->size;
-        memory->holes++;
-        memory->largest_hole =
-            span->size > memory->largest_hole ? span->size : memory->largest_hole;
+        add_free(l, span);
         break;
     }
 }
 
-static view_memory look(const contender_ops *ops, const replay_moment *now) {
+static view_memory look(const replay_spec *spec, const replay_moment *now, uint16_t pool) {
     view_memory memory = {.held = now->stats.reserved_bytes};
-    ops->walk(now->contender, add_span, &memory);
+    looking l = {.to = &memory, .spec = spec, .now = now, .pool = pool};
+    spec->plan.contender->walk(now->contender, add_span, &l);
     memory.cached = memory.held - memory.live - memory.pending - memory.free;
     return memory;
 }
@@ -65,7 +84,7 @@ static void take_point(void *user, const replay_spec *spec, const replay_moment 
     }
     v->points[v->n_points++] = (view_point){.event = now->event,
                                             .asked = now->live_bytes,
-                                            .memory = look(spec->plan.contender, now),
+                                            .memory = look(spec, now, 0),
                                             .creates = stats->creates,
                                             .releases = stats->releases,
                                             .maps = stats->maps,
@@ -97,7 +116,7 @@ static void note_stop(void *user, const replay_spec *spec, const replay_moment *
     view_stop *stop = &v->stops[v->n_stops - 1];
     const trace_event *event = &spec->trace->events[now->event];
     stop->request_bytes = event->kind == TRACE_ALLOC ? event->size : 0;
-    stop->memory = look(spec->plan.contender, now);
+    stop->memory = look(spec, now, event->kind == TRACE_ALLOC ? event->pool : 0);
     if (stop->capacity_bytes >= v->at_stop_capacity) {
         v->at_stop_capacity = stop->capacity_bytes;
         openings_look(&v->at_stop, spec, now);

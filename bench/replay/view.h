@@ -12,8 +12,9 @@
 /* held = live + pending + free + cached. Live blocks count as rounded by the contender. */
 typedef struct view_memory {
     uint64_t held, live, pending, free, cached;
-    uint64_t holes;        /* spans of free memory */
-    uint64_t largest_hole; /* bytes */
+    uint64_t free_in_pools; /* of free: what serves a private pool alone                       */
+    uint64_t holes;        /* spans of free memory in the pool that is asked, else outside of all */
+    uint64_t largest_hole; /* of them, bytes */
 } view_memory;
 
 typedef struct view_point {

@@ -31,7 +31,7 @@ static history_action action_of(const pickle_value *name) {
 
 /* What is read of an entry; NULL: it is not there. */
 typedef struct fields {
-    const pickle_value *action, *address, *device_free, *size, *stream, *time_us, *frames;
+    const pickle_value *action, *address, *device_free, *size, *stream, *time_us, *frames, *pool;
 } fields;
 
 static void read_field(fields *f, const pickle_value *key, const pickle_value *value) {
@@ -46,6 +46,7 @@ static void read_field(fields *f, const pickle_value *key, const pickle_value *v
         {6, "stream", offsetof(fields, stream)},
         {7, "time_us", offsetof(fields, time_us)},
         {6, "frames", offsetof(fields, frames)},
+        {7, "pool_id", offsetof(fields, pool)},
         {11, "device_free", offsetof(fields, device_free)},
     };
     for (size_t i = 0; key->kind == PICKLE_STRING && i < sizeof known / sizeof known[0]; i++) {
@@ -80,6 +81,15 @@ static bool find_stream(history *h, uint64_t stream, uint32_t *index) {
     return true;
 }
 
+uint16_t history_pool(history *h, const pickle_value *id) {
+    ductile_pool_id pool;
+    uint16_t number;
+    bool is_said = pickle_count(id) == 2 && pickle_get_unsigned(pickle_item(id, 0), &pool.first) &&
+                   pickle_get_unsigned(pickle_item(id, 1), &pool.second);
+    bool is_known = is_said && trace_pools_add(&h->pools, pool, &number) == NULL;
+    return is_known ? number : HISTORY_POOL_UNKNOWN;
+}
+
 /* Old versions wrote what was free on the device in place of the address. */
 static history_entry read_entry(const fields *f, uint64_t *stream) {
     history_entry e = {.action = (uint8_t)action_of(f->action)};
@@ -100,6 +110,7 @@ static pickle_taking take(void *user, const pickle_value *dict) {
         return PICKLE_NOT_WANTED;
     }
     history_entry e = read_entry(&f, &stream);
+    e.pool = history_pool(h, f.pool);
     if (!find_stream(h, stream, &e.stream) ||
         !spill_has_room(&h->file, &h->entries, sizeof *h->entries, &h->capacity, h->n)) {
         return PICKLE_NO_MEMORY;
@@ -117,10 +128,11 @@ void history_drop(history *h) {
     spill_free(&h->file, h->entries);
     free(h->streams);
     hash_map_drop(&h->stream_numbers);
+    trace_pools_drop(&h->pools);
     *h = (history){0};
 }
 
-const history_entry *history_at(const history *h, const pickle_value *entries, size_t index) {
+history_entry *history_at(const history *h, const pickle_value *entries, size_t index) {
     uint64_t record;
     if (!pickle_record(entries, index, &record)) {
         return NULL;

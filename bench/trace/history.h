@@ -9,6 +9,7 @@
 #include "bench/base/hash_map.h"
 #include "bench/base/spill.h"
 #include "bench/trace/pickle.h"
+#include "bench/trace/pools.h"
 
 typedef enum history_action {
     HISTORY_OTHER,
@@ -28,13 +29,14 @@ typedef struct history_entry {
     uint64_t time_us;
     pickle_node *frames; /* NULL: none */
     uint32_t stream;     /* index into the history's streams */
+    uint16_t pool;       /* one of the history's, 0 (none), or UNKNOWN: it is not said */
     uint8_t action;      /* a history_action */
-    bool has_block;      /* address, size and stream are plain numbers, as are all of PyTorch's */
-    bool has_size;
-    bool has_time;
+    bool has_block : 1;  /* address, size and stream are plain numbers, as are all of PyTorch's */
+    bool has_size : 1;
+    bool has_time : 1;
 } history_entry;
 
-enum { HISTORY_MAX_GPUS = 1024 };
+enum { HISTORY_MAX_GPUS = 1024, HISTORY_POOL_UNKNOWN = UINT16_MAX };
 
 /* Of all GPUs, in the order of the file. All zero is empty; spill says where it may lie. */
 typedef struct history {
@@ -44,6 +46,7 @@ typedef struct history {
     uint64_t *streams; /* different ones, as the file has them */
     size_t n_streams, streams_capacity;
     hash_map stream_numbers; /* to the index + 1 */
+    trace_pools pools;
 } history;
 
 /* Reads a snapshot and takes the entries of its history. As pickle_open. */
@@ -52,7 +55,10 @@ void history_drop(history *h);
 
 /* The entry at a place of a GPU's trace; NULL: there stands what is none. Valid until the next
  * rest. */
-const history_entry *history_at(const history *h, const pickle_value *entries, size_t index);
+history_entry *history_at(const history *h, const pickle_value *entries, size_t index);
+
+/* The pool that two numbers name, which may be new: (0, 0) is 0. UNKNOWN: it is not two numbers. */
+uint16_t history_pool(history *h, const pickle_value *id);
 
 static inline uint64_t history_stream(const history *h, const history_entry *e) {
     return h->streams[e->stream];

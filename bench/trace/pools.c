@@ -68,7 +68,3 @@ void trace_pools_drop(trace_pools *p) {
     hash_map_drop(&p->numbers);
     *p = (trace_pools){0};
 }
-
-const char *trace_pool_kind(ductile_pool_id id) {
-    return id.second == 0 ? "graph" : id.first == 0 ? "program" : "other";
-}

@@ -33,7 +33,4 @@ const char *trace_pools_add(trace_pools *p, ductile_pool_id id, uint16_t *number
 const char *trace_pools_copy(trace_pools *to, const trace_pools *from);
 void trace_pools_drop(trace_pools *p);
 
-/* "graph", "program", or "other". */
-const char *trace_pool_kind(ductile_pool_id id);
-
 #endif

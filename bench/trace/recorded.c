@@ -37,22 +37,6 @@ bool recorded_note_held(recorded_memory *m, size_t n_blocks, uint64_t held_bytes
     return array_add(&m->changes, sizeof change, &m->changes_capacity, &m->n_changes, &change);
 }
 
-bool recorded_find_pool(recorded_memory *m, const uint64_t id[2], uint32_t *out) {
-    const recorded_pool all = {{0, 0}};
-    const recorded_pool wanted = {{id[0], id[1]}};
-    if (m->n_pools == 0 &&
-        !array_add(&m->pools, sizeof all, &m->pools_capacity, &m->n_pools, &all)) {
-        return false;
-    }
-    enum { MOST = 256 };
-    for (*out = 0; *out < m->n_pools; ++*out) {
-        if ((m->pools[*out].id[0] == id[0] && m->pools[*out].id[1] == id[1]) || *out + 1 == MOST) {
-            return true;
-        }
-    }
-    return array_add(&m->pools, sizeof wanted, &m->pools_capacity, &m->n_pools, &wanted);
-}
-
 void recorded_forget(recorded_layout *l) {
     free(l->spans);
     *l = (recorded_layout){0};
@@ -62,7 +46,6 @@ void recorded_drop(recorded_memory *m) {
     recorded_forget(&m->end);
     recorded_forget(&m->refused);
     free(m->changes);
-    free(m->pools);
     free(m->gpus);
     *m = (recorded_memory){0};
 }

@@ -27,16 +27,11 @@ typedef enum recorded_state { RECORDED_LIVE, RECORDED_PENDING, RECORDED_FREE } r
 typedef struct recorded_span {
     uint64_t address, size;
     uint64_t stream; /* of its segment, as the file has it */
-    uint32_t pool;   /* of its segment: index into the pools */
+    uint32_t pool;   /* of its segment: what one holds free serves no other. 0: none */
     uint32_t block;  /* which block of the trace it is, from 1; 0: none, or not known */
     recorded_state state;
     bool begins; /* a segment: holes end there */
 } recorded_span;
-
-/* A pool of segments: what one holds free serves no other. */
-typedef struct recorded_pool {
-    uint64_t id[2]; /* (0, 0) is the common one, (n, 0) a graph's own, (0, n) a user's */
-} recorded_pool;
 
 /* A GPU of the recording, whether it is the one that was read or not. */
 typedef struct recorded_gpu {
@@ -70,8 +65,7 @@ typedef struct recorded_memory {
     uint64_t n_segments;     /* at the end */
     uint64_t held_peak;      /* as far as the recording reaches back */
     uint64_t refused_stream; /* of the refused request, as the file has it */
-    recorded_pool *pools;    /* the first is (0, 0) */
-    size_t n_pools, pools_capacity;
+    uint32_t refused_pool;   /* of the refused request, as far as it is known; 0: none */
     recorded_gpu *gpus;
     size_t n_gpus;
     uint64_t device_bytes;      /* of the device as a whole; 0: not known */
@@ -86,8 +80,6 @@ void recorded_count_span(recorded_layout *l, const recorded_span *span);
 bool recorded_add_span(recorded_layout *l, recorded_span span);
 /* Held memory changes before block number n_blocks is allocated. */
 bool recorded_note_held(recorded_memory *m, size_t n_blocks, uint64_t held_bytes);
-/* The index of a pool. Of a great many the later ones share the last index. */
-bool recorded_find_pool(recorded_memory *m, const uint64_t id[2], uint32_t *out);
 void recorded_forget(recorded_layout *l);
 void recorded_drop(recorded_memory *m);
 

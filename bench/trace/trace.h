@@ -96,6 +96,7 @@ typedef struct trace {
     trace_stream streams[TRACE_MAX_STREAMS]; /* by ascending number                 */
     size_t n_streams;
     trace_pools pools;
+    uint64_t n_poolless;    /* blocks that may be in a pool, which is not known: they are in none */
     uint64_t n_file_events; /* a, u, f, c and r lines; of a snapshot, what they would be      */
     uint64_t n_ops;         /* allocations and frees                                          */
     uint64_t n_steps;       /* training steps marked                                          */

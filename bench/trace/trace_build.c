@@ -100,6 +100,7 @@ const char *trace_build_end_stream(trace_builder *b, uint64_t stream, bool is_to
 }
 
 const char *trace_build_in_pool(trace_builder *b, uint32_t block, ductile_pool_id pool) {
+    b->uses_pools = b->uses_pools || !trace_pool_is_none(pool);
     return trace_pools_add(&b->pools, pool, &b->blocks[block].pool);
 }
 

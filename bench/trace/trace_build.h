@@ -59,6 +59,8 @@ typedef struct trace_builder {
     uint64_t n_refused; /* of these, the blocks */
     recorded_memory recorded;
     trace_stacks stacks; /* where blocks were allocated, as far as that was recorded */
+    bool uses_pools;     /* a block was allocated in one */
+    uint64_t n_poolless; /* blocks that may be in a pool, which is not known: they are in none */
     bool names_uses; /* trace_build_use is called wherever another stream uses a block (version 2);
                         else a completion stands for a use by the next stream                  */
     bool is_snapshot;

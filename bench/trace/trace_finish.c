@@ -370,6 +370,7 @@ const char *trace_finish(trace_builder *b, trace *out) {
         out->n_file_events =
             b->n_events - b->n_steps - b->n_stream_ends - b->n_pool_ends - b->n_refused;
         out->pools = b->pools;
+        out->n_poolless = b->n_poolless;
         out->n_from_before = b->n_from_before;
         out->refusals = b->refusals;
         out->n_refusals = b->n_refusals;

@@ -5,8 +5,9 @@
  *   device_traces[gpu][i]   action, addr, size, stream,      the history, oldest first
  *                           frames
  *                           of "oom": size, device_free
+ *                           pool_id                         in newer versions
  *   segments[i]             device, stream, blocks           what was held when it was written
- *                           is_expandable
+ *                           is_expandable, segment_pool_id
  *   segments[i].blocks[j]   address, size, requested_size, state, frames
  *   device_memory[gpu]      free, total                      of the device as a whole; ours alone
  *   external_annotations    where optimizers' steps end
@@ -27,7 +28,9 @@
 #include "bench/trace/frames.h"
 #include "bench/trace/history.h"
 #include "bench/trace/rewind.h"
+#include "bench/trace/snapshot_blocks.h"
 #include "bench/trace/snapshot_gpus.h"
+#include "bench/trace/snapshot_pools.h"
 #include "bench/trace/snapshot_steps.h"
 
 #include <inttypes.h>
@@ -38,6 +41,7 @@ typedef struct block_before {
     uint64_t address;
     uint64_t size;
     uint64_t stream;
+    uint32_t pool;       /* of the builder's */
     pickle_value frames; /* of its allocation, as far as it is known */
 } block_before;
 
@@ -52,6 +56,7 @@ typedef struct snapshot_reader {
     hash_map
         blocks; /* first walk: addresses the history names; second: builder's block + 1 at each */
     hash_map streams; /* the driver's stream pointers to small numbers; 0 stays 0 */
+    hash_map pools;   /* the builder's that were allocated in, and have not ended since */
     snapshot_steps steps;
     frames_reader frames;
     size_t worst;          /* the entry of the refused request that needed most; SIZE_MAX: none */
@@ -71,6 +76,17 @@ static bool out_of_host_memory(snapshot_reader *r) {
 }
 
 /* ---- Entries of the history ---------------------------------------------------------------- */
+
+/* From a pool of the history to one of the builder; one that is not known is none. */
+static bool pool_of(snapshot_reader *r, uint16_t pool, uint32_t *out) {
+    uint16_t number = 0;
+    const char *reason =
+        pool != 0 && pool != HISTORY_POOL_UNKNOWN
+            ? trace_pools_add(&r->builder->pools, r->history.pools.ids[pool - 1], &number)
+            : NULL;
+    *out = number;
+    return reason == NULL || REFUSE(r, "%s", reason);
+}
 
 /* What has to do with blocks; segment events,
  * annotations and what later versions may add has not. */
@@ -197,45 +213,23 @@ static bool find_blocks_before_in_history(snapshot_reader *r) {
         }
         block_before block = {
             .address = e.address, .size = e.size, .stream = history_stream(&r->history, &e)};
-        if (is_new && e.action != HISTORY_ALLOC && !add_block_before(r, block)) {
+        if (is_new && e.action != HISTORY_ALLOC &&
+            (!pool_of(r, e.pool, &block.pool) || !add_block_before(r, block))) {
             return false;
         }
     }
     return true;
 }
 
-static bool is_active(const pickle_value *block) {
-    const pickle_value *state = pickle_find(block, "state");
-    return pickle_is_string(state, "active_allocated") ||
-           pickle_is_string(state, "active_pending_free") ||
-           pickle_is_string(state, "active_awaiting_free");
-}
-
-/* The requested size is what the history has, too; old versions did not write it. */
-static bool block_size(const pickle_value *block, uint64_t *out) {
-    return pickle_get_unsigned(pickle_find(block, "requested_size"), out) ||
-           pickle_get_unsigned(pickle_find(block, "size"), out);
-}
-
-/* Old versions kept the stack with the block's history, the latest allocation first. */
-static const pickle_value *block_frames(const pickle_value *block) {
-    const pickle_value *frames = pickle_find(block, "frames");
-    const pickle_value *past = pickle_find(block, "history");
-    if (pickle_count(frames) > 0 || pickle_count(past) == 0) {
-        return frames;
-    }
-    return pickle_find(pickle_item(past, 0), "frames");
-}
-
 static bool visit_active_block(snapshot_reader *r, const pickle_value *block, uint64_t address,
-                               uint64_t stream) {
-    block_before found = {.address = address, .stream = stream};
-    const pickle_value *frames = block_frames(block);
+                               const recorded_span *home) {
+    block_before found = {.address = address, .stream = home->stream, .pool = home->pool};
+    const pickle_value *frames = snapshot_block_frames(block);
     bool is_new;
     if (frames != NULL) {
         found.frames = *frames;
     }
-    if (!block_size(block, &found.size)) {
+    if (!snapshot_block_size(block, &found.size)) {
         return REFUSE(r, "a block of the segments lacks a size");
     }
     return note_address(r, address, &is_new) && (!is_new || add_block_before(r, found));
@@ -248,7 +242,9 @@ static bool add_span(snapshot_reader *r, recorded_layout *l, recorded_span *home
     recorded_span span = *home;
     span.address = address;
     span.size = size;
-    span.state = is_live ? RECORDED_LIVE : is_active(block) ? RECORDED_PENDING : RECORDED_FREE;
+    span.state = is_live                           ? RECORDED_LIVE
+                 : snapshot_block_is_active(block) ? RECORDED_PENDING
+                                                   : RECORDED_FREE;
     home->begins = false;
     return size > MOST_HELD || recorded_add_span(l, span) || out_of_host_memory(r);
 }
@@ -264,17 +260,12 @@ static bool visit_block(snapshot_reader *r, const pickle_value *block, recorded_
     if (!pickle_get_unsigned(pickle_find(block, "size"), &size)) {
         return REFUSE(r, "a block of the segments lacks a size");
     }
-    if ((is_active(block) && !visit_active_block(r, block, *address, home->stream)) ||
+    if ((snapshot_block_is_active(block) && !visit_active_block(r, block, *address, home)) ||
         !add_span(r, &r->builder->recorded.end, home, block, *address, size)) {
         return false;
     }
     *address += size;
     return true;
-}
-
-static bool says_expandable(const pickle_value *segment) {
-    const pickle_value *found = pickle_find(segment, "is_expandable");
-    return found != NULL && found->kind == PICKLE_BOOL && found->as.integer != 0;
 }
 
 /* Other programs than PyTorch leave blocks out: then nothing is known of what was free. */
@@ -284,17 +275,7 @@ static void note_segment(snapshot_reader *r, const pickle_value *segment, uint64
     (void)pickle_get_unsigned(pickle_find(segment, "total_size"), &total);
     r->has_gaps = r->has_gaps || total != size;
     m->n_segments++;
-    m->is_expandable = m->is_expandable || says_expandable(segment);
-}
-
-/* Early versions of PyTorch name no pool. */
-static bool pool_of(snapshot_reader *r, const pickle_value *segment, uint32_t *out) {
-    const pickle_value *found = pickle_find(segment, "segment_pool_id");
-    uint64_t id[2] = {0, 0};
-    for (size_t i = 0; i < 2; i++) {
-        (void)pickle_get_unsigned(pickle_item(found, i), &id[i]);
-    }
-    return recorded_find_pool(&r->builder->recorded, id, out) || out_of_host_memory(r);
+    m->is_expandable = m->is_expandable || snapshot_is_expandable(segment);
 }
 
 static bool visit_segment(snapshot_reader *r, const pickle_value *segment) {
@@ -310,7 +291,7 @@ static bool visit_segment(snapshot_reader *r, const pickle_value *segment) {
     if (gpu != r->gpu) {
         return true;
     }
-    if (!pool_of(r, segment, &home.pool)) {
+    if (!pool_of(r, snapshot_pool_of_segment(&r->history, segment), &home.pool)) {
         return false;
     }
     uint64_t held_before = r->builder->recorded.end.held;
@@ -352,25 +333,33 @@ static bool note_stack(snapshot_reader *r, uint32_t block, const pickle_value *f
     return ok || out_of_host_memory(r);
 }
 
-static bool build_alloc(snapshot_reader *r, uint64_t address, uint64_t size, uint64_t stream,
-                        const pickle_value *frames) {
+/* pool: of the builder's. */
+static bool build_in_pool(snapshot_reader *r, uint32_t block, uint32_t pool) {
+    trace_builder *b = r->builder;
+    const char *reason = pool != 0 ? trace_build_in_pool(b, block, b->pools.ids[pool - 1]) : NULL;
+    if (reason != NULL) {
+        return REFUSE(r, "%s", reason);
+    }
+    return pool == 0 || hash_map_put(&r->pools, pool, 1) || out_of_host_memory(r);
+}
+
+static bool build_alloc(snapshot_reader *r, const block_before *of) {
     uint64_t number = 0;
     uint32_t block = 0;
-    if (!stream_number(r, stream, &number)) {
+    if (!stream_number(r, of->stream, &number)) {
         return false;
     }
-    const char *reason = trace_build_alloc(r->builder, size, number, &block);
+    const char *reason = trace_build_alloc(r->builder, of->size, number, &block);
     if (reason != NULL) {
-        return REFUSE(r, "block 0x%" PRIx64 ": %s", address, reason);
+        return REFUSE(r, "block 0x%" PRIx64 ": %s", of->address, reason);
     }
-    return note_stack(r, block, frames) &&
-           (hash_map_put(&r->blocks, address, (uintptr_t)block + 1) || out_of_host_memory(r));
+    return build_in_pool(r, block, of->pool) && note_stack(r, block, &of->frames) &&
+           (hash_map_put(&r->blocks, of->address, (uintptr_t)block + 1) || out_of_host_memory(r));
 }
 
 static bool build_blocks_before(snapshot_reader *r, size_t first, size_t end) {
     for (size_t i = first; i < end; i++) {
-        const block_before *e = &r->from_before[i];
-        if (!build_alloc(r, e->address, e->size, e->stream, &e->frames)) {
+        if (!build_alloc(r, &r->from_before[i])) {
             return false;
         }
     }
@@ -390,7 +379,10 @@ static bool is_live(const snapshot_reader *r, uint64_t address, uint32_t *block)
 }
 
 static bool feed_alloc(snapshot_reader *r, size_t index, const history_entry *e) {
-    const pickle_value frames = history_frames(e);
+    block_before block = {.address = e->address,
+                          .size = e->size,
+                          .stream = history_stream(&r->history, e),
+                          .frames = history_frames(e)};
     uint32_t unused;
     if (e->size == 0) {
         return true;
@@ -401,7 +393,8 @@ static bool feed_alloc(snapshot_reader *r, size_t index, const history_entry *e)
                       ", which was not freed before: the history has a gap",
                       index, e->address);
     }
-    return build_alloc(r, e->address, e->size, history_stream(&r->history, e), &frames);
+    r->builder->n_poolless += r->history.pools.n > 0 && e->pool == HISTORY_POOL_UNKNOWN;
+    return pool_of(r, e->pool, &block.pool) && build_alloc(r, &block);
 }
 
 /* The first walk has read every entry: none can fail here. */
@@ -472,7 +465,25 @@ static bool keep_region(snapshot_reader *r, size_t index, const history_entry *e
         region.stream = history_stream(&r->history, e);
     }
     r->has_gaps = r->has_gaps || !e->has_block;
+    if (!pool_of(r, e->pool, &region.pool)) {
+        return false;
+    }
     return index < r->worst || rewind_add_region(&r->then, region) || out_of_host_memory(r);
+}
+
+/* PyTorch gives back what a private pool holds only once nothing uses the pool any more. */
+static bool feed_pool_end(snapshot_reader *r, const history_entry *e) {
+    uint32_t pool = 0;
+    bool gives = e->action == HISTORY_SEGMENT_FREE || e->action == HISTORY_SEGMENT_UNMAP;
+    if (gives && !pool_of(r, e->pool, &pool)) {
+        return false;
+    }
+    if (pool == 0 || hash_map_find(&r->pools, pool) == 0) {
+        return true;
+    }
+    hash_map_remove(&r->pools, pool);
+    const char *reason = trace_build_end_pool(r->builder, r->builder->pools.ids[pool - 1]);
+    return reason == NULL || REFUSE(r, "%s", reason);
 }
 
 static bool feed_refusal(snapshot_reader *r, size_t index, const history_entry *e) {
@@ -481,15 +492,17 @@ static bool feed_refusal(snapshot_reader *r, size_t index, const history_entry *
         .size = e->size, .held_bytes = held_now(r), .device_free_bytes = e->address};
     uint64_t number = 0;
     uint32_t block = 0;
+    uint32_t pool = 0;
     if (e->size == 0) {
         return true;
     }
-    if ((index == r->worst && !keep_blocks(r)) ||
+    if (!pool_of(r, e->pool, &pool) || (index == r->worst && !keep_blocks(r)) ||
         !stream_number(r, history_stream(&r->history, e), &number)) {
         return false;
     }
     if (index == r->worst) {
         r->builder->recorded.refused_stream = history_stream(&r->history, e);
+        r->builder->recorded.refused_pool = pool;
     }
     if (!frames_read(&r->frames, &frames, &r->builder->stacks, &of.stack)) {
         return out_of_host_memory(r);
@@ -498,15 +511,18 @@ static bool feed_refusal(snapshot_reader *r, size_t index, const history_entry *
     if (reason != NULL) {
         return REFUSE(r, "a refused request: %s", reason);
     }
-    return of.size > TRACE_MAX_SIZE || trace_stacks_note(&r->builder->stacks, block, of.stack) ||
-           out_of_host_memory(r);
+    if (of.size > TRACE_MAX_SIZE) {
+        return true;
+    }
+    return build_in_pool(r, block, pool) &&
+           (trace_stacks_note(&r->builder->stacks, block, of.stack) || out_of_host_memory(r));
 }
 
 /* *skip counts further entries that were used up. */
 static bool feed_entry(snapshot_reader *r, size_t index, const history_entry *e, size_t *skip) {
     *skip = 0;
     if (changes_held(r, e)) {
-        return keep_region(r, index, e) && note_held(r);
+        return keep_region(r, index, e) && note_held(r) && feed_pool_end(r, e);
     }
     switch ((history_action)e->action) {
     case HISTORY_ALLOC:
@@ -585,8 +601,9 @@ static bool keep_segments(snapshot_reader *r, const pickle_value *segments) {
     bool ok = true;
     for (size_t i = 0; ok && i < pickle_count(segments); i++) {
         const pickle_value *segment = pickle_item(segments, i);
-        rewind_region region = {.was_held = true, .is_expandable = says_expandable(segment)};
-        if (is_of_gpu(r, segment) && !pool_of(r, segment, &region.pool)) {
+        rewind_region region = {.was_held = true, .is_expandable = snapshot_is_expandable(segment)};
+        uint16_t pool = snapshot_pool_of_segment(&r->history, segment);
+        if (is_of_gpu(r, segment) && !pool_of(r, pool, &region.pool)) {
             return false;
         }
         (void)pickle_get_unsigned(pickle_find(segment, "stream"), &region.stream);
@@ -630,7 +647,7 @@ static bool take_kept_segment(snapshot_reader *r, const pickle_value *segment) {
     recorded_span home = {.begins = true};
     uint64_t address;
     bool ok = pickle_get_unsigned(pickle_find(segment, "address"), &address) &&
-              pool_of(r, segment, &home.pool);
+              pool_of(r, snapshot_pool_of_segment(&r->history, segment), &home.pool);
     (void)pickle_get_unsigned(pickle_find(segment, "stream"), &home.stream);
     for (size_t i = 0; ok && i < pickle_count(blocks); i++) {
         const pickle_value *block = pickle_item(blocks, i);
@@ -692,6 +709,9 @@ static bool find_refused(snapshot_reader *r, const pickle_value *segments,
 
 static bool convert(snapshot_reader *r, const pickle_value *segments,
                     const pickle_value *refusals) {
+    if (!snapshot_pools_find(&r->history, r->trace, r->gpu, segments)) {
+        return out_of_host_memory(r);
+    }
     if (!find_blocks_before_in_history(r)) {
         return false;
     }
@@ -752,6 +772,7 @@ bool trace_read_snapshot(input *in, int gpu, trace_builder *b, trace_error *erro
     rewind_drop(&r.then);
     hash_map_drop(&r.blocks);
     hash_map_drop(&r.streams);
+    hash_map_drop(&r.pools);
     frames_drop(&r.frames);
     history_drop(&r.history);
     pickle_close(document);

@@ -323,6 +323,7 @@ static const char *take_streams(variant *w) {
     *out = (trace_builder){.names_uses = from->names_uses,
                            .is_snapshot = from->is_snapshot,
                            .gpu = from->gpu,
+                           .uses_pools = from->uses_pools,
                            .n_streams = from->n_streams};
     for (size_t i = 0; i < from->n_streams; i++) {
         out->streams[i] = (trace_stream){.number = from->streams[i].number};

@@ -91,7 +91,7 @@ static void write_free(const writer *w, const trace_event *event) {
 }
 
 static int version_of(const trace_builder *b) {
-    return b->pools.n > 0 ? 5 : b->n_refused > 0 ? 4 : b->n_stream_ends > 0 ? 3 : 2;
+    return b->uses_pools ? 5 : b->n_refused > 0 ? 4 : b->n_stream_ends > 0 ? 3 : 2;
 }
 
 static void write_event(writer *w, const trace_event *event) {

@@ -30,16 +30,19 @@ LAYOUT = ("live_bytes", "pending_bytes", "free_bytes", "held_bytes", "holes", "l
 BLOCK = {"address": (0, 16), "size": (1, 10), "requested_size": (2, 10)}
 
 
+WORDS = "gpu kept segment block time called pool_id owner oom entry free repeat again".split()
+
+
 class Snapshot:
     """As PyTorch writes it. The words of recordings.txt are its methods."""
 
     def __init__(self):
         self.content = {"device_traces": [[]], "segments": [], "external_annotations": []}
         self.segments = self.content["segments"]
-        self.now = {}
+        self.now, self.segment_pool = {}, {}
 
     def add(self, word, *rest):
-        if word in ("gpu", "kept", "segment", "block", "time", "called", "oom", "entry", "free", "repeat", "again"):
+        if word in WORDS:
             getattr(self, word)(*rest)
         elif word in ("START", "END"):
             note = {"stage": word, "name": rest[0], "device": int(rest[1:] == ("@1",)), **self.now}
@@ -56,6 +59,12 @@ class Snapshot:
 
     def called(self, name):
         self.now["frames"] = [{"name": name, "filename": "m.py", "line": 3}]
+
+    def pool_id(self, first, second):
+        self.now["pool_id"] = (int(first), int(second))
+
+    def owner(self, first, second):
+        self.segment_pool = {"segment_pool_id": (int(first), int(second))}
 
     def gpu(self):
         self.content["device_traces"].append([])
@@ -86,7 +95,8 @@ class Snapshot:
         self.content.setdefault("refusals", []).append(refusal)
 
     def segment(self, device, address):
-        self.segments.append({"device": int(device), "address": int(address, 16), "stream": 0, "blocks": []})
+        where = {"device": int(device), "address": int(address, 16), "stream": 0}
+        self.segments.append({**where, **self.segment_pool, "blocks": []})
 
     def block(self, *words):
         said = {key: int(words[i], base) for key, (i, base) in BLOCK.items() if words[i] != "-"}
