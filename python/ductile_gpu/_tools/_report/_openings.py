@@ -77,7 +77,7 @@ def openings(recording: Recording, name: str) -> Optional[dict[str, Any]]:
         return None
     fields, least = found["member_fields"], moment["least"]
     rows = [
-        {**_row(recording, fields, opening), "serves": opening["bytes"] >= request}
+        {**_row(recording, fields, opening), "serves": 0 < request <= opening["bytes"]}
         for opening in moment["widest"]
         for request in [moment.get("request_bytes", 0)]
         if least is None or not _is_same(opening, least)

@@ -10,7 +10,7 @@ function openBands(found) {
 const bandsOf = (recording, split) => split.startsWith("by ") ? recording.over_time.by[split.slice(3)] : null;
 
 function drawBands(pen, bands, y) {
-  const events = state.recording.over_time.event, below = events.map(() => 0);
+  const events = state.recording.over_time.event, below = events.map(() => 0), labels = [];
   bands.forEach((band, number) => {
     pen.fillStyle = BAND_COLOURS[number % BAND_COLOURS.length];
     let best = null;
@@ -21,8 +21,9 @@ function drawBands(pen, bands, y) {
       if (height > 14 && from > plot.left && (!best || height > best.height)) best = { x: from, y: top + height / 2, height };
       below[i] += band.bytes[i];
     });
-    if (best) bandLabel(pen, band.name, best);
+    if (best) labels.push([band.name, best]);
   });
+  for (const [name, at] of labels) bandLabel(pen, name, at);
 }
 
 function bandLabel(pen, name, at) {

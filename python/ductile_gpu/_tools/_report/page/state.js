@@ -84,10 +84,10 @@ const setCursor = (event) => setMoment(momentAt(state.recording, event));
 // In words: "at the refusal, event 4,325".
 function momentName() {
   const recording = state.recording, { kind } = recording.summary.moment;
-  const event = "event " + count(numberOf(recording, state.cursor)), where = recording.n_steps > 1 ? `${stepName(recording, state.cursor)}, ${event}` : event;
+  const number = numberOf(recording, state.cursor), event = number ? "event " + count(number) : "when the recording began", where = recording.n_steps > 1 ? `${stepName(recording, state.cursor)}, ${event}` : event;
   if (!recording.summary.history) return "at the end of the run";
   if (isOfVerdict()) return `at the ${kind === "refusal" ? "refusal" : "peak"}, ${where}`;
-  return isAtEnd() ? "at the end of the run" : "at " + where;
+  return isAtEnd() ? "at the end of the run" : number || recording.n_steps > 1 ? "at " + where : event;
 }
 
 // What is counted at the moment, in words: where a request was refused it is counted, too.

@@ -207,7 +207,7 @@ function drawLabels(pen, y, bottom) {
   labels.push({ text: size(needed), name: isRefused(recording, recording.peak_event) ? "live + asked" : "live", colour: colourOf("soft"), y: y(recording.live_peak) });
   if (recorded) labels.push({ text: size(recorded), name: "recorded", colour: colourOf("recorded"), y: y(recorded) });
   labels.sort((a, b) => a.y - b.y);
-  const gap = 32;
+  const gap = Math.min(32, (bottom - plot.top) / labels.length);
   for (let i = 1; i < labels.length; i++) labels[i].y = Math.max(labels[i].y, labels[i - 1].y + gap);
   let limit = bottom - 6;
   for (let i = labels.length - 1; i >= 0; i--) { labels[i].y = Math.min(labels[i].y, limit); limit = labels[i].y - gap; }
@@ -263,7 +263,7 @@ function paintTimeline() {
   plot.before = state.recording.blocks_before && state.from <= firstEvent(state.recording) ? 22 : 0;
   plot.left = (width < 520 ? 36 : 52) + plot.before;
   const bands = bandsOf(state.recording, state.split);
-  plot.marks = bands ? 0 : 62;
+  plot.marks = bands || height < 280 ? 0 : 62;
   const bottom = height - plot.bottom - plot.marks - 6;
   const top = topOf(state.recording);
   const y = (bytes) => bottom - bytes / top * (bottom - plot.top);
@@ -284,7 +284,7 @@ function paintTimeline() {
   drawRefusals(pen, bottom);
   drawCursor(pen, bottom);
   pen.restore();
-  if (!bands) drawMarks(pen, run);
+  if (plot.marks) drawMarks(pen, run);
   drawSteps(pen, bottom);
   drawLabels(pen, y, bottom);
   describeCursor(run, bands);
