@@ -7,7 +7,8 @@
 #include <time.h>
 
 typedef void (*before_fn)(void);
-typedef void (*event_fn)(int action, int device, uint64_t address, uint64_t size, uint64_t stream);
+typedef void (*event_fn)(int action, int device, uint64_t address, uint64_t size, uint64_t stream,
+                         const uint64_t *pool);
 
 enum { ALLOC, FREE_REQUESTED, FREE_COMPLETED, LIVE = 1000 };
 
@@ -31,15 +32,16 @@ static uint64_t size_of(uint64_t i) {
 /* n allocations, the last LIVE of which stay. Returns how long it took. As in PyTorch's allocators
  * `before` comes first, with nothing locked; Python's lock is not held. */
 uint64_t play(event_fn event, before_fn before, uint64_t n, int device) {
+    static const uint64_t no_pool[] = {0, 0};
     uint64_t start = now_ns();
     for (uint64_t i = 0; i < n; i++) {
         before();
         (void)pthread_mutex_lock(&allocator);
         if (i >= LIVE) {
-            event(FREE_REQUESTED, device, address_of(i), size_of(i - LIVE), 0);
-            event(FREE_COMPLETED, device, address_of(i), size_of(i - LIVE), 0);
+            event(FREE_REQUESTED, device, address_of(i), size_of(i - LIVE), 0, no_pool);
+            event(FREE_COMPLETED, device, address_of(i), size_of(i - LIVE), 0, no_pool);
         }
-        event(ALLOC, device, address_of(i), size_of(i), 0);
+        event(ALLOC, device, address_of(i), size_of(i), 0, no_pool);
         (void)pthread_mutex_unlock(&allocator);
     }
     return now_ns() - start;

@@ -17,6 +17,7 @@ from running import at_once, in_child, python, replayed
 from snapshots import History, Levels, read_snapshot
 from stub_torch import STUB, Place, compile_stub
 
+from ductile_gpu._tools._report._collect import ask_bench
 from ductile_gpu.torch._recording import ACTIONS, RecordingError, StackRecording, functions
 
 LIVE = 1000  # as recording_driver.c
@@ -50,13 +51,15 @@ def recording(folder):
     found.library.ductile_recording_close((ctypes.c_uint64 * 6)())
 
 
-def tell(recording, action="alloc", address=1 << 40, size=512, device=0, stream=0):
-    """One event, by calls that let Python's lock go, as PyTorch does before it allocates."""
+def tell(recording, action="alloc", address=1 << 40, size=512, device=0, stream=0, pool=(0, 0)):
+    """One event, by calls that let Python's lock go, as PyTorch does before it allocates.
+    pool: None where PyTorch does not say it."""
     function = recording.library.ductile_recording_event
-    function.argtypes = [ctypes.c_int, ctypes.c_int, *[ctypes.c_uint64] * 3]
+    function.argtypes = [ctypes.c_int, ctypes.c_int, *[ctypes.c_uint64] * 3, ctypes.c_void_p]
     function.restype = None
     recording.library.ductile_recording_stack()
-    function(ACTIONS.index(action), device, address, size, stream)
+    numbers = None if pool is None else (ctypes.c_uint64 * 2)(*pool)
+    function(ACTIONS.index(action), device, address, size, stream, numbers)
 
 
 def play(recording, driver, n, device=0, kind=ctypes.CDLL):
@@ -106,6 +109,42 @@ def test_events_are_those_of_a_snapshot(recording, tmp_path):
     assert times == sorted(times)
 
 
+def test_entries_name_the_pool_that_they_are_of(recording, tmp_path):
+    large = (1 << 63) + 9
+    tell(recording, "segment_alloc", address=1 << 40, size=4096, pool=(1, 0))
+    tell(recording, "alloc", address=1 << 40, pool=(1, 0))
+    tell(recording, "free_requested", address=1 << 40, pool=(1, 0))
+    tell(recording, "free_completed", address=1 << 40, pool=(1, 0))
+    tell(recording, "segment_free", address=1 << 40, size=4096, pool=(1, 0))
+    tell(recording, "alloc", address=2 << 40)
+    tell(recording, "oom", pool=(0, large))
+    tell(recording, "alloc", address=3 << 40, pool=None)
+    (entries,) = finish(recording, tmp_path / "run.pickle")[1]["device_traces"]
+    said = [entry.get("pool_id") for entry in entries]
+    assert said == [(1, 0), (1, 0), None, None, (1, 0), (0, 0), (0, large), None]
+
+
+def test_a_replay_keeps_the_recorded_pools_apart(recording, tmp_path):
+    """4 GiB of a graph are free when others want as much, and serve 6 once the graph is gone."""
+    gib = 1 << 30
+    for action in ("segment_alloc", "alloc", "free_requested", "free_completed"):
+        tell(recording, action, address=1 << 40, size=4 * gib, pool=(1, 0))
+    for action in ("alloc", "free_requested", "free_completed"):
+        tell(recording, action, address=2 << 40, size=4 * gib)
+    tell(recording, "segment_free", address=1 << 40, size=4 * gib, pool=(1, 0))
+    tell(recording, "alloc", address=3 << 40, size=6 * gib)
+    finish(recording, tmp_path / "run.pickle")
+    lines = ask_bench("replay", "--json", "--device", "virtual", "--min-capacity",
+                      "--contender", "ductile,classic", str(tmp_path / "run.pickle"))  # fmt: skip
+    assert [line["min_capacity_bytes"] for line in lines] == [8 * gib, 8 * gib]
+    converted = tmp_path / "run.trace"
+    ask_bench("convert", str(tmp_path / "run.pickle"), str(converted))
+    assert converted.read_text().splitlines() == [
+        "# version 5", f"a 0 {4 * gib} 0 1:0", "f 0", f"a 1 {4 * gib} 0", "f 1", "p 1:0",
+        f"a 2 {6 * gib} 0",
+    ]  # fmt: skip
+
+
 def test_times_are_those_of_the_clock(recording, tmp_path):
     before = time.time_ns() // 1000
     tell(recording)
@@ -132,10 +171,8 @@ def test_each_device_has_its_own_trace(recording, tmp_path):
 
 def test_what_pytorch_may_add_is_left_out(recording, tmp_path):
     function = recording.library.ductile_recording_event
-    function(99, 0, 1, 1, 0)
-    function(-1, 0, 1, 1, 0)
-    function(0, 64, 1, 1, 0)
-    function(0, -1, 1, 1, 0)
+    for action, device in ((99, 0), (-1, 0), (0, 64), (0, -1)):
+        function(action, device, 1, 1, 0, None)
     counts, _ = finish(recording, tmp_path / "run.pickle")
     assert counts.events == 0
 
@@ -398,21 +435,21 @@ def test_what_was_noted_in_one_recording_is_not_told_in_the_next(recording, tmp_
     recording.library.ductile_recording_stack()
     recording.close()
     following = another(tmp_path / "next")
-    following.library.ductile_recording_event(0, 0, 1, 1, 0)
+    following.library.ductile_recording_event(0, 0, 1, 1, 0, None)
     counts, _ = finish(following, tmp_path / "run.pickle")
     assert (counts.allocs, counts.bare) == (1, 1)
 
 
 def test_an_allocation_that_noted_nothing_does_not_have_the_stack_of_the_one_before(recording):
     tell(recording)
-    recording.library.ductile_recording_event(0, 0, 1, 1, 0)
+    recording.library.ductile_recording_event(0, 0, 1, 1, 0, None)
     assert recording.close().bare == 1
 
 
 def test_memory_that_is_obtained_for_an_allocation_has_its_stack(recording, tmp_path):
     recording.library.ductile_recording_stack()
     for action in ("segment_alloc", "alloc"):
-        recording.library.ductile_recording_event(ACTIONS.index(action), 0, 1, 1, 0)
+        recording.library.ductile_recording_event(ACTIONS.index(action), 0, 1, 1, 0, None)
     _, found = finish(recording, tmp_path / "run.pickle")
     segment, block = found["device_traces"][0]
     assert segment["frames"] is block["frames"]

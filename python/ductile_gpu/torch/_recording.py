@@ -34,6 +34,7 @@ TEXTS = {
     7: "filename",
     8: "line",
     9: "device_free",
+    10: "pool_id",
 }
 ACTIONS = (
     "alloc",
@@ -91,12 +92,12 @@ def _text(text: str) -> bytes:
 
 
 def _head() -> bytes:
-    """Puts every text that entries name into the unpickler's memory."""
+    """Puts every text that entries name into the unpickler's memory, and the pool that is none."""
     places = dict(TEXTS)
     places.update({FIRST_ACTION + number: name for number, name in enumerate(ACTIONS)})
-    return b"\x80\x02" + b"".join(
-        _text(text) + b"q" + bytes([place]) + b"0" for place, text in places.items()
-    )
+    texts = b"".join(_text(text) + b"q" + bytes([place]) + b"0" for place, text in places.items())
+    no_pool = b"K\x00K\x00\x86q" + bytes([len(places)]) + b"0"
+    return b"\x80\x02" + texts + no_pool
 
 
 def _inner(thing: Any) -> bytes:

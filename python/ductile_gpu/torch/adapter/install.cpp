@@ -174,6 +174,15 @@ void leave() {
     serve_by_native();
 }
 
+/* The pool of an entry; NULL: entries of this PyTorch do not say it. */
+template <typename Entry> auto said_pool(const Entry &entry, int) -> decltype(&entry.mempool_) {
+    return &entry.mempool_;
+}
+
+template <typename Entry> const MempoolId_t *said_pool(const Entry & /*entry*/, long) {
+    return nullptr;
+}
+
 } // namespace
 
 } // namespace ductile_torch
@@ -256,15 +265,19 @@ ADAPTER_API int ductile_torch_alloc_at(size_t bytes, void *address, cudaStream_t
 }
 
 /* Has PyTorch's allocator of the moment, Ductile or not, tell `event` of each allocation and free,
- * with the action's number in PyTorch's TraceEntry. CUDA must be initialised.
- * There is no way back. */
+ * with the action's number in PyTorch's TraceEntry, and of its pool the two numbers, or NULL where
+ * this PyTorch does not say them. CUDA must be initialised. There is no way back. */
 ADAPTER_API int ductile_torch_track(void (*event)(int action, int device, uint64_t address,
-                                                  uint64_t bytes, uint64_t stream),
+                                                  uint64_t bytes, uint64_t stream,
+                                                  const uint64_t *pool),
                                     char *message, size_t size) {
     return guarded(message, size, [&] {
         auto tracker = [event](const TraceEntry &entry) {
+            const MempoolId_t *said = said_pool(entry, 0);
+            const uint64_t pool[] = {said != nullptr ? said->first : 0,
+                                     said != nullptr ? said->second : 0};
             event(static_cast<int>(entry.action_), entry.device_, entry.addr_, entry.size_,
-                  reinterpret_cast<uintptr_t>(entry.stream_));
+                  reinterpret_cast<uintptr_t>(entry.stream_), said != nullptr ? pool : nullptr);
         };
         caching::get()->attachAllocatorTraceTracker(tracker);
         if (ductile_torch_is_installed() == 0) {

@@ -9,8 +9,8 @@
 #include <stdint.h>
 #include <string.h>
 
-/* Places in the unpickler's memory, known to _recording.py: texts first, then stacks. They are
- * filled in order, without a gap, as some readers want it. */
+/* Places in the unpickler's memory, known to _recording.py: texts first, then (0, 0) and stacks.
+ * They are filled in order, without a gap, as some readers want it. */
 enum {
     MEMO_ACTION = 0,
     MEMO_ADDR = 1,
@@ -22,8 +22,10 @@ enum {
     MEMO_FILENAME = 7,
     MEMO_LINE = 8,
     MEMO_DEVICE_FREE = 9, /* in place of the address where memory was refused */
-    MEMO_ACTIONS = 10,    /* and one for each action */
-    MEMO_STACKS = MEMO_ACTIONS + RECORDING_N_ACTIONS /* and one for each stack */
+    MEMO_POOL_ID = 10,
+    MEMO_ACTIONS = 11,                                 /* and one for each action */
+    MEMO_NO_POOL = MEMO_ACTIONS + RECORDING_N_ACTIONS, /* (0, 0) */
+    MEMO_STACKS                                        /* and one for each stack */
 };
 
 static inline char *pickle_op(char *at, char op) {

@@ -208,7 +208,22 @@ static char *put_stack(char *at, uint32_t number) {
     return pickle_u32(pickle_get(at, MEMO_FRAMES), 'j', MEMO_STACKS + number);
 }
 
-static void put_event(part *p, int action, uint64_t address, uint64_t size, uint64_t stream) {
+/* A free is of the pool that the block is of. */
+static bool has_pool(int action) {
+    return action != RECORDING_FREE_REQUESTED && action != RECORDING_FREE_COMPLETED &&
+           action != RECORDING_SNAPSHOT;
+}
+
+static char *put_pool(char *at, const uint64_t *pool) {
+    at = pickle_get(at, MEMO_POOL_ID);
+    if (pool[0] == 0 && pool[1] == 0) {
+        return pickle_get(at, MEMO_NO_POOL);
+    }
+    return pickle_op(pickle_int(pickle_int(at, pool[0]), pool[1]), (char)0x86); /* TUPLE2 */
+}
+
+static void put_event(part *p, int action, uint64_t address, uint64_t size, uint64_t stream,
+                      const uint64_t *pool) {
     char *at = make_room(p, EVENT_BYTES);
     if (p->in_list == 0) {
         at = pickle_op(at, '(');
@@ -220,6 +235,7 @@ static void put_event(part *p, int action, uint64_t address, uint64_t size, uint
     at = pickle_int(pickle_get(at, MEMO_SIZE), size);
     at = pickle_int(pickle_get(at, MEMO_STREAM), stream);
     at = pickle_int(pickle_get(at, MEMO_TIME), time_of(action, address));
+    at = pool != NULL && has_pool(action) ? put_pool(at, pool) : at;
     at = pickle_op(has_stack(action) ? put_stack(at, take_stack(action)) : at, 'u');
     if (++p->in_list == EVENTS_PER_LIST) {
         at = pickle_op(at, 'e');
@@ -230,7 +246,7 @@ static void put_event(part *p, int action, uint64_t address, uint64_t size, uint
 }
 
 void ductile_recording_event(int action, int device, uint64_t address, uint64_t size,
-                             uint64_t stream) {
+                             uint64_t stream, const uint64_t *pool) {
     if (!atomic_load_explicit(&recording.is_on, memory_order_relaxed) || action < 0 ||
         action >= RECORDING_N_ACTIONS || device < 0 || device >= RECORDING_MAX_DEVICES) {
         return;
@@ -239,7 +255,7 @@ void ductile_recording_event(int action, int device, uint64_t address, uint64_t 
     if (atomic_load_explicit(&recording.is_on, memory_order_relaxed)) {
         part *p = recording.failure == 0 ? device_part(device) : NULL;
         if (p != NULL) {
-            put_event(p, action, address, size, stream);
+            put_event(p, action, address, size, stream, pool);
         } else {
             recording.counts.lost++;
         }

@@ -47,9 +47,10 @@ RECORDING_API int ductile_recording_open(const char *folder);
 RECORDING_API void ductile_recording_stack(void);
 
 /* Any thread. Does nothing unless a recording is under way. Never calls Python and never waits for
- * its lock: an allocation has the stack that its thread noted since the one before. */
+ * its lock: an allocation has the stack that its thread noted since the one before. pool: the two
+ * numbers of PyTorch's private pool, {0, 0} for none; NULL: it is not known. */
 RECORDING_API void ductile_recording_event(int action, int device, uint64_t address, uint64_t size,
-                                           uint64_t stream);
+                                           uint64_t stream, const uint64_t *pool);
 
 typedef struct ductile_recording_counts {
     uint64_t events;  /* written                                     */
