@@ -320,12 +320,11 @@ def lasted(*trainings):
 
 # ---- Which setting for which program ---------------------------------------------------------
 
-PROGRAM_ORDER = ("training", "lora", "images", "streams", "serving", "growing", "notebook", "small", "libraries")
 ALLOCATORS = ("native", "expandable", "ductile")
-# As the page has them.
-SLOWER = (("streams", "ductile"), ("streams", "ductile+record_stream:wait"), ("serving", "ductile+sizes:tight"))
-FASTER = (("notebook", "ductile"), ("notebook", "expandable"), ("lora", "ductile"), ("growing", "expandable"),
-          ("images", "ductile"), ("images", "expandable"), ("serving", "ductile"))
+SMALLEST = "ductile+sizes:2M"
+SLOWER = ("training", "lora", "images", "moe", "streams", "serving", "growing", "fsdp2")
+# Of which a busy GPU hides the most, as the page has them.
+SHOWN = (("streams", "ductile"), ("streams", SMALLEST), ("serving", SMALLEST))
 
 
 def gib(n_bytes):
@@ -342,40 +341,51 @@ def of_native(row):
     return [f"{row['of_native']:.3f}", f"{row['of_native_noise']:.3f}"]
 
 
-def settings_speed(*runs):
-    """Of each program: used, held, done in a second, and that of native's; then with an option."""
+def slower_ways(runs):
+    """(program, way, row) of slower.py's rows, in the page's order."""
+    found = {(row["program"], row["way"]): row for rows in runs for row in rows if "step_ms" in row}
+    for program in SLOWER:
+        for way in (*ALLOCATORS, SMALLEST):
+            if (program, way) in found:
+                yield program, way, found[program, way]
+
+
+def slower(*runs):
+    """Of each program and way: ms of a step; kernels, of native's; per cent that the GPU is busy; ms of the host in the
+    allocator and in the driver; mappings and moves; per cent that it costs, where that is any."""
+    for _, way, row in slower_ways(runs):
+        driver = row["driver_ms"] if "driver_ms" in row else row["profiled_memory_call_ms"]
+        yield f"{row['step_ms']:.1f}", f"{row['kernels_of_native']:.3f}" if way != "native" else []
+        yield f"{100 * row['profiled_busy_ms'] / row['profiled_span_ms']:.0f}"
+        yield f"{row['allocs'] * row['pair_ns'] / 1e6:.2f}", f"{driver:.2f}"
+        yield [f"{row[name]:.1f}" for name in ("maps", "moved") if way.startswith("ductile")]
+        yield f"{row['costs_percent']:.1f}" if row["costs_percent"] >= 0.05 else []
+
+
+def slower_shown(*runs):
+    """Per cent by which a step is longer than native's, and its noise."""
+    found = {(program, way): row for program, way, row in slower_ways(runs)}
+    return [[f"{100 * (row['of_native'] - 1):.1f}", f"{100 * row['of_native_noise']:.1f}"]
+            for row in map(found.get, SHOWN)]
+
+
+def settings_held(*runs):
+    """Of each program: used under Ductile, and held under each way, of slower.py; then what settings.py alone ran."""
+    rows = {(program, way): row for program, way, row in slower_ways(runs)}
+    older = settings_rows([run for run in runs if "part" in run[0]], "speed")
+    rows |= {(name, way): older[name, way] for name in ("notebook", "small", "libraries") for way in ALLOCATORS}
+    for program in (*SLOWER, "notebook", "small", "libraries"):
+        if (program, "ductile") in rows:
+            ways = [way for way in (*ALLOCATORS, SMALLEST) if (program, way) in rows]
+            yield gib(rows[program, "ductile"]["used"]), [gib(rows[program, way]["held"]) for way in ways]
+
+
+def settings_older(*runs):
+    """Of native's speed: what settings.py alone ran; then held with `record_stream:wait`, and per cent slower."""
     found = settings_rows(runs, "speed")
-    for program in PROGRAM_ORDER:
-        own = {way: row for (name, way), row in found.items() if name == program}
-        for way in [*ALLOCATORS, *(way for way in own if "+" in way)] if own else ():
-            row = own[way]
-            yield [gib(row["used"]), gib(row["held"])]
-            yield f"{row['per_second']:,.0f}" if "per_second" in row else []
-            yield of_native(row) if way != "native" and "of_native" in row else []
-
-
-def settings_slower(*runs):
-    """Percent, of those whose interval does not reach native: of each run that has them."""
-    each = [settings_rows([rows], "speed") for rows in runs]
-    for found in each:
-        slower = [key for key, row in found.items() if row.get("of_native", 1) + row.get("of_native_noise", 0) < 1]
-        assert not slower or sorted(slower) == sorted(SLOWER), slower
-    return [[f"{100 * (1 - found[key]['of_native']):.1f}" for found in each if key in found] for key in SLOWER]
-
-
-def settings_slower_turns(*runs):
-    """Milliseconds of the first and the last turn of a server with `sizes:tight`, run by run."""
-    every = [settings_rows([rows], "speed").get(("serving", "ductile+sizes:tight")) for rows in runs]
-    return [[f"{row['turns_ms'][at]:.0f}" for at in (0, -1)] for row in every if row]
-
-
-def settings_faster(*runs):
-    """The same of those that are faster."""
-    found = settings_rows(runs, "speed")
-    faster = {key: row for key, row in found.items()
-              if row.get("of_native", 1) - row.get("of_native_noise", 0) > 1}
-    assert sorted(faster) == sorted(FASTER), sorted(faster)
-    return [f"{100 * (faster[key]['of_native'] - 1):.1f}" for key in FASTER]
+    wait = found["streams", "ductile+record_stream:wait"]
+    return [[of_native(found[name, "ductile"]) for name in ("notebook", "small", "libraries")],
+            gib(wait["held"]), f"{100 * (1 - wait['of_native']):.1f}", f"{100 * wait['of_native_noise']:.1f}"]
 
 
 def settings_fsdp(rows):
