@@ -296,6 +296,7 @@ def test_what_grows_in_each_step_is_told(tmp_path, n_steps):
     assert found["grown"] == [grown]
     line = dict(map(tuple, found["lines"]))["grows"]
     assert line.startswith("40.0 MiB a step `leaks code/train.py:11`, ")
+    assert "But `leaks code/train.py:11` grows 40.0 MiB a step." in found["headline"]
 
 
 def test_of_two_steps_nothing_is_said_but_that_they_are_too_few(tmp_path):

@@ -151,16 +151,25 @@ def _of_capacity(s: dict[str, Any]) -> Sentence:
     return [(start, True), (f": {live} live at the peak.{_needed(s)}", False)]
 
 
+def _growing(s: dict[str, Any]) -> str:
+    """What no step gives back: the largest line of it."""
+    if not s["grown"]:
+        return ""
+    row = s["grown"][0]
+    return f" But `{row['name']}` grows {in_bytes(row['growth'])} a step."
+
+
 def _of_fine(s: dict[str, Any]) -> Sentence:
     found, live = s["recorded"], in_bytes(s["live_peak_bytes"])
     if not s["history"]:
         held = f"{in_bytes(found['held_bytes'])} held: {_brief(found)}" if found else f"{live} live"
         return [("Fine", True), (f": {held}. No history was recorded.", False)]
     if found is None or not found["held_peak_bytes"]:
-        return [("Fine", True), (f": {live} live at the peak.{_needed(s)}", False)]
+        return [("Fine", True), (f": {live} live at the peak.{_growing(s)}{_needed(s)}", False)]
     held = f"{in_bytes(found['held_peak_bytes'])} held for {live} live at the peak"
     end = f"; at the end {_holes(found)}" if found["free_bytes"] else ""
-    return [("Fine", True), (f": {held}{end.split(' (')[0]}.{_needed(s)}", False)]
+    said = f": {held}{end.split(' (')[0]}.{_growing(s)}{_needed(s)}"
+    return [("Fine", True), (said, False)]
 
 
 # ---- What would do ------------------------------------------------------------------------------
