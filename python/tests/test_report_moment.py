@@ -221,6 +221,7 @@ def test_what_a_pool_holds_free_is_needed_and_the_pool_is_named(tmp_path):
     assert (pool["id"], pool["kind"]) == ([1, 0], "graph")
     assert (pool["held_bytes"], pool["free_bytes"]) == (8 * 512 * MIB, 7 * 512 * MIB)
     assert "8.50 GiB needed, of it 3.50 GiB free in pools of their own" in found["headline"]
+    assert found["headline"].endswith("312.0 MiB are missing, which pools keep free.")
     assert found["openings"]["recorded"]["largest_hole"] == 0
 
 

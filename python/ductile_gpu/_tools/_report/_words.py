@@ -96,9 +96,11 @@ def _in_pools(found: dict[str, Any]) -> str:
 
 def _to_go(s: dict[str, Any]) -> str:
     found = s["refused"]
-    missing = in_bytes(found["needed_bytes"] - found["device_bytes"])
+    size = found["needed_bytes"] - found["device_bytes"]
+    missing = in_bytes(size)
     if found["in_pools_bytes"]:
-        return f" {missing} are missing."
+        kept = ", which pools keep free" if found["in_pools_bytes"] >= size else ""
+        return f" {missing} are missing{kept}."
     largest = next((row for row in s["holders"] if row["name"] not in UNKNOWN), None)
     holds = f"; `{largest['name']}` holds {in_bytes(largest['bytes'])}" if largest else ""
     return f" No allocator helps: {missing} have to go{holds}."
