@@ -7,6 +7,8 @@ _frames     what call stacks are called
 _who        who holds the memory, by stack, category, stream
 _forecast   the largest batch that fits
 _ranks      several recordings side by side
+_verdict    the diagnosis in one word
+_pools      what pools keep for themselves
 _words      the sentences
 _page       one HTML file of it all
 """

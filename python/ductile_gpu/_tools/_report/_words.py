@@ -48,6 +48,8 @@ def _holes(found: dict[str, Any]) -> str:
     text = f"{in_bytes(found['free_bytes'])} free"
     if found.get("holes") is None:
         return text
+    if found["holes"] == 0:
+        return f"{text} in pools of their own"
     if found["holes"] == 1:
         return f"{text} in 1 hole"
     largest = found["largest_hole"]

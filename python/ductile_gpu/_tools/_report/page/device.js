@@ -28,6 +28,7 @@ function bindingTerm(stop) {
   const room = Math.max(0, stop.capacity - stop.held);
   if (stop.live + stop.request > stop.capacity) return "live memory: no allocator could serve it";
   if (stop.pending > stop.free + stop.cached + room) return "pending memory: other streams' work is not proven done";
+  if (stop.free > stop.cached + room && !stop.holes) return "what pools keep free for themselves";
   if (stop.free > stop.cached + room) return "free memory in holes that are too small";
   return "what is left cannot be given as one piece";
 }
@@ -36,7 +37,7 @@ function bindingTerm(stop) {
 function restOf(stop) {
   const parts = [];
   if (stop.pending) parts.push(size(stop.pending) + " pending");
-  if (stop.free) parts.push(`${size(stop.free)} free in ${plural(stop.holes, "hole", "holes")} (largest ${size(stop.largest)})`);
+  if (stop.free) parts.push(`${size(stop.free)} free in ` + (stop.holes ? `${plural(stop.holes, "hole", "holes")} (largest ${size(stop.largest)})` : "pools of their own"));
   if (stop.cached) parts.push(size(stop.cached) + " cached");
   const room = stop.capacity - stop.held;
   if (room > 0) parts.push(size(room) + " not held");
