@@ -217,6 +217,7 @@ static void end_plan(ductile_allocator *a, dpool_request *r, dpool_plan *p, duct
 static ductile_status make_dedicated(ductile_allocator *a, dpool_request *r) {
     const dvmm_store_totals *t = &a->store.totals;
     uint64_t after = t->held_bytes - t->cached_bytes + r->size;
+    r->needed = after;
     r->missing = dpool_above_limits(a, after, most_held(a, r));
     if (r->missing > 0) {
         return DUCTILE_ERR_OUT_OF_MEMORY;
@@ -290,7 +291,10 @@ ductile_status dpool_attempt(ductile_allocator *a, dpool_request *r) {
             end_plan(a, r, p, status);
         }
     } while (status != DUCTILE_OK && reach_further(a, r, p, &status));
-    r->missing = status == DUCTILE_ERR_OUT_OF_MEMORY ? p->lacks : r->missing;
+    if (status == DUCTILE_ERR_OUT_OF_MEMORY) {
+        r->missing = p->lacks;
+        r->needed = p->needs;
+    }
 done:
     if (p != NULL) {
         dpool_plan_give(a, p);

@@ -27,7 +27,8 @@ typedef struct dpool_request {
     bool is_dedicated;   /* the block gets a range and a handle of its own */
     dpool_arena *arena;  /* set by the first attempt                           */
     dpool_block *block;  /* the result */
-    uint64_t missing;    /* after ERR_OUT_OF_MEMORY: the bytes that were missing */
+    uint64_t missing;    /* after ERR_OUT_OF_MEMORY: the bytes that were missing, */
+    uint64_t needed;     /* and what would have been held in all with them        */
 } dpool_request;
 
 /* One attempt: polls, searches again, moves or creates memory. Never waits. Grow lock held.

@@ -631,6 +631,7 @@ ductile_status dpool_plan_end_locked(ductile_allocator *a, dpool_plan *p) {
     DTI_ASSERT_HELD(&a->index_lock);
     choose_wait_locked(a, p);
     uint64_t after = a->store.totals.held_bytes + p->created * a->granule;
+    p->needs = after;
     p->lacks = p->created > 0 ? dpool_above_limits(a, after, p->max_held) : 0;
     if (p->lacks > 0) {
         dpool_plan_abort_locked(a, p);

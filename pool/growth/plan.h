@@ -55,6 +55,7 @@ typedef struct dpool_plan {
     uint64_t age;          /* of the youngest own donor that moved */
     uint64_t max_held;     /* the held bytes may exceed neither this nor the limit       */
     uint64_t lacks;        /* the bytes of memory that were missing */
+    uint64_t needs;        /* what would have been held in all */
     bool was_refused;      /* execute failed because the device had no memory */
     bool wait_failed;      /* execute failed because the stream could not wait on the GPU */
     dvmm_marker *wait;     /* the receiving stream waits for it first; held; NULL for none */

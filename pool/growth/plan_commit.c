@@ -52,6 +52,7 @@ static void note_refusal(const ductile_allocator *a, dpool_plan *p, uint64_t byt
     uint64_t held = a->store.totals.held_bytes;
     bool is_limited = dpool_above_limits(a, held + bytes_lacked, p->max_held) > 0;
     p->was_refused = !is_limited; /* else perhaps by a limit */
+    p->needs = held + bytes_lacked;
     p->lacks = bytes_lacked + dpool_above_limits(a, held, p->max_held);
 }
 

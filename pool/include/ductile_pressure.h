@@ -138,6 +138,8 @@ typedef struct ductile_oom_holder {
     uint64_t free_bytes;     /* in free blocks                                          */
     uint64_t pending_bytes;  /* freed, but another stream may still use them            */
     uint64_t unproven_bytes; /* free whole granules that may not leave the stream yet   */
+    uint64_t kept_bytes;     /* free whole granules that a capture pool keeps for its
+                                graphs; 0 for the requesting stream in its pool         */
     uint64_t largest_free_bytes;
 } ductile_oom_holder;
 
@@ -157,8 +159,11 @@ typedef struct ductile_oom_report {
     uint64_t requested_bytes; /* as the caller asked                                             */
     uint64_t rounded_bytes;   /* the size of the block that it would have become                 */
     uint64_t missing_bytes;   /* physical memory that was missing to serve it                    */
+    uint64_t needed_bytes;    /* what would be held in all if it were served: more than limit_bytes
+                                 where the limit refused it                                      */
     uint64_t limit_bytes;     /* hard cap in effect                                              */
     uint64_t soft_limit_bytes;
+    uint64_t margin_bytes;      /* of the device, kept free: ductile_set_margin                  */
     uint64_t device_bytes;      /* physical memory of the device                                 */
     uint64_t device_free_bytes; /* free on the device, as the driver says; 0 also when it does not
                                    say                                                           */
@@ -173,15 +178,17 @@ typedef struct ductile_oom_report {
     uint64_t retiring_bytes;          /* old addresses not unmapped yet; their memory serves
                                          elsewhere                                               */
     uint64_t unproven_bytes;          /* free on other streams, but not proven done              */
+    uint64_t kept_bytes;              /* free, but kept for graphs by other capture pools         */
     uint64_t pinned_bytes;            /* free, but in granules that live blocks also use         */
     uint64_t largest_free_bytes;      /* the largest free block of any stream                    */
     uint64_t largest_free_here_bytes; /* the largest free block of the requesting stream         */
     uint64_t unvisited_bytes;         /* free, in blocks too small and too many to be counted by
                                          size                                                    */
     uint64_t granule_bytes;
-    ductile_reuse reuse; /* the options that decide what the allocator could do */
-    ductile_record_policy record_stream;
-    uint64_t n_holders;                              /* streams that hold memory               */
+    const char *limit_name; /* what the text calls the setting behind limit_bytes; NULL:
+                               "limit_bytes". Who caps the allocator for a reason of its own may
+                               set it before the text is written                             */
+    uint64_t n_holders;     /* streams that hold memory               */
     ductile_oom_holder holders[DUCTILE_OOM_HOLDERS]; /* those that hold most, largest first    */
     uint64_t free_blocks_by_size[DUCTILE_OOM_SIZES]; /* [i]: number of free blocks of 2^(i+9) to
                                                         2^(i+10)-1 bytes; the last entry also

@@ -37,6 +37,8 @@ typedef struct block_counts {
     ductile_oom_holder *holder;
     const dpool_arena *arena;
     bool is_requesters;
+    bool is_kept;        /* for graphs */
+    bool is_of_requests; /* in the pool of the request */
     uint64_t visited_bytes;
     uint32_t visits_left; /* over all streams */
     dpool_block last;     /* a copy of the last visited block; size 0: none */
@@ -62,7 +64,10 @@ static void count_block(const ductile_allocator *a, block_counts *t, const dpool
     t->report->free_blocks_by_size[index]++;
     t->report->free_bytes_by_size[index] += b->size;
     t->report->pinned_bytes += b->size - whole;
-    if (b->age >= dpool_proof_to_leave(a, t->arena).age) {
+    if (t->is_kept) {
+        t->holder->kept_bytes += whole;
+        t->report->kept_bytes += t->is_of_requests ? 0 : whole;
+    } else if (b->age >= dpool_proof_to_leave(a, t->arena).age) {
         t->holder->unproven_bytes += whole;
         t->report->unproven_bytes += t->is_requesters ? 0 : whole;
     }
@@ -142,6 +147,17 @@ static void keep_holder(ductile_oom_report *report, const ductile_oom_holder *h)
     }
 }
 
+static bool is_same(ductile_pool_id a, ductile_pool_id b) {
+    return a.first == b.first && a.second == b.second;
+}
+
+static bool keeps_for_graphs(ductile_allocator *a, const dpool_arena *arena) {
+    dti_lock_acquire(&a->index_lock);
+    bool keeps = dpool_had_graphs(arena) && dpool_is_frozen(arena);
+    dti_lock_release(&a->index_lock);
+    return keeps;
+}
+
 static void add_arena(ductile_allocator *a, ductile_oom_report *report, const dpool_arena *arena,
                       const dpool_arena *own, uint32_t *visits_left) {
     ductile_oom_holder h = holder_of(a, arena);
@@ -152,6 +168,8 @@ static void add_arena(ductile_allocator *a, ductile_oom_report *report, const dp
                       .holder = &h,
                       .arena = arena,
                       .is_requesters = arena == own,
+                      .is_kept = arena != own && keeps_for_graphs(a, arena),
+                      .is_of_requests = is_same(arena->pool->id, report->pool),
                       .visits_left = *visits_left};
     visit_free_blocks(a, &t);
     *visits_left = t.visits_left;
@@ -188,8 +206,7 @@ static void fill_totals(ductile_allocator *a, ductile_oom_report *o) {
     o->quarantined_bytes = t.lost_bytes;
     o->retiring_bytes = c->retiring;
     o->device = a->options.device;
-    o->reuse = a->options.reuse;
-    o->record_stream = a->options.record_stream;
+    o->margin_bytes = a->store.margin_bytes; /* changed under both locks */
     dti_lock_release(&a->index_lock);
     o->device_bytes = a->device_bytes;
     o->granule_bytes = a->granule;
@@ -216,7 +233,8 @@ void dpool_report_take(ductile_allocator *a, const dpool_request *r, bool captur
                               .pool = r->pool->id,
                               .requested_bytes = r->requested,
                               .rounded_bytes = r->size,
-                              .missing_bytes = r->missing};
+                              .missing_bytes = r->missing,
+                              .needed_bytes = r->needed};
     fill_totals(a, o);
     fill_device(a, o);
     add_arenas(a, o, r);

@@ -43,20 +43,54 @@ static size_text text_of(uint64_t bytes) {
     return t;
 }
 
+/* The next size that is written with two digits and no others: what is written is not less. */
+static uint64_t up(uint64_t bytes) {
+    uint64_t unit = 1;
+    while (bytes / unit >= 1024 && unit < DTI_TIB) {
+        unit *= 1024;
+    }
+    uint64_t hundredths = (bytes % unit * 100 + unit - 1) / unit;
+    return bytes / unit * unit + hundredths * unit / 100;
+}
+
 #define SIZE(bytes) text_of(bytes).text
 
-/* ---- What would help ----------------------------------------------------------------------- */
+/* ---- Who refused it ------------------------------------------------------------------------ */
 
-/* Writes a sentence, or nothing where it does not apply. */
-typedef void (*advice_fn)(writer *w, const ductile_oom_report *r);
+/* What is held and free is that of one moment: when what had been created for the request was
+ * given back. */
+static uint64_t to_create(const ductile_oom_report *r) {
+    return r->needed_bytes > r->held_bytes ? r->needed_bytes - r->held_bytes : 0;
+}
 
 static bool is_limited(const ductile_oom_report *r) {
-    return r->held_bytes + r->missing_bytes > r->limit_bytes;
+    return r->needed_bytes > r->limit_bytes && r->limit_bytes < r->device_bytes;
+}
+
+/* What the device lacks, whatever the limit is; the margin is not counted. */
+static uint64_t device_lacks(const ductile_oom_report *r) {
+    uint64_t bytes = to_create(r);
+    return bytes > r->device_free_bytes ? bytes - r->device_free_bytes : 0;
+}
+
+static bool is_in_margin(const ductile_oom_report *r) {
+    return r->margin_bytes > 0 && device_lacks(r) == 0 &&
+           r->device_free_bytes - to_create(r) < r->margin_bytes;
+}
+
+static const char *limit_name(const ductile_oom_report *r) {
+    return r->limit_name != NULL ? r->limit_name : "limit_bytes";
 }
 
 static bool can_never_fit(const ductile_oom_report *r) {
     return r->rounded_bytes > r->limit_bytes;
 }
+
+/* ---- What would help ----------------------------------------------------------------------- */
+
+/* Writes a sentence, or nothing where it does not apply. Each is a remedy that has an effect on
+ * this refusal, or says that there is none. */
+typedef void (*advice_fn)(writer *w, const ductile_oom_report *r);
 
 static void advise_size(writer *w, const ductile_oom_report *r) {
     if (can_never_fit(r)) {
@@ -65,58 +99,94 @@ static void advise_size(writer *w, const ductile_oom_report *r) {
 }
 
 static void advise_limit(writer *w, const ductile_oom_report *r) {
-    if (is_limited(r) && r->limit_bytes < r->device_bytes &&
-        r->device_free_bytes >= r->missing_bytes) {
-        put(w, "The limit of %s is reached, but the device has %s free: raise limit_bytes.",
-            SIZE(r->limit_bytes), SIZE(r->device_free_bytes));
+    if (!is_limited(r)) {
+        return;
+    }
+    put(w, "The limit of %s is reached, ", SIZE(r->limit_bytes));
+    if (device_lacks(r) == 0) {
+        put(w, "but the device has %s free: ", SIZE(r->device_free_bytes));
+    } else {
+        put(w, "and the device has only %s free: free %s of it, and ", SIZE(r->device_free_bytes),
+            SIZE(up(device_lacks(r))));
+    }
+    put(w, "raise %s to %s.", limit_name(r), SIZE(up(r->needed_bytes)));
+}
+
+static void advise_margin(writer *w, const ductile_oom_report *r) {
+    if (is_in_margin(r)) {
+        put(w, "%s of the device are kept free for others (ductile_set_margin): keep %s.",
+            SIZE(r->margin_bytes), SIZE(r->device_free_bytes - to_create(r)));
     }
 }
 
 static void advise_others(writer *w, const ductile_oom_report *r) {
-    if (!is_limited(r) && r->others_bytes >= r->missing_bytes) {
+    if (device_lacks(r) > 0 && r->others_bytes >= device_lacks(r)) {
         put(w,
             "%s of the device are used outside this allocator: by other processes, CUDA contexts "
-            "or libraries.",
-            SIZE(r->others_bytes));
+            "or libraries. The request needs %s of them.",
+            SIZE(r->others_bytes), SIZE(up(device_lacks(r))));
     }
 }
 
+/* Who keeps most for graphs: in the pool of the request, or in others. */
+static const ductile_oom_holder *keeps_most(const ductile_oom_report *r, bool is_own) {
+    const ductile_oom_holder *most = NULL;
+    for (size_t i = 0; i < DUCTILE_OOM_HOLDERS; i++) {
+        const ductile_oom_holder *h = &r->holders[i];
+        bool is_of_request = h->pool.first == r->pool.first && h->pool.second == r->pool.second;
+        if (is_of_request == is_own && h->kept_bytes >= r->granule_bytes &&
+            (most == NULL || h->kept_bytes > most->kept_bytes)) {
+            most = h;
+        }
+    }
+    return r->granule_bytes > 0 ? most : NULL;
+}
+
+static void advise_pools(writer *w, const ductile_oom_report *r) {
+    const ductile_oom_holder *h = keeps_most(r, false);
+    if (r->kept_bytes < r->granule_bytes) {
+        return;
+    }
+    put(w, "%s are free in pools that keep them for graphs", SIZE(r->kept_bytes));
+    if (h != NULL) {
+        put(w, ", %s of them in pool {%" PRIu64 ",%" PRIu64 "}", SIZE(h->kept_bytes), h->pool.first,
+            h->pool.second);
+    }
+    put(w, ": destroy the graphs and release the pool (ductile_pool_release; of PyTorch, delete "
+           "the graph or the MemPool).");
+}
+
+static void advise_one_stream(writer *w, const ductile_oom_report *r) {
+    const ductile_oom_holder *h = keeps_most(r, true);
+    if (h != NULL) {
+        put(w,
+            "%s are free in the pool of the request on stream %p: a capture pool serves each "
+            "stream from memory of its own. Capture on one stream.",
+            SIZE(h->kept_bytes), (void *)h->stream);
+    }
+}
+
+/* Outside a capture the allocator has waited for all work before it refused. */
 static void advise_streams(writer *w, const ductile_oom_report *r) {
     if (r->unproven_bytes < r->granule_bytes) {
         return;
     }
-    if (r->reuse == DUCTILE_REUSE_STREAM) {
-        put(w, "%s are free on other streams; reuse:stream keeps them there.",
-            SIZE(r->unproven_bytes));
-    } else {
-        put(w,
-            "%s are free on other streams whose work is not proven done: synchronise them, or call "
-            "ductile_stream_done for streams no longer in use.",
-            SIZE(r->unproven_bytes));
-    }
-}
-
-static void advise_capture(writer *w, const ductile_oom_report *r) {
-    if (r->captured != 0) {
-        put(w, "A stream was being captured, so the allocator could not wait for work under way.");
-    }
+    put(w, "%s are free on other streams whose work is not proven done: ", SIZE(r->unproven_bytes));
+    put(w, "%s",
+        r->captured != 0 ? "a stream was being captured, so the allocator could not wait. Allocate "
+                           "before the capture begins, or when it has ended."
+                         : "the driver did not wait for it. Try again.");
 }
 
 static void advise_pending(writer *w, const ductile_oom_report *r) {
     if (r->pending_bytes < r->granule_bytes) {
         return;
     }
-    put(w, "%s are freed, but other streams may still use them", SIZE(r->pending_bytes));
+    put(w, "%s are freed, but recorded on other streams, ", SIZE(r->pending_bytes));
     put(w, "%s",
-        r->record_stream == DUCTILE_RECORD_POLL ? ": record_stream:wait reuses such memory at once."
-                                                : ".");
-}
-
-static void advise_recycling(writer *w, const ductile_oom_report *r) {
-    if (r->reuse == DUCTILE_REUSE_NEVER && r->free_bytes >= r->missing_bytes) {
-        put(w, "reuse:never keeps %s of free memory in place: use reuse:streams.",
-            SIZE(r->free_bytes));
-    }
+        r->captured != 0 ? "and come back when the capture has ended. Let the stream of the block "
+                           "wait for the others before it is freed, and do not record them."
+                         : "and the driver did not wait for them. Try again.");
 }
 
 static void advise_pinned(writer *w, const ductile_oom_report *r) {
@@ -137,16 +207,15 @@ static void advise_lost(writer *w, const ductile_oom_report *r) {
 
 static void advise_less(writer *w, const ductile_oom_report *r) {
     if (!can_never_fit(r) && r->live_bytes >= r->held_bytes / 2) {
-        put(w,
-            "%s of the %s held are in live blocks: the program needs less memory, for example a "
-            "smaller batch.",
-            SIZE(r->live_bytes), SIZE(r->held_bytes));
+        put(w, "%s of the %s held are in live blocks: ", SIZE(r->live_bytes), SIZE(r->held_bytes));
+        put(w, "the program needs to use %s less, for example with a smaller batch.",
+            SIZE(up(r->missing_bytes)));
     }
 }
 
-static const advice_fn advice[] = {advise_size,    advise_limit,   advise_others,    advise_streams,
-                                   advise_capture, advise_pending, advise_recycling, advise_pinned,
-                                   advise_lost,    advise_less};
+static const advice_fn advice[] = {advise_size,   advise_limit,      advise_margin,  advise_others,
+                                   advise_pools,  advise_one_stream, advise_streams, advise_pending,
+                                   advise_pinned, advise_lost,       advise_less};
 
 /* What is advised first, second, ...: NULL when there is no more, "" where it does not apply. */
 typedef struct sentence {
@@ -168,7 +237,14 @@ static const char *advise(const ductile_oom_report *r, size_t i, sentence *out) 
 static void put_head(writer *w, const ductile_oom_report *r) {
     put(w, "Out of memory: %s requested on stream %p of device %d", SIZE(r->requested_bytes),
         (void *)r->stream, r->device);
-    put(w, ", %s of device memory missing.\n", SIZE(r->missing_bytes));
+    put(w, ", %s of device memory missing: ", SIZE(r->missing_bytes));
+    if (is_limited(r)) {
+        put(w, "%s allows %s.\n", limit_name(r), SIZE(r->limit_bytes));
+    } else if (is_in_margin(r)) {
+        put(w, "a margin of %s is kept free.\n", SIZE(r->margin_bytes));
+    } else {
+        put(w, "the device has no more.\n");
+    }
     put(w, "Device: %s, %s free, %s used outside this allocator.\n", SIZE(r->device_bytes),
         SIZE(r->device_free_bytes), SIZE(r->others_bytes));
     put(w, "Held here: %s of a limit of %s: ", SIZE(r->held_bytes), SIZE(r->limit_bytes));
@@ -180,8 +256,9 @@ static void put_head(writer *w, const ductile_oom_report *r) {
 static void put_free(writer *w, const ductile_oom_report *r) {
     put(w, "Largest free block: %s on this stream, %s on any. ", SIZE(r->largest_free_here_bytes),
         SIZE(r->largest_free_bytes));
-    put(w, "Free but fixed: %s beside live blocks, %s not proven done.\n", SIZE(r->pinned_bytes),
+    put(w, "Free but fixed: %s beside live blocks, %s not proven done, ", SIZE(r->pinned_bytes),
         SIZE(r->unproven_bytes));
+    put(w, "%s kept for graphs.\n", SIZE(r->kept_bytes));
     for (unsigned i = 0; i < DUCTILE_OOM_SIZES; i++) {
         if (r->free_blocks_by_size[i] > 0) {
             put(w, "  free blocks from %s: %" PRIu64 ", %s in all\n", SIZE((uint64_t)512 << i),
@@ -255,8 +332,11 @@ static void write_numbers(dti_json *j, const ductile_oom_report *r) {
     NUMBER(requested_bytes);
     NUMBER(rounded_bytes);
     NUMBER(missing_bytes);
+    NUMBER(needed_bytes);
+    dti_json_text(j, "limit_name", limit_name(r));
     NUMBER(limit_bytes);
     NUMBER(soft_limit_bytes);
+    NUMBER(margin_bytes);
     NUMBER(device_bytes);
     NUMBER(device_free_bytes);
     NUMBER(others_bytes);
@@ -268,6 +348,7 @@ static void write_numbers(dti_json *j, const ductile_oom_report *r) {
     NUMBER(quarantined_bytes);
     NUMBER(retiring_bytes);
     NUMBER(unproven_bytes);
+    NUMBER(kept_bytes);
     NUMBER(pinned_bytes);
     NUMBER(largest_free_bytes);
     NUMBER(largest_free_here_bytes);
@@ -288,6 +369,7 @@ static void write_holders(dti_json *j, const ductile_oom_report *report) {
         NUMBER(free_bytes);
         NUMBER(pending_bytes);
         NUMBER(unproven_bytes);
+        NUMBER(kept_bytes);
         NUMBER(largest_free_bytes);
         dti_json_close(j, '}');
     }

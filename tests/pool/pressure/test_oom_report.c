@@ -37,10 +37,6 @@ static void advises(const ductile_oom_report *r, const char *words) {
     cr_assert_not_null(strstr(text_of(r), words), "no \"%s\" in:\n%s", words, text_of(r));
 }
 
-static void says_nothing_of(const ductile_oom_report *r, const char *words) {
-    cr_assert_null(strstr(text_of(r), words), "\"%s\" in:\n%s", words, text_of(r));
-}
-
 /* ---- Numbers ------------------------------------------------------------------------------- */
 
 Test(oom_report, names_those_who_hold_most_largest_first) {
@@ -160,22 +156,4 @@ Test(oom_report, leaves_nothing_of_the_callers_in_the_struct) {
         cr_assert_eq(bytes[i], 0, "byte %zu", i);
     }
     close_audited();
-}
-
-/* Of the report alone: memory that an option keeps in place, and enough of it. */
-Test(oom_report, tells_to_reuse_where_an_option_forbids_it_and_it_would_help) {
-    ductile_oom_report r = {.struct_size = sizeof r,
-                            .number = 1,
-                            .granule_bytes = FIXTURE_GRANULE,
-                            .limit_bytes = 64 * MIB,
-                            .requested_bytes = 16 * MIB,
-                            .missing_bytes = 8 * MIB,
-                            .free_bytes = 8 * MIB,
-                            .reuse = DUCTILE_REUSE_NEVER};
-    advises(&r, "reuse:never keeps 8.00 MiB of free memory in place");
-    r.missing_bytes++;
-    says_nothing_of(&r, "reuse:never");
-    r.missing_bytes--;
-    r.reuse = DUCTILE_REUSE_STREAMS;
-    says_nothing_of(&r, "reuse:never");
 }
