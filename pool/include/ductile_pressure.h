@@ -228,6 +228,31 @@ DUCTILE_API size_t ductile_oom_report_format(const ductile_oom_report *report,
                                              ductile_report_format format, char *buffer,
                                              size_t size);
 
+/* ---- Who else uses a GPU -------------------------------------------------------------------- */
+
+/** A process that uses memory of a GPU, by the word of the driver's management library. */
+typedef struct ductile_gpu_process {
+    uint64_t pid; /* where processes have numbers of their own in a container: maybe not these */
+    uint64_t used_bytes; /* all of it: held by allocators, CUDA's context, libraries             */
+} ductile_gpu_process;
+
+/**
+ * Lists the processes that use memory of a GPU, this one among them. The library asked is NVML,
+ * libnvidia-ml.so.1, opened when first asked; nothing else in Ductile needs it.
+ *
+ * Arguments: pci_bus_id: of the GPU, as cudaDeviceGetPCIBusId writes it; not NULL. out, room: the
+ *            array to fill and how many it has room for; NULL and 0 to count. found: receives how
+ *            many there are; not NULL.
+ * Returns:   DUCTILE_OK; ERR_INVALID_ARGUMENT; ERR_UNSUPPORTED (there is no NVML, it may not be
+ *            used here, or it does not know the GPU); ERR_DRIVER (it does not say who uses it).
+ * On error:  *found is 0. Processes whose bytes NVML does not tell are left out.
+ * Threads:   safe; takes no lock of any allocator.
+ * Cost:      calls of NVML, of which the first opens the driver: not for a hot path.
+ */
+DUCTILE_API DUCTILE_CHECKED ductile_status ductile_list_gpu_processes(const char *pci_bus_id,
+                                                                      ductile_gpu_process *out,
+                                                                      size_t room, size_t *found);
+
 #ifdef __cplusplus
 }
 #endif
