@@ -32,6 +32,14 @@ def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return output
 
 
+def build_nvml(output: Path) -> Path:
+    """A library that says who uses a GPU, as FAKE_NVML wants it; to be preloaded, or found."""
+    source = HERE.parents[1] / "tests" / "fake_cuda" / "fake_nvml.c"
+    command = ["cc", "-D_GNU_SOURCE", "-shared", "-fPIC", "-Wl,-soname,libnvidia-ml.so.1"]
+    subprocess.run([*command, str(source), "-o", str(output)], check=True)
+    return output
+
+
 @pytest.fixture(scope="session")
 def runtime(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A CUDA runtime without a GPU, to be preloaded: PyTorch's own allocator works on it."""
@@ -79,7 +87,9 @@ def servers(request: pytest.FixtureRequest, driver: Path) -> Iterator[Callable[.
         key = (prelude, *environment.items())
         if key not in started:
             if prelude == "late_prelude":
-                environment["LD_PRELOAD"] = str(request.getfixturevalue("runtime"))
+                runtime = Path(request.getfixturevalue("runtime"))
+                nvml = build_nvml(runtime.with_name("libnvidia-ml.so.1"))
+                environment.update(LD_PRELOAD=str(runtime), NVML=str(nvml))
             started[key] = start(driver, prelude, **environment)
         return ask(started[key], program)
 

@@ -4,6 +4,11 @@
 
 #include "torch_settings.h"
 
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+
 namespace ductile_torch {
 
 namespace {
@@ -40,20 +45,51 @@ ductile_limits read_limits(Device &device) {
     return ductile_get_limits(device.open(), &limits) == DUCTILE_OK ? limits : ductile_limits{};
 }
 
+/* Who uses the device, in PyTorch's sentences; nothing of what is not known. own_bytes: held by the
+ * allocators of PyTorch here. */
+std::string write_processes(const Device &device, uint64_t own_bytes) {
+    std::array<char, 32> bus_id = {};
+    std::array<ductile_gpu_process, 256> found = {};
+    size_t n = 0;
+    if (cudaDeviceGetPCIBusId(bus_id.data(), bus_id.size(), device.index) != cudaSuccess) {
+        (void)cudaGetLastError();
+        return std::string();
+    }
+    if (ductile_list_gpu_processes(bus_id.data(), found.data(), found.size(), &n) != DUCTILE_OK) {
+        return std::string();
+    }
+    std::string others;
+    std::string own;
+    for (size_t i = 0; i < std::min(n, found.size()); i++) {
+        const std::string bytes = format_bytes(found[i].used_bytes);
+        if (found[i].pid != static_cast<uint64_t>(getpid())) {
+            others +=
+                "Process " + std::to_string(found[i].pid) + " has " + bytes + " memory in use. ";
+            continue;
+        }
+        own = "Including non-PyTorch memory, this process has " + bytes + " memory in use. ";
+        if (found[i].used_bytes > own_bytes) {
+            own += format_bytes(found[i].used_bytes - own_bytes) +
+                   " of it is CUDA's context and libraries that do not allocate through PyTorch. ";
+        }
+    }
+    return others + own;
+}
+
 /* The sentences are PyTorch's, so that what reads its messages reads these; the advice is not: it
  * comes from the state of this allocator. */
 std::string write_message(Device &device, const ductile_stats &stats, const MemoryInfo &info,
                           size_t size) {
     ductile_limits limits = read_limits(device);
+    uint64_t native = native_reserved(device.index);
     std::string out = "CUDA out of memory. Tried to allocate " + format_bytes(size) + ". GPU " +
                       std::to_string(device.index) + " has a total capacity of " +
                       format_bytes(info.total) + " of which " + format_bytes(info.free) +
-                      " is free. ";
+                      " is free. " + write_processes(device, stats.reserved_bytes + native);
     if (limits.limit_bytes < limits.device_bytes) {
         out += format_bytes(limits.limit_bytes) + " allowed; ";
     }
     uint64_t unallocated = stats.reserved_bytes - stats.allocated_bytes;
-    uint64_t native = native_reserved(device.index);
     return out + "Of the allocated memory " + format_bytes(stats.allocated_bytes) +
            " is allocated by PyTorch, and " + format_bytes(unallocated) +
            " is reserved by PyTorch but unallocated. " +
@@ -94,6 +130,11 @@ std::string write_advice(Device &device) {
     if (ductile_get_oom_report(a, &report) != DUCTILE_OK || report.number == 0) {
         return std::string();
     }
+    std::string fraction = "PyTorch's memory fraction (set_per_process_memory_fraction)";
+    if (uint64_t native = native_reserved(device.index)) {
+        fraction += ", beside " + format_bytes(native) + " of PyTorch's own allocator,";
+    }
+    report.limit_name = device.is_fraction(report.limit_bytes) ? fraction.c_str() : nullptr;
     std::string text(ductile_oom_report_format(&report, DUCTILE_REPORT_TEXT, nullptr, 0) + 1, '\0');
     (void)ductile_oom_report_format(&report, DUCTILE_REPORT_TEXT, &text[0], text.size());
     text.pop_back();
@@ -108,7 +149,7 @@ bool is_rejection(Device &device) {
     auto report = sized<ductile_oom_report>();
     return device.fraction < 1.0 && rejects_early() &&
            ductile_get_oom_report(device.open(), &report) == DUCTILE_OK &&
-           report.held_bytes + report.missing_bytes > report.limit_bytes;
+           report.needed_bytes > report.limit_bytes;
 }
 
 /* Who registered to give memory back, such as the collector of tensors sent to other processes. */

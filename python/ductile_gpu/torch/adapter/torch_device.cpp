@@ -206,11 +206,13 @@ ductile_status Device::limit(ductile_allocator *a) {
         own_limit = now.limit_bytes;
     }
     applied_limit = own_limit;
+    by_fraction = false;
     if (fraction < 1.0) {
         double left = std::max(fraction - native_share, 0.0); /* by PyTorch's own allocator */
         uint64_t cap = share_of(left, limits.device_bytes);
         uint64_t own = own_limit != 0 ? bytes_of(own_limit, limits.device_bytes) : cap;
         applied_limit = std::max<uint64_t>(std::min(cap, own), 1);
+        by_fraction = cap <= own;
     }
     limits.limit_bytes = applied_limit;
     limits.soft_limit_bytes = DUCTILE_LIMIT_KEEP;
@@ -222,6 +224,11 @@ void Device::apply_fraction() {
     if (status != DUCTILE_OK) {
         raise_status(*this, status, "set_per_process_memory_fraction");
     }
+}
+
+bool Device::is_fraction(uint64_t limit_bytes) {
+    const std::lock_guard<std::mutex> lock(limit_mutex);
+    return by_fraction && applied_limit == limit_bytes;
 }
 
 Device &guess_home(const void *ptr) {

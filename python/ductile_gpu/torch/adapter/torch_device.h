@@ -52,10 +52,11 @@ struct Device {
     std::recursive_mutex mutex;        /* watched calls, one at a time; guards the fields below */
     std::atomic<double> fraction{1.0}; /* of the device, for Ductile and native together */
     std::atomic<double> native_share{0.0}; /* of it, what native held when last looked at */
-    std::mutex limit_mutex;                /* guards the two below */
+    std::mutex limit_mutex;                /* guards the three below */
     uint64_t own_limit =
         0; /* the library's option limit_bytes, as it was set beside the fraction */
     uint64_t applied_limit = 0;        /* what it was set to here */
+    bool by_fraction = false;          /* by the fraction, which is the smaller one */
     std::atomic<int> captures{0};      /* under way, as PyTorch says since 2.13 */
     std::atomic<int> captures_told{0}; /* of them, those that native was told of */
     Failures failures;
@@ -72,7 +73,8 @@ struct Device {
 
     /* The allocator, created on the first call. Throws when it cannot be. */
     ductile_allocator *open();
-    void apply_fraction(); /* beside the library's own limit: the smaller holds */
+    void apply_fraction();                  /* beside the library's own limit: the smaller holds */
+    bool is_fraction(uint64_t limit_bytes); /* the library's limit, which is that of the fraction */
 
   private:
     ductile_allocator *create(const ductile_options &options); /* throws */
