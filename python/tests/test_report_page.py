@@ -452,14 +452,22 @@ def test_what_is_live_at_the_end_and_what_grows_has_a_table(window, tmp_path):
     assert "2 steps are too few to tell what grows" in window.text("#ends-note")
 
 
-def test_pools_have_a_table_of_what_they_keep_for_themselves(window, tmp_path):
+def pools(folder: Path) -> Path:
+    """A graph's pool of 8 MiB, of which 7 are free, beside common memory that grows by steps; of
+    one of two GPUs."""
     own = segment(BASE, block(BASE, MIB), block(BASE + MIB, 7 * MIB, "inactive"))
     own["segment_pool_id"] = (2, 0)
-    common = segment(BASE * 2, block(BASE * 2, 9 * MIB))
-    window.show(
-        tmp_path,
-        _page.make_page([study(dump(tmp_path / "pools.pickle", [], segments=[own, common]))]),
-    )
+    history, held = [], [own]
+    for i in range(4):
+        at = (2 + i) * BASE
+        history += [entry("segment_alloc", at, 9 * MIB), entry("alloc", at, 9 * MIB, frame("work"))]
+        held.append(segment(at, block(at, 9 * MIB)))
+    return dump(folder / "pools.pickle", history, [entry("alloc", 1, MIB)], segments=held)
+
+
+def test_pools_have_a_table_of_what_they_keep_for_themselves(window, tmp_path):
+    window.show(tmp_path, _page.make_page([study(pools(tmp_path))]))
+    assert "GPU 0 of 2" in window.text("#facts")
     assert window.all("#pools tbody tr", "Number(e.dataset.free)") == [7 * MIB]
     assert "a graph's pool 2" in window.text("#pools")
 
@@ -695,10 +703,18 @@ def test_the_rules_of_axe_find_nothing(tmp_path, dark, width):
     rules = next(Path(axe.__file__).parent.rglob("axe.min.js")).read_text()
     with browser.Browser(dark=dark) as window:
         window.resize(width, 900)
-        for recording in (study(out_of_memory(tmp_path)), recording_of(VIT)):
+        for recording in (
+            study(out_of_memory(tmp_path)),
+            recording_of(VIT),
+            study(pools(tmp_path)),
+        ):
             window.show(tmp_path, _page.make_page([recording]))
             window.run(f"{rules}; window.axe = axe;")
             assert window.wait(AXE) == []
+            window.run("setMoment(0)")  # bars of what was held, and of each allocator
+            window.wait_until_painted()
+            assert window.wait(AXE) == []
+            assert window.run("return document.documentElement.scrollWidth") <= width
 
 
 def test_all_that_can_be_operated_takes_the_keyboard(page):
