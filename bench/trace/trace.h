@@ -7,11 +7,12 @@
  *   trace_read.c      reads a file, whatever it is
  *   trace_text.c      the text format of bench/traces/README.md, versions 1 to 5
  *   trace_snapshot.c  PyTorch snapshots
+ *   snapshot_gpus.c   which GPUs one has, and which of them is read
  *   trace_build.c     what readers and generators call for each event; checks their order
  *   trace_finish.c    makes the array
  *   trace_steps.c     finds the steps of a run
  *   trace_stacks.c    where blocks were allocated
- *   trace_holders.c   who holds the memory at the peak
+ *   trace_holders.c   who holds the memory at the moment of a report
  *   trace_variant.c   other runs of the same program
  *   trace_write.c     writes the events as version 2 or what they need
  *   pools.c           the private pools that a recording names

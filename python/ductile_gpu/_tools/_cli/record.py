@@ -64,7 +64,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "do without (stacks where they can be recorded)",
     )
     parser.add_argument(
-        "--gpu", metavar="N", type=int, help="which GPU a trace is of (the one with most events)"
+        "--gpu", metavar="N", type=int, help="which GPU a trace is of (the fullest)"
     )
     parser.add_argument(
         "--max-events",
