@@ -654,11 +654,19 @@ static bool searches(const view_job *j) {
     return !j->options->quick && (j->options->full || j->trace->n_events <= MOST_SEARCHED_EVENTS);
 }
 
+static uint64_t kept_bytes(const trace *t) {
+    uint64_t bytes = 0;
+    for (size_t i = 0; i < t->n_kept; i++) {
+        bytes += t->kept[i].size;
+    }
+    return bytes;
+}
+
 /* A run that needs more than the virtual GPU has is replayed on one that has enough, if there can
  * be one. */
 static uint64_t roomy(const view_job *j) {
     const uint64_t largest = (uint64_t)1 << 43; /* more than ten times what any GPU has */
-    uint64_t live = j->trace->live_peak_bytes;
+    uint64_t live = j->trace->live_peak_bytes + kept_bytes(j->trace);
     bool is_large = live > j->device.caps.total_bytes / 2 && live < largest;
     return is_large ? dti_min(4 * live, largest) : 0;
 }

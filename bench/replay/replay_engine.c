@@ -35,6 +35,7 @@ typedef struct replay {
     timed_contender timed;
     ductile_addr *addresses;
     bool *keeps;              /* by pool of the trace: whether the program keeps it */
+    ductile_addr *kept;       /* by what the trace's pools held before */
     uint16_t pool;            /* that requests belong to */
     stopwatch watch;          /* runs while the contender works in the current pass */
     double *times;            /* of each pass, own ns per operation */
@@ -432,9 +433,34 @@ static uint64_t count_ops(const trace *t, size_t end) {
     return n;
 }
 
+/* What pools held before is asked for as a whole, and is free before the first event. A refusal
+ * counts as that of the first event. */
+static bool hold_kept(replay *r) {
+    const trace *t = r->trace;
+    ductile_status status = DUCTILE_OK;
+    size_t n = 0;
+    while (status == DUCTILE_OK && n < t->n_kept && r->ops->use_pool != NULL) {
+        const trace_kept *kept = &t->kept[n];
+        status = use_pool(r, kept->pool);
+        if (status == DUCTILE_OK) {
+            status = r->stage.ops->alloc(r->stage.contender, kept->size,
+                                         r->stage.streams[kept->stream], &r->kept[n]);
+            n += status == DUCTILE_OK;
+        }
+    }
+    while (n > 0) {
+        ductile_status freed = r->stage.ops->free(r->stage.contender, r->kept[--n]);
+        status = status == DUCTILE_OK ? freed : status;
+    }
+    if (status != DUCTILE_OK) {
+        note_stop(r, 0, status);
+    }
+    return status == DUCTILE_OK;
+}
+
 static bool play_all(replay *r) {
     const trace *t = r->trace;
-    bool ok = true;
+    bool ok = hold_kept(r);
     r->watch = (stopwatch){0};
     r->next_sample = 0;
     for (size_t at = 0; ok && at < t->n_events;) {
@@ -610,9 +636,11 @@ static void run_on_stage(replay *r) {
     const trace *t = r->trace; /* its bounds are those of all passes */
     ductile_status status = DUCTILE_ERR_OUT_OF_HOST_MEMORY;
     r->addresses = calloc((size_t)t->n_slots + 1, sizeof *r->addresses);
+    r->kept = calloc(t->n_kept + 1, sizeof *r->kept);
     r->keeps = calloc(t->pools.n + 1, sizeof *r->keeps);
     r->times = calloc((size_t)r->spec->n_passes, sizeof *r->times);
-    if (r->addresses != NULL && r->keeps != NULL && r->times != NULL && choose_ops(r)) {
+    if (r->addresses != NULL && r->kept != NULL && r->keeps != NULL && r->times != NULL &&
+        choose_ops(r)) {
         status = gates_init(&r->gates, &r->stage, t, r->spec->patience);
     }
     if (status == DUCTILE_OK) {
@@ -623,6 +651,7 @@ static void run_on_stage(replay *r) {
     }
     call_times_drop(&r->timed.times);
     free(r->times);
+    free(r->kept);
     free(r->keeps);
     free(r->addresses);
 }

@@ -73,6 +73,10 @@ uint16_t segment_pools_at(const segment_pools *s, uint64_t address) {
     return latest.pool;
 }
 
+uint64_t segment_pools_end(const segment_pools *s, uint64_t address) {
+    return s->bounds[bound_behind(s, address)];
+}
+
 void segment_pools_drop(segment_pools *s) {
     free(s->bounds);
     free(s->nodes);

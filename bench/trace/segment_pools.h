@@ -34,6 +34,8 @@ bool segment_pools_begin(segment_pools *s);
 void segment_pools_put(segment_pools *s, uint64_t address, uint64_t size, uint16_t pool);
 /* 0: none. UNKNOWN where nothing was put. */
 uint16_t segment_pools_at(const segment_pools *s, uint64_t address);
+/* Up to where it is that of an address that was expected. */
+uint64_t segment_pools_end(const segment_pools *s, uint64_t address);
 void segment_pools_drop(segment_pools *s);
 
 #endif

@@ -1,7 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "bench/trace/snapshot_pools.h"
 
+#include "bench/base/array.h"
 #include "bench/trace/segment_pools.h"
+
+/* Of less a pool has much, and each piece would be rounded up. */
+#define LEAST_KEPT ((uint64_t)2 << 20)
 
 typedef struct finder {
     history *history;
@@ -18,6 +22,7 @@ uint16_t snapshot_pool_of_segment(history *h, const pickle_value *segment) {
 
 typedef struct place {
     uint64_t address, size;
+    uint64_t stream;
     uint16_t pool;
 } place;
 
@@ -28,6 +33,7 @@ static bool place_of(finder *f, size_t index, place *out) {
     out->pool = snapshot_pool_of_segment(f->history, segment);
     return pickle_get_unsigned(pickle_find(segment, "device"), &gpu) && gpu == f->gpu &&
            pickle_get_unsigned(pickle_find(segment, "address"), &out->address) &&
+           pickle_get_unsigned(pickle_find(segment, "stream"), &out->stream) &&
            pickle_get_unsigned(pickle_find(segment, "total_size"), &out->size);
 }
 
@@ -83,8 +89,41 @@ static void walk_back(finder *f) {
     }
 }
 
+static bool keep(snapshot_kept_list *kept, const place *at, uint64_t size) {
+    const snapshot_kept found = {.size = size, .stream = at->stream, .pool = at->pool};
+    return size <= LEAST_KEPT ||
+           array_add(&kept->all, sizeof found, &kept->capacity, &kept->n, &found);
+}
+
+/* A segment that expands may have been mapped in parts, before the history and in it. */
+static bool keep_parts(const finder *f, const place *at, snapshot_kept_list *kept) {
+    uint64_t size = 0;
+    bool ok = true;
+    for (uint64_t from = at->address, end; ok && from < at->address + at->size; from = end) {
+        end = segment_pools_end(&f->places, from);
+        if (segment_pools_at(&f->places, from) == at->pool) {
+            size += end - from;
+        } else {
+            ok = keep(kept, at, size);
+            size = 0;
+        }
+    }
+    return ok && keep(kept, at, size);
+}
+
+/* The walk has reached the beginning. */
+static bool find_kept(finder *f, snapshot_kept_list *kept) {
+    bool ok = true;
+    place at;
+    for (size_t i = 0; ok && i < pickle_count(f->segments); i++) {
+        bool is_possible = place_of(f, i, &at) && at.size <= UINT64_MAX - at.address;
+        ok = !is_possible || at.pool == 0 || keep_parts(f, &at, kept);
+    }
+    return ok;
+}
+
 bool snapshot_pools_find(history *h, const pickle_value *trace, uint64_t gpu,
-                         const pickle_value *segments) {
+                         const pickle_value *segments, snapshot_kept_list *kept) {
     finder f = {.history = h, .trace = trace, .gpu = gpu, .segments = segments};
     place at;
     for (size_t i = 0; i < pickle_count(segments); i++) {
@@ -93,6 +132,7 @@ bool snapshot_pools_find(history *h, const pickle_value *trace, uint64_t gpu,
     bool ok = h->pools.n == 0 || expect_places(&f);
     if (ok && h->pools.n > 0) {
         walk_back(&f);
+        ok = find_kept(&f, kept);
     }
     segment_pools_drop(&f.places);
     return ok;

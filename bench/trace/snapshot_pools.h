@@ -13,9 +13,20 @@
 /* A pool of the history's; 0 of what names none. */
 uint16_t snapshot_pool_of_segment(history *h, const pickle_value *segment);
 
-/* Notes in the entries of a GPU's trace which pool each belongs to, if the snapshot names any.
- * False: the host has no memory left. */
+/* What pools held when the history began, as far as they hold it at the end. */
+typedef struct snapshot_kept {
+    uint64_t size, stream;
+    uint16_t pool; /* of the history's */
+} snapshot_kept;
+
+typedef struct snapshot_kept_list {
+    snapshot_kept *all; /* the caller frees it */
+    size_t n, capacity;
+} snapshot_kept_list;
+
+/* Notes in the entries of a GPU's trace which pool each belongs to, if the snapshot names any,
+ * and in *kept what pools held. False: the host has no memory left. */
 bool snapshot_pools_find(history *h, const pickle_value *trace, uint64_t gpu,
-                         const pickle_value *segments);
+                         const pickle_value *segments, snapshot_kept_list *kept);
 
 #endif

@@ -10,10 +10,13 @@ void trace_drop_events(trace *t) {
     free(t->refusals);
     recorded_drop(&t->recorded);
     trace_pools_drop(&t->pools);
+    free(t->kept);
     t->events = NULL;
     t->gates = NULL;
     t->step_ends = NULL;
     t->refusals = NULL;
+    t->kept = NULL;
+    t->n_kept = 0;
     t->n_refusals = 0;
 }
 

@@ -77,6 +77,13 @@ typedef struct trace_sample {
     uint64_t live_bytes;
 } trace_sample;
 
+/* Memory that a pool held, free, when the recording began. */
+typedef struct trace_kept {
+    uint64_t size;
+    uint16_t pool;
+    uint8_t stream; /* index into the trace's streams */
+} trace_kept;
+
 typedef struct trace_stream {
     uint64_t number;           /* as the file has it                  */
     uint64_t n_gates;          /* uses that end after the owner's free */
@@ -97,6 +104,8 @@ typedef struct trace {
     trace_stream streams[TRACE_MAX_STREAMS]; /* by ascending number                 */
     size_t n_streams;
     trace_pools pools;
+    trace_kept *kept;
+    size_t n_kept;
     uint64_t n_poolless;    /* blocks that may be in a pool, which is not known: they are in none */
     uint64_t n_file_events; /* a, u, f, c and r lines; of a snapshot, what they would be      */
     uint64_t n_ops;         /* allocations and frees                                          */

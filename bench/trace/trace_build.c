@@ -53,12 +53,15 @@ static size_t stream_index(trace_builder *b, uint64_t number) {
     return i;
 }
 
+static const char *wrong_size(uint64_t size) {
+    return size == 0               ? "SIZE is 0"
+           : size > TRACE_MAX_SIZE ? "SIZE is more than any device can address (256 TiB)"
+                                   : NULL;
+}
+
 const char *trace_build_alloc(trace_builder *b, uint64_t size, uint64_t stream, uint32_t *block) {
-    if (size == 0) {
-        return "SIZE is 0";
-    }
-    if (size > TRACE_MAX_SIZE) {
-        return "SIZE is more than any device can address (256 TiB)";
+    if (wrong_size(size) != NULL) {
+        return wrong_size(size);
     }
     size_t index = stream_index(b, stream);
     if (index == TRACE_MAX_STREAMS) {
@@ -102,6 +105,26 @@ const char *trace_build_end_stream(trace_builder *b, uint64_t stream, bool is_to
 const char *trace_build_in_pool(trace_builder *b, uint32_t block, ductile_pool_id pool) {
     b->uses_pools = b->uses_pools || !trace_pool_is_none(pool);
     return trace_pools_add(&b->pools, pool, &b->blocks[block].pool);
+}
+
+const char *trace_build_kept(trace_builder *b, uint64_t size, uint64_t stream,
+                             ductile_pool_id pool) {
+    trace_kept kept = {.size = size};
+    const char *reason = wrong_size(size);
+    if (reason == NULL) {
+        reason = trace_pools_add(&b->pools, pool, &kept.pool);
+    }
+    if (reason != NULL) {
+        return reason;
+    }
+    size_t index = stream_index(b, stream);
+    if (index == TRACE_MAX_STREAMS) {
+        return "more than 256 streams";
+    }
+    kept.stream = (uint8_t)index;
+    b->uses_pools = true;
+    return array_add(&b->kept, sizeof kept, &b->kept_capacity, &b->n_kept, &kept) ? NULL
+                                                                                  : no_memory;
 }
 
 const char *trace_build_end_pool(trace_builder *b, ductile_pool_id pool) {
@@ -220,6 +243,7 @@ void trace_build_drop(trace_builder *b) {
     spill_free(&b->blocks_file, b->blocks);
     free(b->uses);
     free(b->refusals);
+    free(b->kept);
     recorded_drop(&b->recorded);
     trace_stacks_drop(&b->stacks);
     trace_pools_drop(&b->pools);

@@ -50,6 +50,8 @@ typedef struct trace_builder {
     trace_stream streams[TRACE_MAX_STREAMS]; /* in order of appearance */
     size_t n_streams;
     trace_pools pools;
+    trace_kept *kept; /* streams in order of appearance */
+    size_t n_kept, kept_capacity;
     uint64_t n_steps;
     uint64_t n_stream_ends;
     uint64_t n_pool_ends;
@@ -83,6 +85,9 @@ const char *trace_build_refusal(trace_builder *b, const trace_refusal *of, uint6
                                 uint32_t *block);
 /* The program destroys the stream, after telling the allocator or not. */
 const char *trace_build_end_stream(trace_builder *b, uint64_t stream, bool is_told);
+/* Before the first event: so much the pool held, free, when the recording began. */
+const char *trace_build_kept(trace_builder *b, uint64_t size, uint64_t stream,
+                             ductile_pool_id pool);
 /* The program drops a pool that was named before. Allocated in again, it begins again. */
 const char *trace_build_end_pool(trace_builder *b, ductile_pool_id pool);
 

@@ -50,6 +50,9 @@ static void rank_streams(finisher *f) {
         }
         f->rank[old] = (uint8_t)rank;
     }
+    for (size_t i = 0; i < f->from->n_kept; i++) {
+        f->from->kept[i].stream = f->rank[f->from->kept[i].stream];
+    }
 }
 
 /* Version 1 does not say who else uses a block: the stream with the next higher number, or the
@@ -371,6 +374,8 @@ const char *trace_finish(trace_builder *b, trace *out) {
             b->n_events - b->n_steps - b->n_stream_ends - b->n_pool_ends - b->n_refused;
         out->pools = b->pools;
         out->n_poolless = b->n_poolless;
+        out->kept = b->kept;
+        out->n_kept = b->n_kept;
         out->n_from_before = b->n_from_before;
         out->refusals = b->refusals;
         out->n_refusals = b->n_refusals;
@@ -384,6 +389,7 @@ const char *trace_finish(trace_builder *b, trace *out) {
         b->refusals = NULL;
         b->recorded = (recorded_memory){0};
         b->pools = (trace_pools){0};
+        b->kept = NULL;
     } else {
         trace_drop_events(out);
     }

@@ -357,6 +357,23 @@ static bool build_alloc(snapshot_reader *r, const block_before *of) {
            (hash_map_put(&r->blocks, of->address, (uintptr_t)block + 1) || out_of_host_memory(r));
 }
 
+static bool build_kept(snapshot_reader *r, const pickle_value *segments) {
+    const trace_pools *pools = &r->history.pools;
+    snapshot_kept_list kept = {0};
+    bool ok = snapshot_pools_find(&r->history, r->trace, r->gpu, segments, &kept) ||
+              out_of_host_memory(r);
+    for (size_t i = 0; ok && i < kept.n; i++) {
+        const snapshot_kept *of = &kept.all[i];
+        uint64_t stream = 0;
+        ok = stream_number(r, of->stream, &stream);
+        const char *reason =
+            trace_build_kept(r->builder, of->size, stream, pools->ids[of->pool - 1]);
+        ok = ok && (reason == NULL || REFUSE(r, "what a pool held: %s", reason));
+    }
+    free(kept.all);
+    return ok;
+}
+
 static bool build_blocks_before(snapshot_reader *r, size_t first, size_t end) {
     for (size_t i = first; i < end; i++) {
         if (!build_alloc(r, &r->from_before[i])) {
@@ -709,8 +726,8 @@ static bool find_refused(snapshot_reader *r, const pickle_value *segments,
 
 static bool convert(snapshot_reader *r, const pickle_value *segments,
                     const pickle_value *refusals) {
-    if (!snapshot_pools_find(&r->history, r->trace, r->gpu, segments)) {
-        return out_of_host_memory(r);
+    if (!build_kept(r, segments)) {
+        return false;
     }
     if (!find_blocks_before_in_history(r)) {
         return false;

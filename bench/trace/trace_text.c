@@ -153,13 +153,32 @@ static bool read_pool_of_request(text_reader *r, ductile_pool_id *out) {
     return expect_line_end(r);
 }
 
-static bool read_pool_end(text_reader *r) {
-    ductile_pool_id pool;
+static bool read_pool(text_reader *r, ductile_pool_id *out) {
     word w = next_word(r);
-    if (!parse_pool(w, &pool)) {
+    if (!parse_pool(w, out)) {
         return w.length > 0 ? refuse_pool(r, w) : REFUSE(r, "POOL is missing");
     }
-    if (!expect_line_end(r)) {
+    return expect_line_end(r);
+}
+
+static bool read_kept(text_reader *r) {
+    uint64_t size = 0;
+    uint64_t stream = 0;
+    ductile_pool_id pool;
+    if (r->builder->n_events > 0) {
+        return REFUSE(r, "what a pool held before stands after the first event");
+    }
+    if (!read_number(r, "SIZE", &size) || !read_number(r, "STREAM", &stream) ||
+        !read_pool(r, &pool)) {
+        return false;
+    }
+    const char *reason = trace_build_kept(r->builder, size, stream, pool);
+    return reason == NULL || REFUSE(r, "%s", reason);
+}
+
+static bool read_pool_end(text_reader *r) {
+    ductile_pool_id pool;
+    if (!read_pool(r, &pool)) {
         return false;
     }
     const char *reason = trace_build_end_pool(r->builder, pool);
@@ -302,7 +321,7 @@ static bool read_comment(text_reader *r) {
 
 /* Of any version. */
 static bool is_known(word event) {
-    return event.length == 1 && strchr("aufcedsrp", event.text[0]) != NULL;
+    return event.length == 1 && strchr("aufcedsrpk", event.text[0]) != NULL;
 }
 
 /* A file whose first line is wrong is mostly something else. */
@@ -311,8 +330,8 @@ static bool refuse_event(text_reader *r, word event) {
         [1] = "a, f, c and s are known; u after '# version 2'",
         [2] = "a, u, f, c and s are known; e and d after '# version 3'",
         [3] = "a, u, f, c, e, d and s are known; r after '# version 4'",
-        [4] = "a, u, f, c, e, d, r and s are known; p after '# version 5'",
-        [5] = "a, u, f, c, e, d, r, p and s are known",
+        [4] = "a, u, f, c, e, d, r and s are known; k and p after '# version 5'",
+        [5] = "a, u, f, c, e, d, r, k, p and s are known",
     };
     if (r->builder->n_events == 0 && !is_known(event)) {
         return REFUSE(r, "neither a trace nor a PyTorch snapshot: '%.*s' is no event", shown(event),
@@ -345,6 +364,8 @@ static bool read_line(text_reader *r) {
         return r->version >= 3 ? read_stream_end(r, event.text[0] == 'e') : refuse_event(r, event);
     case 'r':
         return r->version >= 4 ? read_refusal(r) : refuse_event(r, event);
+    case 'k':
+        return r->version >= 5 ? read_kept(r) : refuse_event(r, event);
     case 'p':
         return r->version >= 5 ? read_pool_end(r) : refuse_event(r, event);
     default:

@@ -316,6 +316,17 @@ static const char *put_step(variant *w, size_t at) {
     return reason == NULL ? trace_build_step(w->out) : reason;
 }
 
+static const char *take_kept(variant *w) {
+    const trace_builder *from = w->v->from;
+    const char *reason = NULL;
+    for (size_t i = 0; reason == NULL && i < from->n_kept; i++) {
+        const trace_kept *kept = &from->kept[i];
+        reason = trace_build_kept(w->out, kept->size, from->streams[kept->stream].number,
+                                  from->pools.ids[kept->pool - 1]);
+    }
+    return reason;
+}
+
 /* The same streams and pools, so that all variants know them by the same indexes. */
 static const char *take_streams(variant *w) {
     const trace_builder *from = w->v->from;
@@ -328,7 +339,8 @@ static const char *take_streams(variant *w) {
     for (size_t i = 0; i < from->n_streams; i++) {
         out->streams[i] = (trace_stream){.number = from->streams[i].number};
     }
-    return trace_pools_copy(&out->pools, &from->pools);
+    const char *reason = trace_pools_copy(&out->pools, &from->pools);
+    return reason == NULL ? take_kept(w) : reason;
 }
 
 static const char *make(variant *w, size_t *place) {

@@ -68,6 +68,15 @@ static void write_alloc(writer *w, const trace_event *event) {
     (void)putc('\n', w->out);
 }
 
+static void write_kept(const writer *w) {
+    for (size_t i = 0; i < w->from->n_kept; i++) {
+        const trace_kept *kept = &w->from->kept[i];
+        (void)fprintf(w->out, "k %" PRIu64 " %" PRIu64, kept->size, number_of(w, kept->stream));
+        write_pool(w, kept->pool);
+        (void)putc('\n', w->out);
+    }
+}
+
 static void write_pool_end(const writer *w, const trace_event *event) {
     (void)putc('p', w->out);
     write_pool(w, event->pool);
@@ -140,6 +149,7 @@ bool trace_write(const trace_builder *b, FILE *out) {
         w.next_stream[i] = find_next_stream(b, i);
     }
     (void)fprintf(out, "# version %d\n", version_of(b));
+    write_kept(&w);
     for (size_t i = 0; i < b->n_events; i++) {
         write_event(&w, &b->events[i]);
         trace_build_pass(b, i);

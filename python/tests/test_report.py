@@ -308,12 +308,14 @@ def test_a_run_too_long_to_be_replayed_so_often_is_forecast_only_when_asked(tmp_
         _forecast.forecast(recording, sizes, "batch", Choices(full=True))
 
 
-def test_the_forecast_counts_what_a_pool_keeps(tmp_path):
+@pytest.mark.parametrize(
+    "kept", [[f"a 900 {4096 * MIB} 0 1:0", "f 900"], [f"k {4096 * MIB} 0 1:0"]]
+)
+def test_the_forecast_counts_what_a_pool_keeps(tmp_path, kept):
     """A graph's pool keeps 4 GiB that no step can use, although nothing in it is live."""
     lines = training(tmp_path, [2, 4, 6]).read_text().splitlines()
-    kept = ["# version 5", f"a 900 {4096 * MIB} 0 1:0", "f 900"]
     path = tmp_path / "pool.trace"
-    path.write_text("\n".join([*kept, *lines]) + "\n")
+    path.write_text("\n".join(["# version 5", *kept, *lines]) + "\n")
     plain = _forecast.forecast(study(tmp_path / "training.trace"), [4, 6], "batch")["needs"]
     found = _forecast.forecast(study(path), [4, 6], "batch")["needs"]
     for name in NAMES:

@@ -94,10 +94,22 @@ static inline const char *check_events(walk *w, const trace *t) {
     return reason;
 }
 
+static inline const char *check_kept(const trace *t) {
+    for (size_t i = 0; i < t->n_kept; i++) {
+        const trace_kept *kept = &t->kept[i];
+        if (kept->pool == 0 || kept->pool > t->pools.n || kept->stream >= t->n_streams ||
+            kept->size == 0 || kept->size > TRACE_MAX_SIZE) {
+            return "memory of no pool or stream was kept";
+        }
+    }
+    return NULL;
+}
+
 /* NULL, or what is wrong with it. */
 static inline const char *unsound_trace(const trace *t) {
     walk w = {.is_live = calloc((size_t)t->n_slots + 1, 1)};
     const char *reason = w.is_live != NULL ? check_events(&w, t) : "no host memory for the test";
+    reason = reason == NULL ? check_kept(t) : reason;
     free(w.is_live);
     return reason;
 }

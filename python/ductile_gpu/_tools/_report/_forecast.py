@@ -112,7 +112,10 @@ def _template(recording: Recording, sizes: list[int], folder: Path) -> Template:
     gpu = ["--gpu", str(recording.facts["gpu"])] if recording.facts["snapshot"] else []
     ask_bench("convert", *gpu, "--", str(recording.path), str(path))
     lines = [line for line in path.read_text().split("\n") if line[:1] not in ("#", "s", "")]
-    return Template(as_events(lines), _borders(recording, len(sizes)), sizes)
+    kept = [line for line in lines if line[0] == "k"]  # no events
+    return Template(
+        as_events(lines[len(kept) :]), _borders(recording, len(sizes)), sizes, before=kept
+    )
 
 
 def _replay(

@@ -173,15 +173,20 @@ class Template:
         lines: of its trace, without comments and marks of steps.
         borders: where each of these steps begins and ends.
         sizes: of these steps. The first of them may do more than the others.
+        before: lines that stand before the first event.
 
     Raises:
         NoTemplate: the steps are not alike.
     """
 
     def __init__(
-        self, lines: Sequence[str], borders: Sequence[tuple[int, int]], sizes: Sequence[int]
+        self,
+        lines: Sequence[str],
+        borders: Sequence[tuple[int, int]],
+        sizes: Sequence[int],
+        before: Sequence[str] = (),
     ) -> None:
-        self.lines = lines
+        self.lines, self.before = lines, before
         self.fits: dict[int, Polynomial] = {}  # by line
         steps = [read_step(lines, *border) for border in borders]
         does_more = len(steps) > 2 and len(_kept(steps[0])) > len(_kept(steps[-1]))
@@ -202,7 +207,7 @@ class Template:
 
     def write(self, path: Path, size: int) -> None:
         """A trace of the run, with that size in all of these steps."""
-        text = ["# version 5"]
+        text = ["# version 5", *self.before]
         for at, line in enumerate(self.lines):
             found = self.fits.get(at)
             if found is not None:
