@@ -98,6 +98,15 @@ def device_uuid(ordinal: int) -> str:
     return f"GPU-{uuid.UUID(bytes=bytes(raw))}"
 
 
+@cache
+def pci_bus_id(ordinal: int) -> str:
+    """Where the device is, as the driver writes it: "0000:18:00.0"."""
+    text = ctypes.create_string_buffer(32)
+    code = _open().cuDeviceGetPCIBusId(text, len(text), _device(ordinal))
+    _check(code, "cuDeviceGetPCIBusId")
+    return text.value.decode()
+
+
 @contextlib.contextmanager
 def _primary_context(ordinal: int) -> Iterator[ctypes.CDLL]:
     """The device's primary context is current inside, whatever was before and is afterwards."""

@@ -25,6 +25,7 @@ from ductile_gpu._binding import _abi
 from ductile_gpu._binding._core import Allocator, kept_open
 from ductile_gpu._process._children import is_first_rank
 from ductile_gpu._process._metrics import hardware_id
+from ductile_gpu._process._outside import outside, pci_bus_id
 from ductile_gpu._process._share import numbered, on_first_use
 from ductile_gpu_words import is_on, say
 
@@ -199,13 +200,22 @@ def _describe_allocator(number: Optional[int], allocator: Allocator) -> dict[str
     }
 
 
+def _describe_outside(where: Optional[str]) -> Optional[dict[str, Any]]:
+    found = outside(where)
+    return found.as_json() if found is not None else None
+
+
 def describe() -> dict[str, Any]:
-    """What `top` shows of this process. `own`: the number of one that the program made itself."""
-    found = []
+    """What `top` shows of this process. `own`: the number of one that the program made itself.
+    `outside`: what uses the GPU besides its allocators; null: not known."""
+    found: list[dict[str, Any]] = []
     for number, allocator in numbered():
         with kept_open(allocator) as is_open:
             if is_open:
+                where = pci_bus_id(allocator)
                 found.append(_describe_allocator(number, allocator))
+        if is_open:
+            found[-1]["outside"] = _describe_outside(where)
     return {
         "version": _abi.VERSION,
         "pid": os.getpid(),

@@ -9,6 +9,7 @@ from typing import Callable, NamedTuple, Optional
 from ductile_gpu._binding import _abi, _cuda
 from ductile_gpu._binding._abi import Stats
 from ductile_gpu._binding._core import Allocator, Limits, kept_open
+from ductile_gpu._process._outside import outside, pci_bus_id
 from ductile_gpu._process._share import numbered
 
 Labels = tuple[tuple[str, str], ...]
@@ -134,6 +135,11 @@ _COUNTERS = {
         "Time in driver calls; there only after Allocator.time_driver_calls().", _driver_seconds
     ),
 }
+_OUTSIDE = "outside_bytes"
+_OUTSIDE_TEXT = (
+    "Memory of the GPU in use outside of this process's allocators, by the process itself and by "
+    "others; there only where NVML says so."
+)
 _UNITS = ("bytes", "seconds")  # which names end with
 
 
@@ -160,26 +166,45 @@ def _identity(device: int, allocator: Allocator) -> Labels:
 
 
 def _write_family(name: str, kind: str, family: _Family, found: list[_Found]) -> Iterator[str]:
-    suffix, unit = "_total" if kind == "counter" else "", name.rpartition("_")[2]
+    suffix = "_total" if kind == "counter" else ""
     samples = [
         _sample(f"ductile_{name}{suffix}", identity + labels, value)
         for identity, stats, limits in found
         for labels, value in family.values(stats, limits)
     ]
+    yield from _write_samples(name, kind, family.text, samples)
+
+
+def _write_samples(name: str, kind: str, text: str, samples: list[str]) -> Iterator[str]:
+    unit = name.rpartition("_")[2]
     if samples:
         yield f"# TYPE ductile_{name} {kind}"
         if unit in _UNITS:
             yield f"# UNIT ductile_{name} {unit}"
-        yield f"# HELP ductile_{name} {_escape(family.text)}"
+        yield f"# HELP ductile_{name} {_escape(text)}"
         yield from samples
+
+
+def _write_outside(gpus: Mapping[Labels, Optional[str]]) -> Iterator[str]:
+    """Of each GPU once, however many allocators there are."""
+    samples: list[str] = []
+    for identity, where in gpus.items():
+        found = outside(where)
+        if found is not None and found.own_bytes is not None:
+            who = {"process": found.own_bytes, "others": sum(found.processes.values())}
+            samples += [
+                _sample(f"ductile_{_OUTSIDE}", (*identity, ("who", name)), used)
+                for name, used in who.items()
+            ]
+    yield from _write_samples(_OUTSIDE, "gauge", _OUTSIDE_TEXT, samples)
 
 
 def metrics(of: Optional[Mapping[int, Allocator]] = None) -> str:
     """Statistics of the process's allocators as OpenMetrics text, which Prometheus scrapes.
 
-    Costs a few microseconds for each allocator, however many blocks there are; it makes no driver
-    call but, once for each GPU, the one that asks for its identity. The label hw_id is the GPU's
-    UUID.
+    Costs a few microseconds for each allocator, however many blocks there are; it makes no call of
+    the CUDA driver but, once for each GPU, those that ask for its identity. NVML is asked each time
+    who uses the GPUs: some milliseconds. The label hw_id is the GPU's UUID.
 
     Args:
         of: allocators by device; None for those that `allocators` gives, where the program's own
@@ -190,12 +215,14 @@ def metrics(of: Optional[Mapping[int, Allocator]] = None) -> str:
     """
     chosen = _of_process() if of is None else [(*one, ()) for one in sorted(of.items())]
     found: list[_Found] = []
+    gpus: dict[Labels, Optional[str]] = {}
     for device, allocator, own in chosen:
         with kept_open(allocator) as is_open:
             if is_open:
-                labels = (*_identity(device, allocator), *own)
-                found.append((labels, allocator.stats(), allocator.limits()))
-    return _write(found)
+                identity = _identity(device, allocator)
+                found.append(((*identity, *own), allocator.stats(), allocator.limits()))
+                gpus[identity] = pci_bus_id(allocator)
+    return _write(found, gpus)
 
 
 def _of_process() -> list[tuple[int, Allocator, Labels]]:
@@ -205,7 +232,7 @@ def _of_process() -> list[tuple[int, Allocator, Labels]]:
     ]
 
 
-def _write(found: list[_Found]) -> str:
+def _write(found: list[_Found], gpus: Mapping[Labels, Optional[str]]) -> str:
     lines = [
         "# TYPE ductile_build gauge",
         "# HELP ductile_build The version in use; always 1.",
@@ -214,4 +241,5 @@ def _write(found: list[_Found]) -> str:
     for kind, families in (("gauge", _GAUGES), ("counter", _COUNTERS)):
         for name, family in families.items():
             lines.extend(_write_family(name, kind, family, found))
+    lines.extend(_write_outside(gpus))
     return "\n".join([*lines, "# EOF", ""])

@@ -39,6 +39,7 @@ Where the output is no terminal, it is printed once."""
 CLEAR = "\033[H\033[J"
 ANSWER_SECONDS = 5.0
 MOST_ROWS = 20
+MOST_OTHERS = 4  # other processes that are named
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -136,6 +137,22 @@ def _pressure(now: dict[str, Any]) -> list[str]:
     ]
 
 
+def _outside(found: Optional[dict[str, Any]]) -> list[str]:
+    """Who else uses the GPU, the largest first."""
+    if found is None:
+        return []
+    own, processes = found["own_bytes"], found["processes"]
+    parts = [] if own is None else [f"{in_bytes(own)} by this process: CUDA's context, libraries"]
+    parts += [
+        f"{in_bytes(one['used_bytes'])} by process {one['pid']}" for one in processes[:MOST_OTHERS]
+    ]
+    if len(processes) > MOST_OTHERS:
+        rest = sum(one["used_bytes"] for one in processes[MOST_OTHERS:])
+        parts.append(f"{in_bytes(rest)} by {len(processes) - MOST_OTHERS} more")
+    kind = "outside of it" if own is not None else "on the GPU, this process among them"
+    return [f"  {kind}: {'; '.join(parts)}"] if parts else []
+
+
 def _allocator(
     found: dict[str, Any], before: Optional[dict[str, Any]], seconds: float
 ) -> list[str]:
@@ -152,6 +169,7 @@ def _allocator(
         f"{now['out_of_memory']:,} refused, {now['recycled_handles']:,} handles moved, "
         f"{now['stream_syncs']:,} host waits",
         *_pressure(now),
+        *_outside(found.get("outside")),
         *_table(found["groups"]),
     ]
 
