@@ -388,13 +388,6 @@ def settings_older(*runs):
             gib(wait["held"]), f"{100 * (1 - wait['of_native']):.1f}", f"{100 * wait['of_native_noise']:.1f}"]
 
 
-def settings_fsdp(rows):
-    for way in ("native", "expandable", "ductile", "ductile+cross_stream_reuse:wait"):
-        (row,) = [row for row in rows if (row["case"], row["way"]) == ("fsdp2", way)]
-        yield [f"{row[name] / 1024:.2f}" for name in ("used_mib", "held_mib")]
-        yield [f"{row['of_first']:.2f}", f"{row['of_first_noise']:.2f}"] if way != "native" else []
-
-
 DYING = ("requests", "shapes", "random", "batches", "outputs", "pool", "libraries", "walk", "streams")
 TORCH_NEAR = ("training", "lora", "images", "streams", "growing")
 
