@@ -187,7 +187,7 @@ def main() -> int:
     parser.add_argument("--steps", type=int, default=8, help="of a turn (8)")
     parser.add_argument("--turns", type=int, default=5000, help="most rounds (5000)")
     parser.add_argument("--cpus", type=int, default=2, help="of each process (2)")
-    parser.add_argument("--most", type=float, default=5.0, metavar="PERCENT")
+    parser.add_argument("--most", type=float, default=10.0, metavar="PERCENT")
     parser.add_argument("--modes", default="none,stacks")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--limit", type=float, default=85, help="seconds for all of it (85)")
