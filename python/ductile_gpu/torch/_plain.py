@@ -171,7 +171,7 @@ def nested_stats(device: int) -> dict[str, Any]:
         "requested_bytes": stat(s.requested_bytes, s.requested_peak_bytes, s.requested_total_bytes),
         "oversize_allocations": nothing["all"],
         "oversize_segments": nothing["all"],
-        "num_alloc_retries": 0,
+        "num_alloc_retries": s.pressure_returns,
         "num_ooms": s.out_of_memory,
         "num_sync_all_streams": s.stream_syncs,
         "num_device_alloc": s.creates,

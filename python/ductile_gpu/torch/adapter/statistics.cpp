@@ -63,7 +63,8 @@ DeviceStats measure(Device &device) {
                                             s.requested_total_bytes - device.rounded_up));
     set_both(out.reserved_bytes,
              make_stat(s.reserved_bytes, s.reserved_peak_bytes, s.created_total_bytes));
-    out.num_alloc_retries = device.failures.retries;
+    /* memory went back, to be created again: as native's flush and retry */
+    out.num_alloc_retries = device.failures.retries + static_cast<int64_t>(s.pressure_returns);
     out.num_ooms = device.failures.ooms;
     out.num_sync_all_streams = static_cast<int64_t>(s.stream_syncs);
     out.num_device_alloc = static_cast<int64_t>(s.creates);
