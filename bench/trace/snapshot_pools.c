@@ -13,6 +13,8 @@ typedef struct finder {
     uint64_t gpu;
     const pickle_value *segments;
     segment_pools places;
+    size_t
+        n_looks; /* at parts of segments: those of an allocator do not overlap, and have no more */
 } finder;
 
 uint16_t snapshot_pool_of_segment(history *h, const pickle_value *segment) {
@@ -96,10 +98,11 @@ static bool keep(snapshot_kept_list *kept, const place *at, uint64_t size) {
 }
 
 /* A segment that expands may have been mapped in parts, before the history and in it. */
-static bool keep_parts(const finder *f, const place *at, snapshot_kept_list *kept) {
+static bool keep_parts(finder *f, const place *at, snapshot_kept_list *kept) {
     uint64_t size = 0;
     bool ok = true;
-    for (uint64_t from = at->address, end; ok && from < at->address + at->size; from = end) {
+    for (uint64_t from = at->address, end;
+         ok && from < at->address + at->size && f->n_looks++ < f->places.n_bounds; from = end) {
         end = segment_pools_end(&f->places, from);
         if (segment_pools_at(&f->places, from) == at->pool) {
             size += end - from;

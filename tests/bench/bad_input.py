@@ -253,6 +253,18 @@ def check_good_text(runs):
             runs.complain(what, got)
 
 
+def check_overlapping_segments(runs):
+    """One segment that spans a hundred thousand others, named as often: the work stays in proportion."""
+    many = 100_000
+    history = [entry("segment_map", 4096 * i, 4096, 0) for i in range(1, many)]
+    segment = {"device": 0, "address": 4096, "total_size": 4096 * many, "stream": 0,
+               "segment_pool_id": (1, 0), "blocks": []}
+    snapshot = {"segments": many * [segment], "device_traces": [[*history, entry("alloc", 4096, 512, 0)]]}
+    result = runs.replays("overlapping segments", runs.write("run.pickle", pickle.dumps(snapshot)))
+    if result.get("live_peak_bytes") != 512:
+        runs.complain("overlapping segments", f"{result}")
+
+
 def main(arguments):
     if len(arguments) != 1:
         sys.exit(__doc__)
@@ -260,7 +272,7 @@ def main(arguments):
         runs = FileRuns(arguments[0], folder)
         for check in (check_text, check_pickles, check_files, check_standard_input,
                       check_help, check_closed_output, check_good_text,
-                      check_snapshots, check_recorded):
+                      check_snapshots, check_overlapping_segments, check_recorded):
             check(runs)
     print("FAILED" if runs.failures else "passed")
     return 1 if runs.failures else 0
