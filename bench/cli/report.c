@@ -21,6 +21,9 @@ static void print_trace(const trace *t) {
     }
     printf(": %" PRIu64 " events, %zu stream%s", t->n_file_events, t->n_streams,
            t->n_streams == 1 ? "" : "s");
+    if (t->pools.n > 0) {
+        printf(", %zu pool%s", t->pools.n, t->pools.n == 1 ? "" : "s");
+    }
     if (t->n_steps > 0) {
         printf(", %" PRIu64 " steps", t->n_steps);
     }
