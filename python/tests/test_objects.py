@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import copy
 import gc
+import itertools
 import pickle
 import signal
 import sys
@@ -13,6 +14,7 @@ import pytest
 from running import in_child
 
 import ductile_gpu
+from ductile_gpu._binding._native import lib
 from ductile_gpu._binding._objects import parse_bytes
 from ductile_gpu._binding._streams import stream_handle
 
@@ -46,6 +48,36 @@ def test_what_stands_for_memory_is_neither_copied_nor_pickled(gpu, name, spread)
     with pytest.raises(TypeError, match="cannot be copied"):
         spread({"inside": [thing]}["inside"][0])
     assert gpu.state().violations == 0
+
+
+class Round:
+    """Holds things that only the collector frees, because it holds itself."""
+
+    def __init__(self, *things):
+        self.things = (self, *things)
+        for thing in things:
+            thing.round = self
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+def test_a_virtual_gpu_in_a_cycle_ends_behind_all_that_is_on_it(monkeypatch):
+    ended = []
+
+    def noted(call, original):
+        return lambda pointer: ended.append(call) or original(pointer)
+
+    for call in ("ductile_destroy", "ductile_virtual_graph_destroy", "ductile_virtual_destroy"):
+        monkeypatch.setattr(lib, call, noted(call, getattr(lib, call)))
+    for order in itertools.permutations(range(3)):
+        gpu = ductile_gpu.VirtualGPU("1G")
+        things = [gpu, gpu.allocator(), graph_of(gpu)]
+        things[1].alloc(MIB)
+        Round(*(things[at] for at in order))
+        del gpu, things
+        gc.collect()
+        assert sorted(ended[:2]) == ["ductile_destroy", "ductile_virtual_graph_destroy"]
+        assert ended[2:] == ["ductile_virtual_destroy"]
+        ended.clear()
 
 
 def test_a_refused_copy_of_a_buffer_frees_nothing(allocator):

@@ -279,7 +279,14 @@ class Allocator(Sleeps, Closes):
         with _open_lock:
             pointer, self._pointer = self._pointer, None
             if pointer is not None and not self._borrowed:
-                _log.check(lib.ductile_destroy(pointer), "close")
+                self._destroy(pointer)
+
+    def _destroy(self, pointer: int) -> None:
+        try:
+            _log.check(lib.ductile_destroy(pointer), "close")
+        finally:
+            if self._virtual is not None:
+                self._virtual._let_go(pointer)
 
     def __del__(self) -> None:
         # At exit the driver frees what a process leaves, and others may still use the memory.

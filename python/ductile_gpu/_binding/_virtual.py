@@ -60,11 +60,17 @@ class VirtualState(NamedTuple):
 class VirtualGraph(Closes):
     """The work of one capture on a virtual GPU.
 
-    It ends with `close`, with the object, at the end of a `with`, or with its GPU.
+    It ends with `close`, with the object, at the end of a `with`, or with its GPU's `close`.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, gpu: VirtualGPU) -> None:
         self.pointer: Optional[int] = None
+        self._gpu = gpu
+
+    def _begin(self, pointer: Optional[int]) -> None:
+        self.pointer = pointer
+        if pointer is not None:
+            self._gpu._hold(pointer)
 
     def launch(self, stream: StreamLike = None) -> None:
         """Issues the graph's work, with the addresses of the capture.
@@ -89,7 +95,9 @@ class VirtualGraph(Closes):
     def close(self) -> None:
         """Destroys the graph; launches under way complete. A second close does nothing."""
         pointer, self.pointer = self.pointer, None
-        lib.ductile_virtual_graph_destroy(pointer)
+        if pointer is not None:
+            lib.ductile_virtual_graph_destroy(pointer)
+            self._gpu._let_go(pointer)
 
     def __del__(self) -> None:
         if getattr(self, "pointer", None) is not None and not sys.is_finalizing():
@@ -129,6 +137,8 @@ class VirtualGPU(Closes):
     ) -> None:
         self._pointer: Optional[int] = None
         self._allocators: weakref.WeakSet[Allocator] = weakref.WeakSet()
+        self._held_by: set[int] = set()  # allocators and graphs that are open, by their pointers
+        self._ends = False
         self._graphs: weakref.WeakSet[VirtualGraph] = weakref.WeakSet()
         options = _abi.ductile_virtual_options()
         lib.ductile_virtual_options_init(byref(options))
@@ -157,6 +167,21 @@ class VirtualGPU(Closes):
 
     def _adopt(self, allocator: Allocator) -> None:
         self._allocators.add(allocator)
+        self._hold(allocator.pointer)
+
+    def _hold(self, pointer: int) -> None:
+        self._held_by.add(pointer)
+
+    def _let_go(self, pointer: int) -> None:
+        self._held_by.discard(pointer)
+        if self._ends:
+            self._destroy_when_unused()
+
+    def _destroy_when_unused(self) -> None:
+        pointer = self._pointer
+        if pointer is not None and not self._held_by:
+            self._pointer = None
+            lib.ductile_virtual_destroy(pointer)
 
     def close(self) -> None:
         """Closes the graphs and the allocators on this GPU, then the GPU. A second close does
@@ -165,14 +190,15 @@ class VirtualGPU(Closes):
             graph.close()
         for allocator in list(self._allocators):
             allocator.close()
-        pointer, self._pointer = self._pointer, None
-        if pointer is not None:
-            lib.ductile_virtual_destroy(pointer)
+        self._ends = True
+        self._destroy_when_unused()
 
     def __del__(self) -> None:
-        # Its allocators keep it alive, so that none is left when this runs.
+        # What is on it keeps it alive. A cycle of them ends in any order, and without the weak
+        # references that `close` goes by: the last of them destroys it.
         if getattr(self, "_pointer", None) is not None and not sys.is_finalizing():
-            self.close()
+            self._ends = True
+            self._destroy_when_unused()
 
     # ---- Streams and work ----------------------------------------------------------------------
 
@@ -250,7 +276,7 @@ class VirtualGPU(Closes):
         """
         handle = stream_handle(stream)
         check(lib.ductile_virtual_capture_begin(self.pointer, handle, mode), "capture")
-        graph = VirtualGraph()
+        graph = VirtualGraph(self)
         self._graphs.add(graph)
         try:
             yield graph
@@ -259,7 +285,7 @@ class VirtualGPU(Closes):
             raise
         out = ctypes.c_void_p()
         status = lib.ductile_virtual_capture_end(self.pointer, handle, byref(out))
-        graph.pointer = out.value
+        graph._begin(out.value)
         check(status, "capture")
 
     # ---- Faults --------------------------------------------------------------------------------
