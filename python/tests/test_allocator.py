@@ -93,6 +93,17 @@ def test_a_wrong_option_is_named(gpu, options):
         gpu.allocator(**options)
 
 
+@pytest.mark.parametrize(
+    "options",
+    [{"limit_bytes": "64M\0G"}, {"limit_bytes\0": "64M"}, {"sizes": "\udcff"}, {"\udcff": 1}],
+)
+def test_an_option_that_c_would_read_otherwise_is_refused(gpu, options):
+    with pytest.raises(ductile_gpu.InvalidArgument, match="option"):
+        gpu.allocator(**options)
+    with pytest.raises(ductile_gpu.InvalidArgument, match="driver call"):
+        gpu.count("map\0s")
+
+
 def test_the_environment_is_applied_on_top(gpu, monkeypatch):
     monkeypatch.setenv("DUCTILE_CONF", "limit_bytes:32M")
     with gpu.allocator(limit_bytes="64M") as found:

@@ -35,6 +35,7 @@ from ductile_gpu._binding._objects import (
     parse_bytes,
     read_address,
     read_number,
+    read_text,
     renew_in_child,
 )
 from ductile_gpu._binding._sleep import (
@@ -82,9 +83,9 @@ def option_text(value: OptionValue) -> str:
 def set_option(options: _abi.ductile_options, key: str, value: OptionValue) -> None:
     """Sets one option by its key in DUCTILE_CONF. Raises InvalidArgument, which names the key."""
     message = ctypes.create_string_buffer(256)
-    status = lib.ductile_options_set(
-        byref(options), key.encode(), option_text(value).encode(), message, sizeof(message)
-    )
+    named = read_text(key, "the name of an option")
+    text = read_text(option_text(value), f"option '{key}'")
+    status = lib.ductile_options_set(byref(options), named, text, message, sizeof(message))
     if status:
         raise invalid(message.value.decode(errors="replace") or key)
 

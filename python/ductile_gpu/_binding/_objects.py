@@ -93,6 +93,18 @@ def read_number(value: Any, what: str, within: range = UINT64) -> int:
     raise invalid(f"{what} {number} is not from {within.start} to {within.stop - 1}")
 
 
+def read_text(text: Any, what: str) -> bytes:
+    """A text as C takes it: what it would cut off, and what is no Unicode, is refused."""
+    if not isinstance(text, str):
+        raise invalid(f"{what} is a text, not {text!r}")
+    if "\0" in text:
+        raise invalid(f"{what} has no NUL character: {text!r}")
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        raise invalid(f"{what} is no text in Unicode: {text!r}") from None
+
+
 def parse_bytes(value: Union[int, str]) -> int:
     """A number of bytes: an integer, or text such as "512M" (K, M, G, T are powers of 1024)."""
     if type(value) is int and 0 <= value < _END:

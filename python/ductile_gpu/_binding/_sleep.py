@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple, Optional, Union
 from ductile_gpu._binding import _abi, _log
 from ductile_gpu._binding._errors import error_from_status, invalid
 from ductile_gpu._binding._native import lib, sized
-from ductile_gpu._binding._objects import parse_bytes, read_address, read_number
+from ductile_gpu._binding._objects import parse_bytes, read_address, read_number, read_text
 
 PoolId = tuple[int, int]
 Contents = Literal["keep", "drop", "zero", "poison"]
@@ -79,11 +79,7 @@ def contents_number(name: Optional[str]) -> int:
 
 def tag_bytes(tag: Optional[str]) -> bytes:
     """A tag as C takes it. Raises InvalidArgument for what cannot be one."""
-    if not isinstance(tag, str):
-        raise invalid(f"a tag is a text, not {tag!r}")
-    if "\0" in tag:
-        raise invalid(f"a tag has no NUL character: {tag!r}")
-    found = tag.encode()
+    found = read_text(tag, "a tag")
     if len(found) >= _TAG_BYTES:
         raise invalid(f"a tag has fewer than {_TAG_BYTES} bytes: {tag!r}")
     return found

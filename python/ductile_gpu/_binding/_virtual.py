@@ -22,6 +22,7 @@ from ductile_gpu._binding._objects import (
     parse_bytes,
     read_address,
     read_number,
+    read_text,
 )
 from ductile_gpu._binding._streams import StreamLike, stream_handle
 
@@ -312,7 +313,7 @@ class VirtualGPU(Closes):
             InvalidArgument: no such call.
         """
         fault = sized(_abi.ductile_virtual_fault)
-        fault.call = None if call is None else call.encode()
+        fault.call = None if call is None else read_text(call, "a driver call")
         fault.nth = read_number(nth, "nth")
         fault.code = read_number(code, "code", INT32)
         fault.effect = read_number(effect, "effect", INT32)
@@ -343,7 +344,7 @@ class VirtualGPU(Closes):
 
     def count(self, call: str) -> int:
         """How often a driver call was made. Raises InvalidArgument: no such call."""
-        found = int(lib.ductile_virtual_count(self.pointer, call.encode()))
+        found = int(lib.ductile_virtual_count(self.pointer, read_text(call, "a driver call")))
         if found == (1 << 64) - 1:
             raise invalid(f"no driver call '{call}'")
         return found

@@ -24,7 +24,7 @@ from ductile_gpu._binding._buffer import Buffer
 from ductile_gpu._binding._core import Allocator
 from ductile_gpu._binding._errors import ProcessGone, check, error_from_status, invalid
 from ductile_gpu._binding._native import lib
-from ductile_gpu._binding._objects import Closes
+from ductile_gpu._binding._objects import Closes, read_text
 from ductile_gpu._binding._sleep import tag_bytes
 from ductile_gpu._binding._streams import StreamLike, stream_handle
 from ductile_gpu._process._live import peer_uid
@@ -114,7 +114,7 @@ def _list_names(names: Mapping[str, Any]) -> Any:
     made = (_abi.ductile_tag_name * len(names))()
     for entry, (name, what) in zip(made, names.items()):
         address, size, text = _locate(name, what)
-        entry.address, entry.size, entry.name = address, size, text.encode()
+        entry.address, entry.size, entry.name = address, size, read_text(text, "a name")
     return made
 
 
