@@ -35,6 +35,7 @@ def say(line: str) -> None:
     """One line on standard error; a program without one is not disturbed."""
     text = shown(line.replace("\n  ", "; "))  # details of an exception
     try:
-        print(f"ductile-gpu: {text}", file=sys.stderr, flush=True)
+        sys.stderr.write(f"ductile-gpu: {text}\n")  # print() would take standard output for none
+        sys.stderr.flush()
     except (AttributeError, OSError, ValueError):
         return

@@ -12,7 +12,7 @@ from typing import Any, Optional
 
 from ductile_gpu._binding import _abi
 from ductile_gpu._tools._cli import doctor, info, keep, record, replay, report, run, top
-from ductile_gpu._tools._cli.common import INTERRUPTED, PROGRAM, Failure
+from ductile_gpu._tools._cli.common import INTERRUPTED, PROGRAM, Failure, standard_output
 from ductile_gpu_words import say
 
 COMMANDS: dict[str, ModuleType] = {
@@ -31,7 +31,7 @@ class _Parser(argparse.ArgumentParser):
     """argparse writes its help without a word about a disk that is full."""
 
     def print_help(self, file: Any = None) -> None:
-        (file or sys.stdout).write(self.format_help())
+        (file or standard_output()).write(self.format_help())
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -75,7 +75,8 @@ def _flush() -> None:
 
 def _drop_output() -> None:
     """What could not be written is not tried again at the interpreter's end."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    if sys.stdout is not None:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def main(arguments: Optional[list[str]] = None) -> int:

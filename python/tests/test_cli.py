@@ -113,6 +113,39 @@ def test_a_full_disk_is_one_line(place, words):
     assert said == ("ductile-gpu: standard output cannot be written: No space left on device\n")
 
 
+def closed(place, stream, *words):
+    """The command, of which the shell has closed a stream."""
+    program = (sys.executable, "-m", "ductile_gpu", *words)
+    return place.execute("sh", "-c", f'exec "$@" {stream}', "sh", *program)
+
+
+@pytest.mark.parametrize("words", [("replay", WHOLE), ("info",), ("info", "--json"), ("--help",)])
+def test_a_closed_standard_output_is_one_line(place, words):
+    answer = closed(place, ">&-", *words)
+    assert answer.returncode == 1
+    assert answer.stderr == (
+        "ductile-gpu: standard output cannot be written: Bad file descriptor\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "output"),
+    [
+        (("report", "--quick", "-o", "page.html", WHOLE), 0, "torch_"),
+        (("replay", "nowhere.trace"), 1, ""),
+        (("run", "ends.py"), 1, ""),
+        (("run", "fails.py"), 1, ""),
+    ],
+)
+def test_what_is_for_a_closed_standard_error_goes_nowhere(place, words, status, output):
+    place.write("ends.py", "raise SystemExit('bye')")
+    place.write("fails.py", "1 / 0")
+    answer = closed(place, "2>&-", *words)
+    assert answer.returncode == status
+    assert "ductile-gpu:" not in answer.stdout
+    assert answer.stdout[:6] == output
+
+
 # ---- record ------------------------------------------------------------------------------------
 
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import errno
 import json
+import os
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Optional
+from typing import Any, Optional, TextIO
 
 from ductile_gpu._binding._core import add_environment, make_options, parse_options
 from ductile_gpu._binding._errors import InvalidArgument
@@ -22,11 +24,6 @@ SUFFIXES = (".trace.gz", ".trace", ".pickle", ".pickle.gz")  # of recordings
 
 
 FORMAT = 1  # of what the commands print with --json; see commands.schema.json
-
-
-def print_json(found: Mapping[str, Any], indent: Optional[int] = None) -> None:
-    """One object, with the number of its format."""
-    print(json.dumps({"format": FORMAT, **found}, indent=indent))
 
 
 class Failure(Exception):
@@ -48,8 +45,15 @@ def or_fail(what: object) -> Iterator[None]:
 
 def progress(line: str) -> None:
     """One line on standard error, where `say` says what stays, only where a terminal shows it."""
-    if sys.stderr.isatty():
+    if sys.stderr is not None and sys.stderr.isatty():
         say(line)
+
+
+def standard_output() -> TextIO:
+    """Standard output. Raises OSError where there is none, as behind a shell's `>&-`."""
+    if sys.stdout is None:
+        raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+    return sys.stdout
 
 
 def for_output(lines: Iterable[str]) -> str:
@@ -61,7 +65,12 @@ def for_output(lines: Iterable[str]) -> str:
 
 def show(*lines: str) -> None:
     """Prints them; see `for_output`."""
-    sys.stdout.write(for_output(lines))
+    standard_output().write(for_output(lines))
+
+
+def print_json(found: Mapping[str, Any], indent: Optional[int] = None) -> None:
+    """One object, with the number of its format."""
+    standard_output().write(json.dumps({"format": FORMAT, **found}, indent=indent) + "\n")
 
 
 def add_settings(parser: argparse.ArgumentParser) -> None:

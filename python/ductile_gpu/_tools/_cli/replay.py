@@ -16,6 +16,7 @@ from ductile_gpu._tools._cli.common import (
     add_replay_options,
     read_settings,
     show,
+    standard_output,
 )
 from ductile_gpu._tools._report import _collect
 from ductile_gpu._tools._sizes import in_bytes
@@ -124,7 +125,7 @@ def main(options: argparse.Namespace) -> int:
     read_settings(options.set)
     lines = _replay(options)
     if options.json:
-        print("\n".join(lines))
+        standard_output().write("".join(f"{line}\n" for line in lines))
         return 0
     by_file: dict[str, dict[str, dict[str, Any]]] = {}
     for line in lines:

@@ -7,7 +7,6 @@ import argparse
 import contextlib
 import os
 import shutil
-import sys
 import tempfile
 import webbrowser
 from collections.abc import Iterator
@@ -24,6 +23,7 @@ from ductile_gpu._tools._cli.common import (
     progress,
     read_settings,
     show,
+    standard_output,
 )
 from ductile_gpu._tools._report import _forecast, _page, _words
 from ductile_gpu._tools._report._collect import (
@@ -311,7 +311,8 @@ def main(options: argparse.Namespace) -> int:
     except Misused as error:
         raise Failure(str(error), MISUSED) from None
     if options.output == "-":
-        sys.stdout.buffer.write(_page.page_of(data).encode("utf-8"))  # which the page says it is
+        page = _page.page_of(data).encode("utf-8")  # which the page says it is
+        standard_output().buffer.write(page)
         return int(is_partial)
     try:
         if output is not None:  # first, since who reads what is printed may stop reading

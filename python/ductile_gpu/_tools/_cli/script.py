@@ -39,7 +39,8 @@ def _exit_status(code: Any) -> int:
         return 0
     if isinstance(code, int):
         return code
-    print(code, file=sys.stderr)
+    if sys.stderr is not None:  # print() would take standard output for none
+        print(code, file=sys.stderr)
     return 1
 
 
@@ -52,7 +53,8 @@ def _print_error(error: BaseException) -> None:
     while trace is not None and trace.tb_frame.f_code.co_filename in _OURS:
         trace = trace.tb_next
     # Of a script that does not compile only the error itself is left.
-    traceback.print_exception(type(error), error, trace)
+    if sys.stderr is not None:
+        traceback.print_exception(type(error), error, trace)
 
 
 def _execute(script: str, is_module: bool, arguments: list[str]) -> None:

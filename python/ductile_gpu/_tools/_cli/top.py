@@ -9,7 +9,6 @@ import json
 import os
 import shutil
 import socket
-import sys
 import time
 from pathlib import Path
 from typing import Any, Optional
@@ -22,7 +21,14 @@ from ductile_gpu._process._live import (
     socket_folder,
     why_unusable,
 )
-from ductile_gpu._tools._cli.common import MISUSED, Failure, for_output, print_json, show
+from ductile_gpu._tools._cli.common import (
+    MISUSED,
+    Failure,
+    for_output,
+    print_json,
+    show,
+    standard_output,
+)
 from ductile_gpu._tools._sizes import in_bytes
 from ductile_gpu_words import shown
 
@@ -204,8 +210,8 @@ def _draw(lines: list[str]) -> None:
     """As much as the terminal has room for."""
     columns, rows = shutil.get_terminal_size()
     visible = [shown(line)[:columns] for line in lines[: rows - 1]]
-    sys.stdout.write(CLEAR + for_output(visible))
-    sys.stdout.flush()
+    standard_output().write(CLEAR + for_output(visible))
+    standard_output().flush()
 
 
 def _explain_absence(pid: Optional[int]) -> str:
@@ -236,7 +242,7 @@ def main(options: argparse.Namespace) -> int:
     if options.json:
         for of in found:
             print_json(of)
-    elif options.once or not sys.stdout.isatty():
+    elif options.once or not standard_output().isatty():
         show(*render(found, {}))
     else:
         with contextlib.suppress(KeyboardInterrupt):
