@@ -6,10 +6,11 @@ from __future__ import annotations
 import contextlib
 import gc
 import logging
+import sys
 import warnings
 
 import pytest
-from running import at_once
+from running import at_once, in_child
 
 import ductile_gpu
 
@@ -102,6 +103,20 @@ def test_an_option_that_c_would_read_otherwise_is_refused(gpu, options):
         gpu.allocator(**options)
     with pytest.raises(ductile_gpu.InvalidArgument, match="driver call"):
         gpu.count("map\0s")
+
+
+def test_a_fork_drops_an_allocator_of_its_parent_without_a_word(monkeypatch):
+    own = [ductile_gpu.Allocator(driver="virtual")]
+
+    def drop():
+        said = []
+        monkeypatch.setattr(sys, "unraisablehook", said.append)
+        warnings.simplefilter("ignore")
+        own.clear()
+        return said == []
+
+    in_child(drop)
+    own.pop().close()
 
 
 def test_the_environment_is_applied_on_top(gpu, monkeypatch):

@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 
 import pytest
+from running import in_child
 
 import ductile_gpu
 from ductile_gpu._binding import _cuda
@@ -126,6 +127,25 @@ def test_a_gpu_is_named_by_its_uuid():
     with ductile_gpu.Allocator() as allocator:
         assert f'hw_id="{_cuda.device_uuid(0)}"' in ductile_gpu.metrics({0: allocator})
     assert re.fullmatch(r"GPU-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", _cuda.device_uuid(0))
+
+
+def test_in_a_fork_the_parents_allocators_are_none_of_the_process(allocator):
+    def look():
+        assert ductile_gpu.allocators() == []
+        assert "allocator=" not in ductile_gpu.metrics()
+        own = ductile_gpu.Allocator(driver="virtual")
+        assert ductile_gpu.allocators() == [own]
+        own.close()
+
+    in_child(look)
+
+
+def test_in_a_fork_the_shared_allocators_are_said_to_be_the_parents(shared):
+    def look():
+        with pytest.raises(ductile_gpu.ProcessGone):
+            ductile_gpu.metrics()
+
+    in_child(look)
 
 
 def test_allocators_of_the_program_are_told_apart(gpu, allocator):

@@ -23,6 +23,7 @@ from ductile_gpu._binding._buffer import Buffer
 from ductile_gpu._binding._errors import (
     CorruptHeap,
     InvalidArgument,
+    ProcessGone,
     error_from_status,
     invalid,
 )
@@ -145,6 +146,7 @@ _made_lock = threading.Lock()
 when_made: list[Callable[[], None]] = []
 # Held while an allocator is looked at that another thread may close, and while one is closed.
 _open_lock = threading.RLock()
+renew_in_child(globals(), "_made", weakref.WeakValueDictionary)
 renew_in_child(globals(), "_made_lock", threading.Lock)
 renew_in_child(globals(), "_open_lock", threading.RLock)
 
@@ -294,7 +296,8 @@ class Allocator(Sleeps, Closes):
         if getattr(self, "_pointer", None) is None or self._borrowed or sys.is_finalizing():
             return
         warnings.warn(f"unclosed {self!r}", ResourceWarning, source=self, stacklevel=1)
-        self.close()
+        with contextlib.suppress(ProcessGone):
+            self.close()
 
     def __repr__(self) -> str:
         if self._pointer is None:

@@ -75,9 +75,10 @@ class Closes(Ends):
         self.close()
 
 
-def renew_in_child(names: dict[str, Any], lock: str, make: Callable[[], Any]) -> None:
-    """Has a forked child make a module's lock again: a thread of the parent may have held it."""
-    os.register_at_fork(after_in_child=lambda: names.__setitem__(lock, make()))
+def renew_in_child(names: dict[str, Any], name: str, make: Callable[[], Any]) -> None:
+    """Has a forked child make something of a module again: a lock, which a thread of the parent may
+    have held, or a list of what is the parent's."""
+    os.register_at_fork(after_in_child=lambda: names.__setitem__(name, make()))
 
 
 def read_number(value: Any, what: str, within: range = UINT64) -> int:

@@ -219,8 +219,9 @@ def metrics(of: Optional[Mapping[int, Allocator]] = None) -> str:
     for device, allocator, own in chosen:
         with kept_open(allocator) as is_open:
             if is_open:
+                stats = allocator.stats()  # first: in a fork nothing else can be said of it
                 identity = _identity(device, allocator)
-                found.append(((*identity, *own), allocator.stats(), allocator.limits()))
+                found.append(((*identity, *own), stats, allocator.limits()))
                 gpus[identity] = pci_bus_id(allocator)
     return _write(found, gpus)
 
