@@ -16,6 +16,7 @@
  *   trace_variant.c   other runs of the same program
  *   trace_write.c     writes the events as version 2 or what they need
  *   pools.c           the private pools that a recording names
+ *   snapshot_pools.c  which pool each entry of a snapshot belongs to
  *   recorded.c        what the recorded program's own allocator held and refused
  *   rewind.c          where each block lay at an earlier moment
  */
