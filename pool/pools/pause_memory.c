@@ -187,12 +187,14 @@ static ductile_status map_locked(resuming *r) {
 
 ductile_status dpool_map_pool(ductile_allocator *a, dpool_private_pool *pool) {
     resuming r = {a, pool};
-    DTI_TRY(dvmm_host_copy_begin_restore(&pool->host_copy));
-    dvmm_capture_mode mode = dpool_grow_lock(a);
-    ductile_status status = map_locked(&r);
-    dpool_grow_unlock(a, mode);
+    ductile_status status = dvmm_host_copy_begin_restore(&pool->host_copy);
+    if (status == DUCTILE_OK) {
+        dvmm_capture_mode mode = dpool_grow_lock(a);
+        status = map_locked(&r);
+        dpool_grow_unlock(a, mode);
+    }
     if (status != DUCTILE_OK) {
-        dpool_unmap_pool(a, pool); /* waits for copies under way */
+        dpool_unmap_pool(a, pool); /* waits for copies under way, also those of the pause */
     }
     return status;
 }
