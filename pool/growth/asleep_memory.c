@@ -147,61 +147,41 @@ static bool drop_asleep_locked(ductile_allocator *a, const dpool_arena *arena) {
     return false;
 }
 
-static bool is_mapped(const dpool_block *b) {
-    const dseg_segment *seg = b->region->seg;
-    dseg_span s = dseg_granules_in(seg, b->addr, dpool_end(b));
-    return dseg_is_empty(s) ||
-           (dseg_state_at(seg, s.first) == DSEG_MAPPED && dseg_state_until(seg, s) == s.end);
+static bool is_at_rest_locked(const ductile_allocator *a, const dpool_private_pool *pool) {
+    DTI_ASSERT_HELD(&a->index_lock);
+    return pool->phase == DPOOL_PAUSED_PHASE && !pool->is_claimed && pool->host_copy.busy == NULL;
 }
 
-/* Free memory that stayed mapped is all that is left of the pool. */
+/* What the driver would not unmap: the callbacks were told that it leaves, and the proof of the
+ * pause covers it still. */
+static void unmap_again(ductile_allocator *a, const dpool_arena *arena) {
+    dti_lock_acquire(&a->index_lock);
+    bool is_at_rest = is_at_rest_locked(a, arena->pool);
+    dti_lock_release(&a->index_lock);
+    for (dpool_region *r = is_at_rest ? arena->regions : NULL; r != NULL; r = r->next) {
+        ductile_addr end = r->seg->range.addr + r->seg->range.size;
+        ductile_addr from = r->seg->range.addr;
+        while (from < end && unmap_part(a, r, arena->pool->idle, &from, end)) {
+        }
+    }
+}
+
+/* What has stayed mapped because it was pinned is all that is left of the pool. */
 static bool is_all_that_is_left_locked(const ductile_allocator *a, const dpool_private_pool *pool) {
     DTI_ASSERT_HELD(&a->index_lock);
-    bool is_all = pool->phase == DPOOL_PAUSED_PHASE && dpool_is_released(pool) &&
-                  !pool->is_claimed && pool->host_copy.busy == NULL;
+    bool is_all = is_at_rest_locked(a, pool) && dpool_is_released(pool);
     for (const dpool_block *b = dpool_next_block(a, pool, NULL); is_all && b != NULL;
          b = dpool_next_block(a, pool, b)) {
-        is_all = b->state != DPOOL_PAUSED && (b->state != DPOOL_FREE || is_mapped(b));
+        const dseg_segment *seg = b->region->seg;
+        bool has_stayed = dseg_has_stayed(seg, dseg_granules_in(seg, b->addr, dpool_end(b)));
+        is_all = b->state != DPOOL_PAUSED && (b->state != DPOOL_FREE || has_stayed);
     }
     return is_all;
-}
-
-static bool is_all_that_is_left(ductile_allocator *a, const dpool_private_pool *pool) {
-    dti_lock_acquire(&a->index_lock);
-    bool is_all = is_all_that_is_left_locked(a, pool);
-    dti_lock_release(&a->index_lock);
-    return is_all;
-}
-
-/* What the driver would not unmap it may have unmapped all the same. */
-static ductile_status confirm_region(ductile_allocator *a, dpool_region *region) {
-    dseg_segment *seg = region->seg;
-    uint32_t before = seg->n_mapped;
-    ductile_status status = DUCTILE_OK;
-    for (uint32_t g = dseg_next_mapped(seg, 0); g < seg->n_granules && status == DUCTILE_OK;
-         g = dseg_next_mapped(seg, g + 1)) {
-        status = dseg_confirm(seg, g);
-    }
-    count_unmapped(a, region, before - seg->n_mapped);
-    return status;
-}
-
-/* False: the driver cannot tell. */
-static bool confirm_pool(ductile_allocator *a, const dpool_private_pool *pool) {
-    ductile_status status = DUCTILE_OK;
-    for (dpool_region *r = dpool_next_region(a, pool, NULL); r != NULL;
-         r = dpool_next_region(a, pool, r)) {
-        status = dti_first_error(status, confirm_region(a, r));
-    }
-    return status == DUCTILE_OK;
 }
 
 /* The proof of the pause does not cover what was done with pinned memory since. So the pool runs
  * again, and its memory goes as that of others, once no pin holds it. */
 static void wake_what_stayed(ductile_allocator *a, dpool_private_pool *pool) {
-    if (!is_all_that_is_left(a, pool) || !confirm_pool(a, pool)) {
-        return;
-    }
     dvmm_host_copy left = {.n_pieces = 0};
     dti_lock_acquire(&a->index_lock);
     if (is_all_that_is_left_locked(a, pool)) {
@@ -219,6 +199,9 @@ void dpool_drop_or_wake_asleep(ductile_allocator *a, const dpool_arena *arena) {
     bool has_freed = has_freed_asleep_locked(a, arena);
     dti_lock_release(&a->index_lock);
     bool is_more = has_freed;
+    if (has_freed) {
+        unmap_again(a, arena);
+    }
     while (is_more && dpool_reserve_room(a, ROOM) == DUCTILE_OK) {
         dti_lock_acquire(&a->index_lock);
         is_more = drop_asleep_locked(a, arena);

@@ -2,8 +2,9 @@
 /*
  * The memory behind a pool that falls asleep, or sleeps: taking it away, and what becomes of memory
  * that stayed. A call that fails leaves nothing that only one other call undoes: copies whose end
- * was not seen are waited for again by each trim and under pressure, and a pool without references
- * in which no block is left wakes by itself, so that its memory goes as that of others.
+ * was not seen are waited for again by each trim and under pressure, and what was freed in a pool
+ * without references is unmapped again. Where nothing but pinned memory is left of such a pool, it
+ * wakes by itself, so that its memory goes as that of others.
  */
 #ifndef DUCTILE_POOL_GROWTH_ASLEEP_MEMORY_H
 #define DUCTILE_POOL_GROWTH_ASLEEP_MEMORY_H
@@ -33,7 +34,7 @@ bool dpool_finish_copies(ductile_allocator *a, const dpool_private_pool *of);
 void dpool_set_unbacked(ductile_allocator *a, dpool_private_pool *pool, bool is_unbacked);
 
 /* Gives up what was freed in a sleeping pool without references, and wakes the pool if all that is
- * left of it is memory that stayed mapped. */
+ * left of it is memory that was pinned. */
 void dpool_drop_or_wake_asleep(ductile_allocator *a, const dpool_arena *arena);
 
 #endif

@@ -148,9 +148,9 @@ DUCTILE_API DUCTILE_CHECKED ductile_status ductile_pause_set(ductile_allocator *
  * Arguments: request: not NULL. report: NULL to ignore.
  * Returns:   DUCTILE_OK (an empty set included); ERR_INVALID_ARGUMENT (as ductile_pause_set);
  *            ERR_AWAKE (a pool of the set does not sleep; one without references is passed over:
- *            it wakes by itself when only memory that stayed mapped is left in it); ERR_BUSY (a
- *            pool of the set is being paused or resumed, which a trim of another thread does, too,
- *            after a failure; or the call comes from a map callback); ERR_OUT_OF_MEMORY
+ *            it wakes by itself when only pinned memory is left in it); ERR_BUSY (a pool of the set
+ *            is being paused or resumed, which a trim of another thread does, too, or a request of
+ *            one, after a failure; or the call comes from a map callback); ERR_OUT_OF_MEMORY
  *            (missing_bytes of the report says how much more must be free: free it and call again);
  *            ERR_OUT_OF_HOST_MEMORY, ERR_DRIVER, ERR_DEVICE_LOST, ERR_EXITING, ERR_FORKED.
  * On error:  every pool sleeps as before, with its kept contents. If the end of copies cannot be

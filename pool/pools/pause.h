@@ -20,8 +20,8 @@
  * them. A block that was freed in the phase PAUSING drops them at the end of that phase.
  *
  * A pool without references, all of whose blocks were freed while it was PAUSED, goes with its
- * granules. Where some of them stayed, being pinned or refused by the driver, it becomes RUNNING by
- * itself (asleep_memory.h).
+ * granules. Where some of them stayed, being pinned, it becomes RUNNING by itself
+ * (asleep_memory.h).
  */
 #ifndef DUCTILE_POOL_POOLS_PAUSE_H
 #define DUCTILE_POOL_POOLS_PAUSE_H
