@@ -197,9 +197,10 @@ function drawRefusals(pen, bottom) {
   }
 }
 
-// Labels at the lines' ends, moved apart where they would touch.
+// Labels at the lines' ends, moved apart where they would touch. They are of the whole run, not of the cursor's moment.
 function drawLabels(pen, y, bottom) {
   const recording = state.recording;
+  drawText(pen, "at most, uncapped", plot.width - plot.right + 10, 8, colourOf("soft"));
   const labels = recording.runs.map((run) => ({ text: size(run.held_peak), name: run.name,
     colour: colourOf(run.id), y: y(run.held_peak) }));
   const recorded = recording.summary.recorded?.held_peak_bytes;
