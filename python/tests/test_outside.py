@@ -15,6 +15,7 @@ from test_metrics import read
 import ductile_gpu
 from ductile_gpu._process import _live, _metrics, _outside
 from ductile_gpu._tools._cli.top import render
+from ductile_gpu._tools._report import _live as _report_live
 
 MIB, GIB = 1 << 20, 1 << 30
 SOURCE = "../../tests/fake_cuda/fake_nvml.c"
@@ -30,7 +31,7 @@ def library(tmp_path_factory):
 @pytest.fixture
 def nvml(library, monkeypatch):
     """Has it say something from here on."""
-    for module in _outside, _live, _metrics:
+    for module in _outside, _live, _metrics, _report_live:
         monkeypatch.setattr(module, "pci_bus_id", lambda allocator: "0000:18:00.0")
     ctypes.CDLL(str(library))
     return lambda says: monkeypatch.setenv("FAKE_NVML", says)
@@ -82,13 +83,25 @@ def test_top_names_the_largest_of_the_others(shared, nvml):
 def test_top_says_where_this_process_is_not_told_from_the_others(shared, nvml):
     nvml(f"999999999:{GIB}")
     lines = render([_live.describe()], {})
-    assert "  on the GPU, this process among them: 1.00 GiB by process 999999999" in lines
+    said = "  outside of it: 1.00 GiB by process 999999999, this process among them"
+    assert said in lines
 
 
 @pytest.mark.parametrize("says", ["elsewhere", "silent", ""])
 def test_top_has_no_line_where_nothing_is_known(shared, nvml, says):
     nvml(says)
     assert not [line for line in render([_live.describe()], {}) if "by process" in line]
+
+
+def test_a_report_of_this_process_names_them(shared, nvml, tmp_path):
+    nvml(f"4711:{5 * GIB} self:{600 * MIB}")
+    kept = shared.alloc(88 * MIB)
+    page = ductile_gpu.report(tmp_path / "live.html").read_text("utf-8")
+    assert "512.0 MiB by this process" in page
+    assert "5.00 GiB by process 4711, now" in page
+    nvml("silent")
+    assert "by this process" not in ductile_gpu.report(tmp_path / "live.html").read_text("utf-8")
+    shared.free(kept)
 
 
 def test_a_virtual_gpu_has_no_other_users(shared, library, monkeypatch):

@@ -153,7 +153,7 @@ static void advise_pools(writer *w, const ductile_oom_report *r) {
             h->pool.second);
     }
     put(w, ": destroy the graphs and release the pool (ductile_pool_release; of PyTorch, delete "
-           "the graph or the MemPool).");
+           "the graphs and their MemPool).");
 }
 
 static void advise_one_stream(writer *w, const ductile_oom_report *r) {

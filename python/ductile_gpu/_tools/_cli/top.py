@@ -29,6 +29,7 @@ from ductile_gpu._tools._cli.common import (
     show,
     standard_output,
 )
+from ductile_gpu._tools._others import what_uses
 from ductile_gpu._tools._sizes import in_bytes
 from ductile_gpu_words import shown
 
@@ -45,7 +46,6 @@ Where the output is no terminal, it is printed once."""
 CLEAR = "\033[H\033[J"
 ANSWER_SECONDS = 5.0
 MOST_ROWS = 20
-MOST_OTHERS = 4  # other processes that are named
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -145,18 +145,8 @@ def _pressure(now: dict[str, Any]) -> list[str]:
 
 def _outside(found: Optional[dict[str, Any]]) -> list[str]:
     """Who else uses the GPU, the largest first."""
-    if found is None:
-        return []
-    own, processes = found["own_bytes"], found["processes"]
-    parts = [] if own is None else [f"{in_bytes(own)} by this process: CUDA's context, libraries"]
-    parts += [
-        f"{in_bytes(one['used_bytes'])} by process {one['pid']}" for one in processes[:MOST_OTHERS]
-    ]
-    if len(processes) > MOST_OTHERS:
-        rest = sum(one["used_bytes"] for one in processes[MOST_OTHERS:])
-        parts.append(f"{in_bytes(rest)} by {len(processes) - MOST_OTHERS} more")
-    kind = "outside of it" if own is not None else "on the GPU, this process among them"
-    return [f"  {kind}: {'; '.join(parts)}"] if parts else []
+    said = what_uses(found)
+    return [f"  outside of it: {said}"] if said else []
 
 
 def _allocator(

@@ -45,6 +45,7 @@ class Recording:
     runs: dict[str, dict[str, Any]] = field(default_factory=dict)  # by contender
     variants: list[dict[str, Any]] = field(default_factory=list)  # Ductile under other options
     capacity: Optional[int] = None  # bytes of the GPU that was asked for; None: none was
+    outside: str = ""  # of a process that lives: what else uses its GPU, in words
 
     @property
     def name(self) -> str:

@@ -13,6 +13,8 @@ from typing import Any, Optional, Union
 from ductile_gpu._binding._blocks import Block
 from ductile_gpu._binding._core import Allocator, kept_open
 from ductile_gpu._process import _share
+from ductile_gpu._process._outside import outside, pci_bus_id
+from ductile_gpu._tools._others import what_uses
 from ductile_gpu._tools._report._collect import Choices, Recording, RecordingError, collect
 from ductile_gpu._tools._report._page import make_page, write_page
 
@@ -89,12 +91,31 @@ def _of_blocks(number: Optional[int], allocator: Allocator, folder: Path) -> Opt
     return collect(path, Choices(), _silent)
 
 
+def _outside_of(allocator: Allocator) -> str:
+    """What else uses its GPU, in words."""
+    with kept_open(allocator) as is_open:
+        where = pci_bus_id(allocator) if is_open else None
+    found = outside(where)
+    return what_uses(found.as_json()) if found is not None else ""
+
+
+def _serving(gpu: Any) -> Optional[Allocator]:
+    """The allocator that serves PyTorch's memory of the GPU; None: not Ductile's."""
+    return next((one for _, one in _share.numbered() if one.device == gpu), None)
+
+
 def _collect_all(folder: Path) -> list[Recording]:
     history = _of_history(folder)
     if history is not None and history.has_history:
+        serving = _serving(history.facts["gpu"])
+        history.outside = _outside_of(serving) if serving is not None else ""
         return [history]
-    made = (_of_blocks(*each, folder) for each in _share.numbered())
-    found = [recording for recording in made if recording is not None]
+    found = []
+    for number, allocator in _share.numbered():
+        recording = _of_blocks(number, allocator, folder)
+        if recording is not None:
+            recording.outside = _outside_of(allocator)
+            found.append(recording)
     # else what PyTorch's allocator holds now is all that is known
     return found or ([history] if history is not None else [])
 

@@ -413,12 +413,17 @@ def _options(s: dict[str, Any]) -> list[Line]:
     return [("with " + option, f"Ductile needs {in_bytes(saved)} less ({best['purpose']})")]
 
 
+def _outside(recording: Recording) -> list[Line]:
+    return [("outside", f"{recording.outside}, now")] if recording.outside else []
+
+
 def lines(recording: Recording, s: dict[str, Any]) -> list[Line]:
     """Why, in the order in which a reader asks."""
     way = _in_the_way(recording, s)
     return [
         *_gpus(s),
         *_asked(s),
+        *_outside(recording),
         *_pools(s),
         *_stops(s, recording),
         *_moment(s),
