@@ -9,6 +9,7 @@
 #include <limits.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 /* NULL in a program that brings no virtual GPU. */
@@ -36,13 +37,21 @@ static bool find_own_line(char *line, int size) {
     return is_found;
 }
 
-/* The path of the library beside that file; false when none is there. */
-static bool find_beside(char *path, size_t size) {
+/* A file that was exchanged meanwhile has no owner any more. */
+static uid_t owner_of(const char *own) {
+    struct stat found;
+    return stat(own, &found) == 0 ? found.st_uid : geteuid();
+}
+
+/* The path of the library beside that file, and who owns that file; false when none is there. */
+static bool find_beside(char *path, size_t size, uid_t *owner) {
     char line[PATH_MAX + 128]; /* 128: for the addresses before the path */
-    const char *own = find_own_line(line, sizeof line) ? strchr(line, '/') : NULL;
+    char *own = find_own_line(line, sizeof line) ? strchr(line, '/') : NULL;
     if (own == NULL) {
         return false;
     }
+    own[strcspn(own, "\n")] = '\0';
+    *owner = owner_of(own);
     int folder = (int)(strrchr(own, '/') - own);
     int length = snprintf(path, size, "%.*s/" LIBRARY_NAME, folder, own);
     return length > 0 && (size_t)length < size && access(path, R_OK) == 0;
@@ -74,13 +83,15 @@ static ductile_status load_backend(const char *path, const dvmm_backend **out, d
 
 static ductile_status load_beside_or_installed(const dvmm_backend **out, dvmm_reason why) {
     char path[PATH_MAX];
-    if (!find_beside(path, sizeof path)) {
+    uid_t owner = 0;
+    if (!find_beside(path, sizeof path, &owner)) {
         return load_backend(LIBRARY_NAME, out, why);
     }
-    if (!dvmm_is_trusted_file(path)) {
+    if (!dvmm_is_trusted_file(path, owner)) {
         return dvmm_refuse(DUCTILE_ERR_NO_LIBRARY, why,
-                           "%s is not opened, because other users can write it or its folder: let "
-                           "none but the owner write both",
+                           "%s is not opened, because it or its folder belongs to another user, or "
+                           "everyone can write to it: take that right away, or install both "
+                           "libraries in a folder of your own",
                            path);
     }
     return load_backend(path, out, why);

@@ -4,10 +4,12 @@
 #define DUCTILE_VMM_DRIVER_TRUSTED_FILE_H
 
 #include <stdbool.h>
+#include <sys/types.h>
 
-/* Can no other user have put the file there, or exchange it? True when the file, its folder and,
- * for a link, the folder of what it leads to belong to this user or root, and are writable by none
- * but their owner. */
-bool dvmm_is_trusted_file(const char *path);
+/* Can nobody have put the file there, or exchange it, who could not do that with the running code?
+ * True when the file, its folder and, for a link, the folder of what it leads to belong to this
+ * user, to root, or to `owner`, who owns the file that holds the running code, and not everyone may
+ * write to them. A group may: where it writes to the folder, it could exchange that file, too. */
+bool dvmm_is_trusted_file(const char *path, uid_t owner);
 
 #endif
