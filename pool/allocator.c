@@ -150,6 +150,8 @@ free_allocator:
 
 ductile_status ductile_create(ductile_allocator **out, const ductile_options *options) {
     if (out == NULL) {
+        (void)snprintf(create_error, sizeof create_error,
+                       "there is no place for the allocator: out is NULL");
         return DUCTILE_ERR_INVALID_ARGUMENT;
     }
     *out = NULL;

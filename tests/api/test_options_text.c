@@ -344,6 +344,8 @@ Test(options_text, the_reason_is_of_the_threads_last_create) {
     cr_assert_str_eq(ductile_create_error(), "");
     assert_status(create_virtual(&o, &a), DUCTILE_ERR_INVALID_ARGUMENT);
     cr_assert_str_eq(ductile_create_error(), "DUCTILE_CONF: unknown option 'nonsense'");
+    assert_status(ductile_create(NULL, NULL), DUCTILE_ERR_INVALID_ARGUMENT);
+    cr_assert_str_eq(ductile_create_error(), "there is no place for the allocator: out is NULL");
     cr_assert_eq(setenv("DUCTILE_CONF", "", 1), 0);
     assert_ok(create_virtual(&o, &a));
     cr_assert_str_eq(ductile_create_error(), "");
