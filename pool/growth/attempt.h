@@ -28,7 +28,7 @@ typedef struct dpool_request {
     dpool_arena *arena;  /* set by the first attempt                           */
     dpool_block *block;  /* the result */
     uint64_t missing;    /* after ERR_OUT_OF_MEMORY: the bytes that were missing, */
-    uint64_t needed;     /* and what would have been held in all with them        */
+    uint64_t needed;     /* and what would have been held in all; 0: nothing was tried */
 } dpool_request;
 
 /* One attempt: polls, searches again, moves or creates memory. Never waits. Grow lock held.

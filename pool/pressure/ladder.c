@@ -369,18 +369,10 @@ static ductile_status refuse(ductile_allocator *a, ductile_status status, uint64
     return status;
 }
 
-static uint64_t live_now(ductile_allocator *a) {
-    dti_lock_acquire(&a->index_lock);
-    uint64_t live = a->counts.allocated;
-    dti_lock_release(&a->index_lock);
-    return live;
-}
-
-/* Before anything is given up for it: nothing but what is live would have to stay. */
+/* Before anything is given up for it. */
 static ductile_status refuse_at_once(ductile_allocator *a, dpool_request *r) {
     r->missing = r->size;
     dvmm_capture_mode mode = dpool_grow_lock(a);
-    r->needed = r->size + dti_min(live_now(a), UINT64_MAX - r->size);
     dpool_report_take(a, r, false);
     dpool_grow_unlock(a, mode);
     return DUCTILE_ERR_OUT_OF_MEMORY;

@@ -6,6 +6,9 @@
 #include "pool/base/guards.h"
 #include "pool/base/log.h"
 #include "pool/blocks/arena.h"
+#include "pool/blocks/region.h"
+
+#include "segments/granules.h"
 
 #include "vmm/base/align.h"
 
@@ -37,8 +40,9 @@ typedef struct block_counts {
     ductile_oom_holder *holder;
     const dpool_arena *arena;
     bool is_requesters;
-    bool is_kept;        /* for graphs */
-    bool is_of_requests; /* in the pool of the request */
+    bool is_kept;           /* for graphs */
+    bool is_of_requests;    /* in the pool of the request */
+    uint64_t movable_bytes; /* in whole handles, which could serve elsewhere */
     uint64_t visited_bytes;
     uint32_t visits_left; /* over all streams */
     dpool_block last;     /* a copy of the last visited block; size 0: none */
@@ -50,6 +54,13 @@ static uint64_t whole_granules(const ductile_allocator *a, const dpool_block *b)
     uint64_t low = dti_round_up(start, a->granule);
     uint64_t high = dti_round_down(start + b->size, a->granule);
     return high > low ? high - low : 0;
+}
+
+/* The bytes of the handles that lie wholly in the block and may move. */
+static uint64_t movable_handles(const ductile_allocator *a, const dpool_block *b) {
+    const dseg_segment *seg = b->region->seg;
+    dseg_span s = dseg_movable_in(seg, dseg_granules_in(seg, b->addr, b->addr + b->size));
+    return dseg_is_empty(s) ? 0 : (s.end - s.first) * a->granule;
 }
 
 static unsigned size_index(uint64_t size) {
@@ -64,6 +75,7 @@ static void count_block(const ductile_allocator *a, block_counts *t, const dpool
     t->report->free_blocks_by_size[index]++;
     t->report->free_bytes_by_size[index] += b->size;
     t->report->pinned_bytes += b->size - whole;
+    t->movable_bytes += t->is_kept ? 0 : movable_handles(a, b);
     if (t->is_kept) {
         t->holder->kept_bytes += whole;
         t->report->kept_bytes += t->is_of_requests ? 0 : whole;
@@ -158,11 +170,12 @@ static bool keeps_for_graphs(ductile_allocator *a, const dpool_arena *arena) {
     return keeps;
 }
 
-static void add_arena(ductile_allocator *a, ductile_oom_report *report, const dpool_arena *arena,
-                      const dpool_arena *own, uint32_t *visits_left) {
+/* Returns how much of what it holds could serve no other request. */
+static uint64_t add_arena(ductile_allocator *a, ductile_oom_report *report,
+                          const dpool_arena *arena, const dpool_arena *own, uint32_t *visits_left) {
     ductile_oom_holder h = holder_of(a, arena);
     if (h.held_bytes == 0) {
-        return;
+        return 0;
     }
     block_counts t = {.report = report,
                       .holder = &h,
@@ -177,16 +190,20 @@ static void add_arena(ductile_allocator *a, ductile_oom_report *report, const dp
     report->largest_free_here_bytes =
         arena == own ? h.largest_free_bytes : report->largest_free_here_bytes;
     keep_holder(report, &h);
+    return h.held_bytes - dti_min(t.movable_bytes, h.held_bytes);
 }
 
-static void add_arenas(ductile_allocator *a, ductile_oom_report *report, const dpool_request *r) {
+static uint64_t add_arenas(ductile_allocator *a, ductile_oom_report *report,
+                           const dpool_request *r) {
     uint32_t visits_left = VISITS;
+    uint64_t stays = 0;
     dti_lock_acquire(&a->index_lock);
     const dpool_arena *own = dpool_arena_find_locked(a, r->pool, r->stream);
     dti_lock_release(&a->index_lock);
     for (const dpool_arena *arena = a->arenas; arena != NULL; arena = arena->next) {
-        add_arena(a, report, arena, own, &visits_left);
+        stays += add_arena(a, report, arena, own, &visits_left);
     }
+    return stays;
 }
 
 /* ---- The whole ----------------------------------------------------------------------------- */
@@ -237,7 +254,11 @@ void dpool_report_take(ductile_allocator *a, const dpool_request *r, bool captur
                               .needed_bytes = r->needed};
     fill_totals(a, o);
     fill_device(a, o);
-    add_arenas(a, o, r);
+    uint64_t stays = add_arenas(a, o, r);
+    if (r->needed == 0) {
+        uint64_t size = dti_min(r->size, UINT64_MAX / 2);
+        o->needed_bytes = dti_round_up(size, a->granule) + stays + o->quarantined_bytes;
+    }
 }
 
 ductile_status ductile_get_oom_report(ductile_allocator *a, ductile_oom_report *out) {
