@@ -95,9 +95,3 @@ class History:
                 live += effect[1] * size
                 pending += effect[2] * size
             yield Levels(held, live, pending)
-
-
-def first_time_us(snapshot: dict[str, Any]) -> int:
-    """When the recording begins."""
-    entries = [trace[0] for trace in snapshot["device_traces"] if trace]
-    return int(min(entry["time_us"] for entry in entries))

@@ -282,7 +282,6 @@ KINDS = {
     "SIZE": "Union[int, str]",
     "LIMIT": "Union[int, str]",
     "HANDLES": "Union[int, str]",
-    "DIVISIONS": "int",
     "NUMBER": "int",
     "LEVEL": "int",
     "SWITCH": "bool",

@@ -29,8 +29,6 @@ from ductile_gpu._tools._report._collect import Choices, Recording, collect  # n
 
 TRACES = ROOT / "bench" / "traces"
 GPT2 = TRACES / "gpt2_medium_var_batch_seq.trace.gz"
-LLAMA = TRACES / "llama_1b_lora_recompute.trace.gz"
-RESNET = TRACES / "resnet50_var_batch_res.trace.gz"
 VIT = TRACES / "vit_multistream_record.trace.gz"
 WHOLE = ROOT / "tests" / "bench" / "data" / "torch_whole.pickle.gz"
 WIDE, PHONE = (1100, 900, 1.5), (390, 844, 1.5)

@@ -116,17 +116,17 @@ void dti_json_close(dti_json *j, char bracket) {
     j->has_before = true;
 }
 
-void dti_json_raw(dti_json *j, const char *name, const char *value) {
+static void put_word(dti_json *j, const char *name, const char *value) {
     begin(j, name);
     put_string(j, value);
 }
 
 void dti_json_null(dti_json *j, const char *name) {
-    dti_json_raw(j, name, "null");
+    put_word(j, name, "null");
 }
 
 void dti_json_bool(dti_json *j, const char *name, bool value) {
-    dti_json_raw(j, name, value ? "true" : "false");
+    put_word(j, name, value ? "true" : "false");
 }
 
 void dti_json_number(dti_json *j, const char *name, uint64_t value) {

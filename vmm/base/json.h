@@ -35,7 +35,6 @@ void dti_json_real(dti_json *j, const char *name, double value, int digits); /* 
 void dti_json_text(dti_json *j, const char *name, const char *text);
 void dti_json_numbers(dti_json *j, const char *name, const uint64_t *all, size_t n);
 void dti_json_texts(dti_json *j, const char *name, const char *const *texts, size_t n);
-void dti_json_raw(dti_json *j, const char *name, const char *value); /* which is JSON */
 
 /* An object that is a line. */
 dti_json dti_json_begin_line(FILE *out);

@@ -31,7 +31,7 @@ static void write_nested(dti_json *j) {
     dti_json_bool(j, NULL, true);
     dti_json_null(j, NULL);
     dti_json_close(j, ']');
-    dti_json_raw(j, "last", "1.50");
+    dti_json_real(j, "last", 1.5, 2);
     dti_json_close(j, '}');
 }
 
