@@ -286,6 +286,19 @@ def test_what_the_program_sets_later_is_said_with_it(place):
     ]
 
 
+@pytest.mark.parametrize("text", ["garbage", "max_split_size_mb", "a:1,,b:2", "a:[1,2", ":1"])
+def test_a_malformed_setting_reaches_pytorchs_own_parser(place, text):
+    code = f"""
+        import torch
+        from ductile_gpu.torch import enable
+        enable()
+        torch._C._accelerator_setAllocatorSettings({text!r})
+    """
+    answer = place.python("-c", textwrap.dedent(code))
+    assert answer.returncode == 0, answer.stderr
+    assert settings_of(place)[1:] == [f"settings {text}"]
+
+
 def test_nccls_older_backend_needs_no_word(place):
     answer = place.python("-c", "import torch", DUCTILE_TORCH="1", TORCH_DIST_USE_NCCL2="0")
     assert (answer.returncode, settings_of(place)) == (0, [])

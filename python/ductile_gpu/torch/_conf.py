@@ -65,14 +65,24 @@ _KEYS: dict[str, tuple[Treatment, str]] = {
 }
 
 
+_PART = r"[^,:\[\]]+:(?:\[[^\]]*\]|[^,\[\]]*)"
+
+
 def parse(text: str) -> dict[str, str]:
     """The keys and values of a setting. Malformed parts are left to PyTorch's own parser."""
     parts = re.findall(r"([^,:\[\]]+):((?:\[[^\]]*\])|[^,]*)", re.sub(r"\s+", "", text))
     return dict(parts)
 
 
+def _is_well_formed(text: str) -> bool:
+    return bool(re.fullmatch(rf"({_PART}(,{_PART})*,?)?", re.sub(r"\s+", "", text)))
+
+
 def expandable(text: str) -> str:
-    """A setting with segments that expand, whatever it says of them."""
+    """A setting with segments that expand, whatever it says of them. A malformed one stays so:
+    PyTorch's own parser says what is wrong."""
+    if not _is_well_formed(text):
+        return text
     others = {key: value for key, value in parse(text).items() if key != _EXPANDABLE}
     return ",".join(f"{key}:{value}" for key, value in {**others, _EXPANDABLE: "True"}.items())
 
