@@ -113,7 +113,7 @@ def test_what_ductile_counts_beside_retries_is_of_all_its_allocators(monkeypatch
     assert child.pressure() == {"pressure_waits": 0, "pressure_returns": 0}
     stats = SimpleNamespace(pressure_waits=2, pressure_returns=3)
     one = SimpleNamespace(stats=lambda: stats)
-    module = SimpleNamespace(allocators=lambda: {0: one, 1: one})
+    module = SimpleNamespace(allocators=lambda: [one, one])
     monkeypatch.setitem(sys.modules, "ductile_gpu", module)
     assert child.pressure() == {"pressure_waits": 4, "pressure_returns": 6}
 
