@@ -20,6 +20,8 @@ import compare
 import contents
 import costs
 import distributed
+import first_sleeps
+import first_sleeps_zygote
 import pytest
 import pytorch_tests
 import recording_cost
@@ -29,6 +31,8 @@ import steps
 import turns
 from running import python, replayed
 from torch_scripts import SCRIPTS, needs, run
+
+import ductile_gpu
 
 FAKE_TESTS = """\
 import os, time, unittest
@@ -423,6 +427,154 @@ def test_a_plain_program_takes_steps_of_every_size(name):
     assert all(weight.grad is None for weight in program.model.parameters())
 
 
+# ---- first_sleeps.py ---------------------------------------------------------------------------
+
+ZYGOTE = """\
+import first_sleeps_zygote, os, time
+def say(text): raise AssertionError(text)
+CASES = {
+    "well": lambda: print("this is not kept"),
+    "differs": lambda: say("3 of 8 bytes differ"),
+    "alike": lambda: say("the steps are all alike"),
+    "errs": lambda: 1 / 0,
+    "crashes": os.abort,
+    "hangs": lambda: time.sleep(1000),
+}
+ALIAS = {"a_graph_in_a_tag_draws_on": os.environ["TARGET"]}
+first_sleeps_zygote.serve(lambda told: CASES[ALIAS.get(told["case"], "well")]())
+"""
+
+
+@pytest.fixture
+def zygote(tmp_path, monkeypatch):
+    """In the place of the one with PyTorch; the case that failed becomes the given one."""
+
+    def begin(target: str, code: str = ZYGOTE) -> None:
+        script = tmp_path / "zygote.py"
+        script.write_text(code)
+        monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(SCRIPTS), *sys.path]))
+        monkeypatch.setenv("TARGET", target)
+        monkeypatch.setattr(first_sleeps, "ZYGOTE", str(script))
+        monkeypatch.setattr(steps, "where_from", lambda script: {"machine": "here"})
+
+    return begin
+
+
+def first_sleep_rows(capfd, *words: str) -> tuple[int, list[dict[str, Any]]]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", ["first_sleeps.py", "--json", "--limit", "100", *words])
+        status = first_sleeps.main()
+    return status, [json.loads(line) for line in capfd.readouterr().out.splitlines()]
+
+
+@pytest.mark.parametrize(("lanes", "targets"), [(1, 1), (2, 1), (5, 3), (6, 3), (12, 6)])
+def test_half_the_lanes_do_what_failed_and_the_others_in_turn_what_ran_beside(lanes, targets):
+    count = first_sleeps.Count(lanes, wanted=99, deadline=time.monotonic() + 60)
+    rounds = [[count.next_case(lane) for lane in range(lanes)] for _ in range(5)]
+    for cases in rounds:
+        assert cases[:targets] == [first_sleeps.TARGET] * targets
+    beside = [case for cases in rounds for case in cases[targets:]]
+    others = len(first_sleeps.BESIDE)
+    assert {beside.count(case) for case in first_sleeps.BESIDE} == {len(beside) // others}
+    assert (count.counts["target"], count.counts["beside"]) == (5 * targets, len(beside))
+
+
+def test_a_form_ends_with_what_was_wanted_or_with_its_time():
+    count = first_sleeps.Count(2, wanted=1, deadline=time.monotonic() + 60)
+    assert [count.next_case(lane) for lane in (0, 0, 1)] == [first_sleeps.TARGET, None, None]
+    assert first_sleeps.Count(2, wanted=1, deadline=time.monotonic()).next_case(0) is None
+    names = list(first_sleeps.FORMS)
+    assert first_sleeps.shares(names[-1:]) == [1.0]
+    assert first_sleeps.shares(["loaded", "grown", "ahead"]) == [1 / 3, 1 / 2, 1.0]
+    assert first_sleeps.shares(names, wanted=5)[0] == 1 / len(names)
+
+
+@pytest.mark.parametrize(
+    ("case", "status", "kind", "said"),
+    [
+        ("differs", 1, "differs", "3 of 8 bytes differ"),
+        ("alike", 1, "errors", "the steps are all alike"),
+        ("errs", 3, "errors", "ZeroDivisionError"),
+        ("crashes", -6, "errors", "Fatal Python error: Aborted"),
+        ("hangs", -99, "errors", "killed: it took more than 2 s"),
+    ],
+)
+def test_a_process_that_did_not_end_well_is_counted_and_its_row_says_what_it_said(
+    zygote, monkeypatch, capfd, case, status, kind, said
+):
+    if case == "hangs":  # the others have to end in time, on a busy machine too
+        monkeypatch.setattr(first_sleeps, "SECONDS", 2.0)
+    zygote(case)
+    ended, (row,) = first_sleep_rows(capfd, "--forms", "idle", "--wanted", "2")
+    assert (ended, row["processes"], row["machine"]) == (1, 2, "here")
+    assert {name: row[name] for name in ("differs", "errors")} == {
+        "differs": 2 * (kind == "differs"), "errors": 2 * (kind == "errors")
+    }  # fmt: skip
+    for failure in row["failures"]:
+        assert (failure["case"], failure["status"]) == (first_sleeps.TARGET, status)
+        assert said in failure["said"]
+
+
+def test_processes_that_end_well_leave_their_number_and_their_time(zygote, capfd):
+    zygote("well")
+    words = ["--forms", "failed,idle", "--lanes", "3", "--wanted", "4"]
+    status, rows = first_sleep_rows(capfd, *words)
+    assert status == 0
+    assert [(row["form"], row["lanes"], row["target"]) for row in rows] == [
+        ("failed", 3, 4), ("idle", 1, 4)
+    ]  # fmt: skip
+    for row in rows:
+        assert row["processes"] == row["target"] + row["beside"]
+        assert 0 < row["median_s"] <= row["most_s"] < row["s"]
+        assert row["differs"] == row["errors"] == row["alone"] == 0
+        assert row["failures"] == []
+    n_processes = sum(row["processes"] for row in rows)
+    assert first_sleeps.total(rows).startswith(f"processes {n_processes}, target 8, differs 0, ")
+
+
+@pytest.mark.parametrize("code", ["1 / 0", "print('{}', flush=True); input(); 1 / 0"])
+def test_a_lane_that_ends_is_an_error_and_not_waited_for(zygote, capfd, code):
+    zygote("well", code)
+    status, (row,) = first_sleep_rows(capfd, "--forms", "failed", "--lanes", "2")
+    assert (status, row["errors"]) == (1, 2)
+    assert all("has ended with status 1" in failure["said"] for failure in row["failures"])
+
+
+@pytest.mark.parametrize(
+    ("said", "status", "kind"),
+    [("all right", 0, None), ("5 words differed", 1, "differs"), ("no driver", 77, "errors")],
+)
+def test_the_program_beside_is_counted_apart(zygote, capfd, tmp_path, said, status, kind):
+    program = tmp_path / "gpu-first_sleep"
+    program.write_text(f"#!/bin/sh\necho {said}\nexit {status}\n")
+    program.chmod(0o755)
+    zygote("well")
+    words = ["--forms", "failed", "--lanes", "1", "--wanted", "60", "--alone", str(program)]
+    ended, (row,) = first_sleep_rows(capfd, *words)
+    assert ended == (kind is not None)
+    assert row["alone"] > 0
+    for name in ("differs", "errors"):
+        assert row[name] == 0
+        assert row[f"alone_{name}"] == (row["alone"] if name == kind else 0)
+    for failure in row["failures"]:
+        assert failure["case"].startswith("gpu-first_sleep --cycles 1")
+        assert said in failure["said"]
+        break
+
+
+def test_what_stands_in_small_blocks_is_shown_beside_a_difference(monkeypatch, capsys):
+    def copy(words: Any, address: Any, size: Any) -> int:
+        words[0], words[3] = 7, size.value
+        return 0
+
+    driver = SimpleNamespace(cuMemcpyDtoH_v2=copy)
+    monkeypatch.setattr(first_sleeps_zygote.ctypes, "CDLL", lambda name: driver)
+    with ductile_gpu.Allocator(driver="virtual") as own:
+        small, _large = own.alloc(512), own.alloc(1 << 20)
+        first_sleeps_zygote.print_small_blocks()
+    assert capsys.readouterr().out == f"block {small:#x} of 512 bytes: [7, 0, 0, 32], code 0\n"
+
+
 # ---- settings.py -------------------------------------------------------------------------------
 
 
@@ -596,6 +748,7 @@ def test_the_largest_batch_is_found_and_forecast():
     [
         ("steps", "--models bert", "--models: there is no bert"),
         ("steps", "--parts last", "--parts: there is no last"),
+        ("first_sleeps", "--forms failed,deep", "--forms: there is no deep"),
         ("settings", "--programs training,chess", "--programs: there is no chess"),
         ("llama", "--cases fsdp2,fsdp3", "--cases: there is no fsdp3"),
         ("llama", "--ways native,plastic", "--ways: there is no plastic"),

@@ -351,9 +351,14 @@ def play(given: argparse.Namespace) -> list[Row]:
     return book.rows
 
 
-def add_what_becomes_of_rows(parser: argparse.ArgumentParser) -> None:
+def add_output(parser: argparse.ArgumentParser) -> None:
+    """What a Book wants to be told."""
     parser.add_argument("--output", type=Path, help="also write rows to this file, as JSON lines")
     parser.add_argument("--json", action="store_true", help="rows instead of text")
+
+
+def add_what_becomes_of_rows(parser: argparse.ArgumentParser) -> None:
+    add_output(parser)
     parser.add_argument(
         "--cpu-check", action="store_true", help="tiny programs on the CPU, to try out this script"
     )
