@@ -56,9 +56,13 @@ static uint64_t whole_granules(const ductile_allocator *a, const dpool_block *b)
     return high > low ? high - low : 0;
 }
 
-/* The bytes of the handles that lie wholly in the block and may move. */
+/* The bytes of the handles that lie wholly in the block and may move. What sleeps has none. */
 static uint64_t movable_handles(const ductile_allocator *a, const dpool_block *b) {
     const dseg_segment *seg = b->region->seg;
+    const dpool_arena *arena = b->region->arena;
+    if (dpool_is_frozen(arena) || dpool_is_unbacked(arena)) {
+        return 0;
+    }
     dseg_span s = dseg_movable_in(seg, dseg_granules_in(seg, b->addr, b->addr + b->size));
     return dseg_is_empty(s) ? 0 : (s.end - s.first) * a->granule;
 }
@@ -75,7 +79,7 @@ static void count_block(const ductile_allocator *a, block_counts *t, const dpool
     t->report->free_blocks_by_size[index]++;
     t->report->free_bytes_by_size[index] += b->size;
     t->report->pinned_bytes += b->size - whole;
-    t->movable_bytes += t->is_kept ? 0 : movable_handles(a, b);
+    t->movable_bytes += movable_handles(a, b);
     if (t->is_kept) {
         t->holder->kept_bytes += whole;
         t->report->kept_bytes += t->is_of_requests ? 0 : whole;
