@@ -4,6 +4,7 @@
 import argparse
 import json
 import subprocess
+import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -49,6 +50,12 @@ def bundled_traces():
 def table(head, lines):
     rows = ["| " + " | ".join(cells) + " |" for cells in [head, *lines]]
     return "\n".join([rows[0], "|---" * len(head) + "|", *rows[1:]])
+
+
+def show_progress(words):
+    """One line that is written over and over, for a terminal alone."""
+    if sys.stderr.isatty():
+        print(f"\r\033[K{words}", end="", file=sys.stderr, flush=True)
 
 
 # ---- The command line of a study -------------------------------------------------------------------

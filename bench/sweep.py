@@ -22,7 +22,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 
 from plot import FIGURES, bands, setting_words, title_of
-from rows import ROOT, Failed, parse_study, parser_of, rows_of, table, write_rows
+from rows import ROOT, Failed, parse_study, parser_of, rows_of, show_progress, table, write_rows
 
 BATCH, SEQUENCE = (1, 12), (64, 1024)
 SPREADS = (0, 25, 50, 75, 100)
@@ -42,12 +42,6 @@ def run(given, recompute, side_streams, spread, seed):
              "--recompute", "on" if recompute else "off", "--side-streams", str(side_streams)]
     of_run = {"spread_percent": spread, "recompute": recompute, "side_streams": side_streams, "seed": seed}
     return [{**row, **of_run} for row in rows_of([given.bench, *words])]
-
-
-def show_progress(words):
-    """One line that is written over and over, for a terminal alone."""
-    if sys.stderr.isatty():
-        print(f"\r\033[K{words}", end="", file=sys.stderr, flush=True)
 
 
 def run_all(given):
