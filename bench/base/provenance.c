@@ -14,6 +14,8 @@
 #define DUCTILE_COMMIT "unknown"
 #endif
 
+enum { FORMAT = 1 };
+
 static int command_argc;
 static char **command_argv;
 
@@ -81,6 +83,12 @@ static void print_command_member(dti_json *j) {
         dti_json_text(j, "command", text);
     }
     free(text);
+}
+
+dti_json provenance_begin_row(FILE *out) {
+    dti_json j = dti_json_begin_line(out);
+    dti_json_number(&j, "format", FORMAT);
+    return j;
 }
 
 void provenance_json(dti_json *j, const bench_device *device) {

@@ -91,7 +91,7 @@ static uint64_t most_live(const churn_options *o) {
 
 static dti_json begin_row(const churn_command *c, const char *contender, uint64_t live,
                           bool completed) {
-    dti_json j = dti_json_begin_line(stdout);
+    dti_json j = provenance_begin_row(stdout);
     dti_json_text(&j, "bench", "churn");
     provenance_json(&j, &c->device);
     dti_json_text(&j, "contender", contender);

@@ -220,7 +220,7 @@ static void print_figures(dti_json *j, const fsdp_command *c, const fsdp_result 
 
 static void print_json(const fsdp_command *c, const variant *v, uint64_t index,
                        const fsdp_result *r) {
-    dti_json j = dti_json_begin_line(stdout);
+    dti_json j = provenance_begin_row(stdout);
     provenance_json(&j, &c->device);
     dti_json_text(&j, "trace", "fsdp");
     dti_json_text(&j, "contender", v->contender->name);

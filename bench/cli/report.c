@@ -283,7 +283,7 @@ static void print_min_capacity_json(dti_json *j, const report_row *row) {
 }
 
 void report_json(const report_row *row) {
-    dti_json j = dti_json_begin_line(stdout);
+    dti_json j = provenance_begin_row(stdout);
     print_spec(&j, row->spec);
     if (row->result->outcome == RUN_ABSENT) {
         dti_json_bool(&j, "absent", true);

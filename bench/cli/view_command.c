@@ -496,7 +496,7 @@ static void print_stacks(dti_json *j, const view_job *r) {
 static void print_recording(const view_job *recording) {
     const trace *t = recording->trace;
     const trace_refusal *worst = trace_worst_refusal(t);
-    dti_json line = dti_json_begin_line(stdout);
+    dti_json line = provenance_begin_row(stdout);
     dti_json *j = &line;
     provenance_json(j, &recording->device);
     dti_json_text(j, "kind", "recording");
@@ -603,7 +603,7 @@ static void print_outcome(dti_json *j, const view_run *run) {
 static void print_run(FILE *out, const view_run *run) {
     const replay_spec *spec = run->spec;
     bool is_ductile = spec->plan.contender == &contender_ductile;
-    dti_json line = dti_json_begin_line(out);
+    dti_json line = provenance_begin_row(out);
     dti_json *j = &line;
     dti_json_text(j, "kind", "run");
     dti_json_text(j, "file", spec->trace->path);

@@ -5,13 +5,17 @@ from __future__ import annotations
 
 import copy
 import json
+import signal
+import subprocess
+import sys
+import textwrap
 from pathlib import Path
 from typing import Any
 
 import pytest
 from conftest import ROOT
-from recordings import SNAPSHOTS, VIT, out_of_memory, report, training
-from running import Answer, ductile_gpu
+from recordings import SNAPSHOTS, VIT, WHOLE, out_of_memory, report, training
+from running import Answer, bench, ductile_gpu
 
 jsonschema = pytest.importorskip("jsonschema")
 PUBLISHED = json.loads((ROOT / "python" / "ductile_gpu" / "commands.schema.json").read_text())
@@ -29,14 +33,16 @@ def closed(part: Any) -> Any:
 
 def faults(kind: str, found: dict[str, Any]) -> list[str]:
     strict = closed(copy.deepcopy(PUBLISHED["$defs"]))
-    if kind == "top":  # an allocator's own snapshot, which has a schema of its own
-        strict[kind].pop("additionalProperties")
     reader = jsonschema.Draft202012Validator({"$defs": strict, "$ref": f"#/$defs/{kind}"})
     return [f"{list(error.path)}: {error.message[:200]}" for error in reader.iter_errors(found)]
 
 
 def lines(answer: Answer) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in answer.stdout.splitlines()]
+    return objects(answer.stdout)
+
+
+def objects(text: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in text.splitlines()]
 
 
 def test_the_schema_is_one():
@@ -70,6 +76,97 @@ def test_what_doctor_and_info_print_is_as_published(tmp_path):
     for words in (("doctor", "--json", program), ("info", "--json")):
         answer = ductile_gpu(*words, folder=tmp_path)
         assert faults(words[0], json.loads(answer.stdout)) == [], answer.stderr
+
+
+def assert_published(kind: str, found: list[dict[str, Any]]) -> None:
+    assert found
+    for row in found:
+        assert faults(kind, row) == []
+        assert next(iter(row)) == "format"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        [],
+        ["--min-capacity", "--calls", "--repeat", 2],
+        ["--tight", 5, "--old-driver", "--vary", 3],
+        ["--capacity", "16M"],
+        ["--contender", "ductile,cumemallocasync", "--schedule", "random:3"],
+    ],
+    ids=["plain", "searched and timed", "tight", "out of memory", "absent"],
+)
+def test_what_a_replay_prints_is_as_published(words):
+    path = WHOLE if "--min-capacity" in words else SNAPSHOTS[0]
+    found = objects(bench("replay", "--json", "--device", "virtual", *words, path))
+    assert_published("replay", found)
+
+
+def test_a_replay_of_the_package_prints_the_same(tmp_path):
+    assert_published("replay", lines(ductile_gpu("replay", "--json", WHOLE, folder=tmp_path)))
+
+
+@pytest.mark.parametrize("more", [[], ["--watch"], ["--capacity", "4M"]])
+def test_what_churn_prints_is_as_published(more):
+    words = ("generate", "churn", "--json", "--device", "virtual", "--ops", 2000, "--live", 1000)
+    assert_published("churn", objects(bench(*words, *more)))
+
+
+@pytest.mark.parametrize("more", [[], ["--capacity", "1G"], ["--contender", "cumemallocasync"]])
+def test_what_sharded_steps_print_is_as_published(more):
+    words = ("generate", "fsdp", "--json", "--device", "virtual", "--layers", 2, "--steps", 2)
+    assert_published("fsdp", objects(bench(*words, "--runs", 1, *more)))
+
+
+@pytest.mark.parametrize("more", [[], ["--quick", "--capacity", "60M"]])
+def test_what_a_view_prints_is_as_published(tmp_path, more):
+    path = out_of_memory(tmp_path)
+    found = objects(bench("view", *more, path, WHOLE))
+    assert {row["kind"] for row in found} == {"recording", "run"}
+    for row in found:
+        assert_published(f"view_{row['kind']}", [row])
+
+
+SEEN = """
+    import sys, ductile_gpu
+    allocator = ductile_gpu.Allocator(driver="virtual")
+    kept = [allocator.alloc(10 << 20), allocator.alloc(3 << 20)]
+    allocator.free(kept.pop())
+    ductile_gpu.listen()
+    print("ready", flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def watched(tmp_path, monkeypatch):
+    """The number of a process that holds 10 MiB, and may be looked into."""
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    process = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(SEEN)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    yield process
+    process.send_signal(signal.SIGCONT)
+    process.communicate(timeout=60)
+
+
+def test_what_top_prints_is_as_published(watched):
+    (found,) = lines(ductile_gpu("top", "--json"))
+    assert_published("top", [found])
+    assert [len(of["groups"]) for of in found["allocators"]] == [1]
+
+
+def test_what_top_prints_of_a_process_that_is_stopped_is_as_published(watched):
+    watched.send_signal(signal.SIGSTOP)
+    (found,) = lines(ductile_gpu("top", "--json"))
+    assert_published("top", [found])
+    assert found["pid"] == watched.pid
+    assert "it does not answer" in found["error"]
 
 
 def test_a_page_goes_into_a_folder_that_is_named(tmp_path):
