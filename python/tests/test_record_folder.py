@@ -315,6 +315,12 @@ def test_a_process_that_cannot_have_stacks_is_recorded_without_unless_they_are_i
         assert said in answer.stderr
 
 
+@pytest.mark.parametrize("word", ["0", "off", "No", "false"])
+def test_stacks_can_be_off_by_any_word_for_it(place, word):
+    answer = place.python("-c", USE, DUCTILE_RECORD="runs", DUCTILE_RECORD_STACKS=word)
+    assert (answer.returncode, answer.stderr, len(recorded(place))) == (0, "", 1)
+
+
 def test_a_build_without_cuda_is_left_alone(place):
     answer = place.python("-c", "import torch", DUCTILE_RECORD="runs", STUB_NO_CUDA="1")
     assert (answer.returncode, answer.stderr) == (0, "")

@@ -334,6 +334,7 @@ def test_what_is_active_is_said_once_when_the_gpu_is_first_used(place):
     [
         ({"DUCTILE_TORCH_QUIET": "1"}, 0),
         ({"DUCTILE_TORCH_QUIET": "0"}, 1),
+        ({"DUCTILE_TORCH_QUIET": "off"}, 1),
         ({"RANK": "0", "LOCAL_RANK": "0"}, 1),
         ({"RANK": "8", "LOCAL_RANK": "0"}, 0),
         ({"SLURM_PROCID": "3"}, 0),

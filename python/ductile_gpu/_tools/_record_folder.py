@@ -16,7 +16,7 @@ from types import FrameType, ModuleType
 from typing import Optional
 
 from ductile_gpu._tools._recorder import free_names, make_recorder, parts_folder
-from ductile_gpu_words import one_line, say
+from ductile_gpu_words import is_on, one_line, say
 
 STACKS = "DUCTILE_RECORD_STACKS"
 MAX_EVENTS = "DUCTILE_RECORD_MAX_EVENTS"
@@ -48,8 +48,7 @@ def _max_events() -> Optional[int]:
 
 def _stacks() -> Optional[bool]:
     """None: where they can be recorded."""
-    text = os.environ.get(STACKS, "").strip()
-    return None if text == "" else text != "0"
+    return is_on(STACKS) if os.environ.get(STACKS, "").strip() else None
 
 
 class _Recording:

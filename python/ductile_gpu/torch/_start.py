@@ -13,7 +13,7 @@ from ductile_gpu._process import _notes, _share
 from ductile_gpu._process._children import is_first_rank
 from ductile_gpu.torch import enable, mode
 from ductile_gpu.torch._lazy import torch
-from ductile_gpu_words import one_line, say
+from ductile_gpu_words import is_on, one_line, say
 
 QUIET = "DUCTILE_TORCH_QUIET"
 
@@ -68,6 +68,6 @@ def _announce(found: str, problem: Optional[str]) -> None:
         return
     if problem is not None and problem != _problem:  # of that the import of torch has told
         say(f"WARNING: Ductile is off: {problem}")
-    if problem is None and os.environ.get(QUIET, "0") in ("", "0"):
+    if problem is None and not is_on(QUIET):
         say(f"Ductile {VERSION} serves PyTorch {torch.__version__} ({found}; {_active_options()})")
         os.environ[QUIET] = "1"
