@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import sys
+from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,8 @@ from running import Answer, run
 from running import ductile_gpu as command
 from stub_torch import Place, adapter
 
+from ductile_gpu._tools._cli.common import Failure
+from ductile_gpu._tools._cli.report import _page_path
 from ductile_gpu._tools._report import _page
 
 __all__ = ["adapter"]
@@ -162,6 +165,24 @@ def test_a_pipe_in_a_folder_is_not_waited_for(tmp_path):
     answer = command("report", tmp_path, "-o", tmp_path / "page.html", seconds=60)
     assert answer.returncode == 1
     assert "x.pickle: it is no file" in answer.stdout + answer.stderr
+
+
+def test_a_page_may_go_to_a_device_and_through_a_link_out_of_a_folder_that_is_closed(
+    tmp_path, monkeypatch
+):
+    closed, open_one = tmp_path / "closed", tmp_path / "open"
+    closed.mkdir()
+    open_one.mkdir()
+    (closed / "link.html").symlink_to(open_one / "page.html")
+    monkeypatch.setattr("os.access", lambda path, _mode: Path(path) not in (closed, Path("/dev")))
+
+    def place(output: Any) -> Any:
+        return _page_path(Namespace(output=str(output), json=False, open=False), [])
+
+    for output in (Path("/dev/null"), closed / "link.html"):
+        assert place(output) == output
+    with pytest.raises(Failure, match="cannot be written there"):
+        place(closed / "page.html")
 
 
 def test_names_of_files_are_no_commands_of_the_terminal(tmp_path):

@@ -154,6 +154,12 @@ def _check(options: argparse.Namespace, files: list[Path]) -> None:
         raise Failure("--unit names the sizes of --batch", MISUSED)
 
 
+def _can_write(output: Path) -> bool:
+    """A file is written beside it and put in its place; what is no file is written to."""
+    place = Path(os.path.realpath(output))
+    return os.access(place if place.exists() and not place.is_file() else place.parent, os.W_OK)
+
+
 def _page_path(options: argparse.Namespace, files: list[Path]) -> Optional[Path]:
     """Where the page goes; None: to standard output, or there is none."""
     if options.output == "-" or (options.json and options.output is None and not options.open):
@@ -163,7 +169,7 @@ def _page_path(options: argparse.Namespace, files: list[Path]) -> Optional[Path]
         output = output / USUAL_PAGE
     if not output.parent.is_dir():
         raise Failure(f"{output.parent}: no such folder for the report")
-    if output.is_dir() or not os.access(output.parent, os.W_OK):
+    if output.is_dir() or not _can_write(output):
         raise Failure(f"{output}: the report cannot be written there")
     if any(file.exists() and output.exists() and output.samefile(file) for file in files):
         raise Failure(f"{output}: the report would replace the recording", MISUSED)
