@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # A user's program builds and runs with Ductile in each way it is offered: as a subdirectory,
 # through find_package, and through pkg-config, static and shared. One program links the virtual GPU,
-# another has libductile alone, which opens the virtual GPU's library where there is one.
+# another has libductile alone, which opens the virtual GPU's library where there is one. Installed
+# pages link to nothing that is not there, and `uninstall` leaves nothing that was not there before.
 cmake_minimum_required(VERSION 3.23)
 
 separate_arguments(EMULATOR UNIX_COMMAND "${EMULATOR}")
@@ -64,18 +65,19 @@ set(build_static ${BUILD})
 
 find_program(PKG_CONFIG pkg-config)
 function(build_by_pkg_config name libdir source package)
-  set(ENV{PKG_CONFIG_PATH} ${libdir}/pkgconfig)
+  set(ENV{PKG_CONFIG_PATH} "${libdir}/pkgconfig")
   execute_process(COMMAND ${PKG_CONFIG} --cflags --libs ${package} OUTPUT_VARIABLE flags
     OUTPUT_STRIP_TRAILING_WHITESPACE COMMAND_ERROR_IS_FATAL ANY)
   separate_arguments(flags UNIX_COMMAND "${flags}")
   run(${CC} ${program}/${source}.c -o ${SCRATCH}/by-pkg-config-${name} ${flags}
-    -Wl,-rpath,${libdir})
+    "-Wl,-rpath,${libdir}")
   run(${virtual} ${EMULATOR} ${SCRATCH}/by-pkg-config-${name})
 endfunction()
 
 foreach(kind static shared)
   set(root ${SCRATCH}/root-${kind})
   set(prefix ${root}${PREFIX})
+  file(MAKE_DIRECTORY ${prefix}/share) # empty, and not Ductile's
   run(${CMAKE_COMMAND} -E env DESTDIR=${root} ${CMAKE_COMMAND} --install ${build_${kind}})
   build_and_run(package-${kind} -D CMAKE_PREFIX_PATH=${prefix})
 
@@ -85,6 +87,7 @@ foreach(kind static shared)
   if(NOT headers STREQUAL "${public_headers}")
     message(FATAL_ERROR "installed headers: ${headers}")
   endif()
+  run(${CMAKE_COMMAND} -D INSTALLED=ON -D ROOT=${prefix}/${DOCDIR} -P ${ROOT}/tests/lint/check_links.cmake)
 
   if(PKG_CONFIG)
     set(ENV{PKG_CONFIG_SYSROOT_DIR} ${root})
@@ -142,10 +145,23 @@ file(WRITE ${SCRATCH}/other.c "
 run(${CC} -shared -fPIC ${SCRATCH}/other.c -o ${place}/${soname})
 refused("libductile_virtual is 0.0.9: install both of one version" ${alone_shared})
 
-# At a prefix that only the installation names.
+# At a prefix that only the installation names, with a space in it.
 if(PKG_CONFIG)
   unset(ENV{PKG_CONFIG_SYSROOT_DIR})
-  run(${CMAKE_COMMAND} --install ${build_shared} --prefix ${SCRATCH}/elsewhere)
-  build_by_pkg_config(elsewhere ${SCRATCH}/elsewhere/${LIBDIR} consumer ductile_virtual)
-  build_by_pkg_config(elsewhere-alone ${SCRATCH}/elsewhere/${LIBDIR} consumer_alone ductile)
+  set(elsewhere "${SCRATCH}/else where")
+  run(${CMAKE_COMMAND} --install ${build_shared} --prefix ${elsewhere})
+  build_by_pkg_config(elsewhere "${elsewhere}/${LIBDIR}" consumer ductile_virtual)
+  build_by_pkg_config(elsewhere-alone "${elsewhere}/${LIBDIR}" consumer_alone ductile)
+endif()
+
+# What was installed goes, with the folders that were made for it; what others have there stays.
+set(prefix ${SCRATCH}/root-static${PREFIX})
+file(WRITE ${prefix}/${LIBDIR}/pkgconfig/other.pc "")
+run(${CMAKE_COMMAND} -E env DESTDIR=${SCRATCH}/root-static ${CMAKE_COMMAND} --build ${BUILD} --target uninstall)
+file(GLOB_RECURSE left LIST_DIRECTORIES true RELATIVE ${prefix} ${prefix}/*)
+set(expected ${LIBDIR} ${LIBDIR}/pkgconfig ${LIBDIR}/pkgconfig/other.pc share)
+list(SORT left)
+list(SORT expected)
+if(NOT left STREQUAL "${expected}")
+  message(FATAL_ERROR "uninstall leaves ${left}")
 endif()

@@ -1,21 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
 # Every file that a page links to or names by its path, or that a source names as docs/..., is there.
+# With INSTALLED, ROOT is where pages were installed, and only what they link to is looked for.
 cmake_minimum_required(VERSION 3.23)
 
 file(GLOB_RECURSE pages ${ROOT}/docs/*.md ${ROOT}/bench/*.md ${ROOT}/vmm/*.md)
+if(NOT pages)
+  message(FATAL_ERROR "there are no pages in ${ROOT}")
+endif()
 foreach(page ${ROOT}/README.md ${pages})
   cmake_path(GET page PARENT_PATH folder)
-  file(STRINGS ${page} lines REGEX "\\]\\([^)]+\\)")
+  file(STRINGS ${page} lines REGEX "\\]\\([^)]+\\)| src=")
   # Square brackets keep CMake from seeing where one item of a list ends.
   string(REGEX REPLACE "[][]" "@" lines "${lines}")
-  string(REGEX MATCHALL "@\\([^)# ]+" links "${lines}")
+  string(REGEX MATCHALL "(@\\(| src=\")[^)#\" ]+" links "${lines}")
   foreach(link ${links})
-    string(SUBSTRING "${link}" 2 -1 link)
+    string(REGEX REPLACE "^(@\\(| src=\")" "" link "${link}")
     if(NOT link MATCHES "^[a-z]+:" AND NOT EXISTS ${folder}/${link})
       message(SEND_ERROR "${page} links to ${link}, which does not exist")
     endif()
   endforeach()
 endforeach()
+if(INSTALLED)
+  return()
+endif()
 
 # `tests/ROOM/test_X.c` and its like stand for many.
 foreach(page ${ROOT}/README.md ${pages})

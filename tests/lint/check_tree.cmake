@@ -12,7 +12,7 @@ file(GLOB_RECURSE sources ${ROOT}/vmm/*.[ch] ${ROOT}/segments/*.[ch] ${ROOT}/poo
 file(GLOB_RECURSE scripts ${ROOT}/python/backend/*.py ${ROOT}/python/ductile_gpu/*.py
   ${ROOT}/python/tools/*.py ${ROOT}/python/tests/*.py ${ROOT}/python/examples/*.py
   ${ROOT}/bench/*.py ${ROOT}/bench/*.sh ${ROOT}/tests/*.cmake
-  ${ROOT}/bench/*.cmake)
+  ${ROOT}/bench/*.cmake ${ROOT}/cmake/*.cmake)
 file(GLOB_RECURSE lists ${ROOT}/vmm/CMakeLists.txt ${ROOT}/segments/CMakeLists.txt
   ${ROOT}/pool/CMakeLists.txt ${ROOT}/pool/preload/CMakeLists.txt ${ROOT}/bench/CMakeLists.txt
   ${ROOT}/tests/CMakeLists.txt ${ROOT}/python/CMakeLists.txt)

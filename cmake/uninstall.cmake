@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+# The target `uninstall`: removes what the last installation from this build wrote, and the folders that an
+# installation from it made, once they are empty. Included by CMakeLists.txt, run by the target.
+cmake_minimum_required(VERSION 3.23)
+
+if(NOT CMAKE_SCRIPT_MODE_FILE)
+  # Which folders are missing is known only before anything is installed: this code stands first.
+  set(leaves "${CMAKE_INSTALL_BINDIR}" "${CMAKE_INSTALL_INCLUDEDIR}" "${CMAKE_INSTALL_LIBDIR}/cmake/ductile"
+    "${CMAKE_INSTALL_LIBDIR}/pkgconfig" "${CMAKE_INSTALL_DATADIR}/ductile" "${CMAKE_INSTALL_DOCDIR}")
+  install(CODE "set(made \"${CMAKE_BINARY_DIR}/install_folders.txt\")\nset(leaves \"${leaves}\")")
+  install(CODE [[
+    foreach(folder ${leaves})
+      cmake_path(ABSOLUTE_PATH folder BASE_DIRECTORY "${CMAKE_INSTALL_PREFIX}")
+      set(folder "$ENV{DESTDIR}${folder}")
+      while(NOT EXISTS "${folder}")
+        file(APPEND "${made}" "${folder}\n")
+        cmake_path(GET folder PARENT_PATH folder)
+      endwhile()
+    endforeach()]])
+  add_custom_target(uninstall COMMENT "Removing what was installed"
+    COMMAND ${CMAKE_COMMAND} -D BUILD=${CMAKE_BINARY_DIR} -P ${CMAKE_CURRENT_LIST_FILE})
+  return()
+endif()
+
+set(manifest ${BUILD}/install_manifest.txt)
+if(NOT EXISTS ${manifest})
+  message(FATAL_ERROR "nothing is installed from this build: ${manifest} does not exist")
+endif()
+file(STRINGS ${manifest} files)
+foreach(file ${files})
+  file(REMOVE "$ENV{DESTDIR}${file}")
+  if(EXISTS "$ENV{DESTDIR}${file}" OR IS_SYMLINK "$ENV{DESTDIR}${file}")
+    message(FATAL_ERROR "$ENV{DESTDIR}${file} cannot be removed: call this as the user who installed it")
+  endif()
+endforeach()
+
+# is_made(FOLDER RESULT): was it made by an installation, or does it lie in one that was?
+set(made "")
+if(EXISTS ${BUILD}/install_folders.txt)
+  file(STRINGS ${BUILD}/install_folders.txt made)
+endif()
+function(is_made folder result)
+  set(${result} FALSE PARENT_SCOPE)
+  foreach(own ${made})
+    cmake_path(IS_PREFIX own "${folder}" inside)
+    if(inside)
+      set(${result} TRUE PARENT_SCOPE)
+    endif()
+  endforeach()
+endfunction()
+
+foreach(file ${files})
+  cmake_path(SET folder "$ENV{DESTDIR}${file}")
+  while(TRUE)
+    cmake_path(GET folder PARENT_PATH folder)
+    is_made("${folder}" mine)
+    if(NOT mine)
+      break()
+    endif()
+    execute_process(COMMAND rmdir "${folder}" RESULT_VARIABLE status ERROR_QUIET)
+    if(EXISTS "${folder}") # it is not empty
+      break()
+    endif()
+  endwhile()
+endforeach()
+file(REMOVE ${manifest})
+foreach(folder ${made})
+  if(NOT EXISTS "${folder}")
+    list(REMOVE_ITEM made "${folder}")
+  endif()
+endforeach()
+list(JOIN made "\n" lines)
+file(WRITE ${BUILD}/install_folders.txt "${lines}\n")
