@@ -14,16 +14,43 @@ void bench_set_program(const char *path) {
     program = slash != NULL ? slash + 1 : path;
 }
 
+/* May this byte follow the first of a character of UTF-8? Neither C1 commands nor surrogates. */
+static bool may_be_second(unsigned first, unsigned second) {
+    unsigned least = first == 0xc2 || first == 0xe0 ? 0xa0 : first == 0xf0 ? 0x90 : 0x80;
+    unsigned most = first == 0xed ? 0x9f : first == 0xf4 ? 0x8f : 0xbf;
+    return second >= least && second <= most;
+}
+
+/* How many bytes of a line a terminal may get as one character; 0: not even the first. */
+static size_t visible_length(const char *at) {
+    const unsigned char *c = (const unsigned char *)at;
+    if (*c < 0x80) {
+        return iscntrl(*c) ? 0 : 1;
+    }
+    size_t length = *c < 0xc2 || *c > 0xf4 ? 0 : *c < 0xe0 ? 2 : *c < 0xf0 ? 3 : 4;
+    if (length == 0 || !may_be_second(c[0], c[1])) {
+        return 0;
+    }
+    for (size_t i = 2; i < length; i++) {
+        if ((c[i] & 0xc0) != 0x80) {
+            return 0;
+        }
+    }
+    return length;
+}
+
 void bench_complain(const char *format, ...) {
     char line[2048];
     va_list arguments;
     va_start(arguments, format);
     (void)vsnprintf(line, sizeof line, format, arguments);
     va_end(arguments);
-    for (char *c = line; *c != '\0'; c++) {
-        if (iscntrl((unsigned char)*c)) {
+    for (char *c = line; *c != '\0';) {
+        size_t length = visible_length(c);
+        if (length == 0) {
             *c = '?';
         }
+        c += length == 0 ? 1 : length;
     }
     (void)fprintf(stderr, "%s: %s\n", program, line);
 }

@@ -16,8 +16,8 @@ typedef enum bench_exit {
 /* What error lines begin with: the last part of argv[0], for ductile-gpu runs this program too. */
 void bench_set_program(const char *path);
 
-/* Writes exactly one line, "ductile-bench: ...", to standard error. Control characters, which
- * file names and file contents may contain, are printed as '?'. */
+/* Writes exactly one line, "ductile-bench: ...", to standard error. Control characters and bytes
+ * that are no UTF-8, which file names and file contents may contain, are printed as '?'. */
 __attribute__((format(printf, 1, 2))) void bench_complain(const char *format, ...);
 
 /* The same about a line of a file; line 0: about the file. */

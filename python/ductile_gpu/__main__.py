@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import errno
 import os
 import sys
@@ -11,8 +12,24 @@ from types import ModuleType
 from typing import Any, Optional
 
 from ductile_gpu._binding import _abi
-from ductile_gpu._tools._cli import doctor, info, keep, record, replay, report, run, top
-from ductile_gpu._tools._cli.common import INTERRUPTED, PROGRAM, Failure, standard_output
+from ductile_gpu._tools._cli import (
+    completion,
+    doctor,
+    info,
+    keep,
+    record,
+    replay,
+    report,
+    run,
+    top,
+)
+from ductile_gpu._tools._cli.common import (
+    INTERRUPTED,
+    MISUSED,
+    PROGRAM,
+    Failure,
+    standard_output,
+)
 from ductile_gpu_words import say
 
 COMMANDS: dict[str, ModuleType] = {
@@ -24,6 +41,7 @@ COMMANDS: dict[str, ModuleType] = {
     "top": top,
     "keep": keep,
     "info": info,
+    "completion": completion,
 }
 
 
@@ -44,6 +62,7 @@ def make_parser() -> argparse.ArgumentParser:
     version = f"{PROGRAM} {_abi.VERSION}"
     parser.add_argument("-V", "--version", action="version", version=version)
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
+    parser.set_defaults(parser=parser, commands=commands.choices)  # for `completion`
     for name, module in COMMANDS.items():
         command = commands.add_parser(
             name,
@@ -59,9 +78,21 @@ def make_parser() -> argparse.ArgumentParser:
 _OUTPUT_FAILS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
 
 
+def _check_command(word: str) -> None:
+    """What is no command is answered in a line, with the one that was meant."""
+    if word.startswith("-") or word in COMMANDS:
+        return
+    close = difflib.get_close_matches(word, COMMANDS, 1)
+    meant = f"did you mean {close[0]}?" if close else f"there are {', '.join(COMMANDS)}"
+    raise Failure(f"'{word}' is no command: {meant}", MISUSED)
+
+
 def _run(arguments: Optional[list[str]]) -> int:
+    given = sys.argv[1:] if arguments is None else arguments
+    for word in given[:1]:
+        _check_command(word)
     parser = make_parser()
-    options = parser.parse_args(arguments)
+    options = parser.parse_args(given)
     if options.command is None:
         parser.print_help()
         return 0

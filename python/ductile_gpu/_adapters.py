@@ -6,7 +6,7 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from ductile_gpu._binding._abi import Options
 from ductile_gpu._binding._errors import invalid
@@ -15,7 +15,8 @@ from ductile_gpu._process._share import configured
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-LIBRARIES = ("torch", "cupy", "numba", "rmm")
+Library = Literal["torch", "cupy", "numba", "rmm"]
+LIBRARIES: tuple[str, ...] = get_args(Library)
 
 
 def _chosen(libraries: Iterable[str]) -> list[str]:
@@ -35,7 +36,7 @@ def _chosen(libraries: Iterable[str]) -> list[str]:
     return sorted(set(named), key=LIBRARIES.index)
 
 
-def share(*libraries: str, **options: Unpack[Options]) -> list[str]:
+def share(*libraries: Library, **options: Unpack[Options]) -> list[str]:
     """Lets libraries allocate from one allocator for each device.
 
     Call it before any of them has used the GPU: Numba cannot change its allocator later, and what

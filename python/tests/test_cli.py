@@ -68,8 +68,42 @@ def test_no_command_shows_what_there_is(place):
     assert all(name in answer.stdout for name in COMMANDS)
 
 
-def test_an_unknown_command_is_misuse(place):
-    assert place.command("frobnicate").returncode == 2
+COMPLETE = """\
+eval "$({program} completion)"
+COMP_WORDS=({words}) COMP_CWORD={at}
+_ductile_gpu
+echo "${{COMPREPLY[*]}}"
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "completed"),
+    [
+        (("re",), "record replay report"),
+        (("--v",), "--version"),
+        (("run", "--s"), "--set --summary"),
+        (("report", "a.pickle", "--comp"), "--compare"),
+        (("report", "a.p"), ""),  # the shell has the names of files
+        (("run", "train.py", "--s"), ""),
+    ],
+)
+def test_a_shell_completes_commands_and_options(words, completed):
+    program = f"{sys.executable} -m ductile_gpu"
+    quoted = " ".join(("ductile-gpu", *words))
+    script = COMPLETE.format(program=program, words=quoted, at=len(words))
+    answer = run("bash", "-c", script)
+    assert (answer.stdout.strip(), answer.stderr) == (completed, "")
+
+
+def test_what_is_no_text_is_not_written_to_a_terminal(tmp_path):
+    (tmp_path / "noise.pickle").write_bytes(
+        b"\xff\xfe\x1b\xc2\x9b31m\xed\xa0\x80\xe2\x82\xc3\xbc \x00\n"
+    )
+    for name in ("report", "replay"):
+        answer = command(name, tmp_path / "noise.pickle")
+        assert answer.returncode == 1
+        assert answer.stderr.rstrip("\n").isprintable(), answer.stderr
+        assert "neither a trace nor a PyTorch snapshot: '?????31m?????\xfc' is" in answer.stderr
 
 
 @pytest.mark.parametrize(
@@ -93,6 +127,11 @@ def test_an_unknown_command_is_misuse(place):
         (("run", "--set", "limit_byte=4G", "train.py"), 2, "did you mean limit_bytes?"),
         (("replay", "--set", "limit_byte=1", WHOLE), 2, "'limit_byte': did you mean limit_"),
         (("replay", "--capacity", "8X", WHOLE), 2, "--capacity is a number of bytes"),
+        (("run", "--set", "foo=1", "train.py"), 2, "'foo'; there are address_budget_bytes, "),
+        (("report", "--json", "-o", "-", WHOLE), 2, "and --json writes there, too"),
+        (("report", "--open", "-o", "-", WHOLE), 2, "standard output, and --open shows"),
+        (("rnu", "train.py"), 2, "'rnu' is no command: did you mean run?"),
+        (("frobnicate",), 2, "'frobnicate' is no command: there are record, replay, report, "),
     ],
 )
 def test_an_error_is_one_line(place, words, status, line):

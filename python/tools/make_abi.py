@@ -9,6 +9,7 @@ error, not a guess. tests/test_abi.py holds the result to what the C compiler sa
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from pathlib import Path
@@ -277,16 +278,23 @@ def write_stats(reader: Reader) -> list[str]:
     return lines
 
 
-# What a program may pass for each kind of option; CHOICE names its words.
+# Handles as text: an unusual one is passed in bytes.
+HANDLES = (*(f"{1 << n}M" for n in range(1, 10)), "1G")
+# What a program may pass for each kind of option; CHOICE and HANDLES name their words.
 KINDS = {
     "SIZE": "Union[int, str]",
     "LIMIT": "Union[int, str]",
-    "HANDLES": "Union[int, str]",
     "NUMBER": "int",
     "LEVEL": "int",
     "SWITCH": "bool",
     "SWITCH_OFF": "bool",
 }
+
+
+def option_type(kind: str, choices: list[str]) -> str:
+    words = [*choices, *HANDLES] if kind == "HANDLES" else choices
+    literal = f"Literal[{', '.join(json.dumps(word) for word in words)}]"
+    return {"CHOICE": literal, "HANDLES": f"Union[int, {literal}]"}.get(kind) or KINDS[kind]
 
 
 def read_options(text: str) -> list[tuple[str, str]]:
@@ -298,8 +306,7 @@ def read_options(text: str) -> list[tuple[str, str]]:
     (table,) = re.findall(r"const key keys\[\] = \{(.*?)\n\};", text, re.DOTALL)
     found = []
     for name, kind, words in re.findall(r'\{"(\w+)", &(\w+), FIELD\(\w+\), (\w+)\}', table):
-        literal = ", ".join(f'"{word}"' for word in choices.get(words, []))
-        found.append((name, f"Literal[{literal}]" if kind == "CHOICE" else KINDS[kind]))
+        found.append((name, option_type(kind, choices.get(words, []))))
     if len(found) < 10:
         raise ValueError("the table of options cannot be read")
     return [option for option in found if option[0] != "device"]

@@ -13,6 +13,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Optional, TextIO
 
+from ductile_gpu._binding._abi import Options
 from ductile_gpu._binding._core import add_environment, make_options, parse_options
 from ductile_gpu._binding._errors import InvalidArgument
 from ductile_gpu_words import say, shown
@@ -98,6 +99,13 @@ def add_replay_options(parser: argparse.ArgumentParser) -> None:
     add_settings(parser)
 
 
+def _others(problem: str) -> str:
+    """Said behind a key that there is not and that resembles none: the keys that there are."""
+    if not problem.startswith("unknown option") or "did you mean" in problem:
+        return ""
+    return f"; there are {', '.join(sorted(Options.__annotations__))}"
+
+
 def read_settings(words: Iterable[str]) -> dict[str, str]:
     """--set KEY=VALUE, as often as given, each as DUCTILE_CONF has it. What no allocator takes is
     refused, here and in DUCTILE_CONF, before anything is done."""
@@ -107,7 +115,7 @@ def read_settings(words: Iterable[str]) -> dict[str, str]:
         try:
             parse_options(made, word)
         except InvalidArgument as error:
-            raise Failure(f"--set: {error}", MISUSED) from None
+            raise Failure(f"--set: {error}{_others(str(error))}", MISUSED) from None
         pairs = (re.split("[:=]", pair, maxsplit=1) for pair in word.split(",") if pair)
         settings.update((key.strip(), value.strip()) for key, value in pairs)
     try:

@@ -254,7 +254,7 @@ def _inspect(program: Program) -> Iterator[Check]:
     yield from _check_recording()
     yield from _check_launchers(program)
     if program.python is None:
-        text = "no word of this is a Python or written in it: name the Python program it starts"
+        text = "none of these words names a Python program: name the one that it starts"
         yield Check("program", "FAIL", text)
         return
     found = _ask(program)

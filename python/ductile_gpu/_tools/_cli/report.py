@@ -148,8 +148,8 @@ def _check(options: argparse.Namespace, files: list[Path]) -> None:
     if options.compare and len(files) != 2:
         raise Failure("--compare takes two files: the earlier and the later run", MISUSED)
     if options.output == "-" and (options.json or options.open):
-        other = "--json" if options.json else "--open"
-        raise Failure(f"-o -: the page on standard output, and {other}: name a file", MISUSED)
+        other = "--json writes there, too" if options.json else "--open shows a file"
+        raise Failure(f"-o - writes the page to standard output, and {other}: name a file", MISUSED)
     if options.unit is not None and options.batch is None:
         raise Failure("--unit names the sizes of --batch", MISUSED)
 
