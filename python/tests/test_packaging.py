@@ -4,9 +4,12 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
+import sys
 import tarfile
 import zipfile
+from importlib.metadata import metadata, version
 from pathlib import Path
 
 import pytest
@@ -14,6 +17,11 @@ from conftest import ROOT
 from running import python, run
 
 import ductile_gpu
+from ductile_gpu.__main__ import COMMANDS
+
+sys.path.insert(0, str(ROOT / "python" / "tools"))
+
+import make_wheels
 
 PACKAGE = ROOT / "python" / "ductile_gpu"
 VIRTUAL = "libductile_virtual.so." + ductile_gpu.__version__.rpartition(".")[0]
@@ -102,11 +110,59 @@ def test_the_program_can_be_executed(wheel):
 
 
 def test_library_package_and_metadata_are_one_version():
-    from importlib.metadata import version
-
     from ductile_gpu._binding._native import lib
 
     assert version("ductile-gpu") == ductile_gpu.__version__ == lib.ductile_version().decode()
+
+
+def test_an_extra_fits_environments_of_each_cuda_version():
+    """A name with a version of CUDA in it would put a second CuPy beside that of another one."""
+    wanted = metadata("ductile-gpu").get_all("Requires-Dist")
+    assert any(line.startswith("numba-cuda") for line in wanted)
+    assert not [line for line in wanted if re.search(r"-cu(da)?\d", line)]
+
+
+def test_the_python_that_runs_this_is_among_those_that_the_metadata_names():
+    python_here = ".".join(map(str, sys.version_info[:2]))
+    named = metadata("ductile-gpu").get_all("Classifier")
+    assert f"Programming Language :: Python :: {python_here}" in named
+    assert metadata("ductile-gpu")["Requires-Python"] == ">=" + next(
+        line.rpartition(" ")[2] for line in named if " :: Python :: 3." in line
+    )
+
+
+RELEASED = """\
+Name: ductile-gpu
+Version: 9.9
+Author: Some People
+Maintainer-email: A Maintainer <maintainer@example.org>
+Project-URL: Repository, https://example.org/ductile
+Project-URL: Issues, https://example.org/ductile/issues
+Project-URL: Changelog, https://example.org/ductile/changelog
+"""
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "missing"),
+    [
+        ("", "", []),
+        ("Author: Some People\n", "", ["an author"]),
+        ("Maintainer-email: ", "Summary: ", ["a maintainer"]),
+        ("URL: Issues, https", "URL: Tracker, https", ["the URL Issues"]),
+        ("Repository, https://", "Repository, ", ["the URL Repository"]),
+        ("Version: 9.9", "Version: 9.8", ["a heading 9.8 in docs/changelog.md with its date"]),
+    ],
+)
+def test_a_release_says_who_made_it_and_where_it_lives(before, after, missing):
+    changelog = "# Changelog\n\n## 9.9, 1 May 2030\n\n## 9.8, not released yet\n"
+    assert make_wheels.missing_for_release(RELEASED.replace(before, after), changelog) == missing
+
+
+def test_who_is_cited_is_who_made_the_package():
+    citation = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+    (author,) = re.findall(r"^  - name: (.+)$", citation, re.M)
+    assert metadata("ductile-gpu")["Author"] == author
+    assert f"license: {metadata('ductile-gpu')['License-Expression']}" in citation
 
 
 def test_another_versions_library_is_refused(tmp_path):
@@ -147,11 +203,14 @@ import ductile_gpu
 import ductile_gpu.torch
 ductile_gpu.Allocator(limit_bytes='4G', compact=False, reuse='never')
 ductile_gpu.torch.enable('full', sizes=1 << 26)
+ductile_gpu.share('torch', 'cupy', sizes='64M')
 """
 MISTYPED = {
     "ductile_gpu.Allocator(limit_byte='4G')": "limit_byte",
     "ductile_gpu.share('cupy', reuse='sometimes')": "reuse",
     "ductile_gpu.torch.enable('fast')": "Literal",
+    "ductile_gpu.share('torhc')": "Literal",
+    "ductile_gpu.Allocator(sizes='tigt')": "sizes",
     "ductile_gpu.torch.enable(zero='yes please')": "zero",
 }
 
@@ -194,6 +253,29 @@ def test_every_interpreter_hears_the_request(name, request_of, wanted, found):
     assert answer.stdout.strip() == found, answer.stderr
 
 
+CHECKOUT = ("CMakeLists.txt", "LICENSE", "README.md", "bench", "pool", "python", "segments", "vmm")
+NOT_BUILT = shutil.ignore_patterns("__pycache__", ".*", "results", "traces", "dist", "build")
+
+
+@pytest.mark.slow
+def test_a_build_writes_nothing_into_the_checkout_which_may_be_another_users(tmp_path):
+    checkout = tmp_path / "checkout"
+    checkout.mkdir()
+    for name in CHECKOUT:
+        if (ROOT / name).is_dir():
+            shutil.copytree(ROOT / name, checkout / name, ignore=NOT_BUILT)
+        else:
+            shutil.copy(ROOT / name, checkout)
+    before = sorted(checkout.rglob("*"))
+    for path in before:
+        path.chmod(0o555 if path.is_dir() else 0o444 | path.stat().st_mode & 0o111)
+    command = ("pip", "wheel", "--no-deps", "-q", "-w", tmp_path, checkout / "python")
+    made = python("-m", *command, seconds=900, PYTHONDONTWRITEBYTECODE=1)
+    assert made.returncode == 0, made.stderr
+    assert sorted(checkout.rglob("*")) == before
+    assert len(list(tmp_path.glob("ductile_gpu-*.whl"))) == 1
+
+
 @pytest.mark.slow
 def test_a_source_distribution_builds_on_its_own(tmp_path):
     pytest.importorskip("build")
@@ -212,3 +294,11 @@ def test_a_source_distribution_builds_on_its_own(tmp_path):
     (built,) = wheels.glob("ductile_gpu-*.whl")
     with zipfile.ZipFile(built) as opened_wheel:
         assert "ductile_gpu/lib/libductile.so" in opened_wheel.namelist()
+
+
+def test_the_forms_for_issues_name_commands_that_there_are():
+    forms = sorted((ROOT / ".github" / "ISSUE_TEMPLATE").glob("*.yml"))
+    assert forms
+    for form in forms:
+        named = set(re.findall(r"ductile-gpu ([a-z]+)", form.read_text(encoding="utf-8")))
+        assert "info" in named <= set(COMMANDS), form

@@ -204,7 +204,8 @@ def make(stage: Path, out: Path) -> None:
         first.write(contents())
     python = generator()
     tell("building the package")
-    install(python, "--no-deps", "--force-reinstall", str(ROOT / "python"))
+    kept = f"build-dir={PLACE / 'cmake'}"
+    install(python, "--no-deps", "--force-reinstall", "-C", kept, str(ROOT / "python"))
     tell("making the pages")
     shutil.rmtree(out, ignore_errors=True)
     command = [python, "-m", "sphinx", "-q", "-W", "--keep-going", "-d", PLACE / "kept", stage, out]

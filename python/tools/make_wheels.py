@@ -8,12 +8,17 @@ what twine and auditwheel say, and is tried: on this machine by an installation 
 environment with no compiler in sight; on another one by a program under an emulator, where one is
 given.
 
+With --release it wants, first of all, that the package says who made it and where it lives; those
+who publish write that into python/pyproject.toml (authors, maintainers, project.urls) and the date
+into docs/changelog.md. Without it the last line says what of that is missing.
+
 Everything comes from the package index that pip is configured for. Nothing is uploaded.
 """
 
 from __future__ import annotations
 
 import argparse
+import email.parser
 import os
 import platform
 import re
@@ -140,6 +145,38 @@ def make_wheel(machine: str, source: Path, tools: Path, adapters: Path | None, t
     return wheel
 
 
+# ---- What a release has to say -----------------------------------------------------------------
+
+URLS = ("Repository", "Issues", "Changelog")
+
+
+def missing_for_release(metadata: str, changelog: str) -> list[str]:
+    """What its metadata and the changelog do not say, and those who find the package look for."""
+    fields = email.parser.HeaderParser().parsestr(metadata)
+    people = {"an author": "Author", "a maintainer": "Maintainer"}
+    missing = [
+        what for what, name in people.items() if not (fields[name] or fields[f"{name}-email"])
+    ]
+    urls = dict(text.split(", ", 1) for text in fields.get_all("Project-URL", []))
+    missing += [f"the URL {name}" for name in URLS if "https://" not in urls.get(name, "")]
+    version = fields["Version"]
+    heading = re.search(rf"^## {re.escape(version)}, (.+)$", changelog, re.M)
+    if heading is None or heading[1] == "not released yet":
+        missing.append(f"a heading {version} in docs/changelog.md with its date")
+    return missing
+
+
+def check_release(source: Path, is_release: bool) -> str:
+    """Returns a line on whether this may be published. Raises Failure where it may not, and was
+    meant to be."""
+    metadata = (source / "PKG-INFO").read_text(encoding="utf-8")
+    changelog = (ROOT / "docs" / "changelog.md").read_text(encoding="utf-8")
+    missing = missing_for_release(metadata, changelog)
+    if missing and is_release:
+        raise Failure(f"not to be published: it lacks {', '.join(missing)}")
+    return f"not to be published yet: it lacks {', '.join(missing)}" if missing else "publishable"
+
+
 # ---- Checks ------------------------------------------------------------------------------------
 
 
@@ -259,18 +296,23 @@ def make_all(given: argparse.Namespace) -> None:
     tools = make_environment(PLACE / "tools", *TOOLS)
     say("making the source distribution ...")
     source = make_source_distribution(tools, given.output)
+    verdict = check_release(source, given.release)
     for machine in MACHINES:
         make_and_try(machine, source, tools, given)
     say("asking twine ...")
     files = sorted(given.output.iterdir())
     plain = {**os.environ, "TERM": "dumb", "COLUMNS": "400"}
     say(run(tools, "-m", "twine", "check", "--strict", *files, env=plain).strip())
+    say(verdict)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python/tools/make_wheels.py", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("--output", type=Path, default=PLACE / "dist", metavar="FOLDER")
+    parser.add_argument(
+        "--release", action="store_true", help="refuse what lacks names, addresses or a date"
+    )
     parser.add_argument(
         "--adapters",
         type=Path,

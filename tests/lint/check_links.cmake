@@ -7,7 +7,8 @@ file(GLOB_RECURSE pages ${ROOT}/docs/*.md ${ROOT}/bench/*.md ${ROOT}/vmm/*.md)
 if(NOT pages)
   message(FATAL_ERROR "there are no pages in ${ROOT}")
 endif()
-foreach(page ${ROOT}/README.md ${pages})
+file(GLOB first_pages ${ROOT}/*.md)
+foreach(page ${first_pages} ${pages})
   cmake_path(GET page PARENT_PATH folder)
   file(STRINGS ${page} lines REGEX "\\]\\([^)]+\\)| src=")
   # Square brackets keep CMake from seeing where one item of a list ends.
@@ -25,7 +26,7 @@ if(INSTALLED)
 endif()
 
 # `tests/ROOM/test_X.c` and its like stand for many.
-foreach(page ${ROOT}/README.md ${pages})
+foreach(page ${first_pages} ${pages})
   file(READ ${page} text)
   set(tops "vmm|segments|pool|preload|bench|tests|python")
   string(REGEX MATCHALL "[`(](${tops})/[a-z0-9_/]+\\.(c|h|py|txt|cmake)[`)]" paths "${text}")
