@@ -2,6 +2,8 @@
 #include "tests/support/shadow.h"
 
 #include "pool/blocks/arena.h"
+#include "pool/blocks/private_pool.h"
+#include "pool/blocks/region.h"
 #include "tests/support/complain.h"
 #include "tests/support/fixture_virtual.h"
 
@@ -114,15 +116,36 @@ const char *shadow_covers(shadow *s, ductile_addr address, uint64_t size) {
 
 typedef struct counts {
     uint64_t mapped;
-    uint64_t retiring; /* handles at old addresses */
+    uint64_t retiring;    /* handles at old addresses */
+    uint64_t unannounced; /* of pools that sleep, with copies under way */
 } counts;
 
-static const char *compare_segment(shadow *s, const dseg_segment *seg, counts *t) {
+/* Where a wait for copies has failed, memory stays mapped behind a pool that sleeps. No callback
+ * hears of it before the pool runs: until then it may go again at any time. */
+static bool sleeps_with_copies(const ductile_allocator *a, const dseg_segment *seg) {
+    for (const dpool_private_pool *pool = a->pools; pool != NULL; pool = pool->next) {
+        for (const dpool_region *r = dpool_next_region(a, pool, NULL); r != NULL;
+             r = dpool_next_region(a, pool, r)) {
+            if (r->seg == seg) {
+                return pool->phase != DPOOL_RUNNING && pool->host_copy.busy != NULL;
+            }
+        }
+    }
+    return false;
+}
+
+static const char *compare_segment(shadow *s, const ductile_allocator *a, const dseg_segment *seg,
+                                   counts *t) {
+    bool may_be_silent = sleeps_with_copies(a, seg);
     for (uint32_t g = seg->low; g < seg->high; g++) {
         const dseg_slot *slot = &seg->slots[g];
         ductile_addr address = dseg_addr(seg, g);
         const shadow_entry *entry = find(s, address);
         bool is_mapped = slot->state == DSEG_MAPPED;
+        if (is_mapped && entry == NULL && may_be_silent) {
+            t->unannounced += slot->offset == 0;
+            continue;
+        }
         NEED((entry != NULL) == is_mapped, "%#llx is %s, and the table says otherwise",
              (unsigned long long)address, is_mapped ? "mapped" : "not mapped");
         NEED(!is_mapped || entry->handle == slot->handle->phys, "another handle is at %#llx",
@@ -135,7 +158,7 @@ static const char *compare_segment(shadow *s, const dseg_segment *seg, counts *t
 
 static const char *compare_segments(shadow *s, ductile_allocator *a, counts *t) {
     for (uint32_t i = 0; i < a->segments.count; i++) {
-        TRY(compare_segment(s, a->segments.items[i], t));
+        TRY(compare_segment(s, a, a->segments.items[i], t));
     }
     NEED(t->mapped == s->n, "%zu mappings announced, %llu there", s->n,
          (unsigned long long)t->mapped);
@@ -143,19 +166,20 @@ static const char *compare_segments(shadow *s, ductile_allocator *a, counts *t) 
 }
 
 static const char *compare_all(shadow *s, ductile_allocator *a) {
-    counts t = {0, 0};
+    counts t = {0, 0, 0};
     ductile_virtual_state state = {.struct_size = sizeof state};
     TRY(compare_segments(s, a, &t));
     NEED_OK(ductile_virtual_get_state(s->gpu, &state));
-    NEED(state.mappings == t.mapped + t.retiring,
-         "the device has %llu mappings, of which %llu are announced and %llu retiring",
+    NEED(state.mappings == t.mapped + t.retiring + t.unannounced,
+         "the device has %llu mappings, of which %llu are announced, %llu not yet, and %llu "
+         "retiring",
          (unsigned long long)state.mappings, (unsigned long long)t.mapped,
-         (unsigned long long)t.retiring);
+         (unsigned long long)t.unannounced, (unsigned long long)t.retiring);
     return NULL;
 }
 
 const char *shadow_matches_segments(shadow *s, ductile_allocator *a) {
-    counts t = {0, 0};
+    counts t = {0, 0, 0};
     TRY(shadow_complaint(s));
     (void)pthread_mutex_lock(&s->lock);
     const char *why = compare_segments(s, a, &t);
