@@ -386,6 +386,16 @@ def test_memory_is_kept_across_its_users(owner, side, reader):
         owner.open(reader, layout=layout + 1)
 
 
+def test_what_it_prints_as_json_is_as_published(owner, side):
+    from test_json import faults  # skips this where there is no jsonschema
+
+    with owner.keep(side):
+        answer = command("keep", "--socket", owner.path, "--json")
+        found = json.loads(answer.stdout)
+        assert faults("keep", found) == []
+        assert (found["tags"], next(iter(found))) == (owner.tags(), "format")
+
+
 def test_what_nobody_uses_can_be_dropped(owner, side):
     before = owner.descriptors()
     with owner.keep(side):

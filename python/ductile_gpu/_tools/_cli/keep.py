@@ -4,14 +4,13 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import signal
 from typing import Any
 
 from ductile_gpu._binding._errors import Error
 from ductile_gpu._process._keep import Keeper, ask, default_path
-from ductile_gpu._tools._cli.common import Failure, show
+from ductile_gpu._tools._cli.common import Failure, print_json, show
 from ductile_gpu._tools._sizes import in_bytes
 from ductile_gpu_words import say
 
@@ -72,8 +71,11 @@ def main(options: argparse.Namespace) -> int:
             ask(options.socket, {"do": "drop", "tag": options.drop})
         elif options.status or options.json:
             tags = ask(options.socket, {"do": "status"})["tags"]
-            lines = [_line(tag, found) for tag, found in sorted(tags.items())]
-            show(*([json.dumps(tags)] if options.json else lines or ["it keeps nothing"]))
+            if options.json:
+                print_json({"tags": tags})
+            else:
+                lines = [_line(tag, found) for tag, found in sorted(tags.items())]
+                show(*(lines or ["it keeps nothing"]))
         else:
             return _serve(options.socket)
     except (Error, OSError) as error:
