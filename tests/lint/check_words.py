@@ -3,7 +3,7 @@
 """usage: check_words.py [ROOT]
 
 Words that a reader would have to learn here alone. The field has terms for what they meant; docs/glossary.md
-lists them. Reads the names and comments of all sources, scripts and tests, and all pages except the Python reference.
+lists them. Reads the names and comments of all sources, scripts and tests, and all pages.
 
 Exit status: 0 when none is found; 1 with a line for each.
 """

@@ -6,7 +6,7 @@
 #include <stdbool.h>
 #include <sys/types.h>
 
-/* Can nobody have put the file there, or exchange it, who could not do that with the running code?
+/* Could every user who may put the file there, or exchange it, do that with the running code, too?
  * True when the file, its folder and, for a link, the folder of what it leads to belong to this
  * user, to root, or to `owner`, who owns the file that holds the running code, and not everyone may
  * write to them. A group may: where it writes to the folder, it could exchange that file, too. */

@@ -1,0 +1,2 @@
+/* Written by the build. */
+#define DUCTILE_COMMIT "3c5575383390"
