@@ -272,6 +272,24 @@ def test_an_error_is_not_hidden_by_the_end_of_its_virtual_gpu(monkeypatch):
     gpu.close()
 
 
+@pytest.mark.parametrize("wrong", [None, 3, "f"])
+def test_what_is_no_function_is_no_callback(allocator, wrong):
+    calls = (
+        allocator.add_oom_callback,
+        allocator.add_map_callback,
+        lambda ask: allocator.pool((1, 1), ask or 0).__enter__(),
+    )
+    for call in calls:
+        with pytest.raises(TypeError, match="is a function, not"):
+            call(wrong)
+
+
+@pytest.mark.parametrize("wrong", [99, None, "never"])
+def test_a_schedule_that_is_none_is_refused(wrong):
+    with pytest.raises(ductile_gpu.InvalidArgument, match="one of eager, lagging, lazy, random"):
+        ductile_gpu.VirtualGPU(schedule=wrong)
+
+
 # ---- Ctrl-C ------------------------------------------------------------------------------------
 
 

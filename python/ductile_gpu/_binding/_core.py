@@ -33,6 +33,7 @@ from ductile_gpu._binding._objects import (
     INT32,
     UINT64,
     Closes,
+    check_callable,
     parse_bytes,
     read_address,
     read_number,
@@ -476,6 +477,7 @@ class Allocator(Sleeps, Closes):
         Returns:
             A number for `remove_oom_callback`.
         """
+        check_callable(ask, "ask")
 
         def answer(_user: Any, _allocator: Any, missing: int, _stream: Any) -> int:
             try:
@@ -529,6 +531,7 @@ class Allocator(Sleeps, Closes):
         Returns:
             A number for `remove_map_callback`.
         """
+        check_callable(tell, "tell")
 
         def pass_on(_user: Any, _allocator: Any, event: Any) -> None:
             try:
@@ -592,6 +595,7 @@ class Allocator(Sleeps, Closes):
         number = kind_number(kind)
         chosen: Any = None
         if takes is not None:
+            check_callable(takes, "takes")
             wanted = takes
 
             def belongs(_user: Any, stream: Optional[int]) -> int:

@@ -94,6 +94,12 @@ def read_number(value: Any, what: str, within: range = UINT64) -> int:
     raise invalid(f"{what} {number} is not from {within.start} to {within.stop - 1}")
 
 
+def check_callable(function: Any, what: str) -> None:
+    """Raises TypeError for what C could not call back."""
+    if not callable(function):
+        raise TypeError(f"{what} is a function, not {function!r}")
+
+
 def read_text(text: Any, what: str) -> bytes:
     """A text as C takes it: what it would cut off, and what is no Unicode, is refused."""
     if not isinstance(text, str):

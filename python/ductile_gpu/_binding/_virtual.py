@@ -398,6 +398,6 @@ def _schedule(schedule: Union[str, Schedule]) -> Schedule:
         return schedule
     try:
         return Schedule[schedule.upper()]
-    except KeyError:
+    except (AttributeError, KeyError):
         known = ", ".join(member.name.lower() for member in Schedule)
-        raise invalid(f"schedule is one of {known}, not '{schedule}'") from None
+        raise invalid(f"schedule is one of {known}, not {schedule!r}") from None

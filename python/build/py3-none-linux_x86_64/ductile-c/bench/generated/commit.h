@@ -1,2 +1,0 @@
-/* Written by the build. */
-#define DUCTILE_COMMIT "3c5575383390"
