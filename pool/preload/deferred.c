@@ -6,6 +6,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
+#include <time.h>
 
 typedef struct kept {
     struct kept *next;
@@ -20,6 +21,7 @@ static kept *all;
 static atomic_int n_kept;
 static atomic_int n_captures;
 static atomic_int n_on_device[DPRE_N_DEVICES]; /* of those */
+static atomic_int n_holders;                   /* captures begin behind them */
 
 /* ---- Captures ------------------------------------------------------------------------------ */
 
@@ -27,12 +29,33 @@ bool dpre_is_capture_known(void) {
     return atomic_load(&n_captures) > 0;
 }
 
+bool dpre_hold_captures(void) {
+    atomic_fetch_add(&n_holders, 1);
+    bool holds = !dpre_is_capture_known();
+    if (!holds) {
+        dpre_release_captures();
+    }
+    return holds;
+}
+
+void dpre_release_captures(void) {
+    atomic_fetch_sub(&n_holders, 1);
+}
+
+static void wait_for_holders(void) {
+    const struct timespec moment = {.tv_nsec = 1000};
+    while (atomic_load(&n_holders) > 0) {
+        (void)nanosleep(&moment, NULL);
+    }
+}
+
 void dpre_capture_begins(int device) {
-    atomic_fetch_add(&n_captures, 1);
+    atomic_fetch_add(&n_captures, 1); /* threads that hold it up already are the last */
     if (device >= 0) {
         atomic_fetch_add(&n_on_device[device], 1);
     }
     ductile_capture_begin();
+    wait_for_holders();
 }
 
 static void end_one(void) {
@@ -98,6 +121,7 @@ cu_result dpre_defer(int device, ductile_addr address) {
     pthread_mutex_lock(&lock);
     cu_result code = keep(device, address);
     pthread_mutex_unlock(&lock);
+    dpre_free_deferred(); /* the capture may have ended meanwhile */
     return code;
 }
 
@@ -157,13 +181,23 @@ static bool free_one(const kept *k) {
     return is_done;
 }
 
-void dpre_free_deferred(void) {
+static bool free_next(void) {
     kept k;
-    while (!dpre_is_capture_known() && claim(&k)) {
-        if (!free_one(&k)) {
-            unclaim(k.address);
-            return;
-        }
+    if (!claim(&k)) {
+        return false;
+    }
+    bool is_done = free_one(&k);
+    if (!is_done) {
+        unclaim(k.address);
+    }
+    return is_done;
+}
+
+void dpre_free_deferred(void) {
+    bool is_more = true;
+    while (is_more && dpre_hold_captures()) {
+        is_more = free_next();
+        dpre_release_captures();
     }
 }
 
@@ -175,6 +209,7 @@ void dpre_forget_deferred(int device) {
 
 static void renew_lock(void) {
     pthread_mutex_init(&lock, NULL);
+    atomic_store(&n_holders, 0);
 }
 
 __attribute__((constructor)) static void follow_forks(void) {

@@ -18,6 +18,11 @@ void dpre_capture_ended(int device);
 void dpre_captures_gone(int device);
 bool dpre_is_capture_known(void);
 
+/* Around a wait for all work of a device: a capture that would begin during it waits for it. False,
+ * and nothing to release: one is under way. */
+bool dpre_hold_captures(void);
+void dpre_release_captures(void);
+
 /* Keeps a block of a device for later. Returns the driver's code of a free: CU_INVALID_VALUE where
  * it is kept already, CU_OUT_OF_MEMORY where the host has no memory. */
 cu_result dpre_defer(int device, ductile_addr address);

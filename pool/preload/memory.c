@@ -107,10 +107,11 @@ cu_result cuMemAllocPitch_v2(ductile_addr *out, size_t *pitch, size_t width, siz
 /* Programs rely on the wait: by the time the call returns no kernel uses the memory,
  * on any stream. */
 static cu_result free_done(const dpre_device *d, ductile_addr addr) {
-    if (dpre_is_capture_known()) {
+    if (!dpre_hold_captures()) {
         return dpre_defer(dpre_ordinal(d), addr);
     }
     cu_result code = dpre_wait(d);
+    dpre_release_captures();
     if (code != CU_SUCCESS) {
         return code; /* as the driver does */
     }
@@ -196,7 +197,11 @@ static bool is_behind_another_default(const dpre_device *d, ductile_stream strea
 }
 
 static cu_result free_behind_current(const dpre_device *d, ductile_addr addr) {
-    cu_result code = dpre_is_capture_known() ? CU_SUCCESS : dpre_sync_context();
+    if (!dpre_hold_captures()) {
+        return dpre_defer(dpre_ordinal(d), addr);
+    }
+    cu_result code = dpre_sync_context();
+    dpre_release_captures();
     return code == CU_SUCCESS ? free_done(d, addr) : code;
 }
 

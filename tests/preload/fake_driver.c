@@ -102,6 +102,7 @@ cu_result cuCtxSynchronize(void) {
     while (fake_driver.is_held_up) {
         (void)sched_yield();
     }
+    fake_driver.broken_captures += n_capturing > 0;
     return fake_driver.fails_wait ? STREAM_CAPTURE_UNSUPPORTED : DVMM_SUCCESS;
 }
 

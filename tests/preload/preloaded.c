@@ -581,6 +581,29 @@ static void *free_it(void *addr) {
     return NULL;
 }
 
+static void *begin_it(void *stream) {
+    CHECK(cu.begin_capture(stream, 2) == 0);
+    return NULL;
+}
+
+PROMISE(a_capture_that_begins_beside_a_free_is_not_broken, "") {
+    ductile_stream captured = new_stream();
+    ductile_addr at = plain(MIB);
+    pthread_t freeing, capturing;
+    void *graph;
+    int before = fake_driver.waits;
+    fake_driver.is_held_up = true;
+    CHECK(pthread_create(&freeing, NULL, free_it, &at) == 0);
+    while (fake_driver.waits == before) {
+        (void)sched_yield();
+    }
+    CHECK(pthread_create(&capturing, NULL, begin_it, captured) == 0);
+    (void)usleep(20000); /* enough to begin */
+    fake_driver.is_held_up = false;
+    CHECK(pthread_join(freeing, NULL) == 0 && pthread_join(capturing, NULL) == 0);
+    CHECK(cu.end_capture(captured, &graph) == 0 && fake_driver.broken_captures == 0);
+}
+
 /* A thread that the child does not have was in the middle of a call. */
 PROMISE(a_forked_child_waits_for_no_thread_of_its_parent, "") {
     ductile_addr at = plain(MIB);
