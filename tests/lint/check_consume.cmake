@@ -126,10 +126,12 @@ file(COPY_FILE ${SCRATCH}/root-static${PREFIX}/${LIBDIR}/${soname} ${SCRATCH}/pa
 run(${virtual} ${alone_static})
 run(${virtual} ${CMAKE_COMMAND} -E chdir ${SCRATCH}/package-static ${EMULATOR} ./alone)
 
-# But not from where another user may have put it.
-file(CHMOD ${SCRATCH}/package-static PERMISSIONS OWNER_READ OWNER_WRITE OWNER_EXECUTE GROUP_READ GROUP_WRITE
-  GROUP_EXECUTE WORLD_READ WORLD_WRITE WORLD_EXECUTE)
-refused("${soname} is not opened, because other users can write it or its folder" ${alone_static})
+# Also in folders of those whose umask is 002. But not from where another user may have put it.
+set(for_group OWNER_READ OWNER_WRITE OWNER_EXECUTE GROUP_READ GROUP_WRITE GROUP_EXECUTE)
+file(CHMOD ${SCRATCH}/package-static PERMISSIONS ${for_group})
+run(${virtual} ${alone_static})
+file(CHMOD ${SCRATCH}/package-static PERMISSIONS ${for_group} WORLD_READ WORLD_WRITE WORLD_EXECUTE)
+refused("${soname} is not opened, because it or its folder belongs to another user" ${alone_static})
 file(CHMOD ${SCRATCH}/package-static PERMISSIONS OWNER_READ OWNER_WRITE OWNER_EXECUTE)
 
 # What lies there may be no library, or another version's.
