@@ -10,7 +10,8 @@
 
 enum { MOST_REQUESTS = 16 };
 
-/* Copies need memory of the virtual GPU's own, and without that they never end. */
+/* Copies need memory of the virtual GPU's own, and without that they never end; nor does other work
+ * that is under way, so there is none then. */
 static bool can_lack_host_memory(const subject *s, unsigned pool) {
     return CAN_FAIL && !s->pools[pool].keeps_contents;
 }
@@ -70,7 +71,9 @@ const char *fail_to_wake(subject *s, unsigned pool, const record *r) {
     if (s->is_armed || s->n_routes > 0) {
         return NULL;
     }
-    s->hardship = hardship_of(s, pool, r);
+    hardship planned = hardship_of(s, pool, r);
+    TRY(planned.lacks_memory_at > 0 ? sync_all(s) : NULL);
+    s->hardship = planned;
     TRY(resume_pool(s, pool));
     s->hardship = (hardship){.is_planned = false};
     bool gives_up = s->pools[pool].is_paused && pool != 0 && pool <= N_PLAIN_POOLS && r->d % 2 == 0;
