@@ -225,6 +225,47 @@ def test_what_a_pool_holds_free_is_needed_and_the_pool_is_named(tmp_path):
     assert found["openings"]["recorded"]["largest_hole"] == 0
 
 
+def line(found: dict[str, Any], label: str) -> str:
+    return "; ".join(text for name, text in found["lines"] if name == label)
+
+
+def test_free_memory_that_lies_in_pools_is_told_apart_in_each_line(tmp_path):
+    found = told(graph(tmp_path, refusal(512 * MIB, 200 * MIB, STEP)), "--quick")
+    assert line(found, "free") == (
+        "3.50 GiB in 7 holes (largest 512.0 MiB), of it 3.50 GiB in pools + 200.0 MiB on the device"
+    )
+    found = told(graph(tmp_path), "--quick")
+    assert line(found, "recorded").endswith(
+        "3.50 GiB free in 7 holes (largest 512.0 MiB), of it 3.50 GiB in pools"
+    )
+
+
+def test_blocks_whose_pool_is_not_known_are_told(tmp_path):
+    """Their segment went back to the driver before the snapshot was written."""
+    assert "is not known" not in line(told(graph(tmp_path), "--quick"), "pools")
+    gone = [entry(action, BASE, 9 * MIB) for action in ("segment_alloc", "alloc", *FREED)]
+    own = segment(2 * BASE, block(2 * BASE, 8 * MIB), segment_pool_id=(1, 0))
+    held = [entry("segment_alloc", 2 * BASE, 8 * MIB), entry("alloc", 2 * BASE, 8 * MIB)]
+    gone.append(entry("segment_free", BASE, 9 * MIB))
+    found = told(dump(tmp_path / "gone.pickle", [*gone, *held], segments=[own]), "--quick")
+    assert found["blocks_of_unknown_pool"] == 1
+    assert line(found, "pools").endswith(
+        "of 1 block the pool is not known: the segment went back before the end; a replay knows "
+        "none for it"
+    )
+
+
+def test_what_is_held_without_a_cap_is_told_from_what_is_needed(tmp_path):
+    found = told(graph(tmp_path))
+    assert line(found, "without a cap").startswith("held: Ductile and native 8.00 GiB")
+    assert "less does" not in line(found, "without a cap")
+    more = told(holes(tmp_path))
+    assert line(more, "without a cap").endswith("native 9.00 GiB; where memory is short, less does")
+    capped = told(graph(tmp_path), "--capacity", "9G", "--quick")
+    assert line(capped, "on 9.00 GiB").startswith("held: Ductile and native 8.00 GiB")
+    assert line(capped, "without a cap") == ""
+
+
 def test_a_pool_of_a_user_is_told_from_one_of_a_graph(tmp_path):
     (pool,) = told(graph(tmp_path, pool=(0, 3)), "--quick")["pools"]
     assert (pool["kind"], pool["name"]) == ("user", "a user's pool 3")

@@ -472,6 +472,34 @@ def test_pools_have_a_table_of_what_they_keep_for_themselves(window, tmp_path):
     assert "a graph's pool 2" in window.text("#pools")
 
 
+def test_the_bars_tell_what_of_free_memory_lies_in_pools(window, tmp_path):
+    """Of what was recorded, and of what the model of each allocator holds."""
+    window.show(tmp_path, _page.make_page([study(pools(tmp_path))]))
+    window.click("#moments [data-key=end]")
+    said = window.all(".track", "e.getAttribute('aria-label')")
+    assert said[0] == (
+        "recorded, 44.0 MiB held, 37.0 MiB live, 7.0 MiB free in 1 hole, of it 7.0 MiB in pools"
+    )
+    window.show(tmp_path, _page.make_page([study(freed_in_a_pool(tmp_path))]))
+    window.click("#moments [data-key=end]")
+    said = window.all(".track", "e.getAttribute('aria-label')")
+    assert len(said) == 4
+    assert [of for of in said if "of it 30.0 MiB in pools" not in of] == []
+
+
+def freed_in_a_pool(folder: Path) -> Path:
+    """30 of the 40 MiB of a graph's pool are free at the end."""
+    own = segment(BASE, block(BASE, 30 * MIB, "inactive"), block(BASE + 30 * MIB, 10 * MIB))
+    own["segment_pool_id"] = (2, 0)
+    history = [
+        entry("segment_alloc", BASE, 40 * MIB),
+        entry("alloc", BASE, 30 * MIB),
+        entry("alloc", BASE + 30 * MIB, 10 * MIB),
+        *(entry(action, BASE, 30 * MIB) for action in FREED),
+    ]
+    return dump(folder / "freed.pickle", history, segments=[own])
+
+
 def test_of_several_recordings_the_one_that_ran_out_is_opened(window, tmp_path):
     (tmp_path / "large").mkdir()
     fine = dump(tmp_path / "large" / "fine.pickle", [entry("alloc", 1, 900 * MIB)])

@@ -24,7 +24,7 @@ SCRIPTS = (
     "ranks", "tip", "copy", "address", "start",
 )  # fmt: skip
 KIB = 1024
-SIZES = ("asked", "held", "live", "pending", "free", "cached")
+SIZES = ("asked", "held", "live", "pending", "free", "cached", "free_in_pools")
 SUMMED = ("before", "after", "change", "blocks_before", "blocks_after")
 # Of stacks, what a reader opens; the others are summed on the page.
 MOST_ROWS = 400

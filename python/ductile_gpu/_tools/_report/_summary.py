@@ -231,6 +231,7 @@ def summary(recording: Recording) -> dict[str, Any]:
         "recorded": recorded(recording),
         "pools": _pools.pools(recording),
         "replays_pools": recording.replays_pools,
+        "blocks_of_unknown_pool": facts["blocks_of_unknown_pool"],
         "allocators": {name: _allocator(recording, name) for name in NAMES},
         "options": recording.variants,
         "holders": holders(recording),

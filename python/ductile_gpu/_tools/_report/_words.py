@@ -11,7 +11,14 @@ from typing import Any, Optional
 
 from ductile_gpu._tools._report import _openings
 from ductile_gpu._tools._report._collect import NAMES, Recording
-from ductile_gpu._tools._report._verdict import CROWDED, FINE, FRAGMENTED, FULL, is_modelled
+from ductile_gpu._tools._report._verdict import (
+    CROWDED,
+    FINE,
+    FRAGMENTED,
+    FULL,
+    is_modelled,
+    kept_in_pools,
+)
 from ductile_gpu._tools._report._who import BEFORE, NO_STACK
 from ductile_gpu._tools._sizes import in_bytes
 
@@ -43,18 +50,23 @@ def _list(words: list[str]) -> str:
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
 
 
-def _holes(found: dict[str, Any]) -> str:
-    """Free memory, and in how many pieces it lies."""
-    text = f"{in_bytes(found['free_bytes'])} free"
+def _pieces(found: dict[str, Any]) -> str:
     if found.get("holes") is None:
-        return text
-    if found["holes"] == 0:
-        return f"{text} in pools of their own"
+        return ""
     if found["holes"] == 1:
-        return f"{text} in 1 hole"
+        return " in 1 hole"
     largest = found["largest_hole"]
     more = f" (largest {in_bytes(largest)})" if largest else ""
-    return f"{text} in {found['holes']:,} holes{more}"
+    return f" in {found['holes']:,} holes{more}"
+
+
+def _holes(found: dict[str, Any]) -> str:
+    """Free memory, in how many pieces it lies, and how much of it serves one pool alone."""
+    text = f"{in_bytes(found['free_bytes'])} free"
+    if found.get("holes") == 0:
+        return f"{text} in pools of their own"
+    kept = found.get("in_pools_bytes", 0)
+    return text + _pieces(found) + (f", of it {in_bytes(kept)} in pools" if kept else "")
 
 
 def _parts(found: dict[str, Any]) -> list[str]:
@@ -232,12 +244,6 @@ def _served(s: dict[str, Any]) -> str:
     return f"{names[0]} would have served it{more}."
 
 
-def _held(s: dict[str, Any]) -> str:
-    """Without a cap, by allocator."""
-    done = {n: run for n, run in s["allocators"].items() if run["completed"]}
-    return _list([f"{in_bytes(run['held_peak_bytes'])} by {run['name']}" for run in done.values()])
-
-
 _OF = {FULL: _of_full, FRAGMENTED: _of_fragmented, CROWDED: _of_crowded, None: _of_unknown}
 
 
@@ -261,6 +267,7 @@ def _stopped(s: dict[str, Any], recording: Recording, name: str) -> str:
     asked, capacity = in_bytes(stop["request_bytes"]), in_bytes(stop["capacity_bytes"])
     found = {f"{term}_bytes": stop[term] for term in ("live", "pending", "free")}
     found.update(holes=stop["holes"], largest_hole=stop["largest_hole"])
+    found["in_pools_bytes"] = stop["free_in_pools"]
     room = stop["capacity_bytes"] - stop["held"]
     more = f" + {in_bytes(room)} not held" if room > 0 else ""
     return f"{when}: {asked} refused with {_terms(found)}{more} = {capacity}"
@@ -300,7 +307,9 @@ def _device(s: dict[str, Any]) -> list[Line]:
     missing = _ways({n: need for n, need in needs.items() if need > found["device_bytes"]})
     more = [f"not enough for {missing}"] if missing else []
     if own and needs.get(own, found["device_bytes"] + 1) <= found["device_bytes"]:
-        more.append(f"the model of {NAMES[own]} fits too, unlike the recorded one")
+        more.append(
+            f"a replay of {NAMES[own]} fits too: its blocks lie elsewhere than the program's"
+        )
     return [("device", f"{'; '.join([f'{size} for PyTorch', *more])}{others}")]
 
 
@@ -331,6 +340,19 @@ def _pools(s: dict[str, Any]) -> list[Line]:
             + (f", {_holes(pool)}, for itself alone" if pool["free_bytes"] else ""),
         )
         for pool in s["pools"]
+    ]
+
+
+def _poolless(s: dict[str, Any]) -> list[Line]:
+    n = s["blocks_of_unknown_pool"]
+    if not n:
+        return []
+    why = "the segment went back before the end; a replay knows none for"
+    return [
+        (
+            "pools",
+            f"of {_count(n, 'block')} the pool is not known: {why} {'it' if n == 1 else 'them'}",
+        )
     ]
 
 
@@ -373,10 +395,22 @@ def _holders(s: dict[str, Any]) -> list[Line]:
 
 
 WHY_APART = {
-    "packed again": "a replay packs what was there before the recording again, without its holes",
-    "pools": "the replay knows no pools",
+    "packed again": "the {before} from before the recording lie side by side there, for what was "
+    "freed between them is not recorded",
+    "pools": "it knows no pools",
     "unknown": "why is not recorded (options, memory given back)",
 }
+
+
+def _apart(s: dict[str, Any]) -> list[Line]:
+    """Why the recorded allocator and its model held different amounts."""
+    found = s["recorded"]
+    if not found["apart"]:
+        return []
+    name, size = NAMES[found["allocator"]], in_bytes(found["modelled_peak_bytes"])
+    until = " before that" if s["refused"] else ""
+    why = WHY_APART[found["apart"]].format(before=in_bytes(found["before_bytes"]))
+    return [("modelled", f"a replay of the same allocator ({name}) holds {size}{until}: {why}")]
 
 
 def _recorded(s: dict[str, Any]) -> list[Line]:
@@ -385,18 +419,23 @@ def _recorded(s: dict[str, Any]) -> list[Line]:
         return []
     ends = f"{in_bytes(found['held_peak_bytes'])} held at most"
     if s["refused"] is None and found["held_bytes"]:
-        ends += f"; at the end {in_bytes(found['held_bytes'])} = {_terms(found)}"
-    lines = [("recorded", ends)]
-    if found["apart"]:
-        name, size = NAMES[found["allocator"]], in_bytes(found["modelled_peak_bytes"])
-        until = " before that" if s["refused"] else ""
-        lines.append(("modelled", f"{name} holds {size}{until}: {WHY_APART[found['apart']]}"))
-    return lines
+        end = {**found, "in_pools_bytes": kept_in_pools(s["pools"])}
+        ends += f"; at the end {in_bytes(found['held_bytes'])} = {_terms(end)}"
+    return [("recorded", ends), *_apart(s)]
 
 
 def _held_lines(s: dict[str, Any]) -> list[Line]:
-    held = _held(s)
-    return [("without a cap", f"held: {held}")] if held and is_modelled(s) else []
+    """By allocator. Where memory is short, less may do."""
+    held = {n: r["held_peak_bytes"] for n, r in s["allocators"].items() if r["completed"]}
+    if not held or not is_modelled(s):
+        return []
+    label = f"on {in_bytes(s['device_bytes'])}" if s["capacity_given"] else "without a cap"
+    is_more = any(
+        held.get(name, 0) > need and in_bytes(held[name]) != in_bytes(need)
+        for name, need in _needs(s).items()
+    )
+    more = "; where memory is short, less does" if is_more else ""
+    return [(label, f"held: {_ways(held)}{more}")]
 
 
 def _options(s: dict[str, Any]) -> list[Line]:
@@ -425,6 +464,7 @@ def lines(recording: Recording, s: dict[str, Any]) -> list[Line]:
         *_asked(s),
         *_outside(recording),
         *_pools(s),
+        *_poolless(s),
         *_stops(s, recording),
         *_moment(s),
         *_holders(s),

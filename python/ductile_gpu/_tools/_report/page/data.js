@@ -49,7 +49,7 @@ function undelta(list, unit = 1) {
   return list.map((difference) => (last += difference) * unit);
 }
 
-const IN_KIB = ["asked", "held", "live", "pending", "free", "cached"];
+const IN_KIB = ["asked", "held", "live", "pending", "free", "cached", "free_in_pools"];
 
 function openRecording(recording, index) {
   recording.index = index;

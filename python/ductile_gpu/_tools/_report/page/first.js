@@ -5,7 +5,8 @@ const PIECES = { live: "live", pending: "pending", free: "free", cached: "cached
 
 function pieceText(kind, bytes, found) {
   const holes = kind === "free" && found?.holes ? ` in ${plural(found.holes, "hole", "holes")}` : "";
-  return `${size(bytes)} ${PIECES[kind]}${holes}`;
+  const kept = kind === "free" && found?.in_pools_bytes ? `, of it ${size(found.in_pools_bytes)} in pools` : "";
+  return `${size(bytes)} ${PIECES[kind]}${holes}${kept}`;
 }
 
 // rows of {label, pieces: [[kind, bytes, found]], edges: [[bytes, label]]}, all to one scale.
@@ -31,20 +32,23 @@ function refusedRows(found) {
     { label: "needed, " + size(found.needed_bytes), pieces: [...known, ["kept", found.in_pools_bytes], ["asked", found.request_bytes]], edges: end ? [[end, "the device ends at " + size(end)]] : [] }];
 }
 
+const freeInPools = (summary) => summary.pools.reduce((sum, pool) => sum + pool.free_bytes, 0);
+
 // What PyTorch's own allocator held at the moment; in parts where that is known, which is at the end.
 function recordedRow(recording) {
   const found = recording.summary.recorded, series = recording.recorded_held;
   if (!found?.held_peak_bytes) return [];
-  if (!recording.summary.history || isAtEnd()) return [{ label: "recorded, " + size(found.held_bytes), thin: true,
-    pieces: [["live", found.live_bytes], ["pending", found.pending_bytes], ["free", found.free_bytes, found]] }];
+  const free = { ...found, in_pools_bytes: recording.summary.refused ? 0 : freeInPools(recording.summary) };
+  if (!recording.summary.history || isAtEnd()) return [{ label: `recorded, ${size(found.held_bytes)} held`, thin: true,
+    pieces: [["live", found.live_bytes], ["pending", found.pending_bytes], ["free", found.free_bytes, free]] }];
   const held = series ? series.held[sampleAt(series, state.cursor)] : 0;
-  return held ? [{ label: "recorded, " + size(held), thin: true, pieces: [["held", held]] }] : [];
+  return held ? [{ label: `recorded, ${size(held)} held`, thin: true, pieces: [["held", held]] }] : [];
 }
 
 function modelledRow(run) {
   const series = run.series, i = sampleAt(series, state.cursor);
-  const kinds = AREAS.map((kind) => [kind, series[kind][i] ?? 0, kind === "free" ? { holes: series.holes[i] } : null]);
-  return { label: `${run.name}, ${size(series.held[i] ?? 0)}`, thin: true, pieces: kinds };
+  const kinds = AREAS.map((kind) => [kind, series[kind][i] ?? 0, kind === "free" ? { holes: series.holes[i], in_pools_bytes: series.free_in_pools[i] } : null]);
+  return { label: `${run.name}, ${size(series.held[i] ?? 0)} held`, thin: true, pieces: kinds };
 }
 
 // All to one scale, which the moment does not change.

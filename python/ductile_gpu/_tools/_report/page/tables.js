@@ -90,7 +90,7 @@ function paintEnds() {
 }
 
 function paintPools() {
-  const summary = state.recording.summary, pools = summary.pools, free = pools.reduce((sum, pool) => sum + pool.free_bytes, 0);
+  const summary = state.recording.summary, pools = summary.pools, free = freeInPools(summary);
   byId("pools-section").hidden = pools.length === 0;
   byId("pools-note").textContent = `Segments of a graph's or a user's own pool ${summary.refused?.holes != null ? "at the refusal" : "at the end"}. What lies free in one serves that pool alone: ${size(free)} in all.`;
   byId("pools").replaceChildren(heading("", "held", "live", "free, for itself alone", "in holes", "largest"),
