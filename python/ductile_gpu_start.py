@@ -62,19 +62,23 @@ def enable_now(torch: ModuleType) -> None:
     mode = wanted_mode()
     if mode is None:
         return
+
+    def failed(error: Exception) -> None:
+        reason = one_line(error)
+        if mode not in ("auto", "plain"):
+            say(f"stopped, because {VARIABLE}={mode} cannot be met: {reason}")
+            raise SystemExit(1) from None
+        say(f"WARNING: Ductile is off, PyTorch keeps its own allocator: {reason}")
+
     try:
         check_mode(mode)
         if torch.version.cuda is None:
             return
         import ductile_gpu.torch._start
 
-        ductile_gpu.torch._start.begin(mode)
+        ductile_gpu.torch._start.begin(mode, failed)
     except Exception as error:
-        reason = one_line(error)
-        if mode not in ("auto", "plain"):
-            say(f"stopped, because {VARIABLE}={mode} cannot be met: {reason}")
-            raise SystemExit(1) from None
-        say(f"WARNING: Ductile is off, PyTorch keeps its own allocator: {reason}")
+        failed(error)
 
 
 # ---- Recording ---------------------------------------------------------------------------------

@@ -139,6 +139,77 @@ def test_many_ranks_build_once(cache, compiler):
     assert [path.suffix for path in cache.glob("torch-*")] == [".so"]
 
 
+# ---- When it is compiled -----------------------------------------------------------------------
+
+LINE = "ductile-gpu: compiling the adapter for PyTorch "
+GROUP = (
+    "import torch.distributed as d; "
+    "d.init_process_group('gloo', store=d.HashStore(), rank=0, world_size=1)"
+)
+NEEDS = {
+    "torch.zeros(3) + torch.cuda.is_available()": 0,
+    "import ductile_gpu.torch; ductile_gpu.torch.mode()": 1,
+    "torch.cuda.init()": 1,
+    "torch.zeros(3, device='cuda')": 1,
+    "torch.cuda.memory._set_allocator_settings('garbage_collection_threshold:0.5')": 1,
+    GROUP: 1,
+}
+
+
+@pytest.mark.parametrize("by", ["hook", "run"])
+@pytest.mark.parametrize(("needs", "calls"), NEEDS.items())
+def test_what_must_be_compiled_is_so_when_it_is_needed_and_a_line_says_it(
+    cache, compiler, tmp_path, by, needs, calls
+):
+    compiler.write(FAILS)
+    (tmp_path / "program.py").write_text(
+        f"import contextlib, torch\nwith contextlib.suppress(RuntimeError):\n    {needs}\n"
+        "print('end')\n",
+        encoding="utf-8",
+    )
+    if by == "hook":
+        answer = python(tmp_path / "program.py", without=("DUCTILE_TORCH",), DUCTILE_TORCH="1")
+    else:
+        answer = python("-m", "ductile_gpu", "run", tmp_path / "program.py")
+    assert answer.stdout == "end\n", answer.stderr
+    assert (compiler.calls, answer.stderr.count(LINE)) == (calls, calls), answer.stderr
+
+
+@pytest.mark.parametrize("by", ["hook", "run"])
+def test_where_full_cannot_be_had_the_program_ends_where_it_needs_it(cache, compiler, tmp_path, by):
+    compiler.write(FAILS)
+    text = "import torch\nprint('imported')\ntorch.cuda.init()\nprint('not reached')\n"
+    (tmp_path / "program.py").write_text(text, encoding="utf-8")
+    words = () if by == "hook" else ("-m", "ductile_gpu", "run")
+    answer = python(*words, tmp_path / "program.py", DUCTILE_TORCH="full")
+    assert (answer.returncode, answer.stdout) == (1, "imported\n"), answer.stderr
+    assert "no such thing" in answer.stderr.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [("DUCTILE_CONF", "sizes:tigt"), ("PYTORCH_CUDA_ALLOC_CONF", "backend:cudaMallocAsync")],
+)
+def test_a_wrong_setting_is_told_at_the_import_and_nothing_is_compiled(
+    cache, compiler, variable, value
+):
+    answer = python("-c", "import torch", DUCTILE_TORCH="1", **{variable: value})
+    assert "WARNING: Ductile is off, PyTorch keeps its own allocator: " in answer.stderr
+    assert compiler.calls == 0
+
+
+def test_an_adapter_that_is_there_serves_from_the_import_on(cache, compiler):
+    compiler.write('exec g++ "$@"')
+    code = (
+        "import torch, sys; print(sys.modules['ductile_gpu.torch._install']._adapter is not None)"
+    )
+    assert python("-c", code, DUCTILE_TORCH="1").stdout == "False\n"
+    assert compiler.calls == 0
+    _build.build(_build.describe_torch())
+    answer = python("-c", code, DUCTILE_TORCH="1")
+    assert (answer.stdout, answer.stderr) == ("True\n", "")
+
+
 # ---- Whose file it is --------------------------------------------------------------------------
 
 

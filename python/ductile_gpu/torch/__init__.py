@@ -61,8 +61,8 @@ def enable(mode: Mode = "auto", **options: Unpack[Options]) -> None:
     """Makes Ductile the allocator of PyTorch in this process, at any time, also after `disable`.
 
     Doing it again does nothing. The first time on a machine a small C++ adapter is compiled against
-    the installed PyTorch (some seconds; kept for later). CUDA is not initialised by this call, so a
-    program may still fork.
+    the installed PyTorch (about half a minute, of which a line tells on standard error; kept for
+    later). CUDA is not initialised by this call, so a program may still fork.
 
     Where CUDA is in use, tensors, memory pools and graphs stay with PyTorch's own allocator, which
     gives its free memory back; new memory comes from Ductile. While a pool or a capture is open

@@ -27,6 +27,7 @@ from typing import IO, NamedTuple, Optional
 from ductile_gpu._binding._native import include_dir, library_path
 from ductile_gpu._process._files import replacing
 from ductile_gpu.torch import _surface
+from ductile_gpu_words import say
 
 SOURCES = Path(__file__).parent / "adapter"
 # What the adapter was compiled against and tried with; see python/tests/torch_versions. A newer
@@ -274,6 +275,7 @@ def _run_compiler(torch: Torch, output: Path) -> str:
 
 def _compile(torch: Torch, target: Path) -> None:
     """Makes the file as a whole, or a record of the failure beside it."""
+    say(f"compiling the adapter for PyTorch {torch.version}, once: this takes about half a minute")
     handle, name = tempfile.mkstemp(suffix=".so", dir=target.parent)
     os.close(handle)
     try:
@@ -387,6 +389,9 @@ def build(torch: Torch, output: Optional[Path] = None, again: bool = False) -> P
     return target
 
 
+_TO_BE_COMPILED = "compiled when it is first needed"
+
+
 def describe_adapter() -> str:
     """Whether PyTorch can have its adapter, for people. Compiles nothing."""
     try:
@@ -402,7 +407,12 @@ def describe_adapter() -> str:
         _compiler()
     except BuildError as error:
         return f"none: {error}"
-    return "compiled when it is first needed"
+    return _TO_BE_COMPILED
+
+
+def is_to_be_compiled() -> bool:
+    """Is there no adapter yet, and will one be compiled when it is asked for?"""
+    return describe_adapter() == _TO_BE_COMPILED
 
 
 def adapter_path(torch: Torch) -> Path:

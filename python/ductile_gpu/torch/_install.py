@@ -19,7 +19,7 @@ from ductile_gpu._binding._log import logger
 from ductile_gpu._binding._objects import renew_in_child
 from ductile_gpu._process import _share
 from ductile_gpu._process._children import is_first_rank
-from ductile_gpu.torch import _build, _conf
+from ductile_gpu.torch import _build, _conf, _later
 from ductile_gpu.torch._lazy import torch
 
 _SHARED_STRUCTS = (
@@ -58,6 +58,7 @@ class TooLate(RuntimeError):
 
 def adapter() -> Optional[ctypes.CDLL]:
     """The adapter, once it is PyTorch's allocator, also while Ductile is off."""
+    _later.do_now()
     return _adapter
 
 
@@ -315,7 +316,7 @@ class Tracker:
     """
 
     def __init__(self) -> None:
-        self._loaded = _adapter if _adapter is not None else _load_any(_build.describe_torch())
+        self._loaded = adapter() or _load_any(_build.describe_torch())
         self._before: Optional[int] = None
         self._is_lent = False
         self.was_lent = False
@@ -350,4 +351,5 @@ class Tracker:
 
 def is_installed() -> bool:
     """Is Ductile what PyTorch allocates from?"""
+    _later.do_now()
     return _adapter is not None and bool(_adapter.ductile_torch_is_serving())

@@ -5,13 +5,14 @@ what is active, or that another allocator is."""
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
-from typing import Any, Optional
+from typing import Any, Callable, Optional
 
 from ductile_gpu._binding._abi import VERSION
 from ductile_gpu._process import _notes, _share
 from ductile_gpu._process._children import is_first_rank
-from ductile_gpu.torch import enable, mode
+from ductile_gpu.torch import _build, _conf, _later, enable, mode
 from ductile_gpu.torch._lazy import torch
 from ductile_gpu_words import is_on, one_line, say
 
@@ -21,19 +22,39 @@ _begun = False
 _problem: Optional[str] = None
 
 
-def begin(wanted: Any) -> None:
-    """Enables Ductile, in a mode of `enable`, and sees to it that the outcome is told."""
-    global _begun, _problem
+def begin(wanted: Any, failed: Callable[[Exception], None]) -> None:
+    """Enables Ductile, in a mode of `enable`, and sees to it that the outcome is told. What that
+    raises goes to `failed`. Where the adapter must be compiled first, that waits until needed."""
+    global _begun
     if not _begun:
         _begun = True
         torch.cuda._lazy_call(_at_first_use)
+    then = functools.partial(_enable, wanted, failed)
+    if wanted != "plain" and not torch.cuda.is_initialized() and _is_to_wait():
+        _later.wait(then)
+    else:
+        then()
+
+
+def _is_to_wait() -> bool:
+    """Has the adapter to be compiled, and is nothing else wrong, which is told at once?"""
+    try:
+        _share.configure({})
+        _conf.check(_conf.environment())
+    except Exception:
+        return False
+    return _build.is_to_be_compiled()
+
+
+def _enable(wanted: Any, failed: Callable[[Exception], None]) -> None:
+    global _problem
     try:
         enable(wanted)
     except Warning as told:  # an error by the user's filter: it is on all the same
         say(f"WARNING: {told}")
     except Exception as error:
         _problem = one_line(error)
-        raise
+        failed(error)
 
 
 def _at_first_use() -> None:

@@ -100,17 +100,20 @@ def _wanted_mode() -> str:
 def _run(options: argparse.Namespace, settings: Mapping[str, Any], notes: Path) -> int:
     problem: Optional[Exception] = None
 
-    def enable(torch: ModuleType) -> None:
+    def failed(error: Exception) -> None:
         nonlocal problem
+        problem = error
+        raise SystemExit(1) from error
+
+    def enable(torch: ModuleType) -> None:
         if torch.version.cuda is None:
             return
         try:
             from ductile_gpu.torch import _start  # which needs torch
 
-            _start.begin(mode)
+            _start.begin(mode, failed)
         except Exception as error:
-            problem = error
-            raise SystemExit(1) from error
+            failed(error)
 
     mode = _wanted_mode()
     inherit(os.environ, mode, settings)
