@@ -7,6 +7,7 @@ import gzip
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -93,6 +94,17 @@ def test_a_shell_completes_commands_and_options(words, completed):
     script = COMPLETE.format(program=program, words=quoted, at=len(words))
     answer = run("bash", "-c", script)
     assert (answer.stdout.strip(), answer.stderr) == (completed, "")
+
+
+@pytest.mark.skipif(shutil.which("zsh") is None, reason="no zsh")
+def test_zsh_reads_what_bash_does():
+    program = f"{sys.executable} -m ductile_gpu"
+    script = COMPLETE.format(program=program, words="ductile-gpu run --s", at=2)
+    before = "autoload -U compinit; compinit -D -u\n"
+    script = script.replace("COMP_WORDS=", "setopt KSH_ARRAYS; COMP_WORDS=", 1)
+    answer = run("zsh", "-f", "-c", before + script)
+    assert answer.stderr == ""
+    assert {"--set", "--summary"} <= set(answer.stdout.split())
 
 
 def test_what_is_no_text_is_not_written_to_a_terminal(tmp_path):

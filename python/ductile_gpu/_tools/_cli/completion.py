@@ -22,7 +22,7 @@ _ductile_gpu() {{
     if [ "$COMP_CWORD" -eq 1 ]; then
         words="{first}"
     else
-        case "${{COMP_WORDS[1]}} ${{COMP_WORDS[*]:2:COMP_CWORD-2}} $word" in
+        case "${{COMP_WORDS[1]}} ${{COMP_WORDS[*]:2:$((COMP_CWORD - 2))}} $word" in
         *.py\\ *) ;;
 {cases}
         esac
