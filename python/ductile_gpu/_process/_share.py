@@ -248,7 +248,7 @@ def numbered() -> list[tuple[Optional[int], Allocator]]:
 
 def allocators() -> list[Allocator]:
     """The allocators of the process: the shared ones in the order of their devices, those that only
-    PyTorch has used included; then the program's own `Allocator`s that are open."""
+    PyTorch has used included; then those of the program's own that are open."""
     return [allocator for _, allocator in numbered()]
 
 
