@@ -18,10 +18,9 @@ Exit status: 0 when every run was replayed, 1 otherwise, 2 misused.
 import itertools
 import sys
 import tempfile
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from rows import MIB, ROOT, Failed, bundled_traces, parse_study, parser_of, rows_of, show_progress, table, write_rows
+from rows import MIB, ROOT, Failed, bundled_traces, make_each, parse_study, parser_of, rows_of, table, write_rows
 
 WAYS = {
     "Ductile": ["--contender", "ductile"],
@@ -62,14 +61,8 @@ def replay_all(given, traces):
     """Of each trace its rows, by way."""
     runs = list(itertools.product(traces, WAYS))
     found = [{} for _ in traces]
-    with ThreadPoolExecutor(given.jobs) as pool:
-        try:
-            for n, row in enumerate(pool.map(lambda run: replay(given, *run), runs)):
-                found[n // len(WAYS)][row["way"]] = row
-                show_progress(f"{n + 1} of {len(runs)} replays")
-        finally:
-            show_progress("")
-            pool.shutdown(cancel_futures=True)
+    for n, row in enumerate(make_each(given.jobs, lambda run: replay(given, *run), runs, "replays")):
+        found[n // len(WAYS)][row["way"]] = row
     return found
 
 

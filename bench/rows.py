@@ -5,6 +5,7 @@ import argparse
 import json
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -56,6 +57,20 @@ def show_progress(words):
     """One line that is written over and over, for a terminal alone."""
     if sys.stderr.isatty():
         print(f"\r\033[K{words}", end="", file=sys.stderr, flush=True)
+
+
+def make_each(jobs, make, items, kind):
+    """What is made of each item, in order, several at a time. When one fails, no other begins."""
+    found = []
+    with ThreadPoolExecutor(jobs) as pool:
+        try:
+            for made in pool.map(make, items):
+                found.append(made)
+                show_progress(f"{len(found)} of {len(items)} {kind}")
+        finally:
+            show_progress("")
+            pool.shutdown(cancel_futures=True)
+    return found
 
 
 # ---- The command line of a study -------------------------------------------------------------------

@@ -19,10 +19,9 @@ import argparse
 import itertools
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
 
 from plot import FIGURES, bands, setting_words, title_of
-from rows import ROOT, Failed, parse_study, parser_of, rows_of, show_progress, table, write_rows
+from rows import ROOT, Failed, make_each, parse_study, parser_of, rows_of, table, write_rows
 
 BATCH, SEQUENCE = (1, 12), (64, 1024)
 SPREADS = (0, 25, 50, 75, 100)
@@ -46,16 +45,9 @@ def run(given, recompute, side_streams, spread, seed):
 
 def run_all(given):
     runs = list(itertools.product((False, True), (0, 2), SPREADS, range(1, given.seeds + 1)))
-    rows = []
-    with ThreadPoolExecutor(given.jobs if given.device == "virtual" else 1) as pool:
-        try:
-            for n, found in enumerate(pool.map(lambda one: run(given, *one), runs), 1):
-                rows += found
-                show_progress(f"{n} of {len(runs)} runs")
-        finally:
-            show_progress("")
-            pool.shutdown(cancel_futures=True)
-    return rows
+    jobs = given.jobs if given.device == "virtual" else 1
+    found = make_each(jobs, lambda one: run(given, *one), runs, "runs")
+    return [row for rows in found for row in rows]
 
 
 def cells(found):
