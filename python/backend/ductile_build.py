@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The build backend: scikit-build-core's, and a source distribution that carries the C sources.
 
-The C sources lie beside this folder, not in it. A build in a checkout uses them where they are. A
-source distribution has no "beside": it is made from a staged copy of this folder with the sources
-in csrc/, so that nothing in the checkout is touched.
+The C sources and the extras lie beside this folder, not in it. A build in a checkout uses them
+where they are. A source distribution has no "beside": it is made from a staged copy of this folder
+with them in csrc/, so that nothing in the checkout is touched.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from ductile_extras import list_extras
 from ductile_version import PROJECT, find_sources
 from scikit_build_core import build as _backend
 from scikit_build_core.build import (
@@ -40,6 +41,7 @@ __all__ = [
 # What `cmake -D DUCTILE_BUILD_TESTS=OFF` reads.
 CARRIED = ("CMakeLists.txt", "LICENSE", "README.md", "vmm", "segments", "pool", "bench")
 LEFT_OUT = shutil.ignore_patterns("__pycache__", "*.trace.gz", "results", "out", "torch")
+EXTRAS_LEFT_OUT = shutil.ignore_patterns("__pycache__", "tests")
 OWN_LEFT_OUT = shutil.ignore_patterns(
     "__pycache__", "build", "dist", ".*", "*.egg-info", "*.so", "*.pyc"
 )
@@ -54,6 +56,8 @@ def _copy_sources(to: Path) -> None:
             shutil.copytree(origin, to / name, ignore=LEFT_OUT)
         else:
             shutil.copy2(origin, to / name)
+    for extra in list_extras():
+        shutil.copytree(extra, to / "extras" / extra.name, ignore=EXTRAS_LEFT_OUT)
 
 
 def build_sdist(sdist_directory: str, config_settings: dict[str, Any] | None = None) -> str:

@@ -12,7 +12,7 @@ if(NOT version MATCHES "version 14\\.")
 endif()
 
 file(GLOB_RECURSE files ${ROOT}/vmm/*.[ch] ${ROOT}/segments/*.[ch] ${ROOT}/pool/*.[ch]
-  ${ROOT}/bench/*.[ch] ${ROOT}/bench/*.[ch]pp ${ROOT}/tests/*.[ch])
+  ${ROOT}/bench/*.[ch] ${ROOT}/bench/*.[ch]pp ${ROOT}/tests/*.[ch] ${ROOT}/extras/*.[ch])
 if(NOT files)
   message(FATAL_ERROR "no file was looked at")
 endif()

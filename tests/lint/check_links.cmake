@@ -3,7 +3,7 @@
 # With INSTALLED, ROOT is where pages were installed, and only what they link to is looked for.
 cmake_minimum_required(VERSION 3.23)
 
-file(GLOB_RECURSE pages ${ROOT}/docs/*.md ${ROOT}/bench/*.md ${ROOT}/vmm/*.md)
+file(GLOB_RECURSE pages ${ROOT}/docs/*.md ${ROOT}/bench/*.md ${ROOT}/vmm/*.md ${ROOT}/extras/*.md)
 if(NOT pages)
   message(FATAL_ERROR "there are no pages in ${ROOT}")
 endif()
@@ -28,7 +28,7 @@ endif()
 # `tests/ROOM/test_X.c` and its like stand for many.
 foreach(page ${first_pages} ${pages})
   file(READ ${page} text)
-  set(tops "vmm|segments|pool|preload|bench|tests|python")
+  set(tops "vmm|segments|pool|preload|bench|tests|python|extras")
   string(REGEX MATCHALL "[`(](${tops})/[a-z0-9_/]+\\.(c|h|py|txt|cmake)[`)]" paths "${text}")
   foreach(path ${paths})
     string(REGEX REPLACE "[`()]" "" path "${path}")
@@ -39,7 +39,7 @@ foreach(page ${first_pages} ${pages})
 endforeach()
 
 file(GLOB_RECURSE sources ${ROOT}/vmm/*.[ch] ${ROOT}/segments/*.[ch] ${ROOT}/pool/*.[ch]
-  ${ROOT}/bench/*.[ch] ${ROOT}/tests/*.[ch])
+  ${ROOT}/bench/*.[ch] ${ROOT}/tests/*.[ch] ${ROOT}/extras/*.[ch])
 foreach(source ${sources})
   file(STRINGS ${source} lines REGEX "docs/[a-z0-9_/-]+\\.md")
   foreach(line ${lines})

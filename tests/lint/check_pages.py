@@ -14,7 +14,7 @@ MOST, README_MOST = 120, 110
 
 
 def check(root):
-    pages = (f"{top}/**/*.md" for top in ("docs", "bench", "python", "vmm"))
+    pages = (f"{top}/**/*.md" for top in ("docs", "bench", "python", "vmm", "extras"))
     for file, text in lint.sources(root, "README.md", *pages):
         lines = text.splitlines()
         if file == "README.md" and len(lines) > README_MOST:

@@ -8,21 +8,26 @@ set(max_lines 800)
 
 file(GLOB_RECURSE sources ${ROOT}/vmm/*.[ch] ${ROOT}/segments/*.[ch] ${ROOT}/pool/*.[ch]
   ${ROOT}/bench/*.[ch] ${ROOT}/bench/*.[ch]pp ${ROOT}/tests/*.[ch] ${ROOT}/python/ductile_gpu/*.h
-  ${ROOT}/python/ductile_gpu/*.cpp)
+  ${ROOT}/python/ductile_gpu/*.cpp ${ROOT}/extras/*.[ch] ${ROOT}/extras/*.[ch]pp)
 file(GLOB_RECURSE scripts ${ROOT}/python/backend/*.py ${ROOT}/python/ductile_gpu/*.py
   ${ROOT}/python/tools/*.py ${ROOT}/python/tests/*.py ${ROOT}/python/examples/*.py
   ${ROOT}/bench/*.py ${ROOT}/bench/*.sh ${ROOT}/tests/*.cmake
-  ${ROOT}/bench/*.cmake ${ROOT}/cmake/*.cmake)
+  ${ROOT}/bench/*.cmake ${ROOT}/cmake/*.cmake
+  ${ROOT}/extras/*.py ${ROOT}/extras/*.sh ${ROOT}/extras/*.cmake)
 file(GLOB_RECURSE lists ${ROOT}/vmm/CMakeLists.txt ${ROOT}/segments/CMakeLists.txt
   ${ROOT}/pool/CMakeLists.txt ${ROOT}/pool/preload/CMakeLists.txt ${ROOT}/bench/CMakeLists.txt
-  ${ROOT}/tests/CMakeLists.txt ${ROOT}/python/CMakeLists.txt)
-file(GLOB_RECURSE pages ${ROOT}/docs/*.md ${ROOT}/bench/*.md ${ROOT}/python/*.md ${ROOT}/vmm/*.md)
+  ${ROOT}/tests/CMakeLists.txt ${ROOT}/python/CMakeLists.txt ${ROOT}/extras/CMakeLists.txt)
+file(GLOB_RECURSE pages ${ROOT}/docs/*.md ${ROOT}/bench/*.md ${ROOT}/python/*.md ${ROOT}/vmm/*.md
+  ${ROOT}/extras/*.md)
 list(FILTER pages EXCLUDE REGEX "/python/(build|dist|\\.)")
 set(programs bench/run bench/torch/run bench/plot.py tests/run tests/campaign tests/mutate tests/coverage tests/readme
   tests/variants tests/sanitize python/tests/run python/tests/build_package python/tests/hardware python/tests/torch_versions
   python/tests/torch_gpu/run_all python/tests/preload_gpu/run .ci/run)
 list(TRANSFORM programs PREPEND ${ROOT}/)
-set(root_files ${ROOT}/python/pyproject.toml ${ROOT}/CMakeLists.txt ${ROOT}/CMakePresets.json ${ROOT}/README.md)
+file(GLOB extras_programs ${ROOT}/extras/run ${ROOT}/extras/*/tests/run)
+list(APPEND programs ${extras_programs})
+file(GLOB_RECURSE tables ${ROOT}/extras/*.toml)
+set(root_files ${ROOT}/python/pyproject.toml ${tables} ${ROOT}/CMakeLists.txt ${ROOT}/CMakePresets.json ${ROOT}/README.md)
 list(LENGTH sources n_sources)
 if(n_sources LESS 10)
   message(FATAL_ERROR "the sources were not found")
@@ -41,7 +46,7 @@ foreach(file ${sources})
   endif()
   cmake_path(GET file FILENAME name)
   cmake_path(RELATIVE_PATH file BASE_DIRECTORY ${ROOT} OUTPUT_VARIABLE layer)
-  string(REGEX REPLACE "/.*" "" layer ${layer})
+  string(REGEX REPLACE "^((extras/)?[^/]+).*" "\\1" layer ${layer})
   if(${layer}/${name} IN_LIST names)
     message(SEND_ERROR "${file}: another file of its layer is called ${name}")
   endif()

@@ -73,7 +73,7 @@ def sources_of(folder):
 
 
 def files_of(root):
-    for top in ("vmm", "segments", "pool", "bench", "tests", "python"):
+    for top in ("vmm", "segments", "pool", "bench", "tests", "python", "extras"):
         yield from sources_of(root / top)
     yield from sorted((root / "docs").rglob("*.md"))
     yield root / "README.md"
