@@ -258,14 +258,14 @@ static ductile_status hand_over_slow(ductile_allocator *a, const dpool_request *
 
 /* The quick path has looked for the request, or it wants a handle of its own. */
 static __attribute__((noinline)) ductile_status alloc_missed(ductile_allocator *a, size_t size,
-                                                             ductile_stream stream,
-                                                             bool is_dedicated, ductile_addr *out) {
+                                                             ductile_stream stream, bool is_alone,
+                                                             ductile_addr *out) {
     *out = 0;
-    dpool_request r = {.size = is_dedicated ? dti_round_up(size, a->granule)
-                                            : dpool_rounded_size(a, size),
+    dpool_request r = {.size =
+                           is_alone ? dti_round_up(size, a->granule) : dpool_rounded_size(a, size),
                        .requested = size,
                        .stream = stream,
-                       .is_dedicated = is_dedicated};
+                       .is_alone = is_alone};
     ductile_status status = dpool_pool_of(a, size, stream, &r.pool);
     if (status == DUCTILE_OK) {
         status = hand_over_slow(a, &r, dpool_alloc_slow(a, &r), out);

@@ -33,22 +33,24 @@
 
 enum { DPOOL_GAPS_TOLERATED = 128 };
 
-/* A segment as the pool sees it: its blocks, which tile the range. A dedicated region is one block,
- * or a lead and one block, and behind it there is one handle (growth/dedicated.h). */
+/*
+ * A segment as the pool sees it: its blocks, which tile the range. A region that is_closed serves
+ * no request but that of its one block, and gives no memory away (docs/decisions/0047):
+ *
+ *     |pad, FREE|LIVE .......|     or one block; behind the blocks there is one handle
+ *
+ * No index and no list has its blocks, but that of the arena's leaving memory: so requests do not
+ * find them, and nothing moves, splits or compacts them.
+ */
 typedef struct dpool_region {
     dseg_segment *seg;
     struct dpool_arena *arena;
-    bool is_dedicated;
+    bool is_closed;
     dpool_block *first;
     uint64_t *ages;      /* of granules in mixed blocks, see age.h */
     uint64_t span_bytes; /* as counted in the statistics */
     struct dpool_region *next;
 } dpool_region;
-
-/* Is a FREE block of a dedicated region the lead before another one? */
-static inline bool dpool_is_lead(const dpool_block *b) {
-    return b->next != NULL;
-}
 
 typedef struct dpool_arena {
     /* constant after creation */
@@ -59,14 +61,12 @@ typedef struct dpool_arena {
     struct dpool_arena *next_in_bucket;
     struct dpool_arena *next; /* all arenas */
     /* guarded by the index lock */
-    dpool_list gaps;     /* GAP blocks */
+    dpool_list gaps;     /* GAP blocks, but of is_closed regions: requests are placed in them */
     dpool_list retiring; /* RETIRING blocks, by age; see progress.h */
     uint64_t retiring_bytes;
     dpool_list kept; /* RETIRING blocks too, whose memory may return; see growth/homes.h */
     uint64_t kept_bytes;
-    dpool_list
-        closed; /* FREE blocks of dedicated regions: they serve no request, and go once proven */
-    uint64_t n_leads; /* FREE spans before dedicated blocks in use, in no list */
+    dpool_list leaving; /* FREE blocks of is_closed regions, but pads: they go once proven */
     dpool_pending_list pending;
     uint64_t pending_since; /* n_calls when the list was last empty                    */
     uint64_t next_poll_at;  /* n_calls from which a hit polls the pending blocks first */
@@ -120,9 +120,21 @@ static inline bool dpool_is_unbacked(const dpool_arena *arena) {
     return arena->pool->is_unbacked;
 }
 
-/* FREE blocks. Index lock held. */
+/* Of the is_closed regions, those whose first block is in that state. Linear in the regions. */
+static inline uint64_t dpool_count_closed(const dpool_arena *arena, dpool_state state) {
+    uint64_t n = 0;
+    for (const dpool_region *r = arena->regions; r != NULL; r = r->next) {
+        n += r->is_closed && r->first->state == (uint64_t)state;
+    }
+    return n;
+}
+
+/* FREE and GAP blocks. Index lock held. */
 static inline uint64_t dpool_count_free(const dpool_arena *arena) {
-    return dpool_index_count(&arena->index) + arena->closed.count + arena->n_leads;
+    return dpool_index_count(&arena->index) + dpool_count_closed(arena, DPOOL_FREE);
+}
+static inline uint64_t dpool_count_gaps(const dpool_arena *arena) {
+    return arena->gaps.count + dpool_count_closed(arena, DPOOL_GAP);
 }
 
 /* The least age that the memory of the arena counts as having. */

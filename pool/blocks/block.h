@@ -4,7 +4,7 @@
  *
  *     state        memory behind it           is in
  *     LIVE         yes                        the address map
- *     FREE         yes                        the arena's free index, or its closed list
+ *     FREE         yes                        the arena's free index, or its leaving list
  *     PENDING      yes                        the arena's pending list
  *     GAP          no                         the arena's gap list
  *     BUSY         as before it became busy   the plan of the holder of the grow lock
@@ -51,7 +51,7 @@ typedef struct dpool_block {
             struct dpool_block *right;
         };
         uint64_t slot; /* FREE, in the front of the index: its slot */
-        struct {       /* closed FREE, GAP, BUSY, RETIRING: links of the list it is in */
+        struct {       /* leaving FREE, GAP, BUSY, RETIRING: links of the list it is in */
             struct dpool_block *list_prev;
             struct dpool_block *list_next;
         };

@@ -65,10 +65,9 @@ static void count_block(recount *c, const dpool_block *b) {
     n->retiring += retiring ? b->size : 0;
     n->live_blocks += live;
     n->pending_blocks += pending;
-    n->free_blocks += is_free && !b->region->is_dedicated;
-    n->closed_blocks += is_free && b->region->is_dedicated && !dpool_is_lead(b);
-    n->leads += is_free && b->region->is_dedicated && dpool_is_lead(b);
-    n->gap_blocks += b->state == DPOOL_GAP;
+    n->free_blocks += is_free && !b->region->is_closed;
+    n->leaving_blocks += is_free && b->region->is_closed && b->next == NULL; /* no pad */
+    n->gap_blocks += b->state == DPOOL_GAP && !b->region->is_closed;
     n->retiring_blocks += retiring;
     n->paused_blocks += paused;
 }
@@ -77,7 +76,7 @@ static bool is_in_own_structure(const recount *c, const dpool_block *b) {
     if (dpool_is_in_use(b)) {
         return dpool_map_find(&c->a->map, b->addr) == b;
     }
-    if (b->state == DPOOL_FREE && !b->region->is_dedicated) {
+    if (b->state == DPOOL_FREE && !b->region->is_closed) {
         return dpool_index_holds(&b->region->arena->index, b);
     }
     return true;
@@ -136,8 +135,8 @@ static void check_region(recount *c, const dpool_region *region) {
 }
 
 static bool is_one_block(const ductile_allocator *a, const dpool_block *first) {
-    bool has_lead = first->next != NULL && first->state == DPOOL_FREE && first->size < a->granule;
-    return first->next == NULL || (has_lead && first->next->next == NULL);
+    bool has_pad = first->next != NULL && first->state == DPOOL_FREE && first->size < a->granule;
+    return first->next == NULL || (has_pad && first->next->next == NULL);
 }
 
 /* ---- One arena ----------------------------------------------------------------------------- */
@@ -202,9 +201,8 @@ static void check_sums(recount *c, uint64_t where) {
                      n->free_blocks, where);
     dti_expect_equal(c->fault, "A3", "blocks in the gap list", arena->gaps.count, n->gap_blocks,
                      where);
-    dti_expect_equal(c->fault, "A3", "blocks in the closed list", arena->closed.count,
-                     n->closed_blocks, where);
-    dti_expect_equal(c->fault, "A3", "leads of dedicated blocks", arena->n_leads, n->leads, where);
+    dti_expect_equal(c->fault, "A3", "blocks in the list of leaving memory", arena->leaving.count,
+                     n->leaving_blocks, where);
     dti_expect_equal(c->fault, "A3", "blocks in the retire queue, and kept ones",
                      arena->retiring.count + arena->kept.count, n->retiring_blocks, where);
     dti_expect_equal(c->fault, "A3", "bytes in the retire queue, and kept ones",
@@ -233,13 +231,13 @@ void dpool_arena_check_locked(const ductile_allocator *a, const dpool_arena *are
     dti_expect(fault, "A8", dpool_index_check(&arena->index), "the free index", 0, 1, where);
     for (const dpool_region *r = arena->regions; r != NULL; r = r->next) {
         check_region(&c, r);
-        dti_expect(fault, "B7", !r->is_dedicated || is_one_block(a, r->first),
-                   "blocks of a dedicated region: one behind its lead", 0, 1, r->seg->range.addr);
+        dti_expect(fault, "B7", !r->is_closed || is_one_block(a, r->first),
+                   "blocks of a region for one: it, behind its pad", 0, 1, r->seg->range.addr);
     }
     c.sums.mapped = mapped_in(&c);
     check_sums(&c, where);
     check_list(&c, &arena->gaps, DPOOL_GAP);
-    check_list(&c, &arena->closed, DPOOL_FREE);
+    check_list(&c, &arena->leaving, DPOOL_FREE);
     check_list(&c, &arena->retiring, DPOOL_RETIRING);
     check_list(&c, &arena->kept, DPOOL_RETIRING);
     add_up(all, &c.sums);

@@ -53,15 +53,12 @@ static ductile_status link_region(ductile_allocator *a, dpool_arena *arena, dpoo
     return status;
 }
 
-ductile_status dpool_region_add(ductile_allocator *a, dpool_arena *arena, uint64_t need_bytes,
-                                bool is_dedicated) {
+static ductile_status add(ductile_allocator *a, dpool_arena *arena, uint64_t need, uint64_t wish,
+                          uint64_t guard) {
     dpool_region *region = calloc(1, sizeof *region);
     if (region == NULL) {
         return DUCTILE_ERR_OUT_OF_HOST_MEMORY;
     }
-    uint64_t need = dti_round_up(need_bytes, a->granule);
-    uint64_t wish = is_dedicated ? need : dti_max(need, wished_range(a));
-    uint64_t guard = is_dedicated && a->options.find == DUCTILE_FIND_OVERRUNS ? a->granule : 0;
     ductile_status status =
         dseg_create(&a->store, need, wish, guard, a->options.address_budget_bytes, &region->seg);
     if (status != DUCTILE_OK) {
@@ -69,7 +66,6 @@ ductile_status dpool_region_add(ductile_allocator *a, dpool_arena *arena, uint64
         return status;
     }
     region->arena = arena;
-    region->is_dedicated = is_dedicated;
     region->seg->owner = region;
     region->ages = dti_table_new(region->seg->n_granules, sizeof *region->ages);
     status = region->ages != NULL ? link_region(a, arena, region) : DUCTILE_ERR_OUT_OF_HOST_MEMORY;
@@ -77,6 +73,17 @@ ductile_status dpool_region_add(ductile_allocator *a, dpool_arena *arena, uint64
         (void)dpool_region_destroy(region);
     }
     return status;
+}
+
+ductile_status dpool_region_add(ductile_allocator *a, dpool_arena *arena, uint64_t need_bytes) {
+    uint64_t need = dti_round_up(need_bytes, a->granule);
+    return add(a, arena, need, dti_max(need, wished_range(a)), 0);
+}
+
+ductile_status dpool_region_add_exact(ductile_allocator *a, dpool_arena *arena, uint64_t bytes,
+                                      uint64_t guard_bytes) {
+    uint64_t whole = dti_round_up(bytes, a->granule);
+    return add(a, arena, whole, whole, guard_bytes);
 }
 
 ductile_status dpool_region_destroy(dpool_region *region) {
@@ -100,7 +107,7 @@ static dpool_region *unlink_empty_region_locked(ductile_allocator *a, dpool_aren
         }
         *link = region->next;
         arena->n_regions--;
-        dpool_list_remove(&arena->gaps, region->first);
+        dpool_make_busy_locked(a, region->first); /* out of the list of gaps, if it is there */
         dpool_node_give(&a->nodes, region->first);
         dseg_set_remove(&a->segments, region->seg);
         a->counts.segments--;

@@ -10,10 +10,14 @@
 
 #include <ductile_share.h>
 
-/* Adds a range of at least need_bytes to the arena, as its first region; a dedicated one is of
- * exactly so many, in whole granules. Grow lock held, index lock not. */
-ductile_status dpool_region_add(ductile_allocator *a, dpool_arena *arena, uint64_t need_bytes,
-                                bool is_dedicated);
+/* Adds a range of at least need_bytes to the arena, as its first region. Grow lock held, index lock
+ * not. */
+ductile_status dpool_region_add(ductile_allocator *a, dpool_arena *arena, uint64_t need_bytes);
+
+/* The same of exactly so many bytes, in whole granules, and guard_bytes of addresses behind it that
+ * nothing is ever mapped at. */
+ductile_status dpool_region_add_exact(ductile_allocator *a, dpool_arena *arena, uint64_t bytes,
+                                      uint64_t guard_bytes);
 
 /* Gives back empty ranges, whose only block is a GAP. Grow lock held, index lock not. */
 void dpool_regions_release_empty(ductile_allocator *a, dpool_arena *arena);

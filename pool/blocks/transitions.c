@@ -62,17 +62,16 @@ static bool is_in_state(const dpool_block *b, dpool_state state) {
     return b != NULL && b->state == (uint64_t)state;
 }
 
-/* With its lead, if there is one. A mark that proves it is due from the next allocation on. */
-static __attribute__((noinline)) dpool_block *close_locked(ductile_allocator *a, dpool_block *b) {
+/* With its pad, if there is one. A mark that proves it is due from the next allocation on. */
+static __attribute__((noinline)) dpool_block *leave_locked(ductile_allocator *a, dpool_block *b) {
     DTI_ASSERT_HELD(&a->index_lock);
     if (b->prev != NULL) {
-        dpool_block *lead = b->prev;
-        lead->age = b->age;
-        b->region->arena->n_leads--;
-        dpool_absorb_next(&a->nodes, lead);
-        b = lead;
+        dpool_block *pad = b->prev;
+        pad->age = b->age;
+        dpool_absorb_next(&a->nodes, pad);
+        b = pad;
     }
-    dpool_list_append(&b->region->arena->closed, b);
+    dpool_list_append(&b->region->arena->leaving, b);
     b->region->arena->maintenance_at = 0;
     return b;
 }
@@ -90,8 +89,8 @@ dpool_block *dpool_make_free_locked(ductile_allocator *a, dpool_block *b) {
     DTI_ASSERT_HELD(&a->index_lock);
     dpool_free_index *index = &b->region->arena->index;
     b->state = DPOOL_FREE;
-    if (__builtin_expect(b->region->is_dedicated, 0)) {
-        return close_locked(a, b);
+    if (__builtin_expect(b->region->is_closed, 0)) {
+        return leave_locked(a, b);
     }
     bool is_prev_free = is_in_state(b->prev, DPOOL_FREE);
     if (is_in_state(b->next, DPOOL_FREE)) {
@@ -113,6 +112,10 @@ dpool_block *dpool_make_gap_locked(ductile_allocator *a, dpool_block *b) {
     dpool_list *gaps = &b->region->arena->gaps;
     b->age = 0;
     b->is_mixed = false;
+    if (b->region->is_closed) {
+        b->state = DPOOL_GAP;
+        return b;
+    }
     if (is_in_state(b->next, DPOOL_GAP)) {
         dpool_list_remove(gaps, b->next);
         dpool_absorb_next(&a->nodes, b);
@@ -129,14 +132,21 @@ dpool_block *dpool_make_gap_locked(ductile_allocator *a, dpool_block *b) {
 void dpool_make_busy_locked(ductile_allocator *a, dpool_block *b) {
     DTI_ASSERT_HELD(&a->index_lock);
     dpool_arena *arena = b->region->arena;
-    if (b->state == DPOOL_FREE && b->region->is_dedicated) {
-        dpool_list_remove(&arena->closed, b);
-    } else if (b->state == DPOOL_FREE) {
+    bool is_open = !b->region->is_closed;
+    if (b->state == DPOOL_FREE && is_open) {
         dpool_index_remove(&arena->index, b);
-    } else if (b->state == DPOOL_GAP) {
+    } else if (b->state == DPOOL_FREE) {
+        dpool_list_remove(&arena->leaving, b);
+    } else if (b->state == DPOOL_GAP && is_open) {
         dpool_list_remove(&arena->gaps, b);
     }
     b->state = DPOOL_BUSY;
+}
+
+void dpool_close_region_locked(ductile_allocator *a, dpool_region *region) {
+    DTI_ASSERT_HELD(&a->index_lock);
+    dpool_make_busy_locked(a, region->first);
+    region->is_closed = true;
 }
 
 static dpool_block *carve_locked(ductile_allocator *a, dpool_block *b, ductile_addr from,

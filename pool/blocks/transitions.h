@@ -27,15 +27,20 @@ void dpool_absorb_next(dpool_nodes *nodes, dpool_block *b);
 
 /* ---- States -------------------------------------------------------------------------------- */
 
-/* A span with memory becomes FREE: merged with free neighbours and indexed, or closed where it is
- * dedicated. Returns the result. */
+/* A span with memory becomes FREE: merged with free neighbours and indexed. Closed regions list it
+ * as leaving. Returns the result. */
 dpool_block *dpool_make_free_locked(ductile_allocator *a, dpool_block *b);
 
-/* A span without memory becomes GAP: merged with neighbouring gaps and listed. */
+/* A span without memory becomes GAP: merged with neighbouring gaps and listed. Closed regions do
+ * not list it. */
 dpool_block *dpool_make_gap_locked(ductile_allocator *a, dpool_block *b);
 
 /* Takes a FREE or GAP block out of its index or list and marks it BUSY. */
 void dpool_make_busy_locked(ductile_allocator *a, dpool_block *b);
+
+/* Closes a region: it serves no request but the present one from now on (arena.h), and its block
+ * becomes BUSY. Pre: it has no memory, so that the block is a GAP. */
+void dpool_close_region_locked(ductile_allocator *a, dpool_region *region);
 
 /* Makes [from, to) of a FREE or a GAP block BUSY and returns it; what lies below and above stays as
  * it is. Pre: two spare nodes. */

@@ -142,16 +142,26 @@ static bool reach_further(ductile_allocator *a, dpool_request *r, const dpool_pl
     return *status == DUCTILE_OK;
 }
 
+bool dpool_all_may_move(const ductile_allocator *a, const dpool_request *r) {
+    return dpool_may_cross(a) && !r->is_alone && /* one that is has no donors */
+           !dpool_has_large_handles(a);          /* larger handles may fit no gap */
+}
+
 /* ---- A plan -------------------------------------------------------------------------------- */
+
+static ductile_status try_range(ductile_allocator *a, const dpool_request *r) {
+    return r->is_alone ? dpool_dedicated_add(a, r->arena, r->size)
+                       : dpool_region_add(a, r->arena, r->size);
+}
 
 /* Gives the ranges of idle streams back when addresses are short. */
 static ductile_status add_range(ductile_allocator *a, const dpool_request *r) {
-    ductile_status status = dpool_region_add(a, r->arena, r->size, r->is_dedicated);
+    ductile_status status = try_range(a, r);
     if (status == DUCTILE_ERR_OUT_OF_ADDRESSES) {
         dpool_poll_all(a, UINT32_MAX);
         (void)dpool_unmap_unused(a, DPOOL_UNUSED_IDLE, UINT64_MAX);
         dpool_drop_empty(a, true);
-        status = dpool_region_add(a, r->arena, r->size, r->is_dedicated);
+        status = try_range(a, r);
     }
     return status;
 }
@@ -263,14 +273,14 @@ ductile_status dpool_attempt(ductile_allocator *a, dpool_request *r) {
 
     /* Other threads held the lock before, and the GPU has made progress: search again. */
     dpool_tidy(a, r->arena, r->stream, MOST_PER_CALL);
-    if (!r->is_dedicated && search_again(a, r)) {
+    if (!r->is_alone && search_again(a, r)) {
         goto done;
     }
     if (keeps_for_nobody(a, r->pool) && dvmm_is_surely_capturing(a->driver, r->stream)) {
         status = DUCTILE_ERR_CAPTURING;
         goto done;
     }
-    if (r->is_dedicated) {
+    if (r->is_alone) {
         status = make_dedicated(a, r);
         goto done;
     }

@@ -24,7 +24,7 @@ typedef struct dpool_request {
     bool from_pools;     /* plain pools in use may give memory */
     bool could_not_wait; /* the stream could not wait on the GPU for its free memory */
     dpool_reach reach;   /* of the present attempt */
-    bool is_dedicated;   /* the block gets a range and a handle of its own */
+    bool is_alone;       /* the block gets a range and a handle of its own: dedicated.h */
     dpool_arena *arena;  /* set by the first attempt                           */
     dpool_block *block;  /* the result */
     uint64_t missing;    /* after ERR_OUT_OF_MEMORY: the bytes that were missing, */
@@ -35,5 +35,8 @@ typedef struct dpool_request {
  * ERR_OUT_OF_MEMORY and the other errors of ductile_alloc; memory that it created is then in the
  * cache. */
 ductile_status dpool_attempt(ductile_allocator *a, dpool_request *r);
+
+/* May all free memory, once it is proven, move to serve the request? No lock needed. */
+bool dpool_all_may_move(const ductile_allocator *a, const dpool_request *r);
 
 #endif

@@ -12,9 +12,14 @@
 
 /* ---- Memory for a new one ------------------------------------------------------------------ */
 
-/* The region becomes BUSY, and its block has a spare node for a lead. Hits of other threads may
- * take nodes that were reserved. ERR_OUT_OF_HOST_MEMORY. */
-static ductile_status begin(ductile_allocator *a, dpool_block *b, dpool_block **node) {
+ductile_status dpool_dedicated_add(ductile_allocator *a, dpool_arena *arena, uint64_t bytes) {
+    uint64_t guard = a->options.find == DUCTILE_FIND_OVERRUNS ? a->granule : 0;
+    return dpool_region_add_exact(a, arena, bytes, guard);
+}
+
+/* The region is for its block alone from now on, and there is a spare node for a pad. Hits of other
+ * threads may take nodes that were reserved. ERR_OUT_OF_HOST_MEMORY. */
+static ductile_status begin(ductile_allocator *a, dpool_region *region, dpool_block **node) {
     *node = NULL;
     ductile_status status = DUCTILE_OK;
     while (*node == NULL && status == DUCTILE_OK) {
@@ -22,15 +27,15 @@ static ductile_status begin(ductile_allocator *a, dpool_block *b, dpool_block **
         dti_lock_acquire(&a->index_lock);
         if (status == DUCTILE_OK && a->nodes.n_spare > 0) {
             *node = dpool_node_take(&a->nodes);
-            dpool_make_busy_locked(a, b);
+            dpool_close_region_locked(a, region);
         }
         dti_lock_release(&a->index_lock);
     }
     return status;
 }
 
-/* Under a guard the block ends where the region does, and leaves a lead before it. */
-static dpool_block *cut_lead_locked(ductile_allocator *a, dpool_block *b, uint64_t requested) {
+/* Under a guard the block ends where the region does, and leaves a pad before it. */
+static dpool_block *cut_pad_locked(ductile_allocator *a, dpool_block *b, uint64_t requested) {
     DTI_ASSERT_HELD(&a->index_lock);
     uint64_t size = a->options.find == DUCTILE_FIND_OVERRUNS ? dpool_round(requested) : b->size;
     if (size == b->size) {
@@ -38,7 +43,6 @@ static dpool_block *cut_lead_locked(ductile_allocator *a, dpool_block *b, uint64
     }
     dpool_block *body = dpool_split(&a->nodes, b, b->size - size);
     b->state = DPOOL_FREE;
-    b->region->arena->n_leads++;
     return body;
 }
 
@@ -46,7 +50,7 @@ static dpool_block *publish_locked(ductile_allocator *a, dpool_block *b, uint64_
     DTI_ASSERT_HELD(&a->index_lock);
     dpool_count_mapped_locked(a, b->region->arena, (int64_t)b->size);
     dpool_count_span_locked(a, b->region);
-    b = cut_lead_locked(a, b, requested);
+    b = cut_pad_locked(a, b, requested);
     dpool_make_live_locked(a, b, requested);
     return b;
 }
@@ -63,7 +67,7 @@ ductile_status dpool_dedicated_fill(ductile_allocator *a, dpool_region *region, 
     dpool_arena *arena = region->arena;
     dpool_block *b = region->first;
     dpool_block *node = NULL;
-    ductile_status status = begin(a, b, &node);
+    ductile_status status = begin(a, region, &node);
     if (status != DUCTILE_OK) {
         dpool_regions_release_empty(a, arena);
         return status;

@@ -38,7 +38,7 @@ typedef struct candidate {
 
 /* What may give the next run. */
 typedef struct search {
-    dpool_arena *arena;         /* NULL: closed blocks of all arenas, and what is unused     */
+    dpool_arena *arena;         /* NULL: leaving blocks of all arenas, and what is unused    */
     const candidate *candidate; /* of the arena this block; NULL: the largest one that can */
     uint32_t least;             /* granules of a handle */
     dpool_unused unused;
@@ -63,9 +63,9 @@ static dpool_block *take_run_locked(ductile_allocator *a, dpool_block *b, dseg_s
                : dpool_carve_free_locked(a, b, dseg_addr(seg, run.first), dseg_addr(seg, run.end));
 }
 
-static dpool_block *take_closed_locked(ductile_allocator *a, const dpool_arena *arena) {
+static dpool_block *take_leaving_locked(ductile_allocator *a, const dpool_arena *arena) {
     DTI_ASSERT_HELD(&a->index_lock);
-    dpool_block *b = arena->closed.first;
+    dpool_block *b = arena->leaving.first;
     while (b != NULL && !(dpool_is_proven_locked(a, b) && dseg_can_go(b->region->seg, 0))) {
         b = b->list_next;
     }
@@ -105,7 +105,7 @@ static dpool_block *take_unused_locked(ductile_allocator *a, dpool_unused which,
     DTI_ASSERT_HELD(&a->index_lock);
     dpool_block *b = NULL;
     for (const dpool_arena *at = a->arenas; at != NULL && b == NULL; at = at->next) {
-        b = take_closed_locked(a, at);
+        b = take_leaving_locked(a, at);
         b = b == NULL && is_unused(at, which) ? take_largest_locked(a, at, most, 1) : b;
     }
     return b;
@@ -325,7 +325,7 @@ static ductile_status give_back_now(ductile_allocator *a, const goal *g, bool *e
     dvmm_capture_mode mode = dpool_grow_lock(a);
     ductile_status status = dpool_imports_poll(a);
     dpool_poll_all(a, UINT32_MAX);
-    status = dti_first_error(status, dpool_unmap_unused(a, DPOOL_UNUSED_CLOSED, UINT64_MAX));
+    status = dti_first_error(status, dpool_unmap_unused(a, DPOOL_UNUSED_LEAVING, UINT64_MAX));
     status = dti_first_error(status, give_back_proven(a, g));
     dpool_drop_empty(a, true);
     *enough = surplus(a, g) == 0;

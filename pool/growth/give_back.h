@@ -7,8 +7,8 @@
  *     of                          how much               in this order        to
  *     all arenas, or one pool     until `keep` are held  by address, topmost  the driver
  *     one arena, large handles    `most` granules        largest block first  the driver
- *     closed blocks, and what no  `most` granules        largest block first  the cache
- *     request will use any more
+ *     leaving memory, and what    `most` granules        largest block first  the cache
+ *     no request will use there
  */
 #ifndef DUCTILE_POOL_GROWTH_GIVE_BACK_H
 #define DUCTILE_POOL_GROWTH_GIVE_BACK_H
@@ -35,11 +35,11 @@ bool dpool_give_back(ductile_allocator *a, uint64_t bytes, bool may_wait);
  * granules of the arena. Returns how many went. Requests create small handles in their place. */
 uint64_t dpool_give_back_large(ductile_allocator *a, dpool_arena *arena, uint64_t most);
 
-/* Whose memory no request will use where it is, besides closed dedicated blocks. */
+/* What no request will use where it is. */
 typedef enum dpool_unused {
-    DPOOL_UNUSED_CLOSED, /* none                                                    */
-    DPOOL_UNUSED_GONE,   /* of streams and pools that are gone                      */
-    DPOOL_UNUSED_IDLE    /* and of all streams that have no block in use or pending */
+    DPOOL_UNUSED_LEAVING, /* what is in the arenas' lists of leaving memory            */
+    DPOOL_UNUSED_GONE,    /* and all of streams and pools that are gone                */
+    DPOOL_UNUSED_IDLE     /* and of all streams that have no block in use or pending   */
 } dpool_unused;
 
 /* Unmaps what is proven of it into the handle cache, about `most` granules. Returns the first error

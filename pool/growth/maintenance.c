@@ -50,7 +50,7 @@ static void poll_locked(ductile_allocator *a, dpool_arena *arena) {
 /* So that what one stream has freed in a burst is proven by the time another stream wants it. */
 static bool wants_mark_locked(const ductile_allocator *a, const dpool_arena *arena) {
     DTI_ASSERT_HELD(&a->index_lock);
-    bool is_of_use = a->counts.arenas > 1 || arena->closed.count > 0;
+    bool is_of_use = a->counts.arenas > 1 || arena->leaving.count > 0;
     return is_of_use && dpool_mark_is_due_locked(a, FREED_BETWEEN_MARKS);
 }
 

@@ -226,9 +226,6 @@ static void try_windows(place_search *s, dpool_block *gap, dpool_block *neighbou
 
 static void try_list(place_search *s, const dpool_list *list) {
     for (dpool_block *b = list->first; b != NULL; b = b->list_next) {
-        if (b->region->is_dedicated) {
-            continue;
-        }
         try_windows(s, b, b->prev, false);
         if (b->next != NULL) {
             try_windows(s, b, b->next, true);
@@ -270,7 +267,7 @@ dpool_place dpool_place_in_gap_locked(const ductile_allocator *a, const dpool_ar
     uint64_t lacks = granules_of(a, size);
     dpool_block *best = NULL;
     for (dpool_block *gap = arena->gaps.first; gap != NULL; gap = gap->list_next) {
-        bool fits = gap->size >= lacks * a->granule && !gap->region->is_dedicated;
+        bool fits = gap->size >= lacks * a->granule;
         best = fits && (best == NULL || gap->addr < best->addr) ? gap : best;
     }
     return (dpool_place){best, best != NULL ? best->addr : 0, lacks};
@@ -286,7 +283,7 @@ static void add_piece(ductile_allocator *a, dpool_plan *p, ductile_addr from, du
 }
 
 /* Marks the part of block b in [start, end) BUSY; of a gap, whole granules, whose surplus becomes
- * lead or rest. Returns the block that begins the part. */
+ * head or rest. Returns the block that begins the part. */
 static dpool_block *busy_part(ductile_allocator *a, dpool_plan *p, dpool_block *b,
                               ductile_addr start, ductile_addr end) {
     ductile_addr from = dti_max(start, b->addr);
@@ -299,7 +296,7 @@ static dpool_block *busy_part(ductile_allocator *a, dpool_plan *p, dpool_block *
     dpool_block *part = dpool_carve_gap_locked(a, b, low, high);
     add_piece(a, p, low, high);
     dpool_block *body = dpool_cut(&a->nodes, part, from);
-    p->lead = body != part ? part : p->lead;
+    p->head = body != part ? part : p->head;
     dpool_block *surplus = dpool_cut(&a->nodes, body, to);
     p->rest = surplus != body ? surplus : p->rest;
     return body;
@@ -702,7 +699,7 @@ bool dpool_plan_compaction_locked(ductile_allocator *a, dpool_plan *p, dpool_are
     }
     p->n_own_donors = p->n_donors;
     ductile_addr end = gap->addr + dti_min(p->donated, p->need) * a->granule;
-    p->lead = dpool_carve_gap_locked(a, gap, gap->addr, end);
-    add_piece(a, p, p->lead->addr, end);
+    p->head = dpool_carve_gap_locked(a, gap, gap->addr, end);
+    add_piece(a, p, p->head->addr, end);
     return true;
 }

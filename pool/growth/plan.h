@@ -36,7 +36,7 @@ typedef struct dpool_plan {
     dpool_region *region;
     dpool_block *body; /* first BUSY block of the request; NULL for a compaction */
     uint64_t body_bytes;
-    dpool_block *lead; /* BUSY before the body, after it: memory left over; or NULL  */
+    dpool_block *head; /* BUSY before the body, after it: memory left over; or NULL  */
     dpool_block *rest;
     dseg_piece *pieces; /* empty granules of the region that get memory */
     uint32_t n_pieces;

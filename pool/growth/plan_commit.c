@@ -141,7 +141,7 @@ static bool is_surplus_new(const ductile_allocator *a, const dpool_plan *p) {
         moved += p->handles[i]->n_granules;
     }
     uint64_t ahead = p->rest != NULL ? p->rest->size / a->granule : 0;
-    return (p->lead == NULL || p->lead->size < a->granule) &&
+    return (p->head == NULL || p->head->size < a->granule) &&
            (ahead == 0 || moved + ahead < p->n_granules);
 }
 
@@ -170,7 +170,7 @@ dpool_block *dpool_plan_commit_locked(ductile_allocator *a, dpool_plan *p, uint6
         unite_body(a, p);
         dpool_make_live_locked(a, p->body, requested);
     }
-    free_surplus(a, p, p->lead);
+    free_surplus(a, p, p->head);
     free_surplus(a, p, p->rest);
     dpool_count_span_locked(a, p->region);
     return p->body;
@@ -198,14 +198,14 @@ static void restore(ductile_allocator *a, dpool_plan *p, dpool_block *b, uint32_
 
 /* The surplus and the body were cut inside granules: makes one block of each piece again. */
 static dpool_block *mend_window(ductile_allocator *a, dpool_plan *p, ductile_addr *end) {
-    dpool_block *first = p->lead != NULL ? p->lead : p->body;
+    dpool_block *first = p->head != NULL ? p->head : p->body;
     *end = p->body != NULL ? p->body->addr + p->body_bytes : dpool_end(first);
     if (p->rest != NULL) {
         *end = dpool_end(p->rest);
         dpool_absorb_next(&a->nodes, p->rest->prev);
     }
-    if (p->lead != NULL && p->body != NULL) {
-        dpool_absorb_next(&a->nodes, p->lead);
+    if (p->head != NULL && p->body != NULL) {
+        dpool_absorb_next(&a->nodes, p->head);
     }
     return first;
 }
@@ -214,7 +214,7 @@ void dpool_plan_abort_locked(ductile_allocator *a, dpool_plan *p) {
     DTI_ASSERT_HELD(&a->index_lock);
     drop_wait(a, p); /* no wait is needed */
     finish_donors(a, p, false);
-    if (p->lead == NULL && p->body == NULL) {
+    if (p->head == NULL && p->body == NULL) {
         return;
     }
     dpool_count_span_locked(a, p->region); /* granules that the driver refused to undo are in it */

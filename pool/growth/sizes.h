@@ -15,7 +15,7 @@
 
 #include "pool/blocks/arena.h"
 
-/* The largest handle that the options ever lead to, in bytes: a chosen size as it was chosen. */
+/* The largest handle that the options allow, in bytes: a chosen size as it was chosen. */
 uint64_t dpool_largest_handle(const ductile_options *o, uint64_t granule);
 
 /* Called once, with the result. Pre: a->granule is set. */

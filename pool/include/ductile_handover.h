@@ -168,7 +168,7 @@ typedef struct ductile_held_tag ductile_held_tag;
  * Returns:   DUCTILE_OK; ERR_LAYOUT; ERR_NO_DESCRIPTORS (it needs one for each handle: raise
  *            ulimit -n, or let the exporter use larger handles); ERR_BAD_MESSAGE,
  *            ERR_INVALID_ARGUMENT, ERR_OUT_OF_HOST_MEMORY.
- * On error:  *out is NULL, and every descriptor received is closed.
+ * On error:  *out is NULL, and no descriptor that was received stays open.
  * Ownership: drop it with ductile_drop_held_tag.
  * Cost:      a descriptor for each handle (with `shareable:fabric` none).
  */

@@ -213,7 +213,7 @@ DUCTILE_API DUCTILE_CHECKED ductile_status ductile_disable_peer(ductile_allocato
  *            answer: every message of at most 64 handles, and every answer, has to arrive whole
  *            within it. The caller keeps the socket.
  * Returns:   DUCTILE_OK; ERR_UNSUPPORTED (the option `shareable` is none); ERR_BAD_MESSAGE (the
- *            other side closed, timed out, gave up, or is not ductile_import); ERR_NO_DESCRIPTORS;
+ *            other side hung up, timed out, gave up, or is not ductile_import); ERR_NO_DESCRIPTORS;
  *            ERR_FOREIGN_POINTER, ERR_INTERIOR_POINTER, ERR_NOT_LIVE; ERR_BUSY (the block is
  *            paused); ERR_INVALID_ARGUMENT, ERR_OUT_OF_HOST_MEMORY, ERR_DRIVER, ERR_DEVICE_LOST,
  *            ERR_EXITING, ERR_FORKED.
@@ -248,11 +248,11 @@ DUCTILE_API ductile_status ductile_unexport(ductile_allocator *allocator, ductil
  *            address: receives the start of the block; not NULL. size: receives its bytes; NULL to
  *            ignore.
  * Returns:   DUCTILE_OK; ERR_BAD_MESSAGE (the message is truncated, malformed or hostile, or the
- *            other side closed or timed out); ERR_NO_DESCRIPTORS; ERR_OUT_OF_ADDRESSES; ERR_BUSY
+ *            other side hung up or timed out); ERR_NO_DESCRIPTORS; ERR_OUT_OF_ADDRESSES; ERR_BUSY
  *            (called from a map callback); ERR_INVALID_ARGUMENT, ERR_OUT_OF_HOST_MEMORY,
  *            ERR_DRIVER, ERR_DEVICE_LOST, ERR_EXITING, ERR_FORKED.
- * On error:  *address is 0, every descriptor received is closed, and nothing stays mapped or
- *            reserved. Close the socket.
+ * On error:  *address is 0, and of what was received no descriptor stays open, and nothing stays
+ *            mapped or reserved. Close the socket.
  * Ownership: release with ductile_import_close or ductile_free. The memory is the exporter's: it
  *            counts only in `imported_bytes`, and not against the limit.
  * Threads:   safe; no lock is held while the socket is used.

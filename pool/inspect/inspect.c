@@ -17,7 +17,7 @@ static void sum_arenas_locked(const ductile_allocator *a, ductile_stats *s) {
     for (const dpool_arena *arena = a->arenas; arena != NULL; arena = arena->next) {
         uint64_t n_without = dpool_count_without_memory_locked(a, arena);
         s->free_blocks += dpool_count_free(arena) - n_without;
-        s->gap_blocks += arena->gaps.count + n_without;
+        s->gap_blocks += dpool_count_gaps(arena) + n_without;
     }
 }
 

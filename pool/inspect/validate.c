@@ -66,7 +66,7 @@ static void check_all(const ductile_allocator *a, dti_fault *fault) {
     }
     dti_expect(fault, "W1", dpool_wait_check_locked(a), "the map of waits", 0, 1, 0);
     check_totals(a, &all, fault);
-    if (dti_is_sound(fault)) { /* a broken pointer may lead anywhere */
+    if (dti_is_sound(fault)) { /* a broken pointer may point anywhere */
         check_handles(a, fault);
     }
     if (dti_is_sound(fault)) {

@@ -114,7 +114,7 @@ static ductile_status map_stretch(ductile_allocator *a, const stretch *s) {
     dpool_region *region = s->region;
     uint64_t before = region->seg->n_mapped;
     ductile_status status =
-        region->is_dedicated ? dseg_fill_with_one(region->seg, UINT64_MAX) : refill(a, s);
+        region->is_closed ? dseg_fill_with_one(region->seg, UINT64_MAX) : refill(a, s);
     uint64_t added = (region->seg->n_mapped - before) * a->granule;
     dti_lock_acquire(&a->index_lock);
     dpool_count_mapped_locked(a, region->arena, (int64_t)added);
@@ -140,7 +140,7 @@ static stretch cut(const resuming *r, stretch *rest) {
     ductile_allocator *a = r->allocator;
     uint32_t handle = dpool_whole_granules(a, r->pool);
     uint32_t most = (uint32_t)dti_max(part_bytes / a->granule / handle, 1) * handle;
-    bool is_whole = rest->region->is_dedicated || r->pool->host_copy.n_pieces == 0;
+    bool is_whole = rest->region->is_closed || r->pool->host_copy.n_pieces == 0;
     stretch part = *rest;
     part.end = is_whole ? rest->end : (uint32_t)dti_min(rest->end, rest->first + (uint64_t)most);
     rest->first = part.end;

@@ -100,7 +100,7 @@ ductile_status ductile_list_pools(ductile_allocator *a, const ductile_pool_id *i
 
 /* ---- Blocks put back ----------------------------------------------------------------------- */
 
-/* The block that holds all of [address, address + size), if it is FREE. */
+/* The block that holds all of [address, address + size), if it is FREE for requests. */
 static ductile_status find_free_locked(const ductile_allocator *a, const dpool_private_pool *pool,
                                        ductile_addr address, uint64_t size, dpool_block **out) {
     DTI_ASSERT_HELD(&a->index_lock);
@@ -109,7 +109,7 @@ static ductile_status find_free_locked(const ductile_allocator *a, const dpool_p
         return DUCTILE_ERR_FOREIGN_POINTER;
     }
     *out = b;
-    bool fits = b->state == DPOOL_FREE && !b->region->is_dedicated &&
+    bool fits = b->state == DPOOL_FREE && dpool_index_holds(&b->region->arena->index, b) &&
                 dpool_end(b) - address >= size &&
                 !dpool_wait_is_due_locked(a, address, address + size);
     return fits ? DUCTILE_OK : DUCTILE_ERR_BUSY;

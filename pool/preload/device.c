@@ -474,7 +474,7 @@ static bool is_our_library(const void *create_of_caller) {
     return create_of_caller == ours;
 }
 
-/* An adapter may be the first to use the driver. The library is never closed. */
+/* An adapter may be the first to use the driver. It keeps the library open. */
 static bool start_driver(void) {
     return dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL) != NULL && dpre_real() != NULL &&
            dpre_real()->cuInit(0) == CU_SUCCESS;

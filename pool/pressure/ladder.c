@@ -70,11 +70,6 @@ static bool release_oversized_cached(ductile_allocator *a, dpool_climb *c) {
 
 /* ---- Memory that may not move -------------------------------------------------------------- */
 
-static bool may_always_move(const ductile_allocator *a, const dpool_climb *c) {
-    return dpool_may_cross(a) && !c->request->is_dedicated && /* has no donors */
-           !dpool_has_large_handles(a);                       /* larger handles may fit no gap */
-}
-
 /* The limit may have been lowered. */
 static uint64_t bytes_above_limit(ductile_allocator *a) {
     uint64_t held = dvmm_store_read(&a->store).held_bytes;
@@ -94,13 +89,13 @@ static uint64_t bytes_to_pass(ductile_allocator *a, const dpool_climb *c) {
 /* What the options keep from moving can still go through the driver: as much as is missing goes
  * back, for the next attempt to create again. */
 static bool pass_through_driver(ductile_allocator *a, dpool_climb *c) {
-    return !may_always_move(a, c) && c->n_tries < MOST_PASSES &&
+    return !dpool_all_may_move(a, c->request) && c->n_tries < MOST_PASSES &&
            dpool_give_back(a, bytes_to_pass(a, c), false);
 }
 
 /* Beside a capture, what a stream alone proves may go back, and not move to another stream. */
 static bool wait_and_pass_through_driver(ductile_allocator *a, dpool_climb *c) {
-    bool may_help = !may_always_move(a, c) || c->was_captured;
+    bool may_help = !dpool_all_may_move(a, c->request) || c->was_captured;
     return may_help && c->n_tries < MOST_PASSES && dpool_give_back(a, bytes_to_pass(a, c), true);
 }
 
@@ -160,14 +155,14 @@ static bool finish_copies(ductile_allocator *a, dpool_climb *c) {
     return any;
 }
 
-/* ---- Closed memory -------------------------------------------------------------------------- */
+/* ---- Memory that leaves -------------------------------------------------------------------- */
 
 /* What attempts leave there, where gaps must appear in the order of calls. */
 static bool reclaim_dedicated(ductile_allocator *a, dpool_climb *c) {
     (void)c;
     dvmm_capture_mode mode = dpool_grow_lock(a);
     uint64_t before = a->counts.mapped; /* changed under both locks */
-    dpool_poll_all(a, UINT32_MAX);      /* what was pending is closed now */
+    dpool_poll_all(a, UINT32_MAX);      /* what was pending leaves now */
     (void)dpool_unmap_unused(a, DPOOL_UNUSED_GONE, UINT64_MAX);
     bool any = a->counts.mapped < before;
     dpool_grow_unlock(a, mode);
@@ -177,12 +172,12 @@ static bool reclaim_dedicated(ductile_allocator *a, dpool_climb *c) {
 /* ---- All work of the device ---------------------------------------------------------------- */
 
 /* Memory that only a wait can give to the requester: pending, or free and unproven. What is free
- * in its own arena needs no proof, unless it is closed. */
+ * in its own arena needs no proof, unless it leaves. */
 static bool could_a_wait_help(ductile_allocator *a, const dpool_arena *own) {
     bool could = false;
     dpool_lock_both(a); /* no pending list is out of its arena for a poll */
     for (const dpool_arena *arena = a->arenas; arena != NULL && !could; arena = arena->next) {
-        could = arena == own ? own->pending.first != NULL || dpool_awaits_closed_locked(a, own)
+        could = arena == own ? own->pending.first != NULL || dpool_awaits_leaving_locked(a, own)
                              : dpool_awaits_proof_locked(a, arena);
     }
     dpool_unlock_both(a);
@@ -231,7 +226,7 @@ static const rung ladder[] = {
     {wait_for_spans, true},
     /* memory of pools that sleep, which a failed call has left mapped */
     {finish_copies, true},
-    /* closed memory that is proven */
+    /* memory that leaves, and is proven */
     {reclaim_dedicated, true},
     /* memory of silent streams */
     {wait_for_all_work, false},

@@ -108,9 +108,9 @@ static bool visit_piece(ductile_allocator *a, block_counts *t) {
     return b != NULL && t->visits_left > 0;
 }
 
-static void visit_closed_blocks(ductile_allocator *a, block_counts *t) {
+static void visit_leaving_blocks(ductile_allocator *a, block_counts *t) {
     dti_lock_acquire(&a->index_lock);
-    for (const dpool_block *b = t->arena->closed.first; b != NULL; b = b->list_next) {
+    for (const dpool_block *b = t->arena->leaving.first; b != NULL; b = b->list_next) {
         count_block(a, t, b);
     }
     dti_lock_release(&a->index_lock);
@@ -119,7 +119,7 @@ static void visit_closed_blocks(ductile_allocator *a, block_counts *t) {
 /* Visits blocks from the largest down,
  * so that what is not visited is small and pins its granules. */
 static void visit_free_blocks(ductile_allocator *a, block_counts *t) {
-    visit_closed_blocks(a, t);
+    visit_leaving_blocks(a, t);
     while (visit_piece(a, t)) {
     }
     bool has_more = t->holder->free_bytes > t->visited_bytes;
@@ -128,7 +128,7 @@ static void visit_free_blocks(ductile_allocator *a, block_counts *t) {
         t->report->unvisited_bytes += rest;
         t->report->pinned_bytes += rest;
     } else if (a->options.find == DUCTILE_FIND_OVERRUNS) {
-        t->report->pinned_bytes += rest; /* leads before blocks in use */
+        t->report->pinned_bytes += rest; /* pads before blocks in use */
     }
 }
 

@@ -139,9 +139,9 @@ ductile_status dpool_import_leave(ductile_allocator *a, ductile_addr addr) {
 
 static bool may_go(ductile_allocator *a, const dpool_import *import) {
     dti_lock_acquire(&a->index_lock);
-    bool is_closed = import->state == DPOOL_IMPORT_CLOSED;
+    bool has_left = import->state == DPOOL_IMPORT_CLOSED;
     dti_lock_release(&a->index_lock);
-    return is_closed &&
+    return has_left &&
            (import->marker == NULL || dvmm_marker_query(&a->markers, import->marker) == DUCTILE_OK);
 }
 

@@ -47,8 +47,8 @@ ductile_status dpool_import_register(struct ductile_allocator *a, const dpool_im
  * starts there; on an error of recording the marker nothing has changed. No lock held. */
 ductile_status dpool_import_leave(struct ductile_allocator *a, ductile_addr addr);
 
-/* Closes an import as dpool_import_leave does, and unmaps what is closed and done. *has_left: it is
- * no import any more, whatever the status. No lock held. */
+/* Closes an import as dpool_import_leave does, and unmaps all that are CLOSED and done. *has_left:
+ * it is no import any more, whatever the status. No lock held. */
 ductile_status dpool_import_close(struct ductile_allocator *a, ductile_addr addr, bool *has_left);
 
 /* Unmaps the CLOSED imports whose work is done. Grow lock held, index lock not. */

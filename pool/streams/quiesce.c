@@ -208,9 +208,9 @@ dseg_span dpool_proven_part_locked(const ductile_allocator *a, const dpool_block
                   : dpool_older_part(b, all, dpool_proof_to_return(a, b->region->arena).age);
 }
 
-bool dpool_awaits_closed_locked(const ductile_allocator *a, const dpool_arena *arena) {
+bool dpool_awaits_leaving_locked(const ductile_allocator *a, const dpool_arena *arena) {
     DTI_ASSERT_HELD(&a->index_lock);
-    const dpool_block *b = dpool_is_frozen(arena) ? NULL : arena->closed.first;
+    const dpool_block *b = dpool_is_frozen(arena) ? NULL : arena->leaving.first;
     while (b != NULL && (dpool_is_proven_locked(a, b) || !dseg_can_go(b->region->seg, 0))) {
         b = b->list_next;
     }
@@ -226,7 +226,7 @@ static bool may_leave_locked(const ductile_allocator *a, const dpool_block *b) {
 
 bool dpool_awaits_proof_locked(const ductile_allocator *a, const dpool_arena *arena) {
     DTI_ASSERT_HELD(&a->index_lock);
-    if (arena->pending.first != NULL || dpool_awaits_closed_locked(a, arena)) {
+    if (arena->pending.first != NULL || dpool_awaits_leaving_locked(a, arena)) {
         return true;
     }
     const dpool_block *b = dpool_is_frozen(arena) ? NULL : dpool_index_below(&arena->index, NULL);

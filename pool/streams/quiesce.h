@@ -80,8 +80,8 @@ dseg_span dpool_proven_part_locked(const ductile_allocator *a, const dpool_block
  * the grow lock, pending blocks that a poll holds are not seen. */
 bool dpool_awaits_proof_locked(const ductile_allocator *a, const dpool_arena *arena);
 
-/* Is there closed memory (growth/dedicated.h) that may go once it is proven, and is not? */
-bool dpool_awaits_closed_locked(const ductile_allocator *a, const dpool_arena *arena);
+/* Is there leaving memory (growth/dedicated.h) that may go once it is proven, and is not? */
+bool dpool_awaits_leaving_locked(const ductile_allocator *a, const dpool_arena *arena);
 
 /* Does a pool that no reference holds await a proof for the whole device,
  * because graphs used it? */

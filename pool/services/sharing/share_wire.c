@@ -118,7 +118,7 @@ static ductile_status status_of_errno(int error) {
     case ENOBUFS:
         return DUCTILE_ERR_OUT_OF_HOST_MEMORY;
     default:
-        return DUCTILE_ERR_BAD_MESSAGE; /* it closed, or took too long */
+        return DUCTILE_ERR_BAD_MESSAGE; /* it hung up, or took too long */
     }
 }
 

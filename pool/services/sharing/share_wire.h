@@ -56,7 +56,7 @@ ductile_status dpool_wire_check_handles(const dpool_wire_head *head,
                                         const dpool_wire_handle *handles, uint32_t n_handles,
                                         uint64_t *rest);
 
-/* Each function sends or receives one word. ERR_BAD_MESSAGE when the other side closed, timed out
+/* Each function sends or receives one word. ERR_BAD_MESSAGE when the other side hung up, timed out
  * or gave up; ERR_NO_DESCRIPTORS; ERR_INVALID_ARGUMENT when the descriptor is no socket. */
 
 /* A word without descriptors. */

@@ -30,10 +30,10 @@ class Eviction(NamedTuple):
 
 
 def _is_dedicated(segment: list[Block]) -> bool:
-    """Has one block all of the range, perhaps behind a free lead?"""
+    """Has one block all of the range, perhaps behind a free pad?"""
     first, last = segment[0].state, segment[-1].state
-    is_led = len(segment) == 2 and first is BlockState.FREE and last is not BlockState.GAP
-    return is_led or len(segment) == 1
+    is_padded = len(segment) == 2 and first is BlockState.FREE and last is not BlockState.GAP
+    return is_padded or len(segment) == 1
 
 
 def _holes(blocks: Iterable[Block], costs: Mapping[int, int]) -> Iterator[list[Block]]:

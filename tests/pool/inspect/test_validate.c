@@ -127,6 +127,10 @@ Test(validate, gap_list_and_retire_queue) {
     assert_finds_change("A3", arena->retiring.first->list_prev, arena->retiring.first);
 }
 
+Test(validate, a_closed_region_has_one_block) {
+    assert_finds_change("B7", arena->regions->is_closed, true);
+}
+
 Test(validate, pending_list) {
     dpool_use *first = arena->pending.first;
     cr_assert_not_null(first);
@@ -274,7 +278,8 @@ Test(validate_options, a_wait_for_an_old_address) {
 Test(validate_options, memory_before_a_guarded_block) {
     open_with("find:overruns");
     (void)take(1000, 0);
-    assert_u64(arena_of(0)->n_leads, 1);
-    assert_finds_change("A3", arena_of(0)->n_leads, 0);
+    dpool_region *guarded = arena_of(0)->regions;
+    assert_u64(guarded->first->state, DPOOL_FREE);
+    assert_finds_change("B5", guarded->is_closed, false); /* the index would have it */
     close_audited();
 }
