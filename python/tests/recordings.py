@@ -10,8 +10,8 @@ import pickle
 from pathlib import Path
 from typing import Any
 
-from conftest import ROOT
 from running import Answer, ductile_gpu
+from support import ROOT
 
 from ductile_gpu._tools._report import _summary, _words
 from ductile_gpu._tools._report._collect import Choices, Recording, collect

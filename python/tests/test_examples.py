@@ -11,8 +11,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import ROOT
 from running import python
+from support import ROOT
 
 EXAMPLES = sorted((ROOT / "python" / "examples").glob("*.py"))
 TURNS = ("turns_one_process.py", "turns_two_processes.py")

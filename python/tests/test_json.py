@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import ROOT
 from recordings import SNAPSHOTS, VIT, WHOLE, out_of_memory, report, training
 from running import Answer, bench, ductile_gpu
+from support import ROOT
 
 jsonschema = pytest.importorskip("jsonschema")
 PUBLISHED = json.loads((ROOT / "python" / "ductile_gpu" / "commands.schema.json").read_text())

@@ -11,7 +11,7 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
-from conftest import ROOT
+from support import ROOT
 
 import ductile_gpu
 import ductile_gpu.torch

@@ -14,8 +14,8 @@ from importlib.metadata import metadata, version
 from pathlib import Path
 
 import pytest
-from conftest import ROOT
 from running import python, run
+from support import ROOT
 
 import ductile_gpu
 from ductile_gpu.__main__ import COMMANDS

@@ -12,10 +12,10 @@ import threading
 import time
 
 import pytest
-from conftest import peak_rss
 from running import at_once, in_child, python, replayed
 from snapshots import History, Levels, read_snapshot
 from stub_torch import STUB, Place, compile_stub
+from support import peak_rss
 
 from ductile_gpu._tools._report._collect import ask_bench
 from ductile_gpu.torch._recording import ACTIONS, RecordingError, StackRecording, functions

@@ -9,8 +9,8 @@ import sys
 import textwrap
 
 import pytest
-from conftest import ROOT
 from running import ductile_gpu as command
+from support import ROOT
 
 from ductile_gpu._process import _notes
 from ductile_gpu._tools import _counts

@@ -6,8 +6,8 @@ from __future__ import annotations
 import sys
 
 import pytest
-from conftest import ROOT
 from running import python
+from support import ROOT
 
 sys.path.insert(0, str(ROOT / "python" / "tools"))
 

@@ -26,7 +26,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT / "python" / "tests"))
 
-from conftest import peak_rss  # noqa: E402
+from support import peak_rss  # noqa: E402
 from test_recording import StackRecording, play, write_trace  # noqa: E402
 
 

@@ -19,7 +19,7 @@ import lint
 from check_rooms import find_circles
 
 PACKAGE = "ductile_gpu"
-ADAPTERS = ("torch", "cupy", "numba", "rmm", "cuda_core", "memory_saver", "vllm", "sglang", "_adapters")
+ADAPTERS = ("torch", "cupy", "numba", "rmm", "cuda_core", "_adapters")
 TOP = ("__init__", "__main__")
 # From the bottom up. A folder may use itself and the folders named after it.
 FOLDERS = {
@@ -34,7 +34,7 @@ FOLDERS = {
 # Recording begins as PyTorch's adapter does.
 MAY_TOO = {"_tools/_recorder": ["adapters"], "_tools/_record_folder": ["adapters"]}
 FACE_USERS = ("_tools/_cli/doctor_probe",)
-IMPORTS_BY_NAME = ("__init__", "_adapters", "memory_saver/__init__")
+IMPORTS_BY_NAME = ("__init__", "_adapters")
 GENERATED = "_binding/_abi"
 
 

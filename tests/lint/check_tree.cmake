@@ -24,8 +24,9 @@ set(programs bench/run bench/torch/run bench/plot.py tests/run tests/campaign te
   tests/variants tests/sanitize python/tests/run python/tests/build_package python/tests/hardware python/tests/torch_versions
   python/tests/torch_gpu/run_all python/tests/preload_gpu/run .ci/run)
 list(TRANSFORM programs PREPEND ${ROOT}/)
-file(GLOB extras_programs ${ROOT}/extras/run ${ROOT}/extras/*/tests/run)
-list(APPEND programs ${extras_programs})
+file(GLOB_RECURSE extras ${ROOT}/extras/*)
+list(FILTER extras EXCLUDE REGEX "/\\.|\\.[a-z]+$")
+list(APPEND programs ${extras})
 file(GLOB_RECURSE tables ${ROOT}/extras/*.toml)
 set(root_files ${ROOT}/python/pyproject.toml ${tables} ${ROOT}/CMakeLists.txt ${ROOT}/CMakePresets.json ${ROOT}/README.md)
 list(LENGTH sources n_sources)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """vLLM's sleep mode on Ductile, with fakes for vLLM and PyTorch and a virtual GPU.
-`python/tests/sleep_packages` has the same with the real package's Python code."""
+`sleep_packages` has the same with the real package's Python code."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """SGLang's memory saver on Ductile, with a fake of SGLang's adapter and of PyTorch.
-`python/tests/sleep_packages` has the same with the real package's Python code."""
+`sleep_packages` has the same with the real package's Python code."""
 
 from __future__ import annotations
 
