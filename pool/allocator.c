@@ -20,7 +20,7 @@
 #include "vmm/base/check.h"
 #include "vmm/cuda/open.h"
 #include "vmm/driver/open_virtual.h"
-#include "vmm/export.h"
+#include "vmm/driver/probe.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -12,7 +12,7 @@
 #include "pool/streams/marks.h"
 #include "pool/streams/quiesce.h"
 
-#include "vmm/capture_mode.h"
+#include "vmm/captures.h"
 
 #include <stdlib.h>
 

@@ -86,6 +86,15 @@ dseg_ties dseg_ties_of(const dseg_segment *seg, dseg_span s) {
     return ties;
 }
 
+void dseg_each_handle(dseg_segment *seg, uint32_t first, uint32_t n_granules,
+                      dseg_handle_fn visit) {
+    for (uint32_t g = first - seg->slots[first].offset; g < first + n_granules;) {
+        dvmm_handle *h = seg->slots[g].handle;
+        g += h->n_granules;
+        visit(seg->store, h);
+    }
+}
+
 /* ---- What can go --------------------------------------------------------------------------- */
 
 bool dseg_can_go(const dseg_segment *seg, uint32_t granule) {

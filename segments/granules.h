@@ -58,6 +58,13 @@ typedef struct dseg_ties {
 
 dseg_ties dseg_ties_of(const dseg_segment *seg, dseg_span s);
 
+/* A function to call with each handle of a span. */
+typedef void (*dseg_handle_fn)(dvmm_handle_store *store, dvmm_handle *handle);
+
+/* Visits every handle behind [first, first + n) once, those cut by its ends too. Pre: no granule
+ * is EMPTY. */
+void dseg_each_handle(dseg_segment *seg, uint32_t first, uint32_t n_granules, dseg_handle_fn visit);
+
 /* Can the memory of the handle behind the granule be released? Yes when it is mapped at this
  * address alone and not pinned. */
 bool dseg_can_go(const dseg_segment *seg, uint32_t granule);

@@ -95,4 +95,11 @@ static inline dvmm_handle *dseg_handle_at(const dseg_segment *seg, uint32_t gran
 ductile_status dseg_zero(dvmm_handle_store *store, ductile_addr addr, uint64_t size,
                          ductile_stream stream);
 
+/*
+ * Gives a device access to all that is mapped in the segment, or takes it. All or nothing, if the
+ * driver undoes it: on failure the device has the access it had, provided that before the call all
+ * of the segment had the opposite.
+ */
+ductile_status dseg_set_device(dseg_segment *seg, int device, bool may_access);
+
 #endif

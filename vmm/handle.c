@@ -259,3 +259,12 @@ void dvmm_handle_drop_export(dvmm_handle_store *store, dvmm_handle *h) {
         add_to(store, &store->totals.exported_bytes, -dvmm_handle_bytes(store, h));
     }
 }
+
+ductile_status dvmm_share_out(dvmm_handle_store *store, dvmm_phys phys, dvmm_shared *out) {
+    dvmm_share_type type = (dvmm_share_type)store->props.handle_types;
+    *out = (dvmm_shared){.type = type, .fd = -1};
+    if (type == DVMM_SHARE_NONE) {
+        return DUCTILE_ERR_UNSUPPORTED;
+    }
+    return dvmm_phys_export(store->driver, phys, type, out);
+}

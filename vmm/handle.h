@@ -120,4 +120,8 @@ void dvmm_handle_unpin(dvmm_handle_store *store, dvmm_handle *handle);
 void dvmm_handle_add_export(dvmm_handle_store *store, dvmm_handle *handle);
 void dvmm_handle_drop_export(dvmm_handle_store *store, dvmm_handle *handle);
 
+/* Exports a handle. ERR_UNSUPPORTED when it was not created for that type. The caller releases the
+ * result with dvmm_shared_drop. */
+ductile_status dvmm_share_out(dvmm_handle_store *store, dvmm_phys phys, dvmm_shared *out);
+
 #endif

@@ -3,7 +3,7 @@
 
 #include "vmm/base/align.h"
 #include "vmm/base/array.h"
-#include "vmm/capture_mode.h"
+#include "vmm/captures.h"
 
 #include <stdlib.h>
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "vmm/marker.h"
 
-#include "vmm/capture_mode.h"
+#include "vmm/captures.h"
 
 #include <stdlib.h>
 

@@ -5,7 +5,7 @@
  */
 #include "bench/contenders/contender.h"
 #include "bench/contenders/rival_cache.h"
-#include "vmm/base/try.h"
+#include "vmm/base/status.h"
 
 static rival_block *find_best_fit(rival_cache *cache, rival_arena *arena, uint64_t size) {
     (void)cache;

@@ -5,7 +5,7 @@
  */
 #include "bench/contenders/contender.h"
 #include "bench/contenders/rival_cache.h"
-#include "vmm/base/try.h"
+#include "vmm/base/status.h"
 
 #include <stdlib.h>
 

@@ -2,7 +2,7 @@
 /* This library, through its public headers only. */
 #include "bench/contenders/contender.h"
 #include "bench/contenders/settings.h"
-#include "vmm/base/try.h"
+#include "vmm/base/status.h"
 
 #include <ductile_pools.h>
 

@@ -8,7 +8,7 @@
 #include "bench/contenders/contender.h"
 #include "bench/contenders/rival_cache.h"
 #include "bench/contenders/rival_segment.h"
-#include "vmm/base/try.h"
+#include "vmm/base/status.h"
 
 #include <stdlib.h>
 

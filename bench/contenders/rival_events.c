@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "bench/contenders/rival_events.h"
-#include "vmm/base/try.h"
+#include "vmm/base/status.h"
 
 #include <stdlib.h>
 

@@ -2,7 +2,7 @@
 #include "bench/replay/gates.h"
 
 #include "bench/base/stopwatch.h"
-#include "vmm/base/try.h"
+#include "vmm/base/status.h"
 
 #include <stdlib.h>
 #include <time.h>

@@ -5,7 +5,7 @@
 #include "bench/base/stopwatch.h"
 #include "bench/replay/stage.h"
 #include "bench/replay/timed_contender.h"
-#include "vmm/base/try.h"
+#include "vmm/base/status.h"
 
 #include <ductile_virtual.h>
 

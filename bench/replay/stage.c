@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "bench/replay/stage.h"
-#include "vmm/base/try.h"
+#include "vmm/base/status.h"
 
 #include "vmm/base/align.h"
 

@@ -3,7 +3,7 @@
 
 #include "bench/replay/stage.h"
 #include "bench/workloads/fsdp_work.h"
-#include "vmm/base/try.h"
+#include "vmm/base/status.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -4,7 +4,7 @@
 #include "bench/base/stopwatch.h"
 
 #include "vmm/base/align.h"
-#include "vmm/base/try.h"
+#include "vmm/base/status.h"
 
 #include <stdlib.h>
 

@@ -14,7 +14,7 @@
 #include "segments/segment_set.h"
 #include "segments/unmap_handles.h"
 #include "vmm/base/lock.h"
-#include "vmm/capture_mode.h"
+#include "vmm/captures.h"
 #include "vmm/host_arena.h"
 #include "vmm/marker.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "pool/base/stream_id.h"
 
-#include "vmm/base/thread.h"
+#include "vmm/base/lock.h"
 
 /* CU_STREAM_LEGACY and CU_STREAM_PER_THREAD, which names a different stream in each thread. */
 #define LEGACY_STREAM ((uintptr_t)1)

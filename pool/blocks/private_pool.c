@@ -2,7 +2,7 @@
 #include "pool/blocks/private_pool.h"
 
 #include "vmm/base/array.h"
-#include "vmm/capture_gate.h"
+#include "vmm/captures.h"
 
 #include <stdlib.h>
 #include <time.h>

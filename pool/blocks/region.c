@@ -8,7 +8,7 @@
 
 #include "segments/granules.h"
 #include "vmm/base/align.h"
-#include "vmm/base/table.h"
+#include "vmm/base/array.h"
 
 #include <stdlib.h>
 

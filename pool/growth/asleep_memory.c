@@ -7,7 +7,7 @@
 #include "pool/blocks/transitions.h"
 
 #include "segments/granules.h"
-#include "vmm/capture_mode.h"
+#include "vmm/captures.h"
 
 enum {
     GRANULES_PER_HOLD = 512, /* unmapped in one hold of the grow lock */

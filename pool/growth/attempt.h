@@ -4,7 +4,7 @@
 #define DUCTILE_POOL_GROWTH_ATTEMPT_H
 
 #include "pool/blocks/arena.h"
-#include "vmm/capture_mode.h"
+#include "vmm/captures.h"
 
 /* How far an attempt goes for memory. */
 typedef enum dpool_reach {

@@ -9,9 +9,8 @@
 #include "pool/streams/stream_use.h"
 
 #include "vmm/base/array.h"
-#include "vmm/base/thread.h"
-#include "vmm/capture_gate.h"
-#include "vmm/capture_mode.h"
+#include "vmm/base/lock.h"
+#include "vmm/captures.h"
 
 #include <stdlib.h>
 

@@ -3,8 +3,6 @@
 #include "pool/base/allocator.h"
 #include "pool/sharing/import.h"
 
-#include "segments/access.h"
-
 #include <ductile_share.h>
 
 /* The index of the device in the list of devices with access; n_devices when it is not listed. */

@@ -6,7 +6,7 @@
 #include "pool/blocks/region.h"
 #include "pool/streams/marks.h"
 
-#include "segments/access.h"
+#include "segments/granules.h"
 #include "vmm/base/array.h"
 
 #include <ductile_share.h>

@@ -7,7 +7,7 @@
 #include "pool/streams/marks.h"
 
 #include "vmm/base/align.h"
-#include "vmm/capture_mode.h"
+#include "vmm/captures.h"
 
 enum { QUERIES_PER_HOLD = 32 }; /* markers queried between two holds of the index lock */
 

@@ -2,8 +2,7 @@
 #include "pool/streams/marks.h"
 
 #include "vmm/base/align.h"
-#include "vmm/capture_gate.h"
-#include "vmm/capture_mode.h"
+#include "vmm/captures.h"
 
 bool dpool_has_context_marks(const ductile_allocator *a) {
     return dvmm_has_context_events(a->driver) &&

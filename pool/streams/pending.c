@@ -5,7 +5,7 @@
 #include "pool/streams/stream_use.h"
 
 #include "vmm/base/align.h"
-#include "vmm/capture_mode.h"
+#include "vmm/captures.h"
 
 /*
  * An arena's pending blocks are one list, the oldest free first.

@@ -9,7 +9,7 @@
 #include "tests/support/expect.h"
 #include "tests/support/fixture_virtual.h"
 #include "tests/support/in_child.h"
-#include "vmm/capture_gate.h"
+#include "vmm/captures.h"
 
 #include <pthread.h>
 #include <stdatomic.h>

@@ -56,7 +56,7 @@ endforeach()
 
 # Proof that the GPU is done (segments/unmap_handles.h) is made in one file, and what unmaps asks for
 # it, or says why it need not.
-set(unmappers segments/unmap_handles.c segments/grow.c segments/foreign.c vmm/export.c)
+set(unmappers segments/unmap_handles.c segments/grow.c segments/foreign.c)
 foreach(file ${sources})
   cmake_path(RELATIVE_PATH file BASE_DIRECTORY ${ROOT})
   if(file MATCHES "^(segments|pool)/" AND NOT file MATCHES "^segments/unmap_handles\\.[ch]$")

@@ -2,7 +2,7 @@
 #include "tests/orders/stage.h"
 
 #include "tests/support/audit.h"
-#include "vmm/capture_gate.h"
+#include "vmm/captures.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -93,7 +93,7 @@ void *aligned_alloc(size_t alignment, size_t size) {
     return must_fail(size) ? NULL : counted(__libc_memalign(alignment, size));
 }
 
-/* Tables come from here (vmm/base/table.h). The C library's own mappings do not. */
+/* Tables come from here (vmm/base/array.h). The C library's own mappings do not. */
 void *mmap(void *at, size_t size, int protection, int flags, int file, off_t offset) {
     return must_fail(size) ? MAP_FAILED
                            : (void *)syscall(SYS_mmap, at, size, protection, flags, file, offset);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Who keeps whom out: captures that may be under way the records of contexts, and a record that has
  * begun the next capture. */
-#include "vmm/capture_gate.h"
+#include "vmm/captures.h"
 
 #include "tests/support/expect.h"
 #include "tests/support/in_child.h"

@@ -3,8 +3,7 @@
  * in text (parts.txt): what they hold and count, what they ask of the driver, and what a refusal
  * leaves. */
 #include "tests/vmm/played.h"
-#include "vmm/control_group.h"
-#include "vmm/export.h"
+#include "vmm/driver/probe.h"
 #include "vmm/handle.h"
 #include "vmm/host_arena.h"
 #include "vmm/host_pages.h"

@@ -5,6 +5,9 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+
+/* ---- Arrays that grow ---------------------------------------------------------------------- */
 
 bool dti_have_room(void *array, size_t bytes, uint32_t *room, uint64_t n) {
     void *elements = NULL;
@@ -33,4 +36,21 @@ void dti_remove(void *array, size_t bytes, uint32_t *n, uint32_t at) {
     char *place = (char *)array + at * bytes;
     --*n;
     memmove(place, place + bytes, (*n - at) * bytes);
+}
+
+/* ---- Large tables -------------------------------------------------------------------------- */
+
+void *dti_table_new(size_t n, size_t element) {
+    if (n == 0 || n > SIZE_MAX / element) {
+        return NULL;
+    }
+    void *table = mmap(NULL, n * element, PROT_READ | PROT_WRITE,
+                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    return table != MAP_FAILED ? table : NULL;
+}
+
+void dti_table_free(void *table, size_t n, size_t element) {
+    if (table != NULL) {
+        (void)munmap(table, n * element);
+    }
 }

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Arrays that grow, large tables, and what is done with both and with lists. */
 #ifndef DUCTILE_VMM_BASE_ARRAY_H
 #define DUCTILE_VMM_BASE_ARRAY_H
 
@@ -17,6 +18,17 @@ bool dti_have_room(void *array, size_t bytes, uint32_t *room, uint64_t n);
  * is the first. */
 void dti_insert(void *array, size_t bytes, uint32_t *n, uint32_t at, const void *element);
 void dti_remove(void *array, size_t bytes, uint32_t *n, uint32_t at);
+
+/*
+ * A large table of n elements of that size, all zero. It costs what is used of it: the host gives
+ * memory to a page once it is written. calloc would do so only as long as it asks the kernel each
+ * time; once it reuses freed memory, it fills the whole table with zeros. NULL when the host has no
+ * memory. Owner: the caller. Safe from any thread.
+ */
+void *dti_table_new(size_t n, size_t element);
+
+/* NULL: does nothing. Pre: the same numbers. */
+void dti_table_free(void *table, size_t n, size_t element);
 
 /* Sets `at` to the first of the numbers below n for which the condition, in which it stands, holds,
  * and to n if there is none. It holds for all behind that one. */

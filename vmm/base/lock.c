@@ -1,14 +1,34 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "vmm/base/lock.h"
 
-#include "vmm/base/thread.h"
-
+#include <limits.h>
 #include <linux/futex.h>
 #include <linux/membarrier.h>
 #include <pthread.h>
+#include <stddef.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
+
+uint64_t dti_thread_number(void) {
+    static _Atomic uint64_t n_threads;
+    static _Thread_local uint64_t mine;
+    if (mine == 0) {
+        mine = atomic_fetch_add_explicit(&n_threads, 1, memory_order_relaxed) + 1;
+    }
+    return mine;
+}
+
+/* Between two looks at what another thread writes: leaves the processor to it for a moment. */
+static void cpu_relax(void) {
+#if defined(__x86_64__) || defined(__i386__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ __volatile__("yield");
+#endif
+}
+
+/* ---- The mutex ----------------------------------------------------------------------------- */
 
 _Thread_local unsigned dti_held_ranks;
 
@@ -40,7 +60,7 @@ static bool spin_for(dti_lock *lock) {
         if (win_if_free(lock)) {
             return true;
         }
-        dti_cpu_relax();
+        cpu_relax();
     }
     return false;
 }
@@ -78,4 +98,47 @@ void dti_lock_wake(dti_lock *lock) {
         return;
     }
     (void)syscall(SYS_futex, &lock->taken, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
+}
+
+/* ---- Turns --------------------------------------------------------------------------------- */
+
+/* Some tens of microseconds: as long as most calls take. */
+enum { LOOKS_BEFORE_SLEEP = 1000 };
+
+static bool is_up(const dti_turns *t, uint32_t number) {
+    return atomic_load_explicit(&t->serving, memory_order_acquire) == number;
+}
+
+static bool look_for(const dti_turns *t, uint32_t number) {
+    for (int i = 0; i < LOOKS_BEFORE_SLEEP && !is_up(t, number); i++) {
+        cpu_relax();
+    }
+    return is_up(t, number);
+}
+
+/* Counted before it looks once more: a thread that ends its turn after that look sees a sleeper. */
+static void sleep_until(dti_turns *t, uint32_t number) {
+    (void)atomic_fetch_add(&t->sleepers, 1);
+    for (;;) {
+        uint32_t serving = atomic_load(&t->serving);
+        if (serving == number) {
+            break;
+        }
+        (void)syscall(SYS_futex, &t->serving, FUTEX_WAIT_PRIVATE, serving, NULL, NULL, 0);
+    }
+    (void)atomic_fetch_sub(&t->sleepers, 1);
+}
+
+void dti_turn_take(dti_turns *t) {
+    uint32_t number = atomic_fetch_add(&t->next, 1);
+    if (!look_for(t, number)) {
+        sleep_until(t, number);
+    }
+}
+
+void dti_turn_end(dti_turns *t) {
+    (void)atomic_fetch_add(&t->serving, 1);
+    if (atomic_load(&t->sleepers) != 0) {
+        (void)syscall(SYS_futex, &t->serving, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
+    }
 }

@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A mutex for short sections that every call enters. Waiters sleep in the kernel. Not recursive.
+ * Threads, and how they wait for each other: a mutex, and turns.
+ *
+ * The mutex is for short sections that every call enters. Waiters sleep in the kernel. Not
+ * recursive.
  *
  * Uncontended, it costs one atomic exchange to acquire and a plain store to release; pthread_mutex
  * costs two exchanges and a call each. Release reads `sleepers` after the store, and the processor
@@ -20,6 +23,11 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
+
+/* The number of the calling thread, from 1. No other thread of the process ever gets it. */
+uint64_t dti_thread_number(void);
+
+/* ---- The mutex ----------------------------------------------------------------------------- */
 
 typedef enum dti_lock_rank {
     DTI_RANK_HOST = 0,   /* host memory for contents is made or given back       */
@@ -107,5 +115,23 @@ static inline bool dti_lock_is_free(const dti_lock *lock) {
 
 /* No driver call is made while the index lock is held (invariant L3). */
 #define DTI_ASSERT_MAY_CALL_DRIVER() DTI_CHECK("L3", (dti_held_ranks & (1u << DTI_RANK_INDEX)) == 0)
+
+/* ---- Turns --------------------------------------------------------------------------------- */
+
+/*
+ * Turns at something that serves one at a time, first come, first served, where its own lock may
+ * let one thread keep others waiting. Who waits looks for a while, then sleeps in the kernel.
+ *
+ * Taken last of all: who has a turn makes one call, and takes no other lock of ours. Zero is ready.
+ */
+typedef struct dti_turns {
+    _Atomic uint32_t next;     /* the number of the thread that comes next   */
+    _Atomic uint32_t serving;  /* whose turn it is                           */
+    _Atomic uint32_t sleepers; /* threads that sleep, or are about to        */
+} dti_turns;
+
+/* Returns when all that came before have ended their turn. Not recursive. */
+void dti_turn_take(dti_turns *t);
+void dti_turn_end(dti_turns *t);
 
 #endif

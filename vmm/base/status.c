@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Names and sentences of every status, from the one list in ductile.h. */
-#include <ductile.h>
+#include "vmm/base/status.h"
 
 const char *ductile_status_name(ductile_status status) {
     switch (status) {

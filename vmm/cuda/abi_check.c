@@ -4,8 +4,9 @@
  * Everything happens at compile time; a difference is an error that names its line. Without the
  * header nothing is compared and nothing is lost: the declarations are the same ones.
  */
-#include "vmm/base/same.h"
 #include "vmm/cuda/abi.h"
+
+#include <stddef.h>
 
 #ifdef __has_include
 #if __has_include(<cudaTypedefs.h>)
@@ -19,6 +20,13 @@ _Static_assert(sizeof(ductile_addr) == 8 && sizeof(void *) == 8, "a 64-bit syste
 #ifdef FOUND_CUDA_HEADERS
 #include <cuda.h>
 #include <cudaTypedefs.h>
+
+#define SAME_SIZE(ours, theirs) _Static_assert(sizeof(ours) == sizeof(theirs), #ours)
+#define SAME_PLACE(ours, our_field, theirs, their_field)                                           \
+    _Static_assert(offsetof(ours, our_field) == offsetof(theirs, their_field) &&                   \
+                       sizeof(((ours *)0)->our_field) == sizeof(((theirs *)0)->their_field),       \
+                   #ours "." #our_field)
+#define SAME_VALUE(ours, theirs) _Static_assert((int)(ours) == (int)(theirs), #ours)
 
 /* ---- Structs ------------------------------------------------------------------------------- */
 

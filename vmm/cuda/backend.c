@@ -9,7 +9,7 @@
  */
 #include "vmm/cuda/backend.h"
 
-#include "vmm/base/turns.h"
+#include "vmm/base/lock.h"
 #include "vmm/cuda/foreign.h"
 
 #include <stdlib.h>

@@ -4,7 +4,7 @@
 #define DUCTILE_VMM_CUDA_LOAD_H
 
 #include "vmm/cuda/abi.h"
-#include "vmm/driver/reason.h"
+#include "vmm/driver/probe.h"
 
 /* Loads the library once for the process. Returns OK, ERR_NO_LIBRARY or ERR_DRIVER_TOO_OLD. */
 ductile_status dvmm_cuda_load(const cu_api **out, dvmm_reason why);

@@ -17,7 +17,7 @@
 #ifndef DUCTILE_VMM_DRIVER_DRIVER_H
 #define DUCTILE_VMM_DRIVER_DRIVER_H
 
-#include "vmm/base/try.h"
+#include "vmm/base/status.h"
 
 #include <ductile.h>
 

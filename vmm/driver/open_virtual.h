@@ -8,6 +8,8 @@
 
 #include "vmm/driver/driver.h"
 
+#include <sys/types.h>
+
 #define DVMM_QUOTED(word) #word
 #define DVMM_NUMBER(word) DVMM_QUOTED(word)
 #define DVMM_SERIES DVMM_NUMBER(DUCTILE_VERSION_MAJOR) "." DVMM_NUMBER(DUCTILE_VERSION_MINOR)
@@ -44,5 +46,12 @@ DUCTILE_API const dvmm_backend *ductile_virtual_backend(void);
  * ERR_OUT_OF_HOST_MEMORY. With ERR_NO_LIBRARY `reason` (if not NULL) receives one sentence. */
 ductile_status dvmm_open_virtual(ductile_virtual_gpu *gpu, dvmm_driver **out, char *reason,
                                  size_t reason_size);
+
+/* May code be loaded from a file that was found, rather than named by the program: could every user
+ * who may put the file there, or exchange it, do that with the running code, too? True when the
+ * file, its folder and, for a link, the folder of what it leads to belong to this user, to root, or
+ * to `owner`, who owns the file that holds the running code, and not everyone may write to them. A
+ * group may: where it writes to the folder, it could exchange that file, too. */
+bool dvmm_is_trusted_file(const char *path, uid_t owner);
 
 #endif

@@ -7,7 +7,6 @@
 #include "pool/base/stream_id.h"
 
 #include "vmm/base/align.h"
-#include "vmm/export.h"
 
 ductile_status dpool_may_import(const ductile_allocator *a, ductile_stream stream) {
     if (a == NULL || dpool_thread_of(stream) != 0) {

@@ -7,7 +7,6 @@
 #include "pool/base/log.h"
 
 #include "vmm/base/align.h"
-#include "vmm/export.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -9,7 +9,7 @@
 #include "pool/streams/quiesce.h"
 #include "pool/streams/stream_use.h"
 #include "tests/support/one_fixture.h"
-#include "vmm/capture_mode.h"
+#include "vmm/captures.h"
 
 #include <pthread.h>
 

@@ -2,7 +2,7 @@
 /* Turns: one at a time, in the order in which threads came, asleep or not. */
 #include "tests/support/expect.h"
 
-#include "vmm/base/turns.h"
+#include "vmm/base/lock.h"
 
 #include <pthread.h>
 #include <stdbool.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What another user could have put there is not loaded. Modes stand for the other user. */
 #include "tests/support/expect.h"
-#include "vmm/driver/trusted_file.h"
+#include "vmm/driver/open_virtual.h"
 
 #include <fcntl.h>
 #include <limits.h>

@@ -9,7 +9,7 @@
 #include "vmm/virtual/work/capture.h"
 
 #include "vmm/base/array.h"
-#include "vmm/base/thread.h"
+#include "vmm/base/lock.h"
 #include "vmm/virtual/state/state.h"
 #include "vmm/virtual/state/watch.h"
 #include "vmm/virtual/work/script.h"

@@ -10,7 +10,7 @@
 
 #include "vmm/base/array.h"
 #include "vmm/base/check.h"
-#include "vmm/base/thread.h"
+#include "vmm/base/lock.h"
 #include "vmm/virtual/addresses/content.h"
 #include "vmm/virtual/memory/memory.h"
 #include "vmm/virtual/race/order.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Handing on a status, or a code of the driver: 0 is success. */
-#ifndef DUCTILE_VMM_BASE_TRY_H
-#define DUCTILE_VMM_BASE_TRY_H
+/* Handing on a status, or a code of the driver: 0 is success. Their names are in status.c. */
+#ifndef DUCTILE_VMM_BASE_STATUS_H
+#define DUCTILE_VMM_BASE_STATUS_H
 
 #include <ductile.h>
 
