@@ -2,38 +2,16 @@
 #ifndef DUCTILE_BENCH_BASE_ARRAY_H
 #define DUCTILE_BENCH_BASE_ARRAY_H
 
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
+#include "vmm/base/array.h"
+
 #include <string.h>
 
-/*
- * Makes room for one more element of so many bytes in an array of n. `array` is the address of the
- * pointer to the first, *capacity the number that it has room for. False when the host has no
- * memory: then nothing has changed.
- */
-static inline bool array_has_room(void *array, size_t bytes, size_t *capacity, size_t n) {
-    void *elements = NULL;
-    if (n < *capacity) {
-        return true;
-    }
-    size_t wanted = *capacity == 0 ? 256 : 2 * *capacity;
-    memcpy(&elements, array, sizeof elements);
-    elements = reallocarray(elements, wanted, bytes);
-    if (elements == NULL) {
-        return false;
-    }
-    memcpy(array, &elements, sizeof elements);
-    *capacity = wanted;
-    return true;
-}
-
-/* The same, and puts the element there. */
-static inline bool array_add(void *array, size_t bytes, size_t *capacity, size_t *n,
+/* Adds an element to an array that grows (dti_have_room). False when the host has no memory: then
+ * nothing has changed. */
+static inline bool array_add(void *array, size_t bytes, uint32_t *capacity, size_t *n,
                              const void *element) {
     char *elements;
-    if (!array_has_room(array, bytes, capacity, *n)) {
+    if (!dti_have_room(array, bytes, capacity, *n + 1)) {
         return false;
     }
     memcpy(&elements, array, sizeof elements);

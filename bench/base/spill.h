@@ -28,7 +28,7 @@ typedef struct spill {
  */
 bool spill_reserve(spill *s, void *array, size_t bytes, size_t *capacity, size_t wanted);
 
-/* Room for one more element than n, as array_has_room. */
+/* Room for one more element than n. */
 static inline bool spill_has_room(spill *s, void *array, size_t bytes, size_t *capacity, size_t n) {
     return n < *capacity || spill_reserve(s, array, bytes, capacity, n + 1);
 }

@@ -31,7 +31,8 @@ typedef struct memory_run {
 typedef struct memory_column {
     uint64_t event;
     memory_run *runs; /* by ascending address */
-    size_t n, capacity;
+    size_t n;
+    uint32_t capacity;
 } memory_column;
 
 /* All zero and a trace is an empty map. Valid as long as the trace. */

@@ -104,7 +104,8 @@ bool openings_least(const opening_span *spans, size_t n, uint64_t request, size_
 /* Sizes of the holes outside an opening. */
 typedef struct holes {
     uint64_t *sizes;
-    size_t n, capacity;
+    size_t n;
+    uint32_t capacity;
 } holes;
 
 static bool find_holes(holes *h, const opening_span *spans, size_t n, const opening *o) {

@@ -45,7 +45,8 @@ typedef struct opening {
 
 typedef struct openings {
     opening_span *spans; /* by address */
-    size_t n, capacity;
+    size_t n;
+    uint32_t capacity;
     uint64_t event;
     uint64_t request_bytes; /* what was refused at this moment; 0: nothing was */
     uint64_t largest_hole;

@@ -44,7 +44,8 @@ typedef struct history {
     size_t n, capacity;
     spill file;
     uint64_t *streams; /* different ones, as the file has them */
-    size_t n_streams, streams_capacity;
+    size_t n_streams;
+    uint32_t streams_capacity;
     hash_map stream_numbers; /* to the index + 1 */
     trace_pools pools;
 } history;

@@ -17,7 +17,8 @@ enum { TRACE_MAX_POOLS = UINT16_MAX - 1 };
 /* All zero: none. */
 typedef struct trace_pools {
     ductile_pool_id *ids; /* of pool i: ids[i - 1] */
-    size_t n, capacity;
+    size_t n;
+    uint32_t capacity;
     hash_map numbers;
 } trace_pools;
 

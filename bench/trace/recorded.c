@@ -5,6 +5,8 @@
 
 #include "vmm/base/align.h"
 
+#include <stdlib.h>
+
 void recorded_count_span(recorded_layout *l, const recorded_span *span) {
     l->held += span->size;
     switch (span->state) {

@@ -53,7 +53,8 @@ typedef struct recorded_layout {
     uint64_t held, live, pending, free; /* held = live + pending + free; blocks as rounded */
     uint64_t holes, largest_hole;
     recorded_span *spans;
-    size_t n_spans, capacity;
+    size_t n_spans;
+    uint32_t capacity;
 } recorded_layout;
 
 /* All zero: the recording does not say. */
@@ -71,7 +72,8 @@ typedef struct recorded_memory {
     uint64_t device_bytes;      /* of the device as a whole; 0: not known */
     uint64_t device_free_bytes; /* with device_bytes */
     recorded_change *changes;
-    size_t n_changes, changes_capacity;
+    size_t n_changes;
+    uint32_t changes_capacity;
 } recorded_memory;
 
 /* Adds its size to the sums alone. */

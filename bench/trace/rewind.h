@@ -26,9 +26,11 @@ typedef struct rewind_block {
 /* All zero is empty. */
 typedef struct rewind_state {
     rewind_region *regions; /* of two that overlap, the earlier one tells */
-    size_t n_regions, regions_capacity;
+    size_t n_regions;
+    uint32_t regions_capacity;
     rewind_block *blocks;
-    size_t n_blocks, blocks_capacity;
+    size_t n_blocks;
+    uint32_t blocks_capacity;
 } rewind_state;
 
 /* Each returns false when the host has no memory. The spans that are found have the streams and

@@ -22,7 +22,8 @@ typedef struct segment_pools_node {
 /* All zero is empty. */
 typedef struct segment_pools {
     uint64_t *bounds; /* cell i is from bounds[i] to bounds[i + 1] */
-    size_t n_bounds, capacity;
+    size_t n_bounds;
+    uint32_t capacity;
     segment_pools_node *nodes; /* a tree over the cells, which are its leaves */
     uint32_t n_turns;
 } segment_pools;

@@ -21,7 +21,8 @@ typedef struct snapshot_kept {
 
 typedef struct snapshot_kept_list {
     snapshot_kept *all; /* the caller frees it */
-    size_t n, capacity;
+    size_t n;
+    uint32_t capacity;
 } snapshot_kept_list;
 
 /* Notes in the entries of a GPU's trace which pool each belongs to, if the snapshot names any,

@@ -46,18 +46,21 @@ typedef struct trace_builder {
     size_t n_blocks, blocks_capacity;
     spill blocks_file;
     build_use *uses;
-    size_t n_uses, uses_capacity;
+    size_t n_uses;
+    uint32_t uses_capacity;
     trace_stream streams[TRACE_MAX_STREAMS]; /* in order of appearance */
     size_t n_streams;
     trace_pools pools;
     trace_kept *kept; /* streams in order of appearance */
-    size_t n_kept, kept_capacity;
+    size_t n_kept;
+    uint32_t kept_capacity;
     uint64_t n_steps;
     uint64_t n_stream_ends;
     uint64_t n_pool_ends;
     size_t n_from_before; /* the first blocks: allocated before the recording began */
     trace_refusal *refusals;
-    size_t n_refusals, refusals_capacity;
+    size_t n_refusals;
+    uint32_t refusals_capacity;
     uint64_t n_refused; /* of these, the blocks */
     recorded_memory recorded;
     trace_stacks stacks; /* where blocks were allocated, as far as that was recorded */

@@ -18,7 +18,7 @@ typedef struct holders_walk {
     const trace_builder *from;
     const trace_steps *steps;
     trace_holders *to;
-    size_t capacity;
+    uint32_t capacity;
     hash_map by_key;    /* to the holder's index + 1 */
     uint32_t *of_block; /* its holder */
     spill of_block_file;

@@ -52,7 +52,8 @@ typedef struct snapshot_reader {
     uint64_t gpu;
     uint64_t block_budget; /* blocks that segments may still have: none fits in less than a byte */
     block_before *from_before;
-    size_t n_from_before, from_before_capacity;
+    size_t n_from_before;
+    uint32_t from_before_capacity;
     hash_map
         blocks; /* first walk: addresses the history names; second: builder's block + 1 at each */
     hash_map streams; /* the driver's stream pointers to small numbers; 0 stays 0 */

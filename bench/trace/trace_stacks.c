@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "bench/trace/trace_stacks.h"
 
-#include "bench/base/array.h"
+#include "vmm/base/array.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -27,7 +27,7 @@ bool trace_stacks_add(trace_stacks *s, const char *text, size_t length, uint32_t
     if (*number != 0 || length == 0 || length > TRACE_STACKS_MAX_BYTES - s->bytes) {
         return true;
     }
-    char *copy = array_has_room(&s->texts, sizeof *s->texts, &s->capacity, s->n)
+    char *copy = dti_have_room(&s->texts, sizeof *s->texts, &s->capacity, s->n + 1)
                      ? strndup(text, length)
                      : NULL;
     if (copy == NULL || !hash_map_put(&s->numbers, hash, s->n + 1)) {

@@ -19,7 +19,8 @@
 /* All zero is empty. A stack's number counts from 1; 0: not known. */
 typedef struct trace_stacks {
     char **texts; /* of number n at n - 1 */
-    size_t n, capacity;
+    size_t n;
+    uint32_t capacity;
     size_t bytes;
     hash_map numbers;   /* from a text's hash, or where that is taken from the next free one */
     uint32_t *of_block; /* by the builder's number of a block */

@@ -24,7 +24,7 @@
 typedef struct trace_steps {
     size_t *ends; /* of each step: the index behind its last event; the last is the run's end */
     size_t n;     /* 1 where no border was found */
-    size_t capacity;
+    uint32_t capacity;
     /* Of each block of the builder: */
     uint32_t *born;   /* the step that allocates it */
     bool *is_lasting; /* never freed, or half of the steps later, two at least */

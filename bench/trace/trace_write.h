@@ -13,8 +13,9 @@
 /* False: not all could be written. */
 bool trace_write(const trace_builder *b, FILE *out);
 
-/* The same to a file, as output_write has it. heading: comment lines for its top. False: reason
- * holds one sentence. */
+/* The same to a file, gzipped if its name ends in ".gz"; "-" is standard output. A file that was
+ * there is replaced, or left as it was on failure. heading: comment lines for its top. False:
+ * reason holds one sentence. */
 bool trace_save(const trace_builder *b, const char *heading, const char *path, char *reason,
                 size_t reason_size);
 

@@ -69,7 +69,8 @@ typedef struct fsdp_op {
 /* Never changes once built. */
 typedef struct fsdp_program {
     fsdp_op *ops;
-    size_t n_ops, capacity;
+    size_t n_ops;
+    uint32_t capacity;
     uint32_t n_blocks; /* every allocation is a block of its own */
     uint32_t n_events; /* every recording an event               */
     uint32_t n_works;  /* GATHER and WORK                        */
