@@ -2,10 +2,8 @@
 """Enables Ductile in programs that do not ask for it, as soon as they import torch; records them.
 
 DUCTILE_TORCH in the environment is the request: 1, or a mode of ductile_gpu.torch.enable.
-DUCTILE_RECORD names a folder in which each process that uses a GPU leaves a recording. Where
-LD_PRELOAD names libductile_memory_saver, `import torch_memory_saver` finds Ductile's, and PyTorch
-is on Ductile unless DUCTILE_TORCH says otherwise. Children inherit all of it, whether they are
-forked, spawned, or started by torchrun.
+DUCTILE_RECORD names a folder in which each process that uses a GPU leaves a recording. Children
+inherit both, whether they are forked, spawned, or started by torchrun.
 
 What runs this at the start of every interpreter is ductile_gpu.pth beside it, from Python 3.15 on
 ductile_gpu.start, or the sitecustomize that ductile_gpu.torch.child_environment puts behind all
@@ -31,16 +29,12 @@ VARIABLE = "DUCTILE_TORCH"
 RECORD = "DUCTILE_RECORD"
 _ON = frozenset(("1", "on", "yes", "true"))
 MODES = ("auto", "full", "plain")
-
-
-def is_memory_saver() -> bool:
-    """Is Ductile to stand in for torch_memory_saver?"""
-    return "libductile_memory_saver" in os.environ.get("LD_PRELOAD", "")
+_by_default = ""
 
 
 def wanted_mode() -> Optional[str]:
     """The mode that the environment asks for, right or wrong; None for none."""
-    value = os.environ.get(VARIABLE, "auto" if is_memory_saver() else "").strip().lower()
+    value = os.environ.get(VARIABLE, _by_default).strip().lower()
     if value in OFF:
         return None
     return "auto" if value in _ON else value
@@ -217,8 +211,11 @@ class TorchFinder:
             then(module)
 
 
-def when_torch_is_imported(then: Callable[[ModuleType], None]) -> None:
-    """Calls `then(torch)` right after the program has imported it; at once if it is imported."""
+def when_torch_is_imported(then: Callable[[ModuleType], None], *, first: bool = False) -> None:
+    """Calls `then(torch)` right after the program has imported it; at once if it is imported.
+
+    Where it is `first`, before all that wait already.
+    """
     torch = sys.modules.get("torch")
     if torch is not None:
         return then(torch)
@@ -227,48 +224,22 @@ def when_torch_is_imported(then: Callable[[ModuleType], None]) -> None:
     if not found:
         sys.meta_path.insert(0, finder)
     if then not in finder.then:
-        finder.then.append(then)
+        finder.then.insert(0 if first else len(finder.then), then)
 
 
-# ---- torch_memory_saver ------------------------------------------------------------------------
+# ---- The start of an interpreter ---------------------------------------------------------------
 
 
-class _Found:
-    """A loader for a module that is there already, under another name."""
+def watch(by_default: str = "") -> None:
+    """Does what the environment asks for as torch comes. Doing it again adds what is new.
 
-    def create_module(self, spec: ModuleSpec) -> ModuleType:
-        from ductile_gpu import memory_saver
-
-        self._own = memory_saver.__spec__, memory_saver.__loader__
-        return memory_saver
-
-    def exec_module(self, module: ModuleType) -> None:
-        module.__spec__, module.__loader__ = self._own
-        module.install()
-
-
-class MemorySaverFinder:
-    """Lets `import torch_memory_saver` find Ductile's."""
-
-    def find_spec(
-        self,
-        fullname: str,
-        path: Optional[Sequence[str]],
-        target: Optional[ModuleType] = None,
-    ) -> Optional[ModuleSpec]:
-        if fullname != "torch_memory_saver":
-            return None
-        from importlib.machinery import ModuleSpec
-
-        return ModuleSpec(fullname, _Found(), is_package=True)  # type: ignore[arg-type]
-
-
-def watch() -> None:
-    """At the start of an interpreter: does what is asked for as torch comes."""
-    if is_memory_saver() and not any(isinstance(f, MemorySaverFinder) for f in sys.meta_path):
-        sys.meta_path.insert(0, MemorySaverFinder())
+    Args:
+        by_default: the mode where DUCTILE_TORCH says nothing; "": none.
+    """
+    global _by_default
+    _by_default = by_default or _by_default
     if wanted_mode() is not None:
-        when_torch_is_imported(enable_now)
+        when_torch_is_imported(enable_now, first=True)
     folder = record_folder()
     if folder is not None:
         os.environ[RECORD] = folder

@@ -603,7 +603,7 @@ def test_nothing_that_the_hook_imports_imports_the_hook(place):
     code = """
         import sys
         sys.modules["ductile_gpu_start"] = None  # to import it is an error
-        import ductile_gpu.memory_saver, ductile_gpu.torch._start, ductile_gpu._tools._record_folder
+        import ductile_gpu.torch._start, ductile_gpu._tools._record_folder
     """
     answer = place.python("-c", textwrap.dedent(code))
     assert answer.returncode == 0, answer.stderr
@@ -643,8 +643,9 @@ def carried(place):
     base = Path(sys._base_executable).resolve()
     folder = place.folder / "carried"
     shutil.copytree(Path(PACKAGES) / "ductile_gpu", folder / "ductile_gpu")
-    for module in ("ductile_gpu_start.py", "ductile_gpu_words.py"):
-        shutil.copy(Path(PACKAGES) / module, folder)
+    for beside in Path(PACKAGES).glob("ductile_gpu*.*"):
+        if beside.suffix in (".py", ".start"):
+            shutil.copy(beside, folder)
     place.environment["PYTHONPATH"] = os.pathsep.join([str(folder), str(STUB)])
     found = place.execute(base, "-c", "import site, ductile_gpu; print(site.getsitepackages())")
     if found.returncode != 0 or "ductile_gpu.pth" in found.stdout:

@@ -5,8 +5,11 @@ from __future__ import annotations
 
 import ctypes
 import os
+import shutil
 import subprocess
+import sys
 import textwrap
+from pathlib import Path
 
 import fake_torch
 import pytest
@@ -487,11 +490,73 @@ def test_the_library_that_launchers_preload_changes_nothing_by_itself():
 
 def test_a_child_that_preloads_it_has_ductile_as_its_allocator(tmp_path):
     """As launchers do it that set the environment of an actor by hand."""
-    import ductile_gpu_start
+    import ductile_gpu_memory_saver
 
-    assert not ductile_gpu_start.is_memory_saver()
+    assert not ductile_gpu_memory_saver.is_wanted()
     path = memory_saver.utils.get_binary_path_from_package("torch_memory_saver_hook_mode_preload")
-    program = "import ductile_gpu_start as s; print(s.is_memory_saver(), s.wanted_mode())"
-    assert python(program, LD_PRELOAD=str(path)) == ["True", "auto"]
-    assert python(program, LD_PRELOAD=str(path), DUCTILE_TORCH="0") == ["True", "None"]
+    program = """
+    import sys, ductile_gpu_start
+    print("ductile_gpu" in sys.modules, ductile_gpu_start.wanted_mode())
+    """
+    assert python(program, LD_PRELOAD=str(path)) == ["False", "auto"]
+    assert python(program, LD_PRELOAD=str(path), DUCTILE_TORCH="0") == ["False", "None"]
+    assert python(program, LD_PRELOAD=str(path), DUCTILE_TORCH="plain") == ["False", "plain"]
+    assert python(program, DUCTILE_TORCH="") == ["False", "None"]
     assert _saver._is_set("TMS_INIT_ENABLE") is False
+
+
+WAYS = {
+    # as site.py before 3.15 does
+    "ductile_gpu_memory_saver.pth": "exec(open(sys.argv[1]).read())",
+    # as site.py from 3.15 on does
+    "ductile_gpu_memory_saver.start": (
+        "module, _, name = open(sys.argv[1]).read().strip().partition(':'); "
+        "getattr(__import__(module), name)()"
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WAYS)
+@pytest.mark.parametrize(("preloaded", "found"), [(True, ["True"]), (False, ["False"])])
+def test_every_interpreter_looks_for_the_sign(name, preloaded, found):
+    path = memory_saver.utils.get_binary_path_from_package("torch_memory_saver_hook_mode_preload")
+    packages = path.parents[2]
+    program = f"""
+import sys
+sys.path.append({str(packages)!r})
+{WAYS[name]}
+print(any(type(finder).__module__ == "ductile_gpu_memory_saver" for finder in sys.meta_path))
+"""
+    environment = {"LD_PRELOAD": str(path)} if preloaded else {}
+    answer = running.python("-S", "-c", program, packages / name, **environment)
+    assert answer.stdout.split() == found, answer.stderr
+
+
+def test_what_the_hook_imports_does_not_import_the_hook():
+    python("""
+    import sys
+    sys.modules["ductile_gpu_start"] = None  # to import it is an error
+    import ductile_gpu.memory_saver
+    """)
+
+
+def test_children_of_a_python_without_the_hook_find_it_too(tmp_path):
+    """The package lies in PYTHONPATH, where no .pth file is read."""
+    packages = Path(ductile_gpu.__file__).parents[1]
+    shutil.copytree(packages / "ductile_gpu", tmp_path / "ductile_gpu")
+    for beside in packages.glob("ductile_gpu*.*"):
+        if beside.suffix in (".py", ".start"):
+            shutil.copy(beside, tmp_path)
+    base = Path(sys._base_executable).resolve()
+    there = running.run(base, "-c", "import site; print(*site.getsitepackages(), sep='\\n')")
+    if any((Path(folder) / "ductile_gpu.pth").exists() for folder in there.stdout.splitlines()):
+        pytest.skip("no other Python here")
+    program = """
+    import subprocess, sys
+    from ductile_gpu.memory_saver import configure_subprocess
+    with configure_subprocess():
+        child = "import torch_memory_saver; print(torch_memory_saver.__name__)"
+        subprocess.run([sys.executable, "-c", child], check=True)
+    """
+    answer = running.run(base, "-c", textwrap.dedent(program), PYTHONPATH=tmp_path)
+    assert answer.stdout == "ductile_gpu.memory_saver\n", answer.stderr

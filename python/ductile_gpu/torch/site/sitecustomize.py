@@ -9,6 +9,7 @@ import os
 import sys
 
 HERE = os.path.dirname(os.path.abspath(__file__))
+PACKAGES = os.path.join(HERE, "..", "..", "..")
 
 
 class Package:
@@ -18,15 +19,24 @@ class Package:
     def find_spec(name, _path=None, _target=None):  # type: ignore[no-untyped-def]
         from importlib.machinery import PathFinder
 
-        if name not in ("ductile_gpu", "ductile_gpu_start", "ductile_gpu_words"):
+        if not name.startswith("ductile_gpu") or "." in name:
             return None
-        return PathFinder.find_spec(name, [os.path.join(HERE, "..", "..", "..")])
+        return PathFinder.find_spec(name, [PACKAGES])
+
+
+def start():  # type: ignore[no-untyped-def]
+    """Does what is done at each start where the package is installed."""
+    for name in sorted(os.listdir(PACKAGES)):
+        if name.startswith("ductile_gpu") and name.endswith(".start"):
+            with open(os.path.join(PACKAGES, name)) as file:
+                module, _, function = file.read().strip().partition(":")
+            getattr(__import__(module), function)()
 
 
 sys.path[:] = [folder for folder in sys.path if os.path.abspath(folder or ".") != HERE]
 if os.environ.get("DUCTILE_TORCH_PREFIX") == sys.prefix:
     sys.meta_path.append(Package)
-    __import__("ductile_gpu_start").watch()
+    start()  # type: ignore[no-untyped-call]
 # Where there is none behind this, the failure is what site.py expects of a search without success.
 del sys.modules["sitecustomize"]
 __import__("sitecustomize")

@@ -16,7 +16,8 @@ __all__ = ["configure_subprocess"]
 @contextlib.contextmanager
 def configure_subprocess() -> Iterator[None]:
     """Inside, Python programs that are started have Ductile as PyTorch's allocator, and this module
-    as torch_memory_saver: LD_PRELOAD names a library, which ductile_gpu_start takes for the sign.
+    as torch_memory_saver: LD_PRELOAD names a library, which ductile_gpu_memory_saver takes for the
+    sign as they start.
     """
     library = str(get_binary_path_from_package("torch_memory_saver_hook_mode_preload"))
     before = os.environ.get("LD_PRELOAD", "")
