@@ -182,18 +182,15 @@ static inline dpool_arena *find_arena_locked(ductile_allocator *a, const dpool_p
     return arena;
 }
 
-/* The quick path when something else is due: also in an arena whose pool does not run, because the
- * pause found no pin of this request. Called with the index lock held; unlocks it. */
+/* The quick path when something else is due. Called with the index lock held; unlocks it. */
 static __attribute__((noinline)) dpool_block *
 alloc_and_maintain(ductile_allocator *a, dpool_arena *arena, uint64_t size, uint64_t requested) {
-    if (arena->pool->phase != DPOOL_RUNNING) {
-        dti_lock_release(&a->index_lock);
-        return NULL;
-    }
-    dpool_maintenance what = dpool_maintenance_begin_locked(a, arena);
-    dpool_block *b = dpool_alloc_from_free_locked(a, arena, size, requested);
+    unsigned what = dpool_maintenance_begin_locked(a, arena);
+    dpool_block *b = what == DPOOL_MAINTENANCE_STOP
+                         ? NULL
+                         : dpool_alloc_from_free_locked(a, arena, size, requested);
     dti_lock_release(&a->index_lock);
-    if (what.mark || what.compact) {
+    if ((what & DPOOL_MAINTENANCE_LATER) != 0) {
         dpool_maintenance_do(a, arena, what);
     }
     return b;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The public free, and what happens to a freed block. */
 #include "pool/blocks/address_map.h"
+#include "pool/blocks/paused.h"
 #include "pool/blocks/region.h"
 #include "pool/blocks/transitions.h"
 #include "pool/growth/give_back.h"

@@ -27,6 +27,7 @@
 #include "pool/blocks/block.h"
 #include "pool/blocks/block_list.h"
 #include "pool/blocks/free_index.h"
+#include "pool/blocks/phase.h"
 #include "pool/blocks/private_pool.h"
 #include "pool/blocks/use_store.h"
 #include "segments/unmap_handles.h"
@@ -108,16 +109,10 @@ static inline bool dpool_is_in(const dpool_private_pool *of, const dpool_arena *
 
 /* ---- What may happen to an arena's memory, by its pool; all under the index lock ------------ */
 
-/* Live graphs may own all of its memory (G1), or it is paused (G4). Index lock held. */
+/* Live graphs may own all of its memory (G1), or it sleeps (G4). Index lock held. */
 static inline bool dpool_is_frozen(const dpool_arena *arena) {
     const dpool_private_pool *pool = arena->pool;
-    return pool->phase != DPOOL_RUNNING ||
-           (pool->kind == DUCTILE_POOL_CAPTURE && dpool_is_held(pool));
-}
-
-/* The arena is in a paused pool whose blocks have no memory now: see pause.h. Index lock held. */
-static inline bool dpool_is_unbacked(const dpool_arena *arena) {
-    return arena->pool->is_unbacked;
+    return !dpool_is_awake(pool) || (pool->kind == DUCTILE_POOL_CAPTURE && dpool_is_held(pool));
 }
 
 /* Of the is_closed regions, those whose first block is in that state. Linear in the regions. */

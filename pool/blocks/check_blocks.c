@@ -43,7 +43,7 @@ static void check_granules(recount *c, const dpool_block *b) {
     for (uint32_t g = from; g < to && dti_is_sound(c->fault); g++) {
         uint64_t state = dseg_state_at(seg, g);
         bool lost = (b->state == DPOOL_QUARANTINED && state == DSEG_QUARANTINED) ||
-                    (dpool_is_unbacked(b->region->arena) && wanted == DSEG_MAPPED &&
+                    (dpool_is_unbacked(b->region->arena->pool) && wanted == DSEG_MAPPED &&
                      state != DSEG_RETIRING);
         dti_expect(c->fault, "S2", lost || state == wanted, "state of a granule under a block",
                    state, wanted, dseg_addr(seg, g));
@@ -163,7 +163,7 @@ static void check_list(recount *c, const dpool_list *list, dpool_state state) {
 
 /* While a pool is unbacked, only what the driver did not unmap is mapped. */
 static uint64_t mapped_in(const recount *c) {
-    if (!dpool_is_unbacked(c->arena)) {
+    if (!dpool_is_unbacked(c->arena->pool)) {
         return c->sums.mapped;
     }
     uint64_t granules = 0;
@@ -175,17 +175,8 @@ static uint64_t mapped_in(const recount *c) {
 
 static void check_phase(recount *c, uint64_t where) {
     const dpool_block_sums *n = &c->sums;
-    dpool_phase phase = c->arena->pool->phase;
-    bool is_unbacked = dpool_is_unbacked(c->arena);
     uint64_t in_use = n->live_blocks + n->pending_blocks + n->retiring_blocks;
-    dti_expect(c->fault, "G4", n->paused_blocks == 0 || phase != DPOOL_RUNNING,
-               "paused blocks of a pool that runs", n->paused_blocks, 0, where);
-    dti_expect(c->fault, "G4", !is_unbacked || in_use == 0,
-               "blocks with memory in an unbacked pool", in_use, 0, where);
-    dti_expect(c->fault, "G4",
-               is_unbacked == (phase == DPOOL_PAUSED_PHASE) || phase == DPOOL_PAUSING ||
-                   phase == DPOOL_RESUMING,
-               "an unbacked pool's phase", (uint64_t)phase, DPOOL_PAUSED_PHASE, where);
+    dpool_phase_check_locked(c->a, c->arena->pool, n->paused_blocks, in_use, where, c->fault);
 }
 
 static void check_sums(recount *c, uint64_t where) {

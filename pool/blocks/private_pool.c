@@ -153,12 +153,3 @@ void dpool_stream_wait_end(ductile_allocator *a) {
     a->n_stream_waits--;
     dti_lock_release(&a->index_lock);
 }
-
-void dpool_set_running_locked(ductile_allocator *a, dpool_private_pool *pool) {
-    DTI_ASSERT_HELD(&a->index_lock);
-    pool->phase = DPOOL_RUNNING;
-    pool->is_unbacked = false;
-    pool->contents = DUCTILE_CONTENTS_POLICY;
-    pool->released_age = a->age;
-    a->marks.is_wanted = true;
-}

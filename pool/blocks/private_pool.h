@@ -22,36 +22,30 @@
 #include "pool/base/allocator.h"
 #include "vmm/host_copy.h"
 
-/* See pause.h. */
-typedef enum dpool_phase {
-    DPOOL_RUNNING = 0,
-    DPOOL_PAUSING,
-    DPOOL_PAUSED_PHASE,
-    DPOOL_RESUMING
-} dpool_phase;
+#include <ductile_pools.h>
 
 typedef struct dpool_private_pool {
     ductile_pool_id id;
     ductile_pool_kind kind;
     uint64_t refs;
-    uint64_t n_routes;     /* open this often */
-    uint64_t n_arenas;     /* arenas of this pool */
-    uint64_t n_users;      /* calls under way that refer to it without a lock */
-    uint64_t released_age; /* a->age when its last reference was dropped, or its pause ended:
-                              graphs may have used its memory until then, on any stream */
-    dpool_phase phase;
-    dseg_idle idle;   /* while it is paused: proof for all work on its memory */
-    bool is_unbacked; /* no memory behind its blocks, except where the driver refused to unmap */
+    uint64_t n_routes;        /* open this often */
+    uint64_t n_arenas;        /* arenas of this pool */
+    uint64_t n_users;         /* calls under way that refer to it without a lock */
+    uint64_t released_age;    /* a->age when its last reference was dropped, or its pause ended:
+                                 graphs may have used its memory until then, on any stream */
+    ductile_pool_state phase; /* see phase.h */
+    bool is_unbacked;         /* see phase.h */
+    bool is_claimed; /* by a call that pauses or resumes it, to its end: its phase changes before */
+    dseg_idle idle;  /* while it sleeps: proof for all work on its memory */
     dvmm_host_copy host_copy; /* contents while it is paused, or retained; owned by the thread that
                                  claimed the pool */
     char tag[DUCTILE_TAG_BYTES]; /* "": none */
     ductile_contents policy;     /* for a pause that leaves it to the pool */
-    ductile_contents contents;   /* unless RUNNING: what the pause promised */
-    bool retains; /* RESUMING, RUNNING, PAUSING: host_copy stays, for the blocks that are marked
-                     so */
+    ductile_contents contents;   /* unless AWAKE: what the pause promised */
+    bool retains;      /* RESUMING, AWAKE, PAUSING: host_copy stays, for the blocks that are marked
+                          so */
     bool has_captured; /* a stream under capture has requested memory of it: replays read what a
                           capture has written once */
-    bool is_claimed; /* by a call that pauses or resumes it, to its end: its phase changes before */
     struct dpool_private_pool *next_in_set; /* owned by the thread that claimed the pool */
     struct dpool_private_pool *next;
 } dpool_private_pool;
@@ -110,10 +104,6 @@ void dpool_context_wait_end(ductile_allocator *a);
 /* No pool is opened between begin and end. begin returns false when one is open. No lock held. */
 bool dpool_stream_wait_begin(ductile_allocator *a);
 void dpool_stream_wait_end(ductile_allocator *a);
-
-/* Ends a pause: all blocks of the pool have memory. Graphs may have used it until now. Index lock
- * held. */
-void dpool_set_running_locked(ductile_allocator *a, dpool_private_pool *pool);
 
 /* Counts an arena out of its pool. Returns the pool when nothing needs it any more, for the caller
  * to free without the lock; else NULL. Index lock held. */

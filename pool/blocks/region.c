@@ -168,37 +168,6 @@ uint64_t dpool_mapped_of(const ductile_allocator *a, const dpool_private_pool *p
     return mapped;
 }
 
-/* Once a pool is paused, no thread changes its granules. */
-static bool has_kept_some(const dpool_arena *arena) {
-    return arena->pool->phase == DPOOL_PAUSED_PHASE && arena->mapped_bytes > 0;
-}
-
-bool dpool_has_no_memory_locked(const ductile_allocator *a, const dpool_block *b) {
-    DTI_ASSERT_HELD(&a->index_lock);
-    bool is_unbacked = dpool_is_unbacked(b->region->arena);
-    if (!is_unbacked || !has_kept_some(b->region->arena)) {
-        return is_unbacked;
-    }
-    const dseg_segment *seg = b->region->seg;
-    dseg_span s = dseg_granules_over(seg, b->addr, dpool_end(b));
-    return dseg_next_mapped(seg, s.first) >= s.end;
-}
-
-uint64_t dpool_count_without_memory_locked(const ductile_allocator *a, const dpool_arena *arena) {
-    DTI_ASSERT_HELD(&a->index_lock);
-    bool is_unbacked = dpool_is_unbacked(arena);
-    if (!is_unbacked || !has_kept_some(arena)) {
-        return is_unbacked ? dpool_count_free(arena) : 0;
-    }
-    uint64_t n = 0;
-    for (const dpool_region *r = arena->regions; r != NULL; r = r->next) {
-        for (const dpool_block *b = r->first; b != NULL; b = b->next) {
-            n += b->state == DPOOL_FREE && dpool_has_no_memory_locked(a, b);
-        }
-    }
-    return n;
-}
-
 __attribute__((noinline)) ductile_status dpool_explain_miss_locked(const ductile_allocator *a,
                                                                    ductile_addr addr) {
     DTI_ASSERT_HELD(&a->index_lock);

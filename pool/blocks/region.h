@@ -39,13 +39,6 @@ dpool_block *dpool_block_at_locked(const ductile_allocator *a, ductile_addr addr
 /* The memory of the pool's own arenas, in bytes. Either lock held. */
 uint64_t dpool_mapped_of(const ductile_allocator *a, const dpool_private_pool *pool);
 
-/* Has the FREE block no memory? So it is in a pool that is paused, except where memory was pinned,
- * or the driver did not unmap it. While the pool is being paused, none counts. Index lock held. */
-bool dpool_has_no_memory_locked(const ductile_allocator *a, const dpool_block *b);
-
-/* The number of such blocks in the arena. Linear where memory stayed, else constant. */
-uint64_t dpool_count_without_memory_locked(const ductile_allocator *a, const dpool_arena *arena);
-
 /* Why no live block starts at addr: FOREIGN, INTERIOR or NOT_LIVE. Index lock held. */
 ductile_status dpool_explain_miss_locked(const ductile_allocator *a, ductile_addr addr);
 

@@ -311,52 +311,7 @@ void dpool_unserve_locked(ductile_allocator *a, dpool_block *b) {
 
 /* ---- PAUSED -------------------------------------------------------------------------------- */
 
-/* Granules that can go: nothing is mapped at them, and no graph may own them. */
-static bool can_drop(const dpool_region *region, uint32_t granule) {
-    const dpool_private_pool *pool = region->arena->pool;
-    bool keeps = pool->kind == DUCTILE_POOL_CAPTURE && dpool_is_held(pool);
-    dseg_state state = dseg_state_at(region->seg, granule);
-    return state == DSEG_QUARANTINED || (state == DSEG_EMPTY && !keeps);
-}
-
-/* The first run of granules in the span that can go, all in one state; empty for none. */
-static dseg_span find_run(const dpool_region *region, dseg_span s) {
-    while (!dseg_is_empty(s) && !can_drop(region, s.first)) {
-        s.first++;
-    }
-    s.end = dseg_state_until(region->seg, s);
-    return s;
-}
-
-static bool drop_run_locked(ductile_allocator *a, dpool_block *b) {
-    DTI_ASSERT_HELD(&a->index_lock);
-    const dseg_segment *seg = b->region->seg;
-    dseg_span run = find_run(b->region, dseg_granules_in(seg, b->addr, dpool_end(b)));
-    if (a->nodes.n_spare < 2 || dseg_is_empty(run)) {
-        return false;
-    }
-    bool is_lost = dseg_state_at(seg, run.first) == DSEG_QUARANTINED;
-    b = dpool_carve_free_locked(a, b, dseg_addr(seg, run.first), dseg_addr(seg, run.end));
-    if (is_lost) {
-        b->state = DPOOL_QUARANTINED;
-    } else {
-        (void)dpool_make_gap_locked(a, b);
-    }
-    return true;
-}
-
-/* Dropping granules may unite gaps, so the walk starts over after each. */
-bool dpool_drop_any_granules_locked(ductile_allocator *a, dpool_region *region) {
-    DTI_ASSERT_HELD(&a->index_lock);
-    for (dpool_block *b = region->first; b != NULL; b = b->next) {
-        if (b->state == DPOOL_FREE && drop_run_locked(a, b)) {
-            return true;
-        }
-    }
-    return false;
-}
-
-static void leave_paused_locked(ductile_allocator *a, const dpool_block *b) {
+void dpool_leave_paused_locked(ductile_allocator *a, const dpool_block *b) {
     DTI_ASSERT_HELD(&a->index_lock);
     a->counts.paused -= b->size;
     a->counts.paused_blocks--;
@@ -374,23 +329,10 @@ void dpool_pause_block_locked(ductile_allocator *a, dpool_block *b) {
 
 void dpool_resume_block_locked(ductile_allocator *a, dpool_block *b) {
     DTI_ASSERT_HELD(&a->index_lock);
-    leave_paused_locked(a, b);
+    dpool_leave_paused_locked(a, b);
     b->state = DPOOL_LIVE;
     b->region->arena->live_bytes += b->size;
     a->counts.requested += b->requested;
     a->counts.allocated += b->size;
     record_peaks_locked(a);
-}
-
-dpool_use *dpool_free_paused_locked(ductile_allocator *a, dpool_block *b) {
-    DTI_ASSERT_HELD(&a->index_lock);
-    const dpool_arena *arena = b->region->arena;
-    dpool_use *uses = b->uses;
-    leave_paused_locked(a, b);
-    dpool_make_young_locked(a, b);
-    b = dpool_make_free_locked(a, b);
-    if (arena->pool->phase == DPOOL_PAUSED_PHASE) {
-        (void)drop_run_locked(a, b);
-    }
-    return uses;
 }

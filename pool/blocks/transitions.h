@@ -62,8 +62,9 @@ dpool_block *dpool_alloc_from_free_locked(ductile_allocator *a, dpool_arena *are
 /* Counts a LIVE block, out of the address map, as freed. The caller changes its state. */
 void dpool_leave_live_locked(ductile_allocator *a, dpool_block *b);
 
-/* The same for a PENDING block. */
+/* The same for a PENDING block, and for a PAUSED one. */
 void dpool_leave_pending_locked(ductile_allocator *a, const dpool_block *b);
+void dpool_leave_paused_locked(ductile_allocator *a, const dpool_block *b);
 
 /* Makes a block that dpool_leave_live_locked has counted out FREE: its own stream may reuse it at
  * once. */
@@ -77,14 +78,5 @@ void dpool_unserve_locked(ductile_allocator *a, dpool_block *b);
  * address map. */
 void dpool_pause_block_locked(ductile_allocator *a, dpool_block *b);
 void dpool_resume_block_locked(ductile_allocator *a, dpool_block *b);
-
-/* Makes a PAUSED block, out of the address map, FREE. Returns its uses, whose work was done before
- * the pause; the caller drops them without the lock. */
-dpool_use *dpool_free_paused_locked(ductile_allocator *a, dpool_block *b);
-
-/* Makes the first run of whole granules that can go a GAP, or QUARANTINED when its granules are, in
- * the first FREE block of the region, of an unbacked pool, that has such a run. False when none
- * has, or there is no spare node. */
-bool dpool_drop_any_granules_locked(ductile_allocator *a, dpool_region *region);
 
 #endif

@@ -2,6 +2,8 @@
 #include "pool/growth/asleep_memory.h"
 
 #include "pool/blocks/address_map.h"
+#include "pool/blocks/paused.h"
+#include "pool/blocks/phase.h"
 #include "pool/blocks/region.h"
 #include "pool/blocks/room.h"
 #include "pool/blocks/transitions.h"
@@ -26,12 +28,6 @@ static void drop_free_granules_locked(ductile_allocator *a, const dpool_private_
 }
 
 /* ---- Taking memory away -------------------------------------------------------------------- */
-
-void dpool_set_unbacked(ductile_allocator *a, dpool_private_pool *pool, bool is_unbacked) {
-    dti_lock_acquire(&a->index_lock);
-    pool->is_unbacked = is_unbacked;
-    dti_lock_release(&a->index_lock);
-}
 
 /* The lowest region of the pool that ends above the address. The list may change between two holds
  * of the grow lock, when empty ranges are given back. */
@@ -124,7 +120,7 @@ void dpool_unmap_pool(ductile_allocator *a, dpool_private_pool *pool) {
 void dpool_finish_pause(ductile_allocator *a, dpool_private_pool *pool) {
     dti_lock_acquire(&a->index_lock);
     drop_free_granules_locked(a, pool);
-    pool->phase = DPOOL_PAUSED_PHASE;
+    dpool_set_asleep_locked(a, pool);
     dti_lock_release(&a->index_lock);
 }
 
@@ -132,8 +128,7 @@ void dpool_finish_pause(ductile_allocator *a, dpool_private_pool *pool) {
 static bool has_freed_asleep_locked(const ductile_allocator *a, const dpool_arena *arena) {
     DTI_ASSERT_HELD(&a->index_lock);
     const dpool_private_pool *pool = arena->pool;
-    return pool->phase == DPOOL_PAUSED_PHASE && dpool_is_released(pool) &&
-           dpool_count_free(arena) > 0;
+    return dpool_is_asleep(pool) && dpool_is_released(pool) && dpool_count_free(arena) > 0;
 }
 
 static bool drop_asleep_locked(ductile_allocator *a, const dpool_arena *arena) {
@@ -149,7 +144,7 @@ static bool drop_asleep_locked(ductile_allocator *a, const dpool_arena *arena) {
 
 static bool is_at_rest_locked(const ductile_allocator *a, const dpool_private_pool *pool) {
     DTI_ASSERT_HELD(&a->index_lock);
-    return pool->phase == DPOOL_PAUSED_PHASE && !pool->is_claimed && pool->host_copy.busy == NULL;
+    return dpool_readiness_of(pool, false) == DPOOL_READY && pool->host_copy.busy == NULL;
 }
 
 /* What the driver would not unmap: the callbacks were told that it leaves, and the proof of the
@@ -188,7 +183,7 @@ static void wake_what_stayed(ductile_allocator *a, dpool_private_pool *pool) {
         left = pool->host_copy;
         pool->host_copy = (dvmm_host_copy){.n_pieces = 0};
         pool->retains = false;
-        dpool_set_running_locked(a, pool);
+        dpool_set_awake_locked(a, pool);
     }
     dti_lock_release(&a->index_lock);
     dvmm_host_copy_drop(&left);
@@ -216,19 +211,16 @@ void dpool_drop_or_wake_asleep(ductile_allocator *a, const dpool_arena *arena) {
 
 /* The next pool of which copies may be under way, claimed as a resume would have it: frees leave
  * its granules alone. */
-static dpool_private_pool *claim_next_locked(const ductile_allocator *a,
-                                             const dpool_private_pool *after,
+static dpool_private_pool *claim_next_locked(ductile_allocator *a, const dpool_private_pool *after,
                                              const dpool_private_pool *of) {
     DTI_ASSERT_HELD(&a->index_lock);
     dpool_private_pool *pool = after != NULL ? after->next : a->pools;
-    while (pool != NULL && (pool->phase != DPOOL_PAUSED_PHASE || pool->is_claimed ||
+    while (pool != NULL && (dpool_readiness_of(pool, false) != DPOOL_READY ||
                             pool->host_copy.busy == NULL || (of != NULL && pool != of))) {
         pool = pool->next;
     }
     if (pool != NULL) {
-        pool->phase = DPOOL_RESUMING;
-        pool->is_claimed = true;
-        pool->n_users++;
+        dpool_claim_locked(a, pool, false);
     }
     return pool;
 }
@@ -240,9 +232,7 @@ static dpool_private_pool *leave_and_claim_next(ductile_allocator *a, dpool_priv
     dti_lock_acquire(&a->index_lock);
     dpool_private_pool *next = claim_next_locked(a, pool, of);
     if (pool != NULL) {
-        pool->is_claimed = false;
-        pool->n_users--;
-        gone = dpool_unlink_unused_pool_locked(a, pool);
+        gone = dpool_leave_claimed_locked(a, pool);
     }
     dti_lock_release(&a->index_lock);
     dpool_free_pool(gone);

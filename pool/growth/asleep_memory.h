@@ -20,7 +20,7 @@
  * claimed the pool. */
 void dpool_unmap_pool(ductile_allocator *a, dpool_private_pool *pool);
 
-/* Makes the pool PAUSED; its free blocks drop their granules. By the thread that claimed it. */
+/* Makes the pool ASLEEP; its free blocks drop their granules. By the thread that claimed it. */
 void dpool_finish_pause(ductile_allocator *a, dpool_private_pool *pool);
 
 /* Waits again for copies of sleeping pools whose end was not seen, and unmaps what they used. Of
@@ -29,9 +29,6 @@ void dpool_finish_pause(ductile_allocator *a, dpool_private_pool *pool);
 bool dpool_finish_copies(ductile_allocator *a, const dpool_private_pool *of);
 
 /* ---- Grow lock held, index lock not held ----------------------------------------------------- */
-
-/* Is there memory behind its blocks? */
-void dpool_set_unbacked(ductile_allocator *a, dpool_private_pool *pool, bool is_unbacked);
 
 /* Gives up what was freed in a sleeping pool without references, and wakes the pool if all that is
  * left of it is memory that was pinned. */

@@ -78,8 +78,7 @@ static dpool_block *take_leaving_locked(ductile_allocator *a, const dpool_arena 
 static dpool_block *take_largest_locked(ductile_allocator *a, const dpool_arena *arena,
                                         uint64_t most, uint32_t least) {
     DTI_ASSERT_HELD(&a->index_lock);
-    bool may_go = !dpool_is_frozen(arena) && !dpool_is_unbacked(arena);
-    dpool_block *b = may_go ? dpool_index_below(&arena->index, NULL) : NULL;
+    dpool_block *b = dpool_is_frozen(arena) ? NULL : dpool_index_below(&arena->index, NULL);
     dpool_block *run = NULL;
     for (; b != NULL && b->size >= a->granule && run == NULL;
          b = dpool_index_below(&arena->index, b)) {

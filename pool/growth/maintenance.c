@@ -56,27 +56,29 @@ static bool wants_mark_locked(const ductile_allocator *a, const dpool_arena *are
 
 /* A pause may have begun during the poll: then hits go on to stop here (allocator.c). */
 static uint64_t next_at(const dpool_arena *arena) {
-    if (arena->pool->phase != DPOOL_RUNNING) {
+    if (!dpool_is_awake(arena->pool)) {
         return 0;
     }
     uint64_t at = arena->n_calls + CALLS_BETWEEN_LOOKS;
     return arena->pending.first != NULL ? dti_min(at, arena->next_poll_at) : at;
 }
 
-__attribute__((noinline)) dpool_maintenance dpool_maintenance_begin_locked(ductile_allocator *a,
-                                                                           dpool_arena *arena) {
+__attribute__((noinline)) unsigned dpool_maintenance_begin_locked(ductile_allocator *a,
+                                                                  dpool_arena *arena) {
     DTI_ASSERT_HELD(&a->index_lock);
+    if (!dpool_is_awake(arena->pool)) {
+        return DPOOL_MAINTENANCE_STOP;
+    }
     if (wants_poll(arena)) {
         poll_locked(a, arena);
     }
     arena->compaction_due = arena->compaction_due && a->options.compact_off == 0;
     bool may_move = !dpool_is_frozen(arena);
-    dpool_maintenance what = {
-        .mark = wants_mark_locked(a, arena),
-        .compact = may_move && arena->compaction_due,
-    };
-    arena->maintenance_at = what.compact ? 0 : next_at(arena);
-    if (what.mark || what.compact) {
+    bool compacts = may_move && arena->compaction_due;
+    unsigned what = (wants_mark_locked(a, arena) ? DPOOL_MAINTENANCE_MARK : 0u) |
+                    (compacts ? DPOOL_MAINTENANCE_COMPACT : 0u);
+    arena->maintenance_at = compacts ? 0 : next_at(arena);
+    if (what != 0) {
         arena->n_waiters++;
         arena->pool->n_users++;
     }
@@ -84,11 +86,11 @@ __attribute__((noinline)) dpool_maintenance dpool_maintenance_begin_locked(ducti
 }
 
 __attribute__((noinline)) void dpool_maintenance_do(ductile_allocator *a, dpool_arena *arena,
-                                                    dpool_maintenance what) {
-    if (what.mark) {
+                                                    unsigned what) {
+    if ((what & DPOOL_MAINTENANCE_MARK) != 0) {
         (void)dpool_record_mark(a, arena);
     }
-    if (what.compact) {
+    if ((what & DPOOL_MAINTENANCE_COMPACT) != 0) {
         dpool_compact(a, arena);
     }
     dti_lock_acquire(&a->index_lock);

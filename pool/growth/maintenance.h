@@ -9,18 +9,21 @@
 
 #include "pool/blocks/arena.h"
 
-/* The work that is left for when the index lock is unlocked. The arena stays until then. */
-typedef struct dpool_maintenance {
-    bool mark;
-    bool compact;
-} dpool_maintenance;
+/* What a hit has to know, bits of it: STOP is alone. The others are work that is left for when the
+ * index lock is unlocked; the arena stays until then. */
+enum {
+    DPOOL_MAINTENANCE_STOP = 1, /* the pool is not awake: its pause found no pin of this hit */
+    DPOOL_MAINTENANCE_MARK = 2,
+    DPOOL_MAINTENANCE_COMPACT = 4,
+    DPOOL_MAINTENANCE_LATER = DPOOL_MAINTENANCE_MARK | DPOOL_MAINTENANCE_COMPACT
+};
 
-/* Runs before the request is served, which may get memory that became free. Index lock held; may
- * unlock it meanwhile. */
-dpool_maintenance dpool_maintenance_begin_locked(ductile_allocator *a, dpool_arena *arena);
+/* Runs before the request is served, which may get memory that became free; returns the bits. Index
+ * lock held; may unlock it meanwhile. */
+unsigned dpool_maintenance_begin_locked(ductile_allocator *a, dpool_arena *arena);
 
 /* Does the rest of the maintenance, if any. No lock held. */
-void dpool_maintenance_do(ductile_allocator *a, dpool_arena *arena, dpool_maintenance what);
+void dpool_maintenance_do(ductile_allocator *a, dpool_arena *arena, unsigned what);
 
 /* Records a mark, inside a slow call on the stream of the arena. Reads the progress of all streams.
  * Unmaps about `most` granules of each arena's retiring addresses, and of what streams and pools

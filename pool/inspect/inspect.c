@@ -2,6 +2,7 @@
 /* The public calls that read statistics, one block, or all blocks. */
 #include "pool/base/guards.h"
 #include "pool/blocks/address_map.h"
+#include "pool/blocks/paused.h"
 #include "pool/blocks/region.h"
 #include "pool/growth/sizes.h"
 #include "pool/sharing/import.h"

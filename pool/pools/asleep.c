@@ -17,9 +17,7 @@ static ductile_status set_tag_locked(ductile_allocator *a, ductile_pool_id id, c
     if (pool == NULL) {
         return DUCTILE_ERR_INVALID_ARGUMENT;
     }
-    if (pool->phase != DPOOL_RUNNING) {
-        return pool->phase == DPOOL_PAUSED_PHASE ? DUCTILE_ERR_ASLEEP : DUCTILE_ERR_BUSY;
-    }
+    DTI_TRY(dpool_need_awake(pool));
     memset(pool->tag, 0, sizeof pool->tag);
     memcpy(pool->tag, tag, strlen(tag));
     pool->policy = contents;
@@ -49,12 +47,22 @@ static _Thread_local struct {
     ductile_refusal what;
 } latest_refusal;
 
-void dpool_note_refusal_locked(const ductile_allocator *a, const dpool_private_pool *pool,
-                               uint64_t bytes) {
+static void note_refusal_locked(const ductile_allocator *a, const dpool_private_pool *pool,
+                                uint64_t bytes) {
     DTI_ASSERT_HELD(&a->index_lock);
     latest_refusal.instance_id = a->instance_id;
     latest_refusal.what = (ductile_refusal){.pool = pool->id, .bytes = bytes};
     memcpy(latest_refusal.what.tag, pool->tag, sizeof pool->tag);
+}
+
+ductile_status dpool_admit_locked(const ductile_allocator *a, const dpool_private_pool *pool,
+                                  uint64_t bytes) {
+    DTI_ASSERT_HELD(&a->index_lock);
+    if (dpool_need_awake(pool) == DUCTILE_OK) {
+        return DUCTILE_OK;
+    }
+    note_refusal_locked(a, pool, bytes);
+    return DUCTILE_ERR_ASLEEP;
 }
 
 ductile_status ductile_sleep_refusal(ductile_allocator *a, ductile_refusal *out) {
@@ -77,7 +85,7 @@ static ductile_status find_kept_locked(const ductile_allocator *a, const dpool_b
                                        ductile_addr address, void **host, uint64_t *bytes) {
     DTI_ASSERT_HELD(&a->index_lock);
     const dpool_private_pool *pool = b->region->arena->pool;
-    if (pool->phase == DPOOL_PAUSING || pool->phase == DPOOL_RESUMING) {
+    if (dpool_need_awake(pool) == DUCTILE_ERR_BUSY) {
         return DUCTILE_ERR_NOT_READY;
     }
     if (b->state != DPOOL_PAUSED && (!pool->retains || b->age == 0)) {

@@ -10,8 +10,9 @@ static inline bool dpool_is_contents(ductile_contents contents) {
     return (unsigned)contents <= DUCTILE_CONTENTS_POISON;
 }
 
-/* Keeps for this thread that its request was refused because its pool sleeps. Index lock held. */
-void dpool_note_refusal_locked(const ductile_allocator *a, const dpool_private_pool *pool,
-                               uint64_t bytes);
+/* May a request of so many bytes use the pool? ERR_ASLEEP, also while a call pauses or resumes it;
+ * the refusal is kept for this thread. Index lock held. */
+ductile_status dpool_admit_locked(const ductile_allocator *a, const dpool_private_pool *pool,
+                                  uint64_t bytes);
 
 #endif

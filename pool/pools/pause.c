@@ -166,22 +166,20 @@ static ductile_status save(ductile_allocator *a, dpool_private_pool *pool) {
 /* ---- Pause --------------------------------------------------------------------------------- */
 
 /* What is retained is for the blocks that wake now, and for none that comes later. */
-static void mark_retained_locked(ductile_allocator *a, dpool_block *b) {
+static void wake_block_locked(ductile_allocator *a, dpool_block *b) {
     DTI_ASSERT_HELD(&a->index_lock);
     b->age = b->region->arena->pool->retains ? 1 : 0;
+    dpool_resume_block_locked(a, b);
 }
 
-/* Also runs after a pause that failed halfway: LIVE blocks stay LIVE. */
-static void run_again(ductile_allocator *a, dpool_private_pool *pool) {
+/* Also after a pause that failed halfway: LIVE blocks stay LIVE. */
+static void wake(ductile_allocator *a, dpool_private_pool *pool, block_fn wake_block) {
     if (!pool->retains) {
         dvmm_host_copy_drop(&pool->host_copy); /* copies out may be under way */
     }
     dti_lock_acquire(&a->index_lock);
-    if (pool->phase == DPOOL_RESUMING) {
-        each_in_state_locked(a, pool, DPOOL_PAUSED, mark_retained_locked);
-    }
-    each_in_state_locked(a, pool, DPOOL_PAUSED, dpool_resume_block_locked);
-    dpool_set_running_locked(a, pool);
+    each_in_state_locked(a, pool, DPOOL_PAUSED, wake_block);
+    dpool_set_awake_locked(a, pool);
     dti_lock_release(&a->index_lock);
 }
 
@@ -225,7 +223,7 @@ ductile_status dpool_pause_set(ductile_allocator *a, dpool_private_pool *set,
     ductile_status status = prepare_set(a, set, report);
     for (dpool_private_pool *pool = set; pool != NULL; pool = pool->next_in_set) {
         if (status != DUCTILE_OK) {
-            run_again(a, pool);
+            wake(a, pool, dpool_resume_block_locked);
             continue;
         }
         uint64_t before = mapped_bytes(a, pool);
@@ -328,7 +326,7 @@ ductile_status dpool_resume_set(ductile_allocator *a, dpool_private_pool *set,
     report->bytes = need;
     for (dpool_private_pool *pool = set; pool != NULL; pool = pool->next_in_set) {
         if (status == DUCTILE_OK) {
-            run_again(a, pool);
+            wake(a, pool, wake_block_locked);
             release_empty_regions(a, pool);
             continue;
         }

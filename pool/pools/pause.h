@@ -1,27 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Pause and resume: the memory behind a pool's live blocks goes back to the driver, their addresses
- * stay.
- *
- *     RUNNING --claim--> PAUSING --unmap--> PAUSED --claim--> RESUMING --publish--> RUNNING
- *        ^                  | fails            ^                   | fails
- *        +------------------+                  +-------------------+
+ * stay (phases: blocks/phase.h).
  *
  *     phase       live blocks are      granules under PAUSED and FREE blocks
- *     RUNNING     LIVE                 MAPPED
+ *     AWAKE       LIVE                 MAPPED
  *     PAUSING     LIVE, then PAUSED    MAPPED
- *     PAUSED      PAUSED               EMPTY; MAPPED where the driver would not unmap, and
+ *     ASLEEP      PAUSED               EMPTY; MAPPED where the driver would not unmap, and
  *                                      where copies may be under way (is_unbacked)
  *     RESUMING    PAUSED               EMPTY, then MAPPED
  *
- * In every phase but RUNNING the pool serves no request, and only the thread that claimed it
- * changes its granules (G4). A PAUSED block stays in the address map: callers may free it or query
- * it. A block that is freed in the phase PAUSED drops its granules at once, unless graphs may own
- * them. A block that was freed in the phase PAUSING drops them at the end of that phase.
+ * A PAUSED block stays in the address map: callers may free it or query it. A block that is freed
+ * in the phase ASLEEP drops its granules at once, unless graphs may own them. A block that was
+ * freed in the phase PAUSING drops them at the end of that phase.
  *
- * A pool without references, all of whose blocks were freed while it was PAUSED, goes with its
- * granules. Where some of them stayed, being pinned, it becomes RUNNING by itself
- * (asleep_memory.h).
+ * A pool without references, all of whose blocks were freed while it was ASLEEP, goes with its
+ * granules. Where some of them stayed, being pinned, it becomes AWAKE by itself (asleep_memory.h).
  */
 #ifndef DUCTILE_POOL_POOLS_PAUSE_H
 #define DUCTILE_POOL_POOLS_PAUSE_H
@@ -31,12 +25,12 @@
 #include <string.h>
 
 /* Pauses the pools of a set that the caller has claimed (PAUSING), which are linked by next_in_set:
- * all or none. On failure all are RUNNING, and the report names the pool that it failed for, if it
+ * all or none. On failure all are AWAKE, and the report names the pool that it failed for, if it
  * is one. No lock held. */
 ductile_status dpool_pause_set(ductile_allocator *a, dpool_private_pool *set,
                                ductile_sleep_report *report);
 
-/* Resumes them (RESUMING): all or none. On failure all are PAUSED. */
+/* Resumes them (RESUMING): all or none. On failure all are ASLEEP. */
 ductile_status dpool_resume_set(ductile_allocator *a, dpool_private_pool *set,
                                 ductile_sleep_report *report);
 

@@ -68,7 +68,7 @@ static void find_stretches(ductile_allocator *a, const dpool_private_pool *pool,
     dti_lock_release(&a->index_lock);
 }
 
-/* Blocks may be freed meanwhile, but gaps appear and disappear only in the phase PAUSED. */
+/* Blocks may be freed meanwhile, but gaps appear and disappear only in the phase ASLEEP. */
 static ductile_status collect_stretches(ductile_allocator *a, const dpool_private_pool *pool,
                                         stretches *s) {
     find_stretches(a, pool, s);

@@ -125,7 +125,7 @@ ductile_status ductile_set_captures(ductile_allocator *a, ductile_captures captu
 
 static void record_routes_locked(ductile_allocator *a) {
     DTI_ASSERT_HELD(&a->index_lock);
-    bool has_any = a->routes != NULL || a->default_pool->phase != DPOOL_RUNNING;
+    bool has_any = a->routes != NULL || !dpool_is_awake(a->default_pool);
     atomic_store_explicit(&a->has_routes, has_any, memory_order_relaxed);
     atomic_store_explicit(&a->markers.expects_captures, a->routes != NULL, memory_order_release);
 }
@@ -292,7 +292,7 @@ static dpool_private_pool *find_route_locked(ductile_allocator *a, ductile_strea
 /* What no route accepts. */
 static dpool_private_pool *fallback_locked(const ductile_allocator *a) {
     DTI_ASSERT_HELD(&a->index_lock);
-    bool is_bypassed = a->default_pool->phase != DPOOL_RUNNING && a->bypass != NULL;
+    bool is_bypassed = !dpool_is_awake(a->default_pool) && a->bypass != NULL;
     return is_bypassed ? a->bypass : a->default_pool;
 }
 
@@ -301,15 +301,12 @@ ductile_status dpool_pool_of(ductile_allocator *a, uint64_t bytes, ductile_strea
     dti_lock_acquire(&a->index_lock);
     dpool_private_pool *routed = find_route_locked(a, stream);
     dpool_private_pool *pool = routed != NULL ? routed : fallback_locked(a);
-    bool is_paused = pool->phase != DPOOL_RUNNING;
     bool may_capture = routed != NULL && (pool->kind == DUCTILE_POOL_PLAIN || !pool->has_captured);
-    pool->n_users += !is_paused;
-    if (is_paused) {
-        dpool_note_refusal_locked(a, pool, bytes);
-    }
+    ductile_status status = dpool_admit_locked(a, pool, bytes);
+    pool->n_users += status == DUCTILE_OK;
     dti_lock_release(&a->index_lock);
-    if (is_paused) {
-        return DUCTILE_ERR_ASLEEP;
+    if (status != DUCTILE_OK) {
+        return status;
     }
     if (may_capture) {
         detect_capture(a, pool, stream);

@@ -16,19 +16,18 @@
 /* ---- What it is ---------------------------------------------------------------------------- */
 
 static ductile_pool_info describe_pool(const dpool_private_pool *pool) {
+    ductile_pool_state state = dpool_state_of_pool(pool);
     ductile_pool_info info = {.struct_size = sizeof info,
                               .id = pool->id,
                               .references = pool->refs,
                               .open = pool->n_routes,
                               .kind = pool->kind,
-                              .paused = pool->phase != DPOOL_RUNNING,
-                              .state = (ductile_pool_state)pool->phase,
+                              .paused = state != DUCTILE_POOL_AWAKE,
+                              .state = state,
                               .policy = pool->policy,
                               .contents = pool->contents};
-    info.kept_bytes =
-        pool->phase == DPOOL_PAUSED_PHASE || (pool->retains && pool->phase == DPOOL_RUNNING)
-            ? pool->host_copy.bytes
-            : 0;
+    bool keeps = state == DUCTILE_POOL_ASLEEP || (pool->retains && state == DUCTILE_POOL_AWAKE);
+    info.kept_bytes = keeps ? pool->host_copy.bytes : 0;
     memcpy(info.tag, pool->tag, sizeof info.tag);
     return info;
 }
@@ -124,10 +123,7 @@ static ductile_status put_locked(ductile_allocator *a, ductile_pool_id id, ducti
     if (pool == NULL) {
         return DUCTILE_ERR_INVALID_ARGUMENT;
     }
-    if (pool->phase != DPOOL_RUNNING) {
-        dpool_note_refusal_locked(a, pool, size);
-        return DUCTILE_ERR_ASLEEP;
-    }
+    DTI_TRY(dpool_admit_locked(a, pool, size));
     uint64_t rounded = dpool_round(size);
     DTI_TRY(find_free_locked(a, pool, address, rounded, &b));
     if (a->nodes.n_spare < 2 || !dpool_map_has_room(&a->map)) {

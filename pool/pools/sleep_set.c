@@ -2,6 +2,7 @@
 /* The public calls that pause and resume sets of pools: which pools, and what a call reports. */
 #include "pool/base/guards.h"
 #include "pool/base/log.h"
+#include "pool/blocks/phase.h"
 #include "pool/pools/asleep.h"
 #include "pool/pools/pause.h"
 
@@ -176,9 +177,8 @@ static ductile_status stop_at(set_call *c, const dpool_private_pool *pool, ducti
 /* Adds the pool to the set, passes over it, or says why neither. */
 static ductile_status choose_locked(set_call *c, dpool_private_pool *pool) {
     DTI_ASSERT_HELD(&c->a->index_lock);
-    dpool_phase from = c->pauses ? DPOOL_RUNNING : DPOOL_PAUSED_PHASE;
-    dpool_phase already = c->pauses ? DPOOL_PAUSED_PHASE : DPOOL_RUNNING;
-    if (pool->phase == already) {
+    dpool_readiness readiness = dpool_readiness_of(pool, c->pauses);
+    if (readiness == DPOOL_ALREADY) {
         bool has_woken = !c->pauses && dpool_is_released(pool); /* perhaps by itself */
         c->report.passed_over++;
         if (c->request->all != 0 || c->request->lenient != 0 || has_woken) {
@@ -187,7 +187,7 @@ static ductile_status choose_locked(set_call *c, dpool_private_pool *pool) {
         return c->pauses ? stop_at(c, pool, DUCTILE_ERR_ASLEEP, "sleeps already")
                          : stop_at(c, pool, DUCTILE_ERR_AWAKE, "does not sleep");
     }
-    if (pool->phase != from || pool->is_claimed) {
+    if (readiness == DPOOL_TAKEN) {
         return stop_at(c, pool, DUCTILE_ERR_BUSY, "is being paused or resumed by another thread");
     }
     /* The request that asks an out-of-memory callback may be one of the pool's users. */
@@ -210,7 +210,7 @@ static ductile_status check_bypass_locked(set_call *c) {
     if (is_in_set(c->request, bypass)) {
         return stop_at(c, bypass, DUCTILE_ERR_INVALID_ARGUMENT, "is the bypass, and in the set");
     }
-    return bypass->phase == DPOOL_RUNNING
+    return dpool_need_awake(bypass) == DUCTILE_OK
                ? DUCTILE_OK
                : stop_at(c, bypass, DUCTILE_ERR_ASLEEP, "is the bypass, and sleeps");
 }
@@ -236,7 +236,7 @@ static void open_bypass_locked(set_call *c) {
     dpool_default_pool_changed_locked(c->a);
 }
 
-/* The default pool runs again. Returns a pool to free without the lock, or NULL. */
+/* The default pool is awake again. Returns a pool to free without the lock, or NULL. */
 static dpool_private_pool *close_bypass_locked(ductile_allocator *a) {
     DTI_ASSERT_HELD(&a->index_lock);
     dpool_private_pool *bypass = a->bypass;
@@ -248,9 +248,7 @@ static dpool_private_pool *close_bypass_locked(ductile_allocator *a) {
 static void claim_all_locked(set_call *c) {
     DTI_ASSERT_HELD(&c->a->index_lock);
     for (dpool_private_pool *pool = c->set; pool != NULL; pool = pool->next_in_set) {
-        pool->phase = c->pauses ? DPOOL_PAUSING : DPOOL_RESUMING;
-        pool->is_claimed = true;
-        pool->n_users++;
+        dpool_claim_locked(c->a, pool, c->pauses);
         if (c->pauses) { /* what was retained goes when it is replaced */
             pool->contents = contents_for(c->request, pool);
         } else {
@@ -322,9 +320,7 @@ static void report_failure(set_call *c, ductile_status status) {
 /* From here on another call may have the pool. */
 static void leave(ductile_allocator *a, dpool_private_pool *pool) {
     dti_lock_acquire(&a->index_lock);
-    pool->is_claimed = false;
-    pool->n_users--;
-    dpool_private_pool *gone = dpool_unlink_unused_pool_locked(a, pool);
+    dpool_private_pool *gone = dpool_leave_claimed_locked(a, pool);
     dti_lock_release(&a->index_lock);
     dpool_free_pool(gone);
 }
@@ -358,7 +354,7 @@ static ductile_status run_claimed(set_call *c) {
 static void end_bypass(set_call *c) {
     dpool_private_pool *gone = NULL;
     dti_lock_acquire(&c->a->index_lock);
-    if (c->has_default && c->a->default_pool->phase == DPOOL_RUNNING) {
+    if (c->has_default && dpool_need_awake(c->a->default_pool) == DUCTILE_OK) {
         gone = close_bypass_locked(c->a);
     }
     dti_lock_release(&c->a->index_lock);

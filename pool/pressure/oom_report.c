@@ -60,7 +60,7 @@ static uint64_t whole_granules(const ductile_allocator *a, const dpool_block *b)
 static uint64_t movable_handles(const ductile_allocator *a, const dpool_block *b) {
     const dseg_segment *seg = b->region->seg;
     const dpool_arena *arena = b->region->arena;
-    if (dpool_is_frozen(arena) || dpool_is_unbacked(arena)) {
+    if (dpool_is_frozen(arena)) {
         return 0;
     }
     dseg_span s = dseg_movable_in(seg, dseg_granules_in(seg, b->addr, b->addr + b->size));

@@ -174,9 +174,7 @@ ductile_status dpool_pin_drop(ductile_allocator *a, ductile_addr addr, dpool_pin
 uint32_t dpool_pin_flags_locked(const ductile_allocator *a, const dpool_block *b) {
     DTI_ASSERT_HELD(&a->index_lock);
     bool has_memory = b->state == DPOOL_LIVE || b->state == DPOOL_FREE || b->state == DPOOL_PENDING;
-    const dpool_private_pool *pool = b->region->arena->pool;
-    bool is_away = pool->is_unbacked || pool->phase == DPOOL_RESUMING;
-    if (!has_memory || is_away) {
+    if (!has_memory || dpool_is_away(b->region->arena->pool)) {
         return 0;
     }
     dseg_ties ties = dseg_ties_of(b->region->seg, span_of(b));

@@ -127,7 +127,7 @@ static bool sleeps_with_copies(const ductile_allocator *a, const dseg_segment *s
         for (const dpool_region *r = dpool_next_region(a, pool, NULL); r != NULL;
              r = dpool_next_region(a, pool, r)) {
             if (r->seg == seg) {
-                return pool->phase != DPOOL_RUNNING && pool->host_copy.busy != NULL;
+                return !dpool_is_awake(pool) && pool->host_copy.busy != NULL;
             }
         }
     }

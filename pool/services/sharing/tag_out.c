@@ -40,9 +40,7 @@ static ductile_status check_pools_locked(const ductile_allocator *a, const char 
         if (!is_of_tag(pool, tag)) {
             continue;
         }
-        if (pool->phase != DPOOL_RUNNING) {
-            return pool->phase == DPOOL_PAUSED_PHASE ? DUCTILE_ERR_ASLEEP : DUCTILE_ERR_BUSY;
-        }
+        DTI_TRY(dpool_need_awake(pool));
         status = DUCTILE_OK;
     }
     return status;

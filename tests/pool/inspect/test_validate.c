@@ -211,7 +211,7 @@ Test(validate, paused_pools) {
     dpool_region *region = dpool_next_region(a, pool, NULL);
     dpool_arena *paused = region->arena;
     assert_sound();
-    assert_finds_change("G4", pool->phase, DPOOL_RUNNING);
+    assert_finds_change("G4", pool->phase, DUCTILE_POOL_AWAKE);
     assert_finds_change("S2", pool->is_unbacked, false);
     assert_finds_change("A1", paused->mapped_bytes, paused->mapped_bytes + FIXTURE_GRANULE);
     assert_finds_change("P1", a->counts.paused, a->counts.paused + 512);
