@@ -2,8 +2,8 @@
 /*
  * The C names of torch_memory_saver, for programs that look them up on its library: what the
  * calling thread's region is, and calls that are passed to Python. Named in LD_PRELOAD, the file
- * also tells ductile_gpu_memory_saver.py that the process is to have Ductile in torch_memory_saver's
- * place; by itself it replaces no function and needs no library.
+ * also tells ductile_gpu_memory_saver.py that the process is to have Ductile in
+ * torch_memory_saver's place; by itself it replaces no function and needs no library.
  */
 #include <stdatomic.h>
 #include <stdbool.h>
