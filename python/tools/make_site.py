@@ -31,6 +31,7 @@ PLACE = ROOT / "build" / "site"
 GENERATOR = ["sphinx>=7", "myst-parser>=3", "furo"]
 MARK = ".made-by-make_site"
 LINK = re.compile(r"(?<!`)\]\(([^)#\s]+)")
+TO_EXTRAS = re.compile(r"\[([^]]+)\]\((?:\.\./)*extras/[^)]*\)")
 
 CHAPTERS = {
     "Start": ["README.md", "docs/pytorch-in-five-minutes.md", "docs/from-expandable-segments.md",
@@ -45,6 +46,11 @@ CHAPTERS = {
     "Inside": ["docs/architecture.md", "docs/invariants.md", "docs/proofs.md", "docs/testing.md",
                "docs/contributing.md", "docs/recipes.md", "vmm/virtual/README.md"],
 }  # fmt: skip
+# A tree without extras has none of their pages, and links to them are left out.
+EXTRAS = ROOT / "extras"
+if EXTRAS.exists():
+    extras = [EXTRAS / "README.md", *sorted(EXTRAS.glob("*/README.md"))]
+    CHAPTERS["Extras"] = [page.relative_to(ROOT).as_posix() for page in extras]
 # Made with the site: name, and chapter.
 REFERENCE, AMONG = "docs/reference.md", "Reference"
 MODULES = ("ductile_gpu", "ductile_gpu.torch")
@@ -73,10 +79,15 @@ def unnamed_pages() -> list[str]:
     return sorted(there - set(pages()))
 
 
+def text_of(page: str) -> str:
+    text = (ROOT / page).read_text(encoding="utf-8")
+    return text if EXTRAS.exists() else TO_EXTRAS.sub(r"\1", text)
+
+
 def links_of(page: str) -> list[str]:
     """Files of the repository that a page links to, as paths from its root."""
     found = []
-    for target in LINK.findall((ROOT / page).read_text(encoding="utf-8")):
+    for target in LINK.findall(text_of(page)):
         if not re.match(r"[a-z]+:", target):
             path = Path(os.path.normpath(Path(page).parent / target))
             found.append(path.as_posix())
@@ -106,7 +117,7 @@ def copy_into(stage: Path, path: str) -> None:
 def point_folders_at_pages(stage: Path) -> None:
     """A link to a folder leads to its page here: a site without a server lists no folders."""
     for page in pages():
-        text = (stage / page).read_text(encoding="utf-8")
+        text = text_of(page)
         for target in links_of(page):
             if (ROOT / target).is_dir():
                 base = os.path.relpath(target, Path(page).parent)

@@ -1,7 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 # Every file that a page links to or names by its path, or that a source names as docs/..., is there.
-# With INSTALLED, ROOT is where pages were installed, and only what they link to is looked for.
+# With INSTALLED, ROOT is where pages were installed, and only what they link to is looked for. A tree without extras
+# has none of what pages say of them.
 cmake_minimum_required(VERSION 3.23)
+
+function(look_for page path what)
+  set(extras ${ROOT}/extras)
+  cmake_path(NORMAL_PATH path)
+  cmake_path(IS_PREFIX extras ${path} is_of_extras)
+  if(NOT EXISTS ${path} AND (NOT is_of_extras OR EXISTS ${extras}))
+    message(SEND_ERROR "${page} ${what}, which does not exist")
+  endif()
+endfunction()
 
 file(GLOB_RECURSE pages ${ROOT}/docs/*.md ${ROOT}/bench/*.md ${ROOT}/vmm/*.md ${ROOT}/extras/*.md)
 if(NOT pages)
@@ -16,8 +26,8 @@ foreach(page ${first_pages} ${pages})
   string(REGEX MATCHALL "(@\\(| src=\")[^)#\" ]+" links "${lines}")
   foreach(link ${links})
     string(REGEX REPLACE "^(@\\(| src=\")" "" link "${link}")
-    if(NOT link MATCHES "^[a-z]+:" AND NOT EXISTS ${folder}/${link})
-      message(SEND_ERROR "${page} links to ${link}, which does not exist")
+    if(NOT link MATCHES "^[a-z]+:")
+      look_for(${page} ${folder}/${link} "links to ${link}")
     endif()
   endforeach()
 endforeach()
@@ -32,9 +42,7 @@ foreach(page ${first_pages} ${pages})
   string(REGEX MATCHALL "[`(](${tops})/[a-z0-9_/]+\\.(c|h|py|txt|cmake)[`)]" paths "${text}")
   foreach(path ${paths})
     string(REGEX REPLACE "[`()]" "" path "${path}")
-    if(NOT EXISTS ${ROOT}/${path})
-      message(SEND_ERROR "${page} names ${path}, which does not exist")
-    endif()
+    look_for(${page} ${ROOT}/${path} "names ${path}")
   endforeach()
 endforeach()
 

@@ -9,7 +9,8 @@
     torch_memory_saver.resume("kv_cache")
 
 A program that imports torch_memory_saver itself needs no change where `install` was called before,
-or where it was started within `configure_subprocess`. See docs/sleep.md for what is different.
+or where it was started within `configure_subprocess`. See
+extras/plugins/README.md of Ductile's sources for what is different.
 """
 
 from __future__ import annotations
