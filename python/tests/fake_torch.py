@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import gc
-import os
 import sys
 import threading
 import types
@@ -202,8 +201,6 @@ def torch(monkeypatch: pytest.MonkeyPatch) -> Iterator[Torch]:
     """PyTorch's own allocator, and Ductile beside it on a virtual GPU."""
     monkeypatch.setenv("DUCTILE_CONF", "driver:virtual,sizes:tight,limit_bytes:1G")
     monkeypatch.setattr(_plain, "_let_it_throw", lambda library: None)
-    for name in [name for name in os.environ if name.startswith(("TMS_", "DUCTILE_VLLM"))]:
-        monkeypatch.delenv(name)
     found = put_into(monkeypatch.setitem)
     yield found
     _tags._pools.clear()

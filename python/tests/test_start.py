@@ -185,6 +185,25 @@ def test_every_way_to_start_a_program_is_served(place, way):
     assert mode_of(place.python(*WAYS[way], DUCTILE_TORCH="1")) == "full"
 
 
+@pytest.mark.parametrize(("said", "mode"), [({}, "full"), ({"DUCTILE_TORCH": "0"}, "off")])
+def test_what_starts_with_an_interpreter_may_ask_where_the_environment_says_nothing(
+    place, said, mode
+):
+    code = f"import ductile_gpu_start; ductile_gpu_start.watch('auto')\n{MODE}"
+    assert mode_of(place.python("-c", code, **said)) == mode
+
+
+def test_what_is_to_come_first_does(place):
+    code = """
+        import ductile_gpu_start
+        ductile_gpu_start.when_torch_is_imported(lambda torch: print("later"))
+        ductile_gpu_start.when_torch_is_imported(lambda torch: print(torch.__name__), first=True)
+        import torch
+    """
+    answer = place.python("-c", textwrap.dedent(code))
+    assert answer.stdout == "torch\nlater\n", answer.stderr
+
+
 # ---- What cannot be met ------------------------------------------------------------------------
 
 TRY = f"try:\n    import torch\nexcept Exception:\n    print('caught')\n{MODE}"
@@ -672,6 +691,22 @@ def test_where_no_hook_is_installed_children_are_served_too(place, carried, own)
     assert answer.returncode == 0, answer.stderr
     assert answer.stdout.split() == (["mine", "mine", "full"] if own else ["full"])
     assert answer.stderr.count("\n") <= 1
+
+
+def test_where_no_hook_is_installed_each_start_file_beside_the_package_is_heard(place, carried):
+    place.write("carried/ductile_gpu_planted.py", "def begin(): print('begun')")
+    place.write("carried/ductile_gpu_planted.start", "ductile_gpu_planted:begin\n")
+    place.write("child.py", "print('child')")
+    place.write(
+        "parent.py",
+        """
+        import os, subprocess, sys
+        del sys.path[1:3]
+        subprocess.run([sys.executable, "child.py"])
+        """,
+    )
+    answer = place.execute(carried, "-m", "ductile_gpu", "run", "parent.py")
+    assert answer.stdout.split() == ["begun", "child"], answer.stderr
 
 
 def test_another_python_as_child_is_left_alone(place, carried):

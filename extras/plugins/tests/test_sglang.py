@@ -22,8 +22,6 @@ ADAPTER = "sglang.srt.utils.torch_memory_saver_adapter"
 def torch(monkeypatch):
     monkeypatch.setenv("DUCTILE_CONF", "driver:virtual,sizes:tight")
     monkeypatch.setattr(_plain, "_let_it_throw", lambda library: None)
-    for name in ("SGLANG_PLUGINS", "DUCTILE_SGLANG"):
-        monkeypatch.delenv(name, raising=False)
     saver = memory_saver.TorchMemorySaver()
     monkeypatch.setattr(memory_saver, "torch_memory_saver", saver)
     for name in [name for name in sys.modules if name.partition(".")[0] == "torch_memory_saver"]:
