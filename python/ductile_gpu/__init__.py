@@ -15,9 +15,9 @@ from __future__ import annotations
 import importlib
 import os
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING, Union
 
+from ductile_gpu import _extras
 from ductile_gpu._adapters import share
 from ductile_gpu._binding import _abi, _errors
 from ductile_gpu._binding._abi import BlockState, CaptureMode, Options, Schedule, Stats, Status
@@ -29,15 +29,13 @@ from ductile_gpu._binding._eviction import Eviction
 from ductile_gpu._binding._native import bench_path, include_dir, library_path, schema_path
 from ductile_gpu._binding._sleep import Pool, Slept
 from ductile_gpu._binding._virtual import VirtualGPU, VirtualGraph, VirtualState
-from ductile_gpu._process._epoch import Epoch
-from ductile_gpu._process._handover import ImportedTag, TagExport, export_tag, import_tag
-from ductile_gpu._process._keep import KeptTag, keep_tag, open_kept
 from ductile_gpu._process._live import listen
 from ductile_gpu._process._metrics import metrics
 from ductile_gpu._process._share import allocators, record_stream, shared
 
 if TYPE_CHECKING:
     from ductile_gpu import cuda_core, cupy, numba, rmm, torch  # noqa: F401
+    from ductile_gpu._extras import *  # noqa: F403
 
 __version__ = _abi.VERSION
 
@@ -47,10 +45,7 @@ __all__ = [
     "BlockState",
     "Buffer",
     "CaptureMode",
-    "Epoch",
     "Eviction",
-    "ImportedTag",
-    "KeptTag",
     "Limits",
     "Options",
     "Pool",
@@ -58,21 +53,16 @@ __all__ = [
     "Slept",
     "Stats",
     "Status",
-    "TagExport",
     "VirtualGPU",
     "VirtualGraph",
     "VirtualState",
     "__version__",
     "allocators",
     "bench_path",
-    "export_tag",
-    "import_tag",
     "include_dir",
-    "keep_tag",
     "library_path",
     "listen",
     "metrics",
-    "open_kept",
     "record_stream",
     "report",
     "schema_path",
@@ -80,6 +70,7 @@ __all__ = [
     "shared",
     *_errors.__all__,
 ]
+__all__ += _extras.names()
 
 _ON_DEMAND = frozenset(("cuda_core", "cupy", "numba", "rmm", "torch"))
 
@@ -99,10 +90,12 @@ def report(path: Union[str, os.PathLike[str]] = "report.html") -> Path:
     return write_live(path)
 
 
-def __getattr__(name: str) -> ModuleType:
-    if name in _ON_DEMAND:
-        return importlib.import_module(f"ductile_gpu.{name}")
-    raise AttributeError(f"module 'ductile_gpu' has no attribute '{name}'")
+if not TYPE_CHECKING:  # who checks types would take every name for one that is there
+
+    def __getattr__(name):
+        if name in _ON_DEMAND:
+            return importlib.import_module(f"ductile_gpu.{name}")
+        return _extras.attribute(name)
 
 
 def __dir__() -> list[str]:

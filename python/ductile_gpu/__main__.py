@@ -11,12 +11,12 @@ import sys
 from types import ModuleType
 from typing import Any, Optional
 
+from ductile_gpu import _extras
 from ductile_gpu._binding import _abi
 from ductile_gpu._tools._cli import (
     completion,
     doctor,
     info,
-    keep,
     record,
     replay,
     report,
@@ -39,7 +39,7 @@ COMMANDS: dict[str, ModuleType] = {
     "run": run,
     "doctor": doctor,
     "top": top,
-    "keep": keep,
+    **_extras.commands(),
     "info": info,
     "completion": completion,
 }
@@ -82,6 +82,8 @@ def _check_command(word: str) -> None:
     """What is no command is answered in a line, with the one that was meant."""
     if word.startswith("-") or word in COMMANDS:
         return
+    if word in _extras.COMMANDS:
+        raise Failure(_extras.say_missing(f"'{word}'", _extras.COMMANDS[word]), MISUSED)
     close = difflib.get_close_matches(word, COMMANDS, 1)
     meant = f"did you mean {close[0]}?" if close else f"there are {', '.join(COMMANDS)}"
     raise Failure(f"'{word}' is no command: {meant}", MISUSED)

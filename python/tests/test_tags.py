@@ -216,7 +216,7 @@ def test_pools_come_back_when_their_users_are_gone(torch):
         _tag_pools.tag_pool("one more", "drop", 0)
     pools.pop()
     _tag_pools.tag_pool("one more", "drop", 0)
-    for device in _tag_pools.allocators().values():
+    for device in _tag_pools.tag_allocators().values():
         assert len(device.pools()) < 10
 
 

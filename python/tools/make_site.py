@@ -44,7 +44,8 @@ CHAPTERS = {
                   "docs/changelog.md", "docs/security.md"],
     "Measurements": ["docs/benchmarking.md", "bench/traces/README.md", "bench/results/README.md"],
     "Inside": ["docs/architecture.md", "docs/invariants.md", "docs/proofs.md", "docs/testing.md",
-               "docs/contributing.md", "docs/recipes.md", "vmm/virtual/README.md"],
+               "docs/contributing.md", "docs/recipes.md", "docs/interface.md",
+               "vmm/virtual/README.md"],
 }  # fmt: skip
 # A tree without extras has none of their pages, and links to them are left out.
 EXTRAS = ROOT / "extras"

@@ -5,7 +5,8 @@
 The folders of the Python package, and the imports between them. Reads the sources, so that it needs no build.
 
 1. A module imports only from the folders that FOLDERS lists for its own, in functions too. None imports the face,
-   `ductile_gpu` itself, but for programs that a user's interpreter runs (FACE_USERS).
+   `ductile_gpu` itself, but for programs that a user's interpreter runs (FACE_USERS). What _extras imports for type
+   checkers is not here.
 2. No circle of modules. Imports for type checkers alone do not count here: at run time they are not there.
 3. importlib.import_module with a name of this package stands only in IMPORTS_BY_NAME: this check cannot follow it.
 4. Modules lie in the folders; beside the face are only the names that users import, and those in TOP.
@@ -20,21 +21,22 @@ from check_rooms import find_circles
 
 PACKAGE = "ductile_gpu"
 ADAPTERS = ("torch", "cupy", "numba", "rmm", "cuda_core", "_adapters")
-TOP = ("__init__", "__main__")
+TOP = ("__init__", "__main__", "interface")
 # From the bottom up. A folder may use itself and the folders named after it.
 FOLDERS = {
+    "_extras": [],
     "_binding": [],
     "_process": ["_binding"],
     "adapters": ["_process", "_binding"],
     "_tools": ["_process", "_binding"],
     "_tools/_report": ["_tools", "_process", "_binding"],
-    "_tools/_cli": ["_tools/_report", "_tools", "adapters", "_process", "_binding"],
-    "face": ["_tools/_cli", "_tools/_report", "adapters", "_process", "_binding"],
+    "_tools/_cli": ["_extras", "_tools/_report", "_tools", "adapters", "_process", "_binding"],
+    "face": ["_extras", "_tools/_cli", "_tools/_report", "_tools", "adapters", "_process", "_binding"],
 }
 # Recording begins as PyTorch's adapter does.
 MAY_TOO = {"_tools/_recorder": ["adapters"], "_tools/_record_folder": ["adapters"]}
 FACE_USERS = ("_tools/_cli/doctor_probe",)
-IMPORTS_BY_NAME = ("__init__", "_adapters")
+IMPORTS_BY_NAME = ("__init__", "_adapters", "_extras")
 GENERATED = "_binding/_abi"
 
 
@@ -45,6 +47,8 @@ def folder_of(module):
         return "adapters"
     if module in TOP:
         return "face"
+    if module in FOLDERS:
+        return module
     folder = module.rpartition("/")[0]
     while folder and folder not in FOLDERS:
         folder = folder.rpartition("/")[0]
@@ -132,6 +136,8 @@ def check(root):
         imports = Imports(known)
         imports.visit(ast.parse(path.read_text()))
         for other, line, at_run_time in imports.found:
+            if module == "_extras" and not at_run_time:
+                continue
             fault = check_import(module, other, f"{file}:{line}")
             if fault:
                 faults.append(fault)

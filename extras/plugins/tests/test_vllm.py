@@ -122,7 +122,7 @@ def test_another_policy_for_what_sleeps_is_told_of_and_the_first_holds(vllm, tor
 def test_a_wake_without_room_changes_nothing_and_is_a_runtime_error(vllm, torch):
     engine = Engine(vllm, torch)
     engine.worker.sleep(1)
-    (allocator,) = _tag_pools.allocators().values()
+    (allocator,) = _tag_pools.tag_allocators().values()
     allocator.set_limit("100M")
     with pytest.raises(RuntimeError, match="more"):
         engine.worker.wake_up()

@@ -9,7 +9,7 @@ import weakref
 from typing import TYPE_CHECKING, Any, Optional, Union
 
 from ductile_gpu._binding import _cuda, _dlpack
-from ductile_gpu._binding._errors import ProcessGone
+from ductile_gpu._binding._errors import ProcessGone, invalid
 from ductile_gpu._binding._objects import Ends, parse_bytes
 from ductile_gpu._binding._streams import StreamLike, stream_handle
 
@@ -145,3 +145,56 @@ class Buffer(Ends):
 
     def __repr__(self) -> str:
         return f"<ductile_gpu.Buffer of {self.size} bytes at {self.address:#x}>"
+
+
+class ImportedBuffer(Buffer):
+    """A Buffer on memory of another process, which is mapped here: it frees nothing.
+
+    Who maps the memory asks `refuse_while_in_use` before it unmaps it, and calls `forget` then.
+
+    Args:
+        allocator: on whose device the memory is.
+        address, size: of the memory, in bytes.
+        stream: whose work uses it.
+        writable: False: __cuda_array_interface__ says that it is not. DLPack's consumers may not
+            know: a kernel that stores to it ends this process's CUDA context.
+    """
+
+    def __init__(
+        self,
+        allocator: Allocator,
+        address: int,
+        size: int,
+        stream: StreamLike = None,
+        *,
+        writable: bool = True,
+    ) -> None:
+        self._writable = writable
+        self._begin(allocator, size, stream_handle(stream), address)
+
+    def record_stream(self, stream: StreamLike) -> None:
+        """Refused: order the work of other streams before the memory is unmapped instead."""
+        raise invalid("memory of another process records no streams: order them before the close")
+
+    def refuse_while_in_use(self) -> None:
+        """Raises BufferError while a tensor of another library is on it, by DLPack."""
+        self._refuse_while_exported()
+
+    def forget(self) -> None:
+        """The memory is unmapped, or about to be: it cannot be read from here any more."""
+        self.address = 0
+        self._freed = True
+
+    def _hand_to(self, stream: int) -> None:
+        if stream != self.stream:
+            _cuda.order_streams(self.allocator.device, self.stream, stream)
+
+    def _free(self) -> None:
+        self.forget()
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        self._refuse_when_freed()
+        found = super().__cuda_array_interface__
+        found["data"] = (self.address, not self._writable)
+        return found

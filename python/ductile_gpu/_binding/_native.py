@@ -21,7 +21,15 @@ def _package_folders() -> list[Path]:
     return [Path(folder) for folder in sys.modules["ductile_gpu"].__path__]
 
 
-def _find(kind: str, name: str) -> Path:
+def find_file(kind: str, name: str) -> Path:
+    """A file of the package.
+
+    Args:
+        kind: its folder in the package: "lib", "bin", "include".
+
+    Raises:
+        ImportError: it is not part of this installation.
+    """
     for folder in _package_folders():
         if (folder / kind / name).exists():
             return folder / kind / name
@@ -34,34 +42,34 @@ def _find(kind: str, name: str) -> Path:
 def library_path() -> Path:
     """The libductile.so in use: DUCTILE_LIBRARY if it is set, else the package's own."""
     named = os.environ.get("DUCTILE_LIBRARY")
-    return Path(named) if named else _find("lib", "libductile.so")
+    return Path(named) if named else find_file("lib", "libductile.so")
 
 
 def _virtual_path(library: Path) -> Path:
     """The virtual GPU's library: beside the libductile.so in use, else the package's own."""
     name = "libductile_virtual.so." + _abi.VERSION.rpartition(".")[0]
     beside = library.with_name(name)
-    return beside if beside.exists() else _find("lib", name)
+    return beside if beside.exists() else find_file("lib", name)
 
 
 def bench_path() -> Path:
     """The ductile-bench program that belongs to this package."""
-    return _find("bin", "ductile-bench")
+    return find_file("bin", "ductile-bench")
 
 
 def preload_path() -> Path:
     """The libductile_preload.so that belongs to this package."""
-    return _find("lib", "libductile_preload.so")
+    return find_file("lib", "libductile_preload.so")
 
 
 def include_dir() -> Path:
     """The folder of the public C headers, as this package was built from them."""
-    return _find("include", "ductile.h").parent
+    return find_file("include", "ductile.h").parent
 
 
 def schema_path() -> Path:
     """The JSON schema of what `Allocator.snapshot` returns."""
-    return _find("", "snapshot.schema.json")
+    return find_file("", "snapshot.schema.json")
 
 
 def _sized_structs(functions: Collection[str]) -> Iterator[tuple[type[Any], str]]:

@@ -100,16 +100,27 @@ def check_callable(function: Any, what: str) -> None:
         raise TypeError(f"{what} is a function, not {function!r}")
 
 
-def read_text(text: Any, what: str) -> bytes:
-    """A text as C takes it: what it would cut off, and what is no Unicode, is refused."""
+def read_text(text: Any, what: str, room: Optional[int] = None) -> bytes:
+    """A text as C takes it: what it would cut off, and what is no Unicode, is refused.
+
+    Args:
+        what: names it in a refusal, such as "a tag".
+        room: bytes that C has for it, with the zero byte at its end; None: any number.
+
+    Raises:
+        InvalidArgument.
+    """
     if not isinstance(text, str):
         raise invalid(f"{what} is a text, not {text!r}")
     if "\0" in text:
         raise invalid(f"{what} has no NUL character: {text!r}")
     try:
-        return text.encode()
+        found = text.encode()
     except UnicodeEncodeError:
         raise invalid(f"{what} is no text in Unicode: {text!r}") from None
+    if room is not None and len(found) >= room:
+        raise invalid(f"{what} has fewer than {room} bytes: {text!r}")
+    return found
 
 
 def parse_bytes(value: Union[int, str]) -> int:

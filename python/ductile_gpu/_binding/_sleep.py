@@ -79,10 +79,7 @@ def contents_number(name: Optional[str]) -> int:
 
 def tag_bytes(tag: Optional[str]) -> bytes:
     """A tag as C takes it. Raises InvalidArgument for what cannot be one."""
-    found = read_text(tag, "a tag")
-    if len(found) >= _TAG_BYTES:
-        raise invalid(f"a tag has fewer than {_TAG_BYTES} bytes: {tag!r}")
-    return found
+    return read_text(tag, "a tag", _TAG_BYTES)
 
 
 def pool_id(pool: PoolId) -> _abi.ductile_pool_id:

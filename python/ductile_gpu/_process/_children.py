@@ -8,7 +8,9 @@ import site
 import sys
 from collections.abc import Mapping, MutableMapping
 from pathlib import Path
-from typing import Optional
+from typing import Optional, Union
+
+from ductile_gpu._process import _notes
 
 _RANKS = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "LOCAL_RANK")
 SITE = str(Path(__file__).parents[1] / "torch" / "site")
@@ -43,7 +45,7 @@ def _with_hook(folders: str) -> str:
     return os.pathsep.join(found)
 
 
-def add_hook(environment: MutableMapping[str, str]) -> None:
+def _add_hook(environment: MutableMapping[str, str]) -> None:
     if not hook_is_installed():
         environment["DUCTILE_TORCH_PREFIX"] = sys.prefix  # other Pythons are left alone
         environment["PYTHONPATH"] = _with_hook(environment.get("PYTHONPATH", ""))
@@ -51,16 +53,27 @@ def add_hook(environment: MutableMapping[str, str]) -> None:
 
 def inherit(
     environment: MutableMapping[str, str],
-    mode: str = "auto",
+    mode: Optional[str] = "auto",
     options: Optional[Mapping[str, object]] = None,
+    notes: Union[str, os.PathLike[str], None] = None,
 ) -> None:
-    """Changes an environment so that Python programs started with it run on Ductile."""
-    environment["DUCTILE_TORCH"] = mode
+    """Changes an environment so that Python programs started with it run on Ductile.
+
+    Args:
+        mode: of ductile_gpu.torch.enable; None: what DUCTILE_TORCH says, or another sign for
+            ductile_gpu_start, decides.
+        options: of Ductile, as in DUCTILE_CONF, which counts on top of them.
+        notes: a folder in which each process says who serves its GPU memory (`_notes.read`).
+    """
+    if mode is not None:
+        environment["DUCTILE_TORCH"] = mode
+    if notes is not None:
+        environment[_notes.FOLDER] = str(notes)
     if options:
         added = ",".join(f"{key}:{value}" for key, value in options.items())
         given = environment.get("DUCTILE_CONF", "")
         environment["DUCTILE_CONF"] = f"{added},{given}" if given else added
-    add_hook(environment)
+    _add_hook(environment)
 
 
 def record(
@@ -75,7 +88,7 @@ def record(
     for name, value in (("STACKS", stacks), ("MAX_EVENTS", max_events)):
         if value is not None:
             environment[f"DUCTILE_RECORD_{name}"] = str(int(value))
-    add_hook(environment)
+    _add_hook(environment)
 
 
 def child_environment(

@@ -20,6 +20,8 @@ from typing import Callable, Optional
 
 from ductile_gpu._binding._objects import Closes
 
+__all__ = ["Epoch"]
+
 _BYTES = mmap.PAGESIZE
 _LONGEST_NAP = 0.002
 _MARK = b"e"

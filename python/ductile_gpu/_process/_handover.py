@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import math
-import os
 import socket
 import struct
 import sys
@@ -19,27 +18,21 @@ from collections.abc import Iterator, Mapping
 from ctypes import byref
 from typing import Any, NamedTuple, Optional, Union
 
-from ductile_gpu._binding import _abi, _cuda
-from ductile_gpu._binding._buffer import Buffer
+from ductile_gpu._binding import _abi
+from ductile_gpu._binding._buffer import Buffer, ImportedBuffer
 from ductile_gpu._binding._core import Allocator
-from ductile_gpu._binding._errors import ProcessGone, check, error_from_status, invalid
+from ductile_gpu._binding._errors import ProcessGone, check, invalid
 from ductile_gpu._binding._native import lib
 from ductile_gpu._binding._objects import Closes, read_text
 from ductile_gpu._binding._sleep import tag_bytes
 from ductile_gpu._binding._streams import StreamLike, stream_handle
-from ductile_gpu._process._live import peer_uid
+from ductile_gpu._process._live import check_peer
 from ductile_gpu._process._share import shared
+
+__all__ = ["ImportedTag", "TagExport", "export_tag", "import_tag"]
 
 _TIME = struct.Struct("ll")
 _READ, _READ_WRITE = 1, 3  # DUCTILE_IMPORT_*
-
-
-def check_peer(connection: socket.socket) -> None:
-    """Raises PermissionError unless the process at the other end is of this user."""
-    if connection.family != socket.AF_UNIX:
-        raise invalid("memory passes over a UNIX-domain socket alone")
-    if peer_uid(connection) != os.geteuid():
-        raise PermissionError("the process at the other end is of another user")
 
 
 @contextlib.contextmanager
@@ -194,7 +187,7 @@ def export_tag(
 # ---- From other processes ----------------------------------------------------------------------
 
 
-class PartBuffer(Buffer):
+class PartBuffer(ImportedBuffer):
     """A named part of an imported tag, as other libraries read it. It keeps the import.
 
     A read-only part says so in __cuda_array_interface__. DLPack's consumers may not know: a kernel
@@ -204,27 +197,8 @@ class PartBuffer(Buffer):
     def __init__(self, owner: ImportedTag, part: Part) -> None:
         self.owner = owner
         self.part = part
-        self._begin(owner.allocator, part.size, owner.stream, owner.address + part.offset)
-
-    def record_stream(self, stream: StreamLike) -> None:
-        """Refused: order the work of other streams before `ImportedTag.close` instead."""
-        raise invalid("memory of another process records no streams: order them before the close")
-
-    def _hand_to(self, stream: int) -> None:
-        if stream != self.stream:
-            _cuda.order_streams(self.allocator.device, self.stream, stream)
-
-    def _free(self) -> None:
-        """The memory goes with the whole import."""
-        self.address = 0
-        self._freed = True
-
-    @property
-    def __cuda_array_interface__(self) -> dict[str, Any]:
-        self._refuse_when_freed()
-        found = super().__cuda_array_interface__
-        found["data"] = (self.address, not self.owner.writable)
-        return found
+        address = owner.address + part.offset
+        super().__init__(owner.allocator, address, part.size, owner.stream, writable=owner.writable)
 
     def tensor(self) -> Any:
         """A torch tensor on the memory, of the exporter's type and shape. Raises ImportError."""
@@ -289,7 +263,7 @@ class ImportedTag(Closes):
             Capturing, DriverError, DeviceLost, ProcessGone.
         """
         for buffer in tuple(self._buffers):
-            buffer._refuse_while_exported()
+            buffer.refuse_while_in_use()
         found, self._found = self._found, None
         if found is None or self.allocator.closed:
             return
@@ -297,9 +271,9 @@ class ImportedTag(Closes):
         if status:
             if status != _abi.Status.ERR_DEVICE_LOST:
                 self._found = found  # to be released by another call
-            raise error_from_status(status, f"the import of {self.tag!r}")
+            check(status, f"the import of {self.tag!r}")
         for buffer in tuple(self._buffers):
-            buffer._free()
+            buffer.forget()
 
     def __del__(self) -> None:
         if getattr(self, "_found", None) is not None and not sys.is_finalizing():

@@ -44,11 +44,12 @@ from ductile_gpu._process._handover import (
     ImportedTag,
     TagExport,
     blocking,
-    check_peer,
     export_tag,
     import_tag,
 )
-from ductile_gpu._process._live import accept_next, is_left, is_private, socket_folder
+from ductile_gpu._process._live import accept_next, check_peer, is_left, is_private, socket_folder
+
+__all__ = ["KeptTag", "keep_tag", "open_kept"]
 
 _LONGEST_REQUEST = 4096
 _LONGEST_ANSWER = 1 << 24  # a line of some hundred bytes for each tag
@@ -271,7 +272,7 @@ class Keeper:
     @contextlib.contextmanager
     def _place(self, connection: socket.socket, what: str, name: str, until: float) -> Any:
         """A writer's or a reader's, until the connection ends."""
-        process = _process_of(connection)
+        process = check_peer(connection)
         with self._changed:
             while not self._may_enter(what, name):
                 left = until - time.monotonic()
@@ -344,11 +345,6 @@ def _alone_in(folder: Path) -> Iterator[None]:
         yield
     finally:
         os.close(opened)
-
-
-def _process_of(connection: socket.socket) -> int:
-    raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
-    return int.from_bytes(raw[:4], "little")
 
 
 def _has_ended(connection: socket.socket) -> bool:

@@ -23,6 +23,7 @@ from typing import Any, Optional
 
 from ductile_gpu._binding import _abi
 from ductile_gpu._binding._core import Allocator, kept_open
+from ductile_gpu._binding._errors import invalid
 from ductile_gpu._process._children import is_first_rank
 from ductile_gpu._process._metrics import hardware_id
 from ductile_gpu._process._outside import outside, pci_bus_id
@@ -155,10 +156,31 @@ def _open_in(folder: Path) -> tuple[Path, socket.socket]:
     return path, opened
 
 
-def peer_uid(connection: socket.socket) -> int:
-    """The user at the other end, by the kernel's word."""
+def _peer(connection: socket.socket) -> tuple[int, int]:
+    """Process and user at the other end, by the kernel's word."""
     raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-    return int(_CREDENTIALS.unpack(raw)[1])
+    pid, uid, _ = _CREDENTIALS.unpack(raw)
+    return int(pid), int(uid)
+
+
+def peer_uid(connection: socket.socket) -> int:
+    """The user at the other end."""
+    return _peer(connection)[1]
+
+
+def check_peer(connection: socket.socket) -> int:
+    """The number of the process at the other end.
+
+    Raises:
+        PermissionError: it is of another user.
+        InvalidArgument: the other end may be on another machine.
+    """
+    if connection.family != socket.AF_UNIX:
+        raise invalid("memory passes over a UNIX-domain socket alone")
+    pid, uid = _peer(connection)
+    if uid != os.geteuid():
+        raise PermissionError("the process at the other end is of another user")
+    return pid
 
 
 # ---- What --------------------------------------------------------------------------------------

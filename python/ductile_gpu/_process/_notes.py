@@ -12,7 +12,6 @@ import contextlib
 import json
 import os
 import sys
-import tempfile
 from pathlib import Path
 from typing import NamedTuple, Optional
 
@@ -35,6 +34,8 @@ def leave(mode: str, problem: Optional[str]) -> None:
     folder = os.environ.get(FOLDER)
     if not folder:
         return
+    import tempfile  # in the few processes that need it
+
     command = getattr(sys, "orig_argv", sys.argv)  # from Python 3.10 on
     handle, name = tempfile.mkstemp(suffix=".json", dir=folder)
     with os.fdopen(handle, "w", encoding="utf-8") as file:

@@ -20,7 +20,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, cast
 
-from ductile_gpu._binding._native import _find
+from ductile_gpu._binding._native import find_file
 
 # Places in the unpickler's memory; see recording/pickling.h.
 TEXTS = {
@@ -70,7 +70,7 @@ class Counts(NamedTuple):
 
 
 def _load() -> ctypes.CDLL:
-    return ctypes.CDLL(str(_find("lib", "libductile_recording.so")))
+    return ctypes.CDLL(str(find_file("lib", "libductile_recording.so")))
 
 
 def functions(library: ctypes.CDLL) -> tuple[int, int]:

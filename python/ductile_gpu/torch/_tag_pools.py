@@ -218,8 +218,19 @@ def _kind() -> type[TagPool]:
     return _Plain if _plain.is_installed() else _Beside
 
 
-def tag_pool(tag: str, contents: Optional[Contents], device: Optional[int] = None) -> TagPool:
-    """A new pool with this tag, on a device (None: the current one).
+def tag_pool(
+    tag: str,
+    contents: Optional[Contents],
+    device: Optional[int] = None,
+    *,
+    for_graphs: bool = False,
+) -> TagPool:
+    """A new pool with this tag.
+
+    Args:
+        contents: what a pause does with them unless it says otherwise; None: "drop".
+        device: ordinal; None: the current one.
+        for_graphs: for captures alone: the graphs that use it keep it as long as they live.
 
     Raises:
         InvalidArgument: the tag or the contents.
@@ -227,25 +238,26 @@ def tag_pool(tag: str, contents: Optional[Contents], device: Optional[int] = Non
     """
     tag_bytes(tag)
     contents_number(contents)
+    tag_bytes(tag)
+    contents_number(contents)
+    place = current_device() if device is None else device
+    kind = _kind()
+    if for_graphs and kind is not _Beside:
+        return _OfGraphs(tag, contents, place)
     _drop_unused()
-    return _kind()(tag, contents, current_device() if device is None else device)
+    return kind(tag, contents, place)
 
 
-def graph_tag_pool(tag: str, contents: Optional[Contents], device: Optional[int]) -> TagPool:
-    """As `tag_pool`, for captures alone: the graphs that use it keep it as long as they live."""
+def tag_allocators(device: Optional[int] = None) -> dict[int, Allocator]:
+    """The allocators of tagged memory that exist, by device.
+
+    Args:
+        device: ordinal of one that is made where it does not exist yet; None: none is made.
+    """
     if is_beside():
-        return tag_pool(tag, contents, device)
-    return _OfGraphs(tag, contents, current_device() if device is None else device)
-
-
-def allocator_of(device: int) -> Allocator:
-    """The allocator of a device's tagged memory, made if need be."""
-    if not is_beside():
-        return _share.shared(device)
-    _plain.open_device(device)
-    return _beside_allocators()[device]
-
-
-def allocators() -> dict[int, Allocator]:
-    """The allocators of tagged memory that exist, by device."""
-    return _beside_allocators() if is_beside() else _share.by_device()
+        if device is not None:
+            _plain.open_device(device)
+        return _beside_allocators()
+    if device is not None:
+        _share.shared(device)
+    return _share.by_device()

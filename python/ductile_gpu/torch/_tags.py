@@ -14,11 +14,9 @@ from ductile_gpu._binding._errors import Awake, ForeignPointer, NotLive, Unsuppo
 from ductile_gpu._binding._sleep import Contents, ContentsBy, Pool, PoolId, Slept, Tags, list_tags
 from ductile_gpu.torch._tag_pools import (
     TagPool,
-    allocator_of,
-    allocators,
     current_device,
-    graph_tag_pool,
     is_beside,
+    tag_allocators,
     tag_pool,
 )
 
@@ -134,7 +132,7 @@ def graph_pool(
     Raises:
         As `pool`.
     """
-    found = graph_tag_pool(tag, contents, device)
+    found = tag_pool(tag, contents, device, for_graphs=True)
     return GraphPool(found.handle, found)
 
 
@@ -163,7 +161,7 @@ def outside() -> Iterator[None]:
         _apart.discard(named)
         del temporary
         with contextlib.suppress(ValueError):  # it is empty, and gone
-            allocators()[device].trim(pool=named)
+            tag_allocators()[device].trim(pool=named)
 
 
 def is_apart(found: PoolId) -> bool:
@@ -185,7 +183,7 @@ def _present(pools: list[Pool]) -> set[str]:
 
 def _chosen(tag: Tags, strict: bool) -> list[tuple[Allocator, list[str]]]:
     """The allocators with tags of those meant; None: all."""
-    found = [(allocator, _present(allocator.pools())) for allocator in allocators().values()]
+    found = [(allocator, _present(allocator.pools())) for allocator in tag_allocators().values()]
     known = set().union(*(present for _, present in found))
     wanted = sorted(known) if tag is None else list_tags(tag)
     unknown = [name for name in wanted if name not in known]
@@ -260,7 +258,7 @@ def _whole_process() -> list[Allocator]:
             "before CUDA is used (ductile_gpu.torch.enable), or pause tags",
             alone=True,
         )
-    return list(allocators().values())
+    return list(tag_allocators().values())
 
 
 def pause_all(
@@ -306,7 +304,10 @@ def resume_all() -> Slept:
 def sleeping() -> list[str]:
     """The tags of which something sleeps; "" where memory without a tag does."""
     found = {
-        p.tag for a in allocators().values() for p in a.pools() if p.state in ("asleep", "pausing")
+        p.tag
+        for a in tag_allocators().values()
+        for p in a.pools()
+        if p.state in ("asleep", "pausing")
     }
     return sorted(found)
 
@@ -318,7 +319,7 @@ def tags(device: Optional[int] = None) -> dict[str, TagStats]:
         device: ordinal; None: all devices together.
     """
     out: dict[str, TagStats] = {}
-    for place, allocator in allocators().items():
+    for place, allocator in tag_allocators().items():
         for found in allocator.pools() if device in (None, place) else ():
             before = out.get(found.tag, TagStats(0, 0, 0, 0, 0, 0))
             out[found.tag] = TagStats(*(a + b for a, b in zip(before, _stats(allocator, found))))
@@ -364,7 +365,7 @@ def kept(tensor: torch.Tensor, *, copy: bool = True) -> Optional[torch.Tensor]:
 
 def kept_memory(address: int, size: int) -> Optional[memoryview]:
     """The kept contents behind a device address; None when there are none."""
-    for allocator in allocators().values():
+    for allocator in tag_allocators().values():
         try:
             return allocator.kept_contents(address)[:size]
         except (Awake, Unsupported, ForeignPointer, NotLive):
@@ -375,9 +376,14 @@ def kept_memory(address: int, size: int) -> Optional[memoryview]:
 # ---- Host memory -------------------------------------------------------------------------------
 
 
+def _allocator_of(device: Optional[int]) -> Allocator:
+    place = current_device() if device is None else device
+    return tag_allocators(place)[place]
+
+
 def reserve_host(size: Union[int, str], device: Optional[int] = None) -> int:
     """`Allocator.reserve_host` for the tagged memory of a device; None: the current one."""
-    return allocator_of(current_device() if device is None else device).reserve_host(size)
+    return _allocator_of(device).reserve_host(size)
 
 
 def set_margin(size: Union[int, str], device: Optional[int] = None) -> None:
@@ -385,7 +391,7 @@ def set_margin(size: Union[int, str], device: Optional[int] = None) -> None:
 
     It holds for requests for tagged memory; where Ductile is PyTorch's allocator, for all.
     """
-    allocator_of(current_device() if device is None else device).set_margin(size)
+    _allocator_of(device).set_margin(size)
 
 
 def release_host(keep: Union[int, str] = 0) -> int:
@@ -394,4 +400,4 @@ def release_host(keep: Union[int, str] = 0) -> int:
     Args:
         keep: bytes that stay for each device.
     """
-    return sum(allocator.release_host(keep) for allocator in allocators().values())
+    return sum(allocator.release_host(keep) for allocator in tag_allocators().values())

@@ -460,7 +460,7 @@ class _Impl:
     # ---- Pause and resume ----------------------------------------------------------------------
 
     def _allocators(self) -> list[Allocator]:
-        return list(_tag_pools.allocators().values())
+        return list(_tag_pools.tag_allocators().values())
 
     def _tag_the_rest(self, allocator: Allocator) -> None:
         """TMS_INIT_ENABLE: what is in no region is, under the default tag."""
@@ -501,8 +501,8 @@ class _Impl:
             allocator.release_host()
 
     def set_margin(self, size: int) -> None:
-        for device in {_tag_pools.current_device(), *_tag_pools.allocators()}:
-            _tag_pools.allocator_of(device).set_margin(size)
+        for allocator in _tag_pools.tag_allocators(_tag_pools.current_device()).values():
+            allocator.set_margin(size)
         self._margin = size
 
     def find_backup(self, address: int, size: int) -> int:

@@ -68,7 +68,7 @@ class SleepAllocator:
     @contextlib.contextmanager
     def cudagraph_pool(self) -> Iterator[tuple[int, int]]:
         """The pool that graphs are to be captured into. They share it."""
-        found = self._pool(_GRAPHS, _tag_pools.graph_tag_pool)
+        found = self._pool(_GRAPHS, for_graphs=True)
         with self._current(_GRAPHS):
             yield found.handle
 
@@ -86,20 +86,18 @@ class SleepAllocator:
         finally:
             self.current_tag = before
 
-    def _pool(
-        self, tag: str, make: Callable[..., _tag_pools.TagPool] = _tag_pools.tag_pool
-    ) -> _tag_pools.TagPool:
+    def _pool(self, tag: str, for_graphs: bool = False) -> _tag_pools.TagPool:
         pools = self.allocator_and_pools.setdefault(tag, [])
         device = _tag_pools.current_device()
         for found in pools:
             if found.device == device:
                 return found
-        made = make(tag, "drop", device)
+        made = _tag_pools.tag_pool(tag, "drop", device, for_graphs=for_graphs)
         pools.append(made)
         return made
 
     def _trim(self, pool: _tag_pools.TagPool) -> None:
-        allocator = _tag_pools.allocators().get(pool.device)
+        allocator = _tag_pools.tag_allocators().get(pool.device)
         if allocator is not None:
             with contextlib.suppress(ValueError):  # nothing was allocated
                 allocator.trim(pool=pool.id)
@@ -180,7 +178,7 @@ class SleepAllocator:
         """The pools of vLLM's tags: where Ductile is the allocator, others may have tags, too."""
         return [
             (allocator, found)
-            for allocator in _tag_pools.allocators().values()
+            for allocator in _tag_pools.tag_allocators().values()
             for found in allocator.pools()
             if found.tag in self.allocator_and_pools
         ]

@@ -37,7 +37,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _options(parser: argparse.ArgumentParser) -> str:
-    return " ".join(word for word in parser._option_string_actions if word.startswith("--"))
+    actions = parser._option_string_actions.items()
+    named = [word for word, action in actions if action.help != argparse.SUPPRESS]
+    return " ".join(word for word in named if word.startswith("--"))
 
 
 def _script(parser: argparse.ArgumentParser, commands: dict[str, argparse.ArgumentParser]) -> str:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""run: runs a script unchanged with Ductile as PyTorch's allocator, or as every library's."""
+"""run: runs a script unchanged with Ductile as PyTorch's allocator. Extras add ways to run."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from types import ModuleType
 from typing import Any, Optional
 
 import ductile_gpu_start
+from ductile_gpu import _extras
 from ductile_gpu._process import _live, _notes, _share
 from ductile_gpu._process._children import inherit
 from ductile_gpu._tools._cli.common import (
@@ -20,13 +21,12 @@ from ductile_gpu._tools._cli.common import (
     add_settings,
     read_settings,
 )
-from ductile_gpu._tools._cli.run_all import run_all
 from ductile_gpu._tools._cli.script import add_script_arguments, check_script, run_script
 from ductile_gpu._tools._sizes import in_bytes
 from ductile_gpu_words import say
 
 SUMMARY = "run a script with Ductile as PyTorch's allocator"
-DESCRIPTION = """\
+_OWN = """\
 Runs SCRIPT unchanged, as python would, with Ductile in place of PyTorch's allocator: what
 ductile_gpu.torch.enable() does in the first line of a program. The Python programs it starts run on
 Ductile too. Options come before the script.
@@ -34,15 +34,17 @@ Ductile too. Options come before the script.
 The exit status is the script's. Where that is 0 and another allocator served GPU memory to PyTorch,
 in the script or in a Python that it started, it is 1, and a line says why.
 
-With --all every library of the program allocates from Ductile, and SCRIPT may be any program: JAX,
-CuPy, Numba, and what is written in C or C++. At the end it says which share of the memory that each
-library asked for came from Ductile, and the status is 1 where the one that asked for most had none,
-unless PyTorch in its process allocates from Ductile.
-
   ductile-gpu run train.py --epochs 1
-  ductile-gpu run --all train_jax.py
   ductile-gpu run --set limit_bytes=40G --summary train.py
   ductile-gpu run --live train.py           # and, elsewhere: ductile-gpu top"""
+DESCRIPTION = "\n\n".join([_OWN, *(module.DESCRIPTION for module in _extras.run_modules())])
+
+
+class _Missing(argparse.Action):
+    """An option of an extra that is not installed."""
+
+    def __call__(self, *_: object, **__: object) -> None:
+        raise Failure(str(self.metavar), MISUSED)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -54,15 +56,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--live", action="store_true", help="let `ductile-gpu top` look into it while it runs"
     )
-    parser.add_argument(
-        "--all", action="store_true", help="every library of the program, not PyTorch alone"
-    )
-    parser.add_argument(
-        "--native-malloc",
-        action="store_true",
-        help="with --all: cudaMalloc stays the driver's, for programs that pass its memory to "
-        "other processes by CUDA IPC",
-    )
+    for module in _extras.run_modules():
+        module.add_arguments(parser)
+    for option, why in _extras.missing_run_options().items():
+        parser.add_argument(option, action=_Missing, nargs=0, metavar=why, help=argparse.SUPPRESS)
     add_script_arguments(parser)
 
 
@@ -116,8 +113,7 @@ def _run(options: argparse.Namespace, settings: Mapping[str, Any], notes: Path) 
             failed(error)
 
     mode = _wanted_mode()
-    inherit(os.environ, mode, settings)
-    os.environ[_notes.FOLDER] = str(notes)
+    inherit(os.environ, mode, settings, notes)
     if options.live:
         os.environ[_live.VARIABLE] = "1"
     ductile_gpu_start.when_torch_is_imported(enable)
@@ -134,13 +130,10 @@ def _run(options: argparse.Namespace, settings: Mapping[str, Any], notes: Path) 
 def main(options: argparse.Namespace) -> int:
     """Returns the script's exit status; 1 where it is 0 and another allocator served GPU memory."""
     settings = read_settings(options.set)
-    if options.all:
-        if options.summary or options.live:
-            raise Failure("--summary and --live are for PyTorch alone, not with --all", MISUSED)
-        with tempfile.TemporaryDirectory(prefix="ductile-run-") as folder:
-            return run_all(options, settings, Path(folder))
-    if options.native_malloc:
-        raise Failure("--native-malloc goes with --all", MISUSED)
+    for module in _extras.run_modules():
+        status = module.main(options, settings)
+        if status is not None:
+            return int(status)
     check_script(options.script, options.module)
     with tempfile.TemporaryDirectory(prefix="ductile-run-") as folder:
         return _run(options, settings, Path(folder))

@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping, MutableMapping
 from pathlib import Path
 from types import FrameType
@@ -28,6 +29,27 @@ from ductile_gpu_words import say
 _FOR_JAX = {"XLA_PYTHON_CLIENT_ALLOCATOR": "cuda_async", "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
 
 _COUNTS = "DUCTILE_PRELOAD_COUNTS"
+
+DESCRIPTION = """\
+With --all every library of the program allocates from Ductile, and SCRIPT may be any program: JAX,
+CuPy, Numba, and what is written in C or C++. At the end it says which share of the memory that each
+library asked for came from Ductile, and the status is 1 where the one that asked for most had none,
+unless PyTorch in its process allocates from Ductile.
+
+  ductile-gpu run --all train_jax.py"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """What this adds to the options of `run`."""
+    parser.add_argument(
+        "--all", action="store_true", help="every library of the program, not PyTorch alone"
+    )
+    parser.add_argument(
+        "--native-malloc",
+        action="store_true",
+        help="with --all: cudaMalloc stays the driver's, for programs that pass its memory to "
+        "other processes by CUDA IPC",
+    )
 
 
 # ---- What is run -------------------------------------------------------------------------------
@@ -64,11 +86,11 @@ def _prepare(
     before = environment.get("LD_PRELOAD", "")
     environment["LD_PRELOAD"] = f"{preload_path()} {before}".strip()
     environment[_COUNTS] = str(folders / "counts")
-    environment[_notes.FOLDER] = str(folders / "notes")
     if options.native_malloc:
         environment["DUCTILE_PRELOAD"] = "async"
     mode = environment.get(ductile_gpu_start.VARIABLE) or "auto"
-    inherit(environment, mode, settings)  # where that is 0, PyTorch asks the driver as others do
+    # Where the mode is 0, PyTorch asks the driver as others do.
+    inherit(environment, mode, settings, folders / "notes")
     if not environment.get("XLA_PYTHON_CLIENT_ALLOCATOR"):
         environment["XLA_PYTHON_CLIENT_ALLOCATOR"] = _FOR_JAX["XLA_PYTHON_CLIENT_ALLOCATOR"]
         environment.setdefault(
@@ -150,7 +172,7 @@ def _outer_folders() -> Optional[Path]:
     return Path(counts).parent if counts and Path(counts).is_dir() else None
 
 
-def run_all(options: argparse.Namespace, settings: Mapping[str, Any], folders: Path) -> int:
+def _run_all(options: argparse.Namespace, settings: Mapping[str, Any], folders: Path) -> int:
     """The program's exit status; 1 where that is 0 and Ductile served nothing that counts."""
     command = _command(options)
     _refuse_static(command[0])
@@ -167,3 +189,15 @@ def run_all(options: argparse.Namespace, settings: Mapping[str, Any], folders: P
     _tell(counts, notes)
     judged = _judge(counts, notes)
     return status or judged
+
+
+def main(options: argparse.Namespace, settings: Mapping[str, Any]) -> Optional[int]:
+    """None where the options do not ask for it; otherwise the exit status."""
+    if not options.all:
+        if options.native_malloc:
+            raise Failure("--native-malloc goes with --all", MISUSED)
+        return None
+    if options.summary or options.live:
+        raise Failure("--summary and --live are for PyTorch alone, not with --all", MISUSED)
+    with tempfile.TemporaryDirectory(prefix="ductile-run-") as folder:
+        return _run_all(options, settings, Path(folder))

@@ -7,7 +7,7 @@ import contextlib
 import os
 from collections.abc import Iterator
 
-from ductile_gpu._process._children import add_hook
+from ductile_gpu._process._children import inherit
 from ductile_gpu.memory_saver.utils import change_env, get_binary_path_from_package
 
 __all__ = ["configure_subprocess"]
@@ -22,7 +22,7 @@ def configure_subprocess() -> Iterator[None]:
     library = str(get_binary_path_from_package("torch_memory_saver_hook_mode_preload"))
     before = os.environ.get("LD_PRELOAD", "")
     changed = dict(os.environ)
-    add_hook(changed)
+    inherit(changed, None)
     with contextlib.ExitStack() as stack:
         stack.enter_context(change_env("LD_PRELOAD", f"{library}:{before}" if before else library))
         for name in ("PYTHONPATH", "DUCTILE_TORCH_PREFIX"):
