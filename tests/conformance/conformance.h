@@ -16,7 +16,7 @@
 
 #include <stdio.h>
 
-typedef struct lab lab;
+typedef struct session session;
 
 enum {
     ROW_ALONE = 1, /* may lose the context or the process: needs a process of its own */

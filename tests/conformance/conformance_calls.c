@@ -15,7 +15,7 @@
 static call_word call_words[100];
 static size_t n_call_words;
 
-void lab_add_word(call_word it) {
+void session_add_word(call_word it) {
     if (n_call_words == COUNT_OF(call_words)) {
         abort();
     }
@@ -24,19 +24,19 @@ void lab_add_word(call_word it) {
 
 /* ---- Operands ------------------------------------------------------------------------------ */
 
-uint64_t lab_value(const lab *l, const words *w, size_t i) {
+uint64_t session_value(const session *s, const words *w, size_t i) {
     uint64_t out = 0;
-    const char *why = i < w->n ? names_value(&l->names, w->at[i], &out) : NULL;
+    const char *why = i < w->n ? names_value(&s->names, w->at[i], &out) : NULL;
     if (why != NULL) {
-        lab_refuse(why, w->at[0]);
+        session_refuse(why, w->at[0]);
     }
     return out;
 }
 
-static void name_value(lab *l, const char *name, uint64_t it) {
-    const char *why = name != NULL ? names_set(&l->names, name, it) : NULL;
+static void name_value(session *s, const char *name, uint64_t it) {
+    const char *why = name != NULL ? names_set(&s->names, name, it) : NULL;
     if (why != NULL) {
-        lab_refuse(why, name);
+        session_refuse(why, name);
     }
 }
 
@@ -55,7 +55,7 @@ static const char *spaced(const char *word) {
 SAYS(mem_info) {
     uint64_t free_bytes = 0;
     uint64_t total_bytes = 0;
-    return CALL(l, mem_info, &free_bytes, &total_bytes);
+    return CALL(s, mem_info, &free_bytes, &total_bytes);
 }
 
 GIVES(MAKES(address_reserve, A_RANGE), address_reserve, ductile_addr, N(1), N(2), N(3), &made)
@@ -67,7 +67,7 @@ MAKES(phys_create, A_HANDLE) {
                                                                            : DVMM_SHARE_NONE,
                                    .rdma = has_word(w, "rdma")};
     dvmm_phys phys = 0;
-    int code = CALL(l, phys_create, N(1), &props, &phys);
+    int code = CALL(s, phys_create, N(1), &props, &phys);
     *out = phys;
     return code;
 }
@@ -86,7 +86,7 @@ SAYS(set_access_for) {
     for (size_t i = 4; i < w->n; i++) {
         devices[n++] = (int)N(i);
     }
-    return CALL(l, set_access_for, N(1), N(2), (dvmm_access)N(3), devices, n);
+    return CALL(s, set_access_for, N(1), N(2), (dvmm_access)N(3), devices, n);
 }
 
 static dvmm_share_type type_of(const words *w) {
@@ -95,7 +95,7 @@ static dvmm_share_type type_of(const words *w) {
 
 SAYS(phys_export) {
     dvmm_shared shared = {.type = type_of(w), .fd = -1};
-    int code = CALL(l, phys_export, N(1), shared.type, &shared);
+    int code = CALL(s, phys_export, N(1), shared.type, &shared);
     *out = (uint64_t)shared.fd;
     return code;
 }
@@ -103,24 +103,25 @@ SAYS(phys_export) {
 MAKES(phys_import, A_HANDLE) {
     const dvmm_shared shared = {.type = DVMM_SHARE_FD, .fd = (int)N(1)};
     dvmm_phys phys = 0;
-    int code = CALL(l, phys_import, &shared, &phys);
+    int code = CALL(s, phys_import, &shared, &phys);
     *out = phys;
     return code;
 }
 
 GIVES(MAKES(mem_alloc, CLASSIC_MEMORY), mem_alloc, ductile_addr, N(1), &made)
 PLAIN(ENDS(mem_free, CLASSIC_MEMORY), mem_free, N(1))
-GIVES(ADD_WORD(mem_alloc_async, SAID, ORDERED_MEMORY, NO_THING, "alloc"), mem_alloc_async,
+GIVES(ADD_WORD(mem_alloc_async, SAID, ORDERED_MEMORY, NO_RESOURCE, "alloc"), mem_alloc_async,
       ductile_addr, N(1), P(2), &made)
-PLAIN(ADD_WORD(mem_free_async, SAID, NO_THING, ORDERED_MEMORY, "free"), mem_free_async, N(1), P(2))
+PLAIN(ADD_WORD(mem_free_async, SAID, NO_RESOURCE, ORDERED_MEMORY, "free"), mem_free_async, N(1),
+      P(2))
 
 /* What it kept is "now" and "peak". */
 SAYS(async_pool_info) {
     uint64_t now = 0;
     uint64_t peak = 0;
-    int code = CALL(l, async_pool_info, &now, &peak);
-    name_value(l, "now", now);
-    name_value(l, "peak", peak);
+    int code = CALL(s, async_pool_info, &now, &peak);
+    name_value(s, "now", now);
+    name_value(s, "peak", peak);
     return code;
 }
 
@@ -137,13 +138,13 @@ PLAIN(SAYS(capture_end), capture_end, P(1))
 
 SAYS(capture_exchange_mode) {
     dvmm_capture_mode mode = (dvmm_capture_mode)N(1);
-    int code = CALL(l, capture_exchange_mode, &mode);
+    int code = CALL(s, capture_exchange_mode, &mode);
     *out = mode;
     return code;
 }
 
 SAYS(context_sync) {
-    return l->ops->context_sync(l->ctx);
+    return s->ops->context_sync(s->ctx);
 }
 
 PLAIN(SAYS(context_record), context_record, P(1))
@@ -157,7 +158,7 @@ PLAIN(SAYS(event_sync), event_sync, P(1))
 MAKES(host_alloc, HOST_MEMORY) {
     const uint64_t size = w->n > 1 ? N(1) : sizeof(uint64_t);
     void *memory = NULL;
-    int code = CALL(l, host_alloc, size, &memory);
+    int code = CALL(s, host_alloc, size, &memory);
     if (memory != NULL) {
         memset(memory, 0, size);
     }
@@ -171,10 +172,10 @@ PLAIN(SAYS(copy), copy, N(1), N(2), N(3), P(4))
 PLAIN(SAYS(upload), upload, N(1), P(2), N(3), P(4))
 
 SAYS(read_back) {
-    if (P(1) == l->bytes) {
-        memset(l->bytes, 0, sizeof(l->bytes));
+    if (P(1) == s->bytes) {
+        memset(s->bytes, 0, sizeof(s->bytes));
     }
-    return CALL(l, read_back, P(1), N(2), N(3), P(4));
+    return CALL(s, read_back, P(1), N(2), N(3), P(4));
 }
 
 /* "copy_batch in STREAM", or out, then the device's place, the host's and the size of each. */
@@ -186,7 +187,7 @@ SAYS(copy_batch) {
         batch.sizes[batch.n] = N(i + 2);
         batch.bytes += batch.sizes[batch.n++];
     }
-    return CALL(l, copy_batch, &batch, P(2));
+    return CALL(s, copy_batch, &batch, P(2));
 }
 
 /* ---- Whether an event is done -------------------------------------------------------------- */
@@ -199,7 +200,7 @@ SAYS(done) {
     const struct timespec moment = {.tv_nsec = 1000000};
     int code = DVMM_NOT_READY;
     for (int i = 0; i < TRIES && code == DVMM_NOT_READY; i++) {
-        code = CALL(l, event_query, P(1));
+        code = CALL(s, event_query, P(1));
         (void)nanosleep(&moment, NULL);
     }
     return code;
@@ -207,8 +208,8 @@ SAYS(done) {
 
 SAYS(ours) {
     int is_ours = -1;
-    int code = CALL(l, stream_is_ours, P(1), &is_ours);
-    note(l, "%s", is_ours == 1 ? "ours" : is_ours == 0 ? "not-ours" : "no-answer");
+    int code = CALL(s, stream_is_ours, P(1), &is_ours);
+    note(s, "%s", is_ours == 1 ? "ours" : is_ours == 0 ? "not-ours" : "no-answer");
     return code;
 }
 
@@ -217,9 +218,9 @@ SAYS(create_all) {
     const dvmm_phys_props plain = {0};
     dvmm_phys phys = 0;
     int code = DVMM_SUCCESS;
-    while (l->made.n < MOST_THINGS - 1 &&
-           (code = CALL(l, phys_create, N(1), &plain, &phys)) == DVMM_SUCCESS) {
-        remember(l, A_HANDLE, phys, 0);
+    while (s->made.n < MOST_RESOURCES - 1 &&
+           (code = CALL(s, phys_create, N(1), &plain, &phys)) == DVMM_SUCCESS) {
+        remember(s, A_HANDLE, phys, 0);
         *out = *out != 0 ? *out : phys;
     }
     return code;
@@ -227,67 +228,67 @@ SAYS(create_all) {
 
 /* ---- What is noted ------------------------------------------------------------------------- */
 
-static void note_code_or(lab *l, const char *name, int code, dvmm_access access) {
-    note(l, code == DVMM_SUCCESS ? "%s=%d" : "%s=!%d", name,
+static void note_code_or(session *s, const char *name, int code, dvmm_access access) {
+    note(s, code == DVMM_SUCCESS ? "%s=%d" : "%s=!%d", name,
          code == DVMM_SUCCESS ? (int)access : code);
 }
 
 /* "see first a": the access there, "first=0", "=1", "=3", or "=!CODE" when asking fails. */
 DOES(see) {
     dvmm_access access = DVMM_ACCESS_NONE;
-    int code = CALL(l, get_access, N(2), &access);
-    note_code_or(l, word_at(w, 1), code, access);
+    int code = CALL(s, get_access, N(2), &access);
+    note_code_or(s, word_at(w, 1), code, access);
 }
 
 /* "see_for next a 1": another device's. */
 DOES(see_for) {
     dvmm_access access = DVMM_ACCESS_NONE;
-    int code = CALL(l, get_access_for, N(2), (int)N(3), &access);
-    note_code_or(l, word_at(w, 1), code, access);
+    int code = CALL(s, get_access_for, N(2), (int)N(3), &access);
+    note_code_or(s, word_at(w, 1), code, access);
 }
 
 /* "status s", "status s waiter": "waiter active" */
 DOES(status) {
-    note(l, "%s%s%s", word_at(w, 2), w->n > 2 ? " " : "", capture_word(l, P(1)));
+    note(s, "%s%s%s", word_at(w, 2), w->n > 2 ? " " : "", capture_word(s, P(1)));
 }
 
-static bool holds(const lab *l, const words *w, size_t i) {
+static bool holds(const session *s, const words *w, size_t i) {
     const char *how = word_at(w, i + 1);
     return strcmp(how, "multiple") == 0 ? N(i) % N(i + 2) == 0 : words_compare(N(i), how, N(i + 2));
 }
 
 /* "is got a != 0 yes no": "got=yes" */
 DOES(is) {
-    note(l, "%s=%s", spaced(word_at(w, 1)), word_at(w, holds(l, w, 2) ? 5 : 6));
+    note(s, "%s=%s", spaced(word_at(w, 1)), word_at(w, holds(s, w, 2) ? 5 : 6));
 }
 
 /* "where a != 0 then ..." */
 DOES(where) {
-    l->code = holds(l, w, 1) ? DVMM_SUCCESS : DVMM_UNKNOWN;
+    s->code = holds(s, w, 1) ? DVMM_SUCCESS : DVMM_UNKNOWN;
 }
 
 /* "put was_ m": "was 2" */
 DOES(put) {
-    note(l, "%s%d", spaced(word_at(w, 1)), (int)N(2));
+    note(s, "%s%d", spaced(word_at(w, 1)), (int)N(2));
 }
 
 /* "hex byte= bytes": "byte=5a" */
 DOES(hex) {
-    note(l, "%s%02x", word_at(w, 1), *(const uint8_t *)P(2));
+    note(s, "%s%02x", word_at(w, 1), *(const uint8_t *)P(2));
 }
 
 /* "list bytes= bytes 2": "bytes=7,9" */
 DOES(list) {
     const uint8_t *bytes = P(2);
-    char text[LAB_TEXT] = "";
+    char text[SESSION_TEXT] = "";
     for (size_t i = 0, n = 0; i < N(3); i++) {
         n += (size_t)snprintf(text + n, sizeof(text) - n, "%s%u", i > 0 ? "," : "", bytes[i]);
     }
-    note(l, "%s%s", spaced(word_at(w, 1)), text);
+    note(s, "%s%s", spaced(word_at(w, 1)), text);
 }
 
 DOES(text) {
-    note(l, "%s", spaced(word_at(w, 1)));
+    note(s, "%s", spaced(word_at(w, 1)));
 }
 
 /* ---- What has no code ---------------------------------------------------------------------- */
@@ -318,11 +319,11 @@ DOES(close) {
 }
 
 DOES(release_all) {
-    for (size_t i = l->made.n; i-- > 0;) {
-        const thing it = l->made.all[i];
+    for (size_t i = s->made.n; i-- > 0;) {
+        const resource it = s->made.all[i];
         if (it.kind == A_HANDLE) {
-            need(l, "release", CALL(l, phys_release, it.it));
-            forget(l, A_HANDLE, it.it);
+            need(s, "release", CALL(s, phys_release, it.it));
+            forget(s, A_HANDLE, it.it);
         }
     }
 }
@@ -331,15 +332,16 @@ DOES(release_all) {
 
 /* What every row prepares has a short word. */
 __attribute__((constructor)) static void add_short_words(void) {
-    lab_add_word(
-        (call_word){"range", call_address_reserve, PREPARES, A_RANGE, NO_THING, "reserve"});
-    lab_add_word((call_word){"handle", call_phys_create, PREPARES, A_HANDLE, NO_THING, "create"});
-    lab_add_word(
-        (call_word){"stream", call_stream_create, PREPARES, A_STREAM, NO_THING, "stream_create"});
-    lab_add_word(
-        (call_word){"event", call_event_create, PREPARES, AN_EVENT, NO_THING, "event_create"});
-    lab_add_word(
-        (call_word){"word", call_host_alloc, PREPARES, HOST_MEMORY, NO_THING, "host_alloc"});
+    session_add_word(
+        (call_word){"range", call_address_reserve, PREPARES, A_RANGE, NO_RESOURCE, "reserve"});
+    session_add_word(
+        (call_word){"handle", call_phys_create, PREPARES, A_HANDLE, NO_RESOURCE, "create"});
+    session_add_word((call_word){"stream", call_stream_create, PREPARES, A_STREAM, NO_RESOURCE,
+                                 "stream_create"});
+    session_add_word(
+        (call_word){"event", call_event_create, PREPARES, AN_EVENT, NO_RESOURCE, "event_create"});
+    session_add_word(
+        (call_word){"word", call_host_alloc, PREPARES, HOST_MEMORY, NO_RESOURCE, "host_alloc"});
 }
 
 static const call_word *find_word(const char *word) {
@@ -348,36 +350,36 @@ static const call_word *find_word(const char *word) {
             return &call_words[i];
         }
     }
-    lab_refuse("no operation has that name", word);
+    session_refuse("no operation has that name", word);
 }
 
 /* What one call may end: memory of a stream can be freed as any other, too. A handle, a stream or
  * an event is not touched again, whatever the call said. */
-static void note_end(lab *l, const call_word *c, const words *w, int code) {
+static void note_end(session *s, const call_word *c, const words *w, int code) {
     bool is_sure = c->ends == A_HANDLE || c->ends == A_STREAM || c->ends == AN_EVENT;
-    if (c->ends != NO_THING && (is_sure || code == DVMM_SUCCESS)) {
-        forget(l, c->ends, N(1));
+    if (c->ends != NO_RESOURCE && (is_sure || code == DVMM_SUCCESS)) {
+        forget(s, c->ends, N(1));
         if (c->ends == CLASSIC_MEMORY) {
-            forget(l, ORDERED_MEMORY, N(1));
+            forget(s, ORDERED_MEMORY, N(1));
         }
     }
 }
 
-void lab_make_call(lab *l, const words *w) {
+void session_make_call(session *s, const words *w) {
     const char *word = w->at[0] + strspn(w->at[0], "+-");
     const call_word *c = find_word(word);
     tone how = w->at[0][0] == '+' ? PREPARES : w->at[0][0] == '-' ? SILENT : c->tone;
     uint64_t out = 0;
-    int code = c->call(l, w, &out);
-    note_end(l, c, w, code);
-    if (code == DVMM_SUCCESS && c->makes != NO_THING) {
-        remember(l, c->makes, out, c->makes == ORDERED_MEMORY ? N(2) : N(1));
+    int code = c->call(s, w, &out);
+    note_end(s, c, w, code);
+    if (code == DVMM_SUCCESS && c->makes != NO_RESOURCE) {
+        remember(s, c->makes, out, c->makes == ORDERED_MEMORY ? N(2) : N(1));
     }
-    name_value(l, w->target, out);
+    name_value(s, w->target, out);
     if (how == PREPARES) {
-        need(l, c->as, code);
-    } else if (how == SAID && !l->is_quiet) {
-        say(l, code);
+        need(s, c->as, code);
+    } else if (how == SAID && !s->is_quiet) {
+        say(s, code);
     }
-    l->code = how == SAID || c->tone == SILENT ? code : l->code;
+    s->code = how == SAID || c->tone == SILENT ? code : s->code;
 }

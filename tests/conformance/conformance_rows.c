@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The table of all rows, as it is written in rows.txt, and how one is run. */
-#include "tests/conformance/conformance_lab.h"
+#include "tests/conformance/conformance_session.h"
 #include "tests/support/complain.h"
 #include "tests/support/script.h"
 
@@ -22,7 +22,7 @@ static struct {
     size_t n_rows, n_subs, n_differences;
 } table;
 
-void lab_refuse(const char *why, const char *where) {
+void session_refuse(const char *why, const char *where) {
     (void)fprintf(stderr, "%s: %s: %s\n", CONFORMANCE_ROWS, where, why);
     (void)fflush(NULL);
     _exit(2);
@@ -42,7 +42,7 @@ static char *cut(char *text, const char *separator) {
 
 static void add_row(conformance_row row) {
     if (table.n_rows + 1 >= MOST_ROWS) {
-        lab_refuse("too many rows", row.name);
+        session_refuse("too many rows", row.name);
     }
     table.rows[table.n_rows++] = row;
 }
@@ -50,7 +50,7 @@ static void add_row(conformance_row row) {
 static const char *text_of(const char *format, const char *a, const char *b) {
     char *text = NULL;
     if (asprintf(&text, format, a, b) < 0) {
-        lab_refuse("no host memory", a);
+        session_refuse("no host memory", a);
     }
     return text;
 }
@@ -67,7 +67,7 @@ static void add_captured(const char *call, const char *operations) {
 
 static void add_named(named_text *list, size_t *n, size_t most, char *name, const char *text) {
     if (*n == most) {
-        lab_refuse("too many of them", name);
+        session_refuse("too many of them", name);
     }
     list[(*n)++] = (named_text){name, text};
 }
@@ -99,7 +99,7 @@ static void read_once(void) {
     }
     const char *why = script_text(CONFORMANCE_ROWS, &text);
     if (why != NULL) {
-        lab_refuse(why, "rows");
+        session_refuse(why, "rows");
     }
     char *entry = NULL;
     for (char *line = text; *line != '\0'; line = line + strcspn(line, "\n") + 1) {
@@ -132,7 +132,7 @@ const char *conformance_why_different(const char *row_name) {
     return NULL;
 }
 
-const char *lab_find_sub(const char *name) {
+const char *session_find_sub(const char *name) {
     for (size_t i = 0; i < table.n_subs; i++) {
         if (strcmp(table.subs[i].name, name) == 0) {
             return table.subs[i].text;
@@ -147,13 +147,13 @@ const char *lab_find_sub(const char *name) {
 static void copy_line(char *to, const char *line, size_t n, const words *arguments) {
     size_t used = 0;
     for (size_t i = 0; i < n; i++) {
-        if (used + WORD_BYTES >= LAB_LINE) {
-            lab_refuse("a line that is too long", line);
+        if (used + WORD_BYTES >= SESSION_LINE) {
+            session_refuse("a line that is too long", line);
         }
         bool is_argument = arguments != NULL && line[i] == '$' && i + 1 < n;
         if (is_argument) {
             const char *word = word_at(arguments, (size_t)(line[++i] - '0'));
-            used += (size_t)snprintf(to + used, LAB_LINE - used, "%s", word);
+            used += (size_t)snprintf(to + used, SESSION_LINE - used, "%s", word);
         } else {
             to[used++] = line[i] == '\\' || line[i] == '\n' ? ' ' : line[i];
         }
@@ -161,43 +161,43 @@ static void copy_line(char *to, const char *line, size_t n, const words *argumen
     to[used] = '\0';
 }
 
-static void run_operation(lab *l, const char *operation) {
+static void run_operation(session *s, const char *operation) {
     words w;
     const char *why = words_read(&w, operation);
     if (why != NULL) {
-        lab_refuse(why, operation);
+        session_refuse(why, operation);
     }
-    const char *sub = w.n > 0 ? lab_find_sub(w.at[0]) : NULL;
+    const char *sub = w.n > 0 ? session_find_sub(w.at[0]) : NULL;
     if (sub != NULL) {
-        lab_run_text(l, sub, &w);
+        session_run_text(s, sub, &w);
     } else if (w.n > 0) {
-        lab_make_call(l, &w);
+        session_make_call(s, &w);
     }
 }
 
 /* "a = CALL then OPERATION then OPERATION" */
-static void run_chain(lab *l, char *operations) {
+static void run_chain(session *s, char *operations) {
     char *next = cut(operations, " then ");
-    run_operation(l, operations);
-    bool is_over = l->code != DVMM_SUCCESS;
+    run_operation(s, operations);
+    bool is_over = s->code != DVMM_SUCCESS;
     while (*next != '\0' && !is_over) {
         char *operation = next;
         next = cut(operation, " then ");
-        run_operation(l, operation);
+        run_operation(s, operation);
     }
 }
 
-typedef struct lab_line {
-    lab *l;
+typedef struct session_line {
+    session *s;
     char *operations;
-} lab_line;
+} session_line;
 
 static void run_line(void *argument) {
-    const lab_line *line = argument;
+    const session_line *line = argument;
     char *rest = NULL;
     for (char *each = strtok_r(line->operations, ";", &rest); each != NULL;
          each = strtok_r(NULL, ";", &rest)) {
-        run_chain(line->l, each);
+        run_chain(line->s, each);
     }
 }
 
@@ -210,17 +210,17 @@ static size_t length_of_line(const char *line) {
     return n;
 }
 
-void lab_run_text(lab *l, const char *text, const words *arguments) {
+void session_run_text(session *s, const char *text, const words *arguments) {
     static const char thread[] = "thread:";
     for (size_t n = 0; *text != '\0'; text += n + (text[n] == '\n')) {
-        char copy[LAB_LINE];
+        char copy[SESSION_LINE];
         n = length_of_line(text);
         copy_line(copy, text, n, arguments);
         char *operations = copy + strspn(copy, " ");
         if (strncmp(operations, thread, strlen(thread)) == 0) {
-            on_other_thread(l, run_line, &(lab_line){l, operations + strlen(thread)});
+            on_other_thread(s, run_line, &(session_line){s, operations + strlen(thread)});
         } else {
-            run_line(&(lab_line){l, operations});
+            run_line(&(session_line){s, operations});
         }
     }
 }
@@ -228,46 +228,47 @@ void lab_run_text(lab *l, const char *text, const words *arguments) {
 /* ---- One call in one capture --------------------------------------------------------------- */
 
 typedef struct attempt {
-    lab *l;
+    session *s;
     const conformance_row *row;
     bool relaxed; /* the calling thread exchanges its mode around the call */
 } attempt;
 
 static void make_attempt(void *argument) {
     const attempt *a = argument;
-    lab *l = a->l;
+    session *s = a->s;
     dvmm_capture_mode mode = DVMM_CAPTURE_RELAXED;
     if (a->relaxed) {
-        need(l, "exchange", CALL(l, capture_exchange_mode, &mode));
+        need(s, "exchange", CALL(s, capture_exchange_mode, &mode));
     }
-    l->is_quiet = true;
-    lab_run_text(l, a->row->operations, NULL);
-    l->is_quiet = false;
+    s->is_quiet = true;
+    session_run_text(s, a->row->operations, NULL);
+    s->is_quiet = false;
     if (a->relaxed) {
-        need(l, "exchange", CALL(l, capture_exchange_mode, &mode));
+        need(s, "exchange", CALL(s, capture_exchange_mode, &mode));
     }
 }
 
-static void attempt_in_capture(lab *l, const conformance_row *row, bool is_other, bool relaxed) {
-    attempt a = {l, row, relaxed};
-    lab_run_text(l, lab_find_sub("kit"), NULL);
-    ductile_stream captured = (ductile_stream)(uintptr_t)names_find(&l->names, "captured")->value;
-    need(l, "begin", CALL(l, capture_begin, captured, (dvmm_capture_mode)row->mode));
+static void attempt_in_capture(session *s, const conformance_row *row, bool is_other,
+                               bool relaxed) {
+    attempt a = {s, row, relaxed};
+    session_run_text(s, session_find_sub("kit"), NULL);
+    ductile_stream captured = (ductile_stream)(uintptr_t)names_find(&s->names, "captured")->value;
+    need(s, "begin", CALL(s, capture_begin, captured, (dvmm_capture_mode)row->mode));
     if (is_other) {
-        on_other_thread(l, make_attempt, &a);
+        on_other_thread(s, make_attempt, &a);
     } else {
         make_attempt(&a);
     }
-    say(l, l->code);
-    const char *word = capture_word(l, captured);
-    note(l, "%s/%d", word, CALL(l, capture_end, captured));
+    say(s, s->code);
+    const char *word = capture_word(s, captured);
+    note(s, "%s/%d", word, CALL(s, capture_end, captured));
 }
 
-void lab_run_row(lab *l, const conformance_row *row) {
+void session_run_row(session *s, const conformance_row *row) {
     for (int i = 0; i < 4 && row->mode != NO_CAPTURE; i++) {
-        attempt_in_capture(l, row, i >= 2, i % 2 != 0);
+        attempt_in_capture(s, row, i >= 2, i % 2 != 0);
     }
     if (row->mode == NO_CAPTURE) {
-        lab_run_text(l, row->operations, NULL);
+        session_run_text(s, row->operations, NULL);
     }
 }

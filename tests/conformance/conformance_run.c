@@ -4,7 +4,7 @@
  * never touches the driver, so it can fork as often as it likes. Children leave one line a row in
  * memory that both see; what the parent misses at the end tells which row went wrong.
  */
-#include "tests/conformance/conformance_lab.h"
+#include "tests/conformance/conformance_session.h"
 #include "vmm/cuda/open.h"
 #include "vmm/driver/open_virtual.h"
 
@@ -17,7 +17,7 @@
 #include <unistd.h>
 
 enum {
-    LINE_BYTES = 2 * LAB_TEXT + 128,
+    LINE_BYTES = 2 * SESSION_TEXT + 128,
     MOST_LINES = 400,
     SECONDS_PER_ROW = 60, /* a first context takes seconds; no row needs one */
     EXIT_CANNOT_OPEN = 3, /* the device; the line says why                   */
@@ -45,14 +45,14 @@ static ductile_status open_device(const conformance_device *device, dvmm_driver 
 }
 
 static void run_row(dvmm_driver *driver, const conformance_row *row) {
-    static lab l;
+    static session s;
     (void)alarm(SECONDS_PER_ROW);
-    lab_init(&l, driver);
-    lab_run_row(&l, row);
-    (void)snprintf(shared->lines[shared->n], LINE_BYTES, "%s | %s | %s", row->name, l.codes,
-                   l.state);
+    session_init(&s, driver);
+    session_run_row(&s, row);
+    (void)snprintf(shared->lines[shared->n], LINE_BYTES, "%s | %s | %s", row->name, s.codes,
+                   s.state);
     shared->n++;
-    lab_clean(&l);
+    session_clean(&s);
 }
 
 static bool device_is_lost(dvmm_driver *driver) {

@@ -2,8 +2,8 @@
 /*
  * Does a process with an allocator survive the driver's checkpoint and restore? A child takes
  * blocks, frees some, puts a tagged pool to sleep with its contents kept, and waits. The parent
- * locks it, checkpoints it, looks that the device has got the child's memory back, restores it and
- * unlocks it. Then the child looks at every block, wakes the pool, looks at that, allocates, frees,
+ * locks it, checkpoints it, checks that the device has got the child's memory back, restores it and
+ * unlocks it. Then the child checks every block, wakes the pool, checks that, allocates, frees,
  * trims and destroys. Once more with everything asleep before the checkpoint.
  *
  *     checkpoint [--device N] [--mib N]
@@ -13,7 +13,7 @@
  */
 #include "tests/support/cpu_time.h"
 #include "tests/support/in_child.h"
-#include "tests/support/program_device.h"
+#include "tests/support/program_blocks.h"
 #include "vmm/base/align.h"
 
 #include <dlfcn.h>
@@ -39,15 +39,15 @@ typedef struct child {
     program_device on;
     ductile_allocator *a;
     ductile_stream stream;
-    canvas live[N_BLOCKS];
-    canvas kept[N_BLOCKS]; /* in the pool that sleeps */
+    pattern_block live[N_BLOCKS];
+    pattern_block kept[N_BLOCKS]; /* in the pool that sleeps */
 } child;
 
-static const char *make_block(child *c, canvas *out, uint64_t id) {
+static const char *make_block(child *c, pattern_block *out, uint64_t id) {
     uint64_t size = dti_round_up(c->request->mib * DTI_MIB / (2 * N_BLOCKS) + id * 4096, 4);
-    *out = (canvas){.size = size, .id = id};
+    *out = (pattern_block){.size = size, .id = id};
     NEED_OK(ductile_alloc(c->a, size, c->stream, &out->address));
-    return paint(&c->on.painter, out, c->stream);
+    return pattern_write(&c->on.tester, out, c->stream);
 }
 
 static const char *make_blocks(child *c) {
@@ -95,21 +95,21 @@ static const char *wake(child *c) {
     const ductile_sleep_request all = {.struct_size = sizeof all, .all = 1};
     NEED_OK(ductile_resume_set(c->a, &all, NULL));
     for (size_t i = 0; i < N_BLOCKS; i++) {
-        TRY(expect_painted(&c->on.painter, &c->live[i], c->stream));
-        TRY(expect_painted(&c->on.painter, &c->kept[i], c->stream));
+        TRY(pattern_expect(&c->on.tester, &c->live[i], c->stream));
+        TRY(pattern_expect(&c->on.tester, &c->kept[i], c->stream));
     }
     return NULL;
 }
 
 /* The allocator goes on as if nothing had happened. */
 static const char *go_on(child *c) {
-    canvas large = {.size = 900 * DTI_MIB, .id = 999};
+    pattern_block large = {.size = 900 * DTI_MIB, .id = 999};
     uint64_t released = 0;
     TRY(program_is_sound(c->a));
     TRY(program_take(&c->on, c->a, &large, c->stream));
     NEED(large.address != 0, "no new memory");
-    TRY(look(&c->on.painter, &large, c->stream));
-    TRY(program_is_unspoilt(&c->on.painter));
+    TRY(pattern_check(&c->on.tester, &large, c->stream));
+    TRY(pattern_all_hold(&c->on.tester));
     TRY(program_give(&c->on, c->a, &large));
     for (size_t i = 0; i < N_BLOCKS; i++) {
         NEED_OK(ductile_free(c->a, c->live[i].address));

@@ -12,7 +12,7 @@
  * [--ways N]
  *
  * --options: of the allocator, as in DUCTILE_CONF. --from, --to, --step: which calls fail. --ways:
- * in how many of the twelve ways each; with fewer, neighbouring calls fail in different ones.
+ * in how many of the twelve ways each; with fewer, calls beside each other fail in different ones.
  *
  * Prints one figure a line. Ends with 1 when anything is wrong, and says which call and way; 77
  * without a device; 3 when it hangs.
@@ -20,7 +20,7 @@
 #include "tests/support/faulty_driver.h"
 #include "tests/support/fixture_virtual.h"
 #include "tests/support/limits.h"
-#include "tests/support/program_device.h"
+#include "tests/support/program_blocks.h"
 #include "vmm/base/align.h"
 #include "vmm/cuda/open.h"
 #include "vmm/driver/open_virtual.h"
@@ -43,7 +43,7 @@ typedef struct request {
 } request;
 
 typedef struct block {
-    canvas canvas;
+    pattern_block block;
     uint32_t stream;
     bool is_paused;
 } block;
@@ -112,8 +112,8 @@ static const char *clean(const char *call, ductile_status status) {
 static const char *admit(program *p, ductile_addr address, uint64_t size, uint32_t stream) {
     NEED(p->n_blocks < MOST_BLOCKS, "the program has too many blocks");
     block *b = &p->blocks[p->n_blocks++];
-    *b = (block){.canvas = {address, size, p->next_id++}, .stream = stream};
-    return paint(&p->on.painter, &b->canvas, p->on.streams[stream]);
+    *b = (block){.block = {address, size, p->next_id++}, .stream = stream};
+    return pattern_write(&p->on.tester, &b->block, p->on.streams[stream]);
 }
 
 static const char *take_some(program *p, size_t n, uint64_t size, uint32_t stream) {
@@ -135,7 +135,7 @@ static const char *take_dedicated(program *p, uint64_t size, uint32_t stream) {
 
 static const char *give(program *p, size_t i) {
     block b = p->blocks[i];
-    ductile_status status = ductile_free(p->allocator, b.canvas.address);
+    ductile_status status = ductile_free(p->allocator, b.block.address);
     TRY(clean("ductile_free", status));
     if (status == DUCTILE_OK) {
         p->blocks[i] = p->blocks[--p->n_blocks];
@@ -171,9 +171,9 @@ static const char *sync_all(const program *p) {
 static const char *use_elsewhere(program *p, size_t i, uint32_t other) {
     const block *b = &p->blocks[i];
     NEED_OK(dvmm_stream_sync(p->on.driver, p->on.streams[b->stream]));
-    TRY(look(&p->on.painter, &b->canvas, p->on.streams[other]));
+    TRY(pattern_check(&p->on.tester, &b->block, p->on.streams[other]));
     ductile_status status =
-        ductile_record_stream(p->allocator, b->canvas.address, p->on.streams[other]);
+        ductile_record_stream(p->allocator, b->block.address, p->on.streams[other]);
     TRY(clean("ductile_record_stream", status));
     if (status != DUCTILE_OK) {
         NEED_OK(dvmm_stream_sync(p->on.driver, p->on.streams[other]));
@@ -181,12 +181,12 @@ static const char *use_elsewhere(program *p, size_t i, uint32_t other) {
     return NULL;
 }
 
-static const char *look_at_all(program *p) {
+static const char *check_all(program *p) {
     TRY(sync_all(p));
     for (size_t i = 0; i < p->n_blocks; i++) {
         if (!p->blocks[i].is_paused) {
             ductile_stream stream = p->on.streams[p->blocks[i].stream];
-            TRY(expect_painted(&p->on.painter, &p->blocks[i].canvas, stream));
+            TRY(pattern_expect(&p->on.tester, &p->blocks[i].block, stream));
         }
     }
     return NULL;
@@ -210,7 +210,7 @@ static const char *streams_and_recycling(program *p) {
 static const char *pins_and_dedicated(program *p) {
     TRY(take_dedicated(p, 3 * p->granule, 0));
     TRY(take_dedicated(p, 1000, 1));
-    ductile_addr pinned = p->n_blocks > 0 ? p->blocks[0].canvas.address : 0;
+    ductile_addr pinned = p->n_blocks > 0 ? p->blocks[0].block.address : 0;
     if (pinned != 0) {
         ductile_status status = ductile_pin(p->allocator, pinned);
         TRY(clean("ductile_pin", status));
@@ -260,7 +260,7 @@ static const char *pause_and_resume(program *p) {
 static const char *note_paused(program *p) {
     for (size_t i = 0; i < p->n_blocks; i++) {
         ductile_block_info info = {.struct_size = sizeof info};
-        NEED_OK(ductile_query_block(p->allocator, p->blocks[i].canvas.address, &info));
+        NEED_OK(ductile_query_block(p->allocator, p->blocks[i].block.address, &info));
         p->blocks[i].is_paused = info.state == DUCTILE_BLOCK_PAUSED;
     }
     return NULL;
@@ -296,7 +296,7 @@ static int count_text(void *user, const char *text, size_t length) {
     return 0;
 }
 
-static const char *looks(program *p) {
+static const char *reports(program *p) {
     uint64_t length = 0;
     ductile_oom_report report = {.struct_size = sizeof report};
     NEED_OK(ductile_snapshot_json(p->allocator, count_text, &length));
@@ -318,7 +318,7 @@ static const char *end_of_a_stream(program *p) {
     return NULL;
 }
 
-static const char *play(program *p) {
+static const char *run_calls(program *p) {
     NEED_OK(ductile_pool_retain(p->allocator, PLAIN));
     NEED_OK(ductile_pool_set_kind(p->allocator, PLAIN, DUCTILE_POOL_PLAIN));
     TRY(streams_and_recycling(p));
@@ -326,7 +326,7 @@ static const char *play(program *p) {
     TRY(limits_and_trims(p));
     TRY(pause_and_resume(p));
     TRY(capture(p));
-    TRY(looks(p));
+    TRY(reports(p));
     return end_of_a_stream(p);
 }
 
@@ -345,7 +345,7 @@ static const char *statistics_agree(program *p) {
 }
 
 /* The driver works again: a pool that stayed paused comes back, and all is as it was. */
-static const char *mend(program *p) {
+static const char *recover(program *p) {
     ductile_pool_info info = {.struct_size = sizeof info};
     NEED_OK(ductile_list_pools(p->allocator, &PLAIN, &info, 1, NULL));
     if (info.paused) {
@@ -355,7 +355,7 @@ static const char *mend(program *p) {
     }
     TRY(note_paused(p));
     TRY(statistics_agree(p));
-    return look_at_all(p);
+    return check_all(p);
 }
 
 /* Handles that were created though their creation "failed" are the device's loss,
@@ -388,14 +388,14 @@ static const char *ends_empty(program *p) {
     return statistics_agree(p);
 }
 
-/* Each failed call may leave one thing of a kind, which the allocator cannot know of or must not
+/* Each failed call may leave one resource of a kind, which the allocator cannot know of or must not
  * touch; and where a handle is left mapped, its range stays. */
 static const char *what_is_left(program *p, uint64_t n_failures) {
-    for (int kind = NO_THING + 1; kind < N_THING_KINDS; kind++) {
-        size_t n = things_count(&faulty.left, (thing_kind)kind);
+    for (int kind = NO_RESOURCE + 1; kind < N_RESOURCE_KINDS; kind++) {
+        size_t n = resources_count(&faulty.left, (resource_kind)kind);
         p->left += n;
         NEED(n <= n_failures, "%zu of the kind %s are left after %llu failed calls", n,
-             thing_name((thing_kind)kind), (unsigned long long)n_failures);
+             resource_name((resource_kind)kind), (unsigned long long)n_failures);
     }
     NEED(!faulty.left.has_overflowed, "the list of what exists is too short");
     return faulty_clean_up(&faulty, p->on.driver);
@@ -423,14 +423,14 @@ static ductile_status make_allocator(program *p) {
     return status;
 }
 
-static const char *live_and_die(program *p) {
-    TRY(play(p));
+static const char *run_with_allocator(program *p) {
+    TRY(run_calls(p));
     uint64_t n_calls = faulty.n_calls;
     uint64_t n_failures = faulty.n_failures;
     faulty_plan still = faulty.plan;
     faulty.plan.nth = 0;
     faulty.plan.for_good = false;
-    TRY(mend(p));
+    TRY(recover(p));
     TRY(serves_again(p));
     TRY(ends_empty(p));
     faulty.plan = still; /* and through the end */
@@ -450,7 +450,7 @@ static const char *run_once(program *p, const faulty_plan *plan, uint64_t *n_cal
     TRY(clean("ductile_create", made));
     p->refused_creates += made != DUCTILE_OK;
     if (made == DUCTILE_OK) {
-        TRY(live_and_die(p));
+        TRY(run_with_allocator(p));
         TRY(clean("ductile_destroy", ductile_destroy(p->allocator)));
     }
     *n_calls = faulty.n_calls;
@@ -501,7 +501,7 @@ static void report(const program *p) {
     command_figure("runs", p->runs);
     command_figure("refused creates", p->refused_creates);
     command_figure("runs with quarantined memory", p->quarantined_runs);
-    command_figure("things left by failed calls", p->left);
+    command_figure("resources left by failed calls", p->left);
     command_figure("free before", p->free_before);
     command_figure("least free after a run", p->least_free);
 }

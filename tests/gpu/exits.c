@@ -9,7 +9,7 @@
  * Prints one figure a line. Ends with 1 when a child did not end as it meant to; 77 without a
  * device; 3 when it ran out of time.
  */
-#include "tests/support/program_device.h"
+#include "tests/support/program_blocks.h"
 
 #include <pthread.h>
 #include <spawn.h>
@@ -60,10 +60,10 @@ static const char *open_all(child *c) {
 
 /* Work that may still be under way when the process ends. */
 static void start_work(const child *c, ductile_addr at, uint64_t bytes, ductile_stream stream) {
-    if (c->on.painter.gpu != NULL) {
+    if (c->on.tester.gpu != NULL) {
         const gpu_launch fill = {
             .kernel = GPU_FILL_WORDS, .stream = stream, .arguments = {at, bytes / 4, 1}};
-        (void)gpu_start(c->on.painter.gpu, &fill);
+        (void)gpu_start(c->on.tester.gpu, &fill);
     }
 }
 

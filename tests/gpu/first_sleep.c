@@ -3,7 +3,7 @@
  * Are contents whole when the first thing that a process does on a GPU is a sleep? By the driver
  * alone, without an allocator: host memory is page-locked for the first time, blocks are copied
  * out, unmapped and released, other memory is made, filled and freed, new memory is mapped at the
- * old addresses, the blocks are copied in, and looked at. Two of them end within a granule.
+ * old addresses, the blocks are copied in, and checked. Two of them end within a granule.
  *
  *     first_sleep [--virtual | --device N] [--cycles N] [--singly]
  *
@@ -21,12 +21,12 @@ static const uint64_t other_bytes = 64 * DTI_MIB;
 
 typedef struct block {
     uint64_t mapped_bytes;
-    canvas canvas; /* its first bytes: what is copied */
+    pattern_block block; /* its first bytes: what is copied */
 } block;
 
 static struct {
     program_device on;
-    ductile_stream stream; /* of the painter */
+    ductile_stream stream; /* of the patterns */
     block blocks[N_BLOCKS];
     uint8_t *host;
     uint64_t host_bytes;
@@ -45,8 +45,8 @@ static const char *map(const block *b) {
     const dvmm_phys_props props = {0};
     dvmm_phys phys = 0;
     NEED_OK(dvmm_phys_create(p.on.driver, b->mapped_bytes, &props, &phys));
-    NEED_OK(dvmm_map(p.on.driver, b->canvas.address, b->mapped_bytes, phys));
-    NEED_OK(dvmm_set_access(p.on.driver, b->canvas.address, b->mapped_bytes, DVMM_ACCESS_RW));
+    NEED_OK(dvmm_map(p.on.driver, b->block.address, b->mapped_bytes, phys));
+    NEED_OK(dvmm_set_access(p.on.driver, b->block.address, b->mapped_bytes, DVMM_ACCESS_RW));
     NEED_OK(dvmm_phys_release(p.on.driver, phys));
     return NULL;
 }
@@ -60,14 +60,14 @@ static const char *map_all(void) {
 
 static const char *unmap_all(void) {
     for (int i = 0; i < N_BLOCKS; i++) {
-        NEED_OK(dvmm_unmap(p.on.driver, p.blocks[i].canvas.address, p.blocks[i].mapped_bytes));
+        NEED_OK(dvmm_unmap(p.on.driver, p.blocks[i].block.address, p.blocks[i].mapped_bytes));
     }
     return NULL;
 }
 
 static const char *make_host_memory(void) {
     for (int i = 0; i < N_BLOCKS; i++) {
-        p.host_bytes += p.blocks[i].canvas.size;
+        p.host_bytes += p.blocks[i].block.size;
     }
     p.host_bytes = dti_round_up(p.host_bytes, DVMM_HUGE_PAGE);
     p.host = dvmm_host_pages_reserve(p.host_bytes);
@@ -79,7 +79,7 @@ static const char *make_host_memory(void) {
 static const char *make_all(void) {
     for (int i = 0; i < N_BLOCKS; i++) {
         block *b = &p.blocks[i];
-        NEED_OK(dvmm_address_reserve(p.on.driver, b->mapped_bytes, &b->canvas.address));
+        NEED_OK(dvmm_address_reserve(p.on.driver, b->mapped_bytes, &b->block.address));
     }
     TRY(map_all());
     return make_host_memory();
@@ -89,7 +89,7 @@ static const char *drop_all(void) {
     TRY(unmap_all());
     for (int i = 0; i < N_BLOCKS; i++) {
         const block *b = &p.blocks[i];
-        NEED_OK(dvmm_address_free(p.on.driver, b->canvas.address, b->mapped_bytes));
+        NEED_OK(dvmm_address_free(p.on.driver, b->block.address, b->mapped_bytes));
     }
     NEED_OK(dvmm_host_unregister(p.on.driver, p.host));
     dvmm_host_pages_drop(p.host, p.host_bytes);
@@ -103,7 +103,7 @@ static void describe_copies(dvmm_batch *batch, bool is_out) {
     uint8_t *host = p.host;
     *batch = (dvmm_batch){.is_out = is_out};
     for (int i = 0; i < N_BLOCKS; i++) {
-        const canvas *c = &p.blocks[i].canvas;
+        const pattern_block *c = &p.blocks[i].block;
         batch->device[batch->n] = c->address;
         batch->host[batch->n] = (ductile_addr)(uintptr_t)host;
         batch->sizes[batch->n++] = c->size;
@@ -155,24 +155,24 @@ static const char *use_memory_otherwise(void) {
     return NULL;
 }
 
-static const char *paint_all(uint64_t cycle) {
+static const char *write_all(uint64_t cycle) {
     for (uint64_t i = 0; i < N_BLOCKS; i++) {
-        p.blocks[i].canvas.id = 1 + cycle * N_BLOCKS + i;
-        TRY(paint(&p.on.painter, &p.blocks[i].canvas, p.stream));
+        p.blocks[i].block.id = 1 + cycle * N_BLOCKS + i;
+        TRY(pattern_write(&p.on.tester, &p.blocks[i].block, p.stream));
     }
     NEED_OK(dvmm_context_sync(p.on.driver));
     return NULL;
 }
 
-static const char *look_at_all(void) {
+static const char *check_all(void) {
     for (int i = 0; i < N_BLOCKS; i++) {
-        TRY(expect_painted(&p.on.painter, &p.blocks[i].canvas, p.stream));
+        TRY(pattern_expect(&p.on.tester, &p.blocks[i].block, p.stream));
     }
     return NULL;
 }
 
 static const char *sleep_and_wake(uint64_t cycle) {
-    TRY(paint_all(cycle));
+    TRY(write_all(cycle));
     if (cycle == 0) {
         NEED_OK(dvmm_host_register(p.on.driver, p.host, p.host_bytes));
     }
@@ -181,7 +181,7 @@ static const char *sleep_and_wake(uint64_t cycle) {
     TRY(use_memory_otherwise());
     TRY(map_all());
     TRY(copy_all(false));
-    return look_at_all();
+    return check_all();
 }
 
 static const char *run(void) {

@@ -19,7 +19,8 @@
  * no memory, because then nothing was tested; 77 without a device; 3 when it ran out of time.
  */
 #include "tests/support/fixture_virtual.h"
-#include "tests/support/program_device.h"
+#include "tests/support/program_blocks.h"
+#include "tests/support/program_graphs.h"
 #include "tests/support/rng.h"
 
 #include <pthread.h>
@@ -44,9 +45,9 @@ typedef struct request {
     uint64_t seed;
 } request;
 
-typedef struct stage {
+typedef struct program {
     request request;
-    program_device on; /* its painter is of the thread with the graphs */
+    program_device on; /* its patterns are of the thread with the graphs */
     ductile_allocator *allocator;
     uint64_t unit; /* size of the graphs' blocks */
     uint64_t limit;
@@ -55,68 +56,68 @@ typedef struct stage {
     _Atomic bool is_over;     /* for all threads; the first that fails ends it */
     _Atomic uint64_t n_open;  /* other threads that have opened all they need */
     _Atomic uint64_t n_steps; /* of the other threads */
-} stage;
+} program;
 
 /* ---- The other threads --------------------------------------------------------------------- */
 
-typedef struct neighbour {
-    stage *s;
-    program_device on; /* the stage's, with a painter and two streams of its own */
+typedef struct worker {
+    program *p;
+    program_device on; /* the program's, with patterns and two streams of its own */
     rng rng;
-    gallery live;
+    live_blocks live;
     uint64_t next_id;
     bool is_relaxed; /* in capture mode */
     char why[512];   /* it has failed */
-} neighbour;
+} worker;
 
-static const char *take_one(neighbour *n) {
-    stage *s = n->s;
-    uint64_t most = s->limit / 64;
-    painted b = {.canvas = {.size = rng_between(&n->rng, 256, most) / 4 * 4, .id = n->next_id++}};
-    if (rng_percent(&n->rng, 50)) {
-        b.canvas.size = rng_between(&n->rng, 128, 65536) * 4;
+static const char *take_one(worker *w) {
+    program *p = w->p;
+    uint64_t most = p->limit / 64;
+    live_block b = {.block = {.size = rng_between(&w->rng, 256, most) / 4 * 4, .id = w->next_id++}};
+    if (rng_percent(&w->rng, 50)) {
+        b.block.size = rng_between(&w->rng, 128, 65536) * 4;
     }
-    b.stream = (uint32_t)rng_below(&n->rng, 2);
-    TRY(program_take(&n->on, s->allocator, &b.canvas, n->on.streams[b.stream]));
-    if (b.canvas.address != 0) {
-        gallery_add(&n->live, b);
+    b.stream = (uint32_t)rng_below(&w->rng, 2);
+    TRY(program_take(&w->on, p->allocator, &b.block, w->on.streams[b.stream]));
+    if (b.block.address != 0) {
+        live_blocks_add(&w->live, b);
     }
     return NULL;
 }
 
 /* A reader on the virtual GPU waits for its stream, which a capture survives beside a relaxed
  * thread only. */
-static const char *give_one(neighbour *n) {
-    painted b = gallery_remove(&n->live, (size_t)rng_below(&n->rng, n->live.n));
-    ductile_stream stream = n->on.streams[b.stream];
-    TRY(look(&n->on.painter, &b.canvas, stream));
-    TRY(scribble(&n->on.painter, &b.canvas, stream));
-    return program_give(&n->on, n->s->allocator, &b.canvas);
+static const char *give_one(worker *w) {
+    live_block b = live_blocks_remove(&w->live, (size_t)rng_below(&w->rng, w->live.n));
+    ductile_stream stream = w->on.streams[b.stream];
+    TRY(pattern_check(&w->on.tester, &b.block, stream));
+    TRY(pattern_overwrite(&w->on.tester, &b.block, stream));
+    return program_give(&w->on, w->p->allocator, &b.block);
 }
 
 /* Live memory rises to a third of the limit for all threads together, and dips. */
-static const char *breathe(neighbour *n) {
-    uint64_t share = n->s->limit / 2 / n->s->request.n_threads;
-    while (n->live.live_bytes < share && n->live.n < MOST_BLOCKS && !atomic_load(&n->s->is_over)) {
-        TRY(take_one(n));
-        if (n->live.n > 4 && rng_percent(&n->rng, 30)) {
-            TRY(give_one(n));
+static const char *churn(worker *w) {
+    uint64_t share = w->p->limit / 2 / w->p->request.n_threads;
+    while (w->live.live_bytes < share && w->live.n < MOST_BLOCKS && !atomic_load(&w->p->is_over)) {
+        TRY(take_one(w));
+        if (w->live.n > 4 && rng_percent(&w->rng, 30)) {
+            TRY(give_one(w));
         }
     }
-    while (n->live.live_bytes > share / 5 && n->live.n > 2) {
-        TRY(give_one(n));
+    while (w->live.live_bytes > share / 5 && w->live.n > 2) {
+        TRY(give_one(w));
     }
-    atomic_fetch_add(&n->s->n_steps, 1);
+    atomic_fetch_add(&w->p->n_steps, 1);
     return NULL;
 }
 
-static const char *trim_or_check(neighbour *n) {
-    switch (rng_below(&n->rng, 6)) {
+static const char *trim_or_check(worker *w) {
+    switch (rng_below(&w->rng, 6)) {
     case 0:
-        NEED_OK(ductile_trim(n->s->allocator, NULL, rng_below(&n->rng, n->s->limit), NULL));
+        NEED_OK(ductile_trim(w->p->allocator, NULL, rng_below(&w->rng, w->p->limit), NULL));
         return NULL;
     case 1:
-        return program_is_sound(n->s->allocator);
+        return program_is_sound(w->p->allocator);
     default:
         return NULL;
     }
@@ -124,52 +125,52 @@ static const char *trim_or_check(neighbour *n) {
 
 /* Every kernel is launched once: the driver may load it only then,
  * which a capture may not survive. */
-static const char *open_neighbour(neighbour *n) {
+static const char *open_worker(worker *w) {
     dvmm_capture_mode mode = DVMM_CAPTURE_RELAXED;
-    if (n->is_relaxed) {
-        NEED_OK(dvmm_capture_exchange_mode(n->s->on.driver, &mode));
+    if (w->is_relaxed) {
+        NEED_OK(dvmm_capture_exchange_mode(w->p->on.driver, &mode));
     }
-    TRY(program_furnish(&n->on, 2));
-    TRY(take_one(n));
-    return n->live.n > 0 ? give_one(n) : NULL;
+    TRY(program_attach(&w->on, 2));
+    TRY(take_one(w));
+    return w->live.n > 0 ? give_one(w) : NULL;
 }
 
-static const char *be_neighbour(neighbour *n) {
-    TRY(open_neighbour(n));
-    atomic_fetch_add(&n->s->n_open, 1);
-    while (!atomic_load(&n->s->is_over)) {
-        TRY(breathe(n));
-        TRY(trim_or_check(n));
+static const char *churn_until_over(worker *w) {
+    TRY(open_worker(w));
+    atomic_fetch_add(&w->p->n_open, 1);
+    while (!atomic_load(&w->p->is_over)) {
+        TRY(churn(w));
+        TRY(trim_or_check(w));
     }
-    while (n->live.n > 0) {
-        TRY(give_one(n));
+    while (w->live.n > 0) {
+        TRY(give_one(w));
     }
     return NULL;
 }
 
 /* Not with a wait for the whole device, which captures would not survive. */
-static const char *judge_neighbour(neighbour *n) {
-    const painter *p = &n->on.painter;
+static const char *judge_worker(worker *w) {
+    const pattern_tester *p = &w->on.tester;
     uint64_t mismatches = p->mismatches;
-    for (size_t i = 0; i < n->on.n_streams; i++) {
-        NEED_OK(dvmm_stream_sync(n->on.driver, n->on.streams[i]));
+    for (size_t i = 0; i < w->on.n_streams; i++) {
+        NEED_OK(dvmm_stream_sync(w->on.driver, w->on.streams[i]));
     }
     if (p->gpu != NULL) {
-        NEED_OK(dvmm_read_back(n->on.driver, &mismatches, p->counter, sizeof(mismatches),
-                               n->on.streams[0]));
+        NEED_OK(dvmm_read_back(w->on.driver, &mismatches, p->counter, sizeof(mismatches),
+                               w->on.streams[0]));
     }
     NEED(mismatches == 0, "%llu words or windows of another thread's blocks differ",
          (unsigned long long)mismatches);
     return NULL;
 }
 
-static void *live_beside(void *user) {
-    neighbour *n = user;
-    const char *why = be_neighbour(n);
-    why = why == NULL ? judge_neighbour(n) : why;
+static void *run_worker(void *user) {
+    worker *w = user;
+    const char *why = churn_until_over(w);
+    why = why == NULL ? judge_worker(w) : why;
     if (why != NULL) {
-        (void)snprintf(n->why, sizeof n->why, "%s", why);
-        atomic_store(&n->s->is_over, true);
+        (void)snprintf(w->why, sizeof w->why, "%s", why);
+        atomic_store(&w->p->is_over, true);
     }
     return NULL;
 }
@@ -177,186 +178,187 @@ static void *live_beside(void *user) {
 /* ---- A graph ------------------------------------------------------------------------------- */
 
 static int is_captured(void *user, ductile_stream stream) {
-    const stage *s = user;
-    return stream == s->stream;
+    const program *p = user;
+    return stream == p->stream;
 }
 
 /* What a launch leaves: a block for each half of the work. */
 typedef struct result {
-    canvas halves[2];
+    pattern_block halves[2];
 } result;
 
-/* Paints memory, keeps some of it, gives the memory back: what comes next gets the same. */
-static const char *capture_half(stage *s, canvas *out, uint64_t id) {
-    canvas passing = {.size = 4 * s->unit - 4096 * (id % 7), .id = id};
-    NEED_OK(ductile_alloc(s->allocator, passing.size, s->stream, &passing.address));
-    NEED_OK(ductile_alloc(s->allocator, s->unit, s->stream, &out->address));
-    out->size = s->unit;
-    TRY(paint(&s->on.painter, &passing, s->stream));
+/* Writes to memory, keeps some of it, gives the memory back: what comes next gets the same. */
+static const char *capture_half(program *p, pattern_block *out, uint64_t id) {
+    pattern_block passing = {.size = 4 * p->unit - 4096 * (id % 7), .id = id};
+    NEED_OK(ductile_alloc(p->allocator, passing.size, p->stream, &passing.address));
+    NEED_OK(ductile_alloc(p->allocator, p->unit, p->stream, &out->address));
+    out->size = p->unit;
+    TRY(pattern_write(&p->on.tester, &passing, p->stream));
     NEED_OK(
-        dvmm_copy(s->on.driver, out->address, passing.address + 2 * s->unit, s->unit, s->stream));
-    if (s->on.painter.gpu != NULL) { /* elsewhere it waits, which a capture does not survive */
-        TRY(look(&s->on.painter, &passing, s->stream));
+        dvmm_copy(p->on.driver, out->address, passing.address + 2 * p->unit, p->unit, p->stream));
+    if (p->on.tester.gpu != NULL) { /* elsewhere it waits, which a capture does not survive */
+        TRY(pattern_check(&p->on.tester, &passing, p->stream));
     }
-    NEED_OK(ductile_free(s->allocator, passing.address));
+    NEED_OK(ductile_free(p->allocator, passing.address));
     return NULL;
 }
 
-static const char *capture(stage *s, ductile_pool_id pool, dvmm_capture_mode mode, uint64_t id,
+static const char *capture(program *p, ductile_pool_id pool, dvmm_capture_mode mode, uint64_t id,
                            void **out, result *r) {
-    NEED_OK(ductile_pool_begin(s->allocator, pool, is_captured, s));
-    NEED_OK(dvmm_capture_begin(s->on.driver, s->stream, mode));
-    TRY(capture_half(s, &r->halves[0], id));
-    TRY(capture_half(s, &r->halves[1], id + 1));
+    NEED_OK(ductile_pool_begin(p->allocator, pool, is_captured, p));
+    NEED_OK(dvmm_capture_begin(p->on.driver, p->stream, mode));
+    TRY(capture_half(p, &r->halves[0], id));
+    TRY(capture_half(p, &r->halves[1], id + 1));
     dvmm_capture_status status = DVMM_CAPTURE_BROKEN;
-    NEED_OK(dvmm_capture_status_of(s->on.driver, s->stream, &status));
+    NEED_OK(dvmm_capture_status_of(p->on.driver, p->stream, &status));
     NEED(status == DVMM_CAPTURE_ACTIVE, "the capture was invalidated in mode %d", (int)mode);
-    TRY(program_graph(&s->on, s->stream, out));
-    NEED_OK(ductile_pool_end(s->allocator, pool));
+    TRY(program_graph(&p->on, p->stream, out));
+    NEED_OK(ductile_pool_end(p->allocator, pool));
     return NULL;
 }
 
-static const char *end_graph(stage *s, ductile_pool_id pool, void *g, const result *r) {
-    TRY(program_drop_graph(&s->on, g));
-    NEED_OK(ductile_free(s->allocator, r->halves[0].address));
-    NEED_OK(ductile_free(s->allocator, r->halves[1].address));
-    NEED_OK(ductile_pool_release(s->allocator, pool));
+static const char *end_graph(program *p, ductile_pool_id pool, void *g, const result *r) {
+    TRY(program_drop_graph(&p->on, g));
+    NEED_OK(ductile_free(p->allocator, r->halves[0].address));
+    NEED_OK(ductile_free(p->allocator, r->halves[1].address));
+    NEED_OK(ductile_pool_release(p->allocator, pool));
     return NULL;
 }
 
 /* The bits that a launch left, both halves one behind the other. */
-static const char *read_result(stage *s, const result *r, uint8_t *bits, ductile_stream stream) {
+static const char *read_result(program *p, const result *r, uint8_t *bits, ductile_stream stream) {
     for (int i = 0; i < 2; i++) {
-        NEED_OK(dvmm_read_back(s->on.driver, bits + (uint64_t)i * s->unit, r->halves[i].address,
-                               s->unit, stream));
+        NEED_OK(dvmm_read_back(p->on.driver, bits + (uint64_t)i * p->unit, r->halves[i].address,
+                               p->unit, stream));
     }
     return NULL;
 }
 
 /* Nothing of the launch before is left to be read. */
-static const char *wipe(stage *s, const result *r, ductile_stream stream) {
+static const char *wipe(program *p, const result *r, ductile_stream stream) {
     for (int i = 0; i < 2; i++) {
-        NEED_OK(dvmm_fill(s->on.driver, r->halves[i].address, 0x5A, s->unit, stream));
+        NEED_OK(dvmm_fill(p->on.driver, r->halves[i].address, 0x5A, p->unit, stream));
     }
     return NULL;
 }
 
-static const char *launch_and_read(stage *s, void *g, const result *r, uint8_t *bits,
+static const char *launch_and_read(program *p, void *g, const result *r, uint8_t *bits,
                                    ductile_stream stream) {
-    TRY(wipe(s, r, stream));
-    TRY(program_launch(&s->on, g, stream));
-    return read_result(s, r, bits, stream);
+    TRY(wipe(p, r, stream));
+    TRY(program_launch(&p->on, g, stream));
+    return read_result(p, r, bits, stream);
 }
 
 /* Which one, is said once all have ended. */
-static const char *all_go_on(const stage *s) {
-    NEED(!atomic_load(&s->is_over), "another thread has failed");
+static const char *all_go_on(const program *p) {
+    NEED(!atomic_load(&p->is_over), "another thread has failed");
     return NULL;
 }
 
 /* ---- Launches ------------------------------------------------------------------------------ */
 
-static const char *launch_often(stage *s, void *g, const result *r, uint8_t *first, uint8_t *bits) {
-    TRY(launch_and_read(s, g, r, first, s->stream));
-    NEED(memcmp(first, first + s->unit, s->unit) != 0, "both halves left the same bits");
-    for (uint64_t i = 1; i < s->request.launches; i++) {
-        TRY(launch_and_read(s, g, r, bits, i % 3 == 2 ? s->other : s->stream));
-        NEED(memcmp(first, bits, 2 * s->unit) == 0, "launch %llu left other bits than the first",
+static const char *launch_often(program *p, void *g, const result *r, uint8_t *first,
+                                uint8_t *bits) {
+    TRY(launch_and_read(p, g, r, first, p->stream));
+    NEED(memcmp(first, first + p->unit, p->unit) != 0, "both halves left the same bits");
+    for (uint64_t i = 1; i < p->request.launches; i++) {
+        TRY(launch_and_read(p, g, r, bits, i % 3 == 2 ? p->other : p->stream));
+        NEED(memcmp(first, bits, 2 * p->unit) == 0, "launch %llu left other bits than the first",
              (unsigned long long)i + 1);
-        TRY(all_go_on(s));
+        TRY(all_go_on(p));
     }
     return NULL;
 }
 
-static const char *test_launches(stage *s) {
+static const char *test_launches(program *p) {
     const ductile_pool_id pool = {1, 0};
     void *g = NULL;
     result r;
-    uint8_t *bits = malloc(4 * s->unit);
+    uint8_t *bits = malloc(4 * p->unit);
     NEED(bits != NULL, "no host memory");
-    TRY(capture(s, pool, DVMM_CAPTURE_GLOBAL, 1000, &g, &r));
-    const char *why = launch_often(s, g, &r, bits, bits + 2 * s->unit);
+    TRY(capture(p, pool, DVMM_CAPTURE_GLOBAL, 1000, &g, &r));
+    const char *why = launch_often(p, g, &r, bits, bits + 2 * p->unit);
     free(bits);
     TRY(why);
-    TRY(end_graph(s, pool, g, &r));
-    command_figure("launches_alike", s->request.launches);
+    TRY(end_graph(p, pool, g, &r));
+    command_figure("launches_alike", p->request.launches);
     return NULL;
 }
 
 /* ---- Captures ------------------------------------------------------------------------------ */
 
-static const char *test_captures(stage *s, dvmm_capture_mode mode, const char *name) {
-    uint8_t *bits = malloc(2 * s->unit);
+static const char *test_captures(program *p, dvmm_capture_mode mode, const char *name) {
+    uint8_t *bits = malloc(2 * p->unit);
     NEED(bits != NULL, "no host memory");
     const char *why = NULL;
-    for (uint64_t i = 0; i < s->request.captures && why == NULL; i++) {
+    for (uint64_t i = 0; i < p->request.captures && why == NULL; i++) {
         ductile_pool_id pool = {100 + i, 0};
         void *g = NULL;
         result r;
-        why = capture(s, pool, mode, i * 2, &g, &r);
+        why = capture(p, pool, mode, i * 2, &g, &r);
         if (why == NULL && i % 16 == 0) {
-            why = launch_and_read(s, g, &r, bits, s->stream);
+            why = launch_and_read(p, g, &r, bits, p->stream);
         }
-        why = why == NULL ? end_graph(s, pool, g, &r) : why;
-        why = why == NULL ? all_go_on(s) : why;
+        why = why == NULL ? end_graph(p, pool, g, &r) : why;
+        why = why == NULL ? all_go_on(p) : why;
     }
     free(bits);
     TRY(why);
-    command_figure(name, s->request.captures);
+    command_figure(name, p->request.captures);
     return NULL;
 }
 
-static const char *test_all(stage *s) {
-    TRY(test_launches(s));
-    TRY(test_captures(s, DVMM_CAPTURE_GLOBAL, "captures_whole_global"));
-    TRY(test_captures(s, DVMM_CAPTURE_THREAD_LOCAL, "captures_whole_thread_local"));
-    return test_captures(s, DVMM_CAPTURE_RELAXED, "captures_whole_relaxed");
+static const char *test_all(program *p) {
+    TRY(test_launches(p));
+    TRY(test_captures(p, DVMM_CAPTURE_GLOBAL, "captures_whole_global"));
+    TRY(test_captures(p, DVMM_CAPTURE_THREAD_LOCAL, "captures_whole_thread_local"));
+    return test_captures(p, DVMM_CAPTURE_RELAXED, "captures_whole_relaxed");
 }
 
-/* ---- The play ------------------------------------------------------------------------------ */
+/* ---- All together -------------------------------------------------------------------------- */
 
 static void pass_time(void) {
     const struct timespec moment = {.tv_nsec = 1000000};
     (void)nanosleep(&moment, NULL);
 }
 
-static const char *with_neighbours(stage *s) {
-    static neighbour neighbours[MOST_THREADS];
+static const char *test_beside_workers(program *p) {
+    static worker workers[MOST_THREADS];
     pthread_t threads[MOST_THREADS];
     uint64_t n = 0;
-    for (; n < s->request.n_threads; n++) {
-        neighbours[n].s = s;
-        neighbours[n].on =
-            (program_device){.device = s->on.device, .gpu = s->on.gpu, .driver = s->on.driver};
-        neighbours[n].rng = rng_seeded(s->request.seed + n);
-        neighbours[n].next_id = (n + 1) << 20;
-        neighbours[n].is_relaxed = s->on.gpu != NULL || n % 2 == 1;
-        if (pthread_create(&threads[n], NULL, live_beside, &neighbours[n]) != 0) {
+    for (; n < p->request.n_threads; n++) {
+        workers[n].p = p;
+        workers[n].on =
+            (program_device){.device = p->on.device, .gpu = p->on.gpu, .driver = p->on.driver};
+        workers[n].rng = rng_seeded(p->request.seed + n);
+        workers[n].next_id = (n + 1) << 20;
+        workers[n].is_relaxed = p->on.gpu != NULL || n % 2 == 1;
+        if (pthread_create(&threads[n], NULL, run_worker, &workers[n]) != 0) {
             break;
         }
     }
-    while (atomic_load(&s->n_open) < n && !atomic_load(&s->is_over)) {
+    while (atomic_load(&p->n_open) < n && !atomic_load(&p->is_over)) {
         pass_time(); /* who opens a device loads kernels, which captures do not survive */
     }
-    const char *why = n < s->request.n_threads ? "a thread cannot be made" : test_all(s);
-    atomic_store(&s->is_over, true);
+    const char *why = n < p->request.n_threads ? "a thread cannot be made" : test_all(p);
+    atomic_store(&p->is_over, true);
     for (uint64_t i = 0; i < n; i++) {
         (void)pthread_join(threads[i], NULL);
     }
     for (uint64_t i = 0; i < n; i++) {
-        NEED(neighbours[i].why[0] == '\0', "%s", neighbours[i].why);
+        NEED(workers[i].why[0] == '\0', "%s", workers[i].why);
     }
     TRY(why);
     for (uint64_t i = 0; i < n; i++) {
-        TRY(program_clear(&neighbours[i].on));
+        TRY(program_detach(&workers[i].on));
     }
     return NULL;
 }
 
-static const char *judge(stage *s) {
-    TRY(program_is_unspoilt(&s->on.painter));
-    ductile_stats stats = fixture_stats(s->allocator);
-    command_figure("neighbours_breaths", atomic_load(&s->n_steps));
+static const char *judge(program *p) {
+    TRY(pattern_all_hold(&p->on.tester));
+    ductile_stats stats = fixture_stats(p->allocator);
+    command_figure("churn_rounds", atomic_load(&p->n_steps));
     command_figure("recycled_handles", stats.recycled_handles);
     command_figure("compacted_handles", stats.compacted_handles);
     command_figure("releases", stats.releases);
@@ -365,38 +367,38 @@ static const char *judge(stage *s) {
     NEED(stats.quarantined_bytes == 0, "memory was lost");
     NEED(stats.recycled_handles > 0 && stats.compacted_handles > 0 && stats.releases > 0,
          "no handle was recycled, compacted or given back: nothing was tested");
-    return program_is_sound(s->allocator);
+    return program_is_sound(p->allocator);
 }
 
-static const char *open_all(stage *s) {
+static const char *open_all(program *p) {
     ductile_virtual_options options =
-        program_options((uint64_t)1 << 30, DUCTILE_SCHEDULE_LAGGING, 12, s->request.seed);
-    TRY(program_open(&s->on, &options, 2));
-    s->stream = s->on.streams[0];
-    s->other = s->on.streams[1];
-    s->unit = s->on.is_virtual ? (uint64_t)1 << 20 : (uint64_t)4 << 20;
-    uint64_t usual = s->on.is_virtual ? (uint64_t)256 << 20 : (uint64_t)4 << 30;
-    s->limit = s->request.limit != 0 ? s->request.limit : usual;
-    program_print_head(&s->on, ", seed %llu, %llu threads, limit %llu",
-                       (unsigned long long)s->request.seed,
-                       (unsigned long long)s->request.n_threads, (unsigned long long)s->limit);
-    return program_allocator(&s->on, s->limit, &s->allocator);
+        program_options((uint64_t)1 << 30, DUCTILE_SCHEDULE_LAGGING, 12, p->request.seed);
+    TRY(program_open(&p->on, &options, 2));
+    p->stream = p->on.streams[0];
+    p->other = p->on.streams[1];
+    p->unit = p->on.is_virtual ? (uint64_t)1 << 20 : (uint64_t)4 << 20;
+    uint64_t usual = p->on.is_virtual ? (uint64_t)256 << 20 : (uint64_t)4 << 30;
+    p->limit = p->request.limit != 0 ? p->request.limit : usual;
+    program_print_head(&p->on, ", seed %llu, %llu threads, limit %llu",
+                       (unsigned long long)p->request.seed,
+                       (unsigned long long)p->request.n_threads, (unsigned long long)p->limit);
+    return program_allocator(&p->on, p->limit, &p->allocator);
 }
 
-static const char *run(stage *s) {
-    TRY(open_all(s));
-    TRY(with_neighbours(s));
-    TRY(judge(s));
-    NEED_OK(ductile_destroy(s->allocator));
-    return program_close(&s->on);
+static const char *run(program *p) {
+    TRY(open_all(p));
+    TRY(test_beside_workers(p));
+    TRY(judge(p));
+    NEED_OK(ductile_destroy(p->allocator));
+    return program_close(&p->on);
 }
 
 /* ---- The program --------------------------------------------------------------------------- */
 
-static void read_request(stage *s, int argc, char **argv) {
-    request *r = &s->request;
+static void read_request(program *p, int argc, char **argv) {
+    request *r = &p->request;
     const command_option options[] = {
-        PROGRAM_OPTIONS(&s->on),
+        PROGRAM_OPTIONS(&p->on),
         {"--launches", .number = &r->launches},
         {"--captures", .number = &r->captures},
         {"--threads", .number = &r->n_threads},
@@ -410,9 +412,9 @@ static void read_request(stage *s, int argc, char **argv) {
 }
 
 int main(int argc, char **argv) {
-    static stage s;
-    s.request = (request){.launches = 1000, .captures = 1000, .n_threads = 3, .seed = 30};
-    read_request(&s, argc, argv);
+    static program p;
+    p.request = (request){.launches = 1000, .captures = 1000, .n_threads = 3, .seed = 30};
+    read_request(&p, argc, argv);
     command_end_after(SECONDS_IN_ALL);
-    return program_end(run(&s));
+    return program_end(run(&p));
 }

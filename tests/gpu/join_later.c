@@ -4,7 +4,8 @@
  * behind that one later (docs/contract.md, "Free first, join later"). Does any call take the memory
  * away meanwhile? Each line is one case: the options, what is open besides, the call, whether it
  * was served at once, and whether the other stream had ended by then. A call that is refused has to
- * be served after the join. All blocks are painted by their new owners and looked at in the end.
+ * be served after the join. All blocks get patterns by their new owners, which are checked in the
+ * end.
  *
  *     join_later [--virtual | --device N] [--limit BYTES] [--ms N] [--no-control]
  *
@@ -14,7 +15,8 @@
  * nothing was tested; 77 without a device; 3 when it ran out of time.
  */
 #include "tests/support/fixture_virtual.h"
-#include "tests/support/program_device.h"
+#include "tests/support/program_blocks.h"
+#include "tests/support/program_graphs.h"
 
 #include <stdio.h>
 
@@ -34,7 +36,7 @@ enum { SCRATCH_BYTES = 1 << 20, SECONDS_IN_ALL = 240 };
 static const ductile_pool_id paused_pool = {1, 0};
 static const ductile_pool_id open_pool = {2, 0};
 
-typedef struct play {
+typedef struct program {
     program_device on;
     dvmm_event event;
     ductile_addr scratch; /* a graph's */
@@ -44,59 +46,59 @@ typedef struct play {
 
     /* of one case */
     ductile_allocator *allocator;
-    canvas used;     /* by the user; 0 once it is freed */
-    canvas wanted;   /* by the call; 0 while it is refused */
-    canvas again;    /* the owner's, after the join */
-    bool is_ended;   /* the owner */
-    bool has_broken; /* memory was taken under the user's work */
+    pattern_block used;   /* by the user; 0 once it is freed */
+    pattern_block wanted; /* by the call; 0 while it is refused */
+    pattern_block again;  /* the owner's, after the join */
+    bool is_ended;        /* the owner */
+    bool has_broken;      /* memory was taken under the user's work */
     void *graph;
 
     uint64_t served, refused, wrong, mismatches;
-} play;
+} program;
 
 /* ---- Blocks and work ------------------------------------------------------------------------ */
 
-/* Painted by its stream; refused: its address is 0. */
-static const char *take(play *p, unsigned stream, canvas *c) {
+/* Its stream writes the pattern; refused: its address is 0. */
+static const char *take(program *p, unsigned stream, pattern_block *c) {
     return program_take(&p->on, p->allocator, c, p->on.streams[stream]);
 }
 
-static const char *give(play *p, canvas *c) {
+static const char *give(program *p, pattern_block *c) {
     return c->address != 0 ? program_give(&p->on, p->allocator, c) : NULL;
 }
 
-static const char *order(play *p, unsigned first, unsigned second) {
+static const char *order(program *p, unsigned first, unsigned second) {
     NEED_OK(dvmm_event_record(p->on.driver, p->event, p->on.streams[first]));
     NEED_OK(dvmm_stream_wait_event(p->on.driver, p->on.streams[second], p->event));
     return NULL;
 }
 
-static const char *user_is_at_work(const play *p, bool *is_so) {
+static const char *user_is_at_work(const program *p, bool *is_so) {
     ductile_status status = dvmm_stream_query(p->on.driver, p->on.streams[USER]);
     *is_so = status == DUCTILE_ERR_NOT_READY;
     NEED(*is_so || status == DUCTILE_OK, "the user's work failed: %s", ductile_status_name(status));
     return NULL;
 }
 
-/* Where its last word counts, it comes late: the whole block is written after the time is over. */
-static const char *use_long(play *p, const canvas *c) {
+/* It writes last, and late: the whole block, after the time is over. */
+static const char *use_long(program *p, const pattern_block *c) {
     TRY(order(p, OWNER, USER));
-    TRY(dawdle(&p->on.painter, p->on.streams[USER], p->ms * 1000000));
-    return paint(&p->on.painter, c, p->on.streams[USER]);
+    TRY(pattern_keep_busy(&p->on.tester, p->on.streams[USER], p->ms * 1000000));
+    return pattern_write(&p->on.tester, c, p->on.streams[USER]);
 }
 
 /* ---- The calls ------------------------------------------------------------------------------ */
 
 /* More than there is without the used block. */
-static const char *ask(play *p, bool *is_served) {
-    p->wanted = (canvas){.size = p->limit / 2, .id = BY_TAKER};
+static const char *ask(program *p, bool *is_served) {
+    p->wanted = (pattern_block){.size = p->limit / 2, .id = BY_TAKER};
     TRY(take(p, TAKER, &p->wanted));
     *is_served = p->wanted.address != 0;
     return NULL;
 }
 
 /* What goes back first was the used block's. */
-static const char *trim_and_ask(play *p, bool *is_served) {
+static const char *trim_and_ask(program *p, bool *is_served) {
     bool is_at_work = false;
     NEED_OK(ductile_trim(p->allocator, NULL, 0, NULL));
     uint64_t reserved = fixture_stats(p->allocator).reserved_bytes;
@@ -105,13 +107,13 @@ static const char *trim_and_ask(play *p, bool *is_served) {
     return ask(p, is_served);
 }
 
-static const char *end_owner(play *p) {
+static const char *end_owner(program *p) {
     NEED_OK(ductile_stream_done(p->allocator, p->on.streams[OWNER]));
     p->is_ended = true;
     return NULL;
 }
 
-static const char *resume(play *p, bool *is_served) {
+static const char *resume(program *p, bool *is_served) {
     ductile_status status = ductile_resume(p->allocator, paused_pool);
     *is_served = status == DUCTILE_OK;
     if (status == DUCTILE_ERR_OUT_OF_MEMORY) {
@@ -119,11 +121,11 @@ static const char *resume(play *p, bool *is_served) {
     }
     NEED_OK(status);
     program_announce(&p->on, &p->wanted, true);
-    return paint(&p->on.painter, &p->wanted, p->on.streams[TAKER]);
+    return pattern_write(&p->on.tester, &p->wanted, p->on.streams[TAKER]);
 }
 
 /* Its contents stay: the user's, also when it had not written yet. */
-static const char *pause_pool(play *p, bool *is_served) {
+static const char *pause_pool(program *p, bool *is_served) {
     program_announce(&p->on, &p->used, false);
     ductile_status status = ductile_pause(p->allocator, paused_pool, DUCTILE_CONTENTS_KEEP);
     *is_served = status == DUCTILE_OK;
@@ -137,14 +139,14 @@ static const char *pause_pool(play *p, bool *is_served) {
 
 /* ---- Before them ---------------------------------------------------------------------------- */
 
-static const char *take_used(play *p) {
-    p->used = (canvas){.size = p->limit / 8 * 5, .id = BY_OWNER};
+static const char *take_used(program *p) {
+    p->used = (pattern_block){.size = p->limit / 8 * 5, .id = BY_OWNER};
     TRY(take(p, OWNER, &p->used));
     NEED(p->used.address != 0, "no memory for the first block");
     return NULL;
 }
 
-static const char *take_in_pool(play *p, unsigned stream, canvas *c) {
+static const char *take_in_pool(program *p, unsigned stream, pattern_block *c) {
     NEED_OK(ductile_pool_retain(p->allocator, paused_pool));
     NEED_OK(ductile_pool_set_kind(p->allocator, paused_pool, DUCTILE_POOL_PLAIN));
     NEED_OK(ductile_pool_begin(p->allocator, paused_pool, NULL, NULL));
@@ -156,8 +158,8 @@ static const char *take_in_pool(play *p, unsigned stream, canvas *c) {
 }
 
 /* The used block has its memory meanwhile. */
-static const char *take_used_beside_paused(play *p) {
-    p->wanted = (canvas){.size = p->limit / 2, .id = BY_TAKER};
+static const char *take_used_beside_paused(program *p) {
+    p->wanted = (pattern_block){.size = p->limit / 2, .id = BY_TAKER};
     TRY(take_in_pool(p, TAKER, &p->wanted));
     program_announce(&p->on, &p->wanted, false);
     NEED_OK(ductile_pause(p->allocator, paused_pool, DUCTILE_CONTENTS_DROP));
@@ -165,16 +167,16 @@ static const char *take_used_beside_paused(play *p) {
 }
 
 /* Small, since it is copied to page-locked memory. */
-static const char *take_used_in_pool(play *p) {
-    p->used = (canvas){.size = p->limit / 64, .id = BY_OWNER};
+static const char *take_used_in_pool(program *p) {
+    p->used = (pattern_block){.size = p->limit / 64, .id = BY_OWNER};
     return take_in_pool(p, OWNER, &p->used);
 }
 
 typedef struct action {
     const char *name;
-    const char *(*prepare)(play *p);
-    const char *(*lead_in)(play *p); /* once, under the user's work; may be NULL */
-    const char *(*act)(play *p, bool *is_served);
+    const char *(*prepare)(program *p);
+    const char *(*lead_in)(program *p); /* once, under the user's work; may be NULL */
+    const char *(*run)(program *p, bool *is_served);
     bool is_of_pool;   /* there is `paused_pool` */
     bool is_live_used; /* the used block stays live */
 } action;
@@ -190,21 +192,21 @@ static const action actions[] = {
 /* ---- What is open besides ------------------------------------------------------------------- */
 
 static int is_captured(void *user, ductile_stream stream) {
-    const play *p = user;
+    const program *p = user;
     return stream == p->on.streams[CAPTURED];
 }
 
-static const char *open_nothing(play *p) {
+static const char *open_nothing(program *p) {
     (void)p;
     return NULL;
 }
 
-static const char *open_capture_pool(play *p) {
+static const char *open_capture_pool(program *p) {
     NEED_OK(ductile_pool_begin(p->allocator, open_pool, is_captured, p));
     return NULL;
 }
 
-static const char *open_plain_pool(play *p) {
+static const char *open_plain_pool(program *p) {
     NEED_OK(ductile_pool_retain(p->allocator, open_pool));
     NEED_OK(ductile_pool_set_kind(p->allocator, open_pool, DUCTILE_POOL_PLAIN));
     TRY(open_capture_pool(p));
@@ -212,32 +214,32 @@ static const char *open_plain_pool(play *p) {
     return NULL;
 }
 
-static const char *close_pool(play *p) {
+static const char *close_pool(program *p) {
     NEED_OK(ductile_pool_end(p->allocator, open_pool));
     NEED_OK(ductile_pool_release(p->allocator, open_pool));
     return NULL;
 }
 
-static const char *open_capture(play *p) {
-    const canvas written = {.address = p->scratch, .size = SCRATCH_BYTES, .id = BY_GRAPH};
+static const char *open_capture(program *p) {
+    const pattern_block written = {.address = p->scratch, .size = SCRATCH_BYTES, .id = BY_GRAPH};
     ductile_capture_begin();
     NEED_OK(dvmm_capture_begin(p->on.driver, p->on.streams[CAPTURED], DVMM_CAPTURE_GLOBAL));
-    return paint(&p->on.painter, &written, p->on.streams[CAPTURED]);
+    return pattern_write(&p->on.tester, &written, p->on.streams[CAPTURED]);
 }
 
-static const char *close_capture(play *p) {
+static const char *close_capture(program *p) {
     TRY(program_graph(&p->on, p->on.streams[CAPTURED], &p->graph));
     ductile_capture_end();
     return program_drop_graph(&p->on, p->graph);
 }
 
-typedef struct company {
+typedef struct setting {
     const char *name;
-    const char *(*open)(play *p);
-    const char *(*close)(play *p);
-} company;
+    const char *(*open)(program *p);
+    const char *(*close)(program *p);
+} setting;
 
-static const company companies[] = {
+static const setting settings[] = {
     {"alone", open_nothing, open_nothing},
     {"beside a plain pool", open_plain_pool, close_pool},
     {"beside a capture pool", open_capture_pool, close_pool},
@@ -247,55 +249,55 @@ static const company companies[] = {
 /* ---- One case ------------------------------------------------------------------------------- */
 
 /* Freed while the user is at work; the size stays known. */
-static const char *owe(play *p, const action *a) {
-    canvas freed = p->used;
+static const char *free_under_work(program *p, const action *a) {
+    pattern_block freed = p->used;
     p->used.id = BY_USER;
     TRY(use_long(p, &p->used));
     return a->is_live_used ? NULL : give(p, &freed);
 }
 
-static const char *act_under_work(play *p, const action *a, bool *is_served, bool *is_at_work) {
-    TRY(owe(p, a));
+static const char *run_under_work(program *p, const action *a, bool *is_served, bool *is_at_work) {
+    TRY(free_under_work(p, a));
     TRY(user_is_at_work(p, is_at_work));
     NEED(*is_at_work, "the user's work ended too early: --ms is too small");
     if (a->lead_in != NULL) {
         TRY(a->lead_in(p));
     }
-    TRY(a->act(p, is_served));
+    TRY(a->run(p, is_served));
     TRY(user_is_at_work(p, is_at_work));
     p->has_broken = p->has_broken || (*is_served && *is_at_work);
     return NULL;
 }
 
-static const char *renew_owner(play *p) {
+static const char *renew_owner(program *p) {
     NEED_OK(dvmm_stream_destroy(p->on.driver, p->on.streams[OWNER]));
     NEED_OK(dvmm_stream_create(p->on.driver, &p->on.streams[OWNER]));
     return NULL;
 }
 
-/* A stream that took the place of the owner owes nothing. */
-static const char *pay_and_go_on(play *p) {
+/* A stream that took the place of the owner has nothing to join. */
+static const char *join_and_go_on(program *p) {
     TRY(p->is_ended ? renew_owner(p) : order(p, USER, OWNER));
-    p->again = (canvas){.size = p->limit / 4, .id = BY_OWNER_AGAIN};
+    p->again = (pattern_block){.size = p->limit / 4, .id = BY_OWNER_AGAIN};
     TRY(take(p, OWNER, &p->again));
     NEED(p->again.address != 0, "the owner was refused after the join");
     return NULL;
 }
 
-static const char *look_at_all(play *p, const action *a) {
+static const char *check_all(program *p, const action *a) {
     uint64_t before = p->mismatches;
-    TRY(look(&p->on.painter, &p->again, p->on.streams[OWNER]));
+    TRY(pattern_check(&p->on.tester, &p->again, p->on.streams[OWNER]));
     if (a->is_live_used) {
-        TRY(look(&p->on.painter, &p->used, p->on.streams[OWNER]));
+        TRY(pattern_check(&p->on.tester, &p->used, p->on.streams[OWNER]));
     } else {
-        TRY(look(&p->on.painter, &p->wanted, p->on.streams[TAKER]));
+        TRY(pattern_check(&p->on.tester, &p->wanted, p->on.streams[TAKER]));
     }
-    TRY(painter_mismatches(&p->on.painter, &p->mismatches));
+    TRY(pattern_mismatches(&p->on.tester, &p->mismatches));
     p->has_broken = p->has_broken || p->mismatches != before;
     return NULL;
 }
 
-static const char *end_case(play *p, const action *a) {
+static const char *end_case(program *p, const action *a) {
     TRY(give(p, &p->again));
     TRY(a->is_live_used ? give(p, &p->used) : give(p, &p->wanted));
     if (a->is_of_pool) {
@@ -306,45 +308,45 @@ static const char *end_case(play *p, const action *a) {
     return NULL;
 }
 
-static const char *play_case(play *p, const char *conf, const company *beside, const action *a) {
+static const char *run_case(program *p, const char *conf, const setting *beside, const action *a) {
     bool is_served = false;
     bool is_at_work = false;
     p->is_ended = p->has_broken = false;
     NEED_OK(program_create(&p->on, p->limit, conf, &p->allocator));
     TRY(a->prepare(p));
     TRY(beside->open(p));
-    TRY(act_under_work(p, a, &is_served, &is_at_work));
+    TRY(run_under_work(p, a, &is_served, &is_at_work));
     TRY(beside->close(p));
-    TRY(pay_and_go_on(p));
+    TRY(join_and_go_on(p));
     *(is_served ? &p->served : &p->refused) += 1;
     (void)printf("%s, the other stream %s, ", is_served ? "served" : "refused",
                  is_at_work ? "at work" : "done");
     if (!is_served) {
-        TRY(a->act(p, &is_served));
+        TRY(a->run(p, &is_served));
         NEED(is_served, "refused after the join, too");
     }
-    TRY(look_at_all(p, a));
+    TRY(check_all(p, a));
     (void)printf("%s\n", p->has_broken ? "WRONG" : "contents fine");
     p->wrong += p->has_broken;
     return end_case(p, a);
 }
 
-static const char *play_all(play *p) {
+static const char *run_cases(program *p) {
     static const char *const confs[] = {"captures:unannounced", "captures:pools",
                                         "captures:announced", "captures:pools,reuse:stream"};
     for (size_t i = 0; i < sizeof confs / sizeof *confs; i++) {
-        for (size_t j = 0; j < sizeof companies / sizeof *companies; j++) {
+        for (size_t j = 0; j < sizeof settings / sizeof *settings; j++) {
             for (size_t k = 0; k < sizeof actions / sizeof *actions; k++) {
-                (void)printf("%s, %s, %s: ", confs[i], companies[j].name, actions[k].name);
+                (void)printf("%s, %s, %s: ", confs[i], settings[j].name, actions[k].name);
                 (void)fflush(stdout);
-                TRY(play_case(p, confs[i], &companies[j], &actions[k]));
+                TRY(run_case(p, confs[i], &settings[j], &actions[k]));
             }
         }
     }
     return NULL;
 }
 
-static const char *judge(const play *p) {
+static const char *judge(const program *p) {
     command_figure("served", p->served);
     command_figure("refused", p->refused);
     command_figure("mismatches", p->mismatches);
@@ -357,17 +359,17 @@ static const char *judge(const play *p) {
 /* ---- Opening and closing -------------------------------------------------------------------- */
 
 /* All kernels are loaded before a capture begins. */
-static const char *try_kernels(play *p) {
-    const canvas c = {.address = p->scratch, .size = SCRATCH_BYTES, .id = BY_GRAPH};
-    TRY(dawdle(&p->on.painter, p->on.streams[USER], 1));
-    TRY(paint(&p->on.painter, &c, p->on.streams[USER]));
-    TRY(look(&p->on.painter, &c, p->on.streams[USER]));
-    return painter_mismatches(&p->on.painter, &p->mismatches);
+static const char *try_kernels(program *p) {
+    const pattern_block c = {.address = p->scratch, .size = SCRATCH_BYTES, .id = BY_GRAPH};
+    TRY(pattern_keep_busy(&p->on.tester, p->on.streams[USER], 1));
+    TRY(pattern_write(&p->on.tester, &c, p->on.streams[USER]));
+    TRY(pattern_check(&p->on.tester, &c, p->on.streams[USER]));
+    return pattern_mismatches(&p->on.tester, &p->mismatches);
 }
 
 /* Work ends only when a thread waits for it. The thread queries streams and makes memory beside a
  * capture, which its mode has to allow. */
-static const char *open_all(play *p) {
+static const char *open_all(program *p) {
     dvmm_capture_mode mode = DVMM_CAPTURE_RELAXED;
     ductile_virtual_options options =
         program_options((uint64_t)1 << 30, DUCTILE_SCHEDULE_LAZY, 0, 0);
@@ -379,26 +381,26 @@ static const char *open_all(play *p) {
     return try_kernels(p);
 }
 
-static const char *close_all(play *p) {
+static const char *close_all(program *p) {
     NEED_OK(dvmm_mem_free(p->on.driver, p->scratch));
     NEED_OK(dvmm_event_destroy(p->on.driver, p->event));
     return program_close(&p->on);
 }
 
-static const char *run(play *p) {
+static const char *run(program *p) {
     TRY(open_all(p));
     program_print_head(&p->on, ", limit %llu", (unsigned long long)p->limit);
-    TRY(play_all(p));
+    TRY(run_cases(p));
     TRY(judge(p));
     return close_all(p);
 }
 
 /* ---- The control ---------------------------------------------------------------------------- */
 
-static play the_play;
+static program the_program;
 
 /* On the virtual GPU it is a violation. */
-static const char *is_broken_now(const play *p, bool *is_so) {
+static const char *is_broken_now(const program *p, bool *is_so) {
     ductile_virtual_state state = {.struct_size = sizeof state};
     *is_so = dvmm_context_sync(p->on.driver) != DUCTILE_OK;
     if (p->on.gpu != NULL) {
@@ -409,8 +411,8 @@ static const char *is_broken_now(const play *p, bool *is_so) {
 }
 
 static const char *take_by_hand(bool *is_seen) {
-    play *p = &the_play;
-    canvas c = {.size = p->limit / 16, .id = BY_USER};
+    program *p = &the_program;
+    pattern_block c = {.size = p->limit / 16, .id = BY_USER};
     TRY(open_all(p));
     TRY(program_map(p->on.driver, c.size, &c.address));
     TRY(is_broken_now(p, is_seen));
@@ -422,7 +424,7 @@ static const char *take_by_hand(bool *is_seen) {
 
 /* ---- The program --------------------------------------------------------------------------- */
 
-static void read_request(play *p, int argc, char **argv) {
+static void read_request(program *p, int argc, char **argv) {
     const command_option options[] = {
         PROGRAM_OPTIONS(&p->on),
         {"--limit", .number = &p->limit},
@@ -439,9 +441,9 @@ static void read_request(play *p, int argc, char **argv) {
 }
 
 int main(int argc, char **argv) {
-    the_play.ms = 100;
-    read_request(&the_play, argc, argv);
+    the_program.ms = 100;
+    read_request(&the_program, argc, argv);
     command_end_after(SECONDS_IN_ALL);
-    const char *why = the_play.has_no_control ? NULL : program_control(take_by_hand);
-    return program_end(why == NULL ? run(&the_play) : why);
+    const char *why = the_program.has_no_control ? NULL : program_control(take_by_hand);
+    return program_end(why == NULL ? run(&the_program) : why);
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Does memory keep its contents while the allocator recycles and compacts under way? Blocks of all
- * sizes on several streams are painted with patterns of their own right after they are allocated
- * and looked at right before they are freed, and written over once more in between, with work in
+ * sizes on several streams get patterns of their own right after they are allocated, which are
+ * checked right before they are freed, and are written over once more in between, with work in
  * flight all the time. Live memory rises and dips, so that handles move. Some blocks are used by a
  * second stream. Afterwards allocators are made and destroyed, and the device's free memory has to
  * come back each time. What has to stay flat is measured at the end of each twentieth (flat.h).
@@ -10,8 +10,8 @@
  *     pattern_churn [--virtual | --device N] [--soak] [--seconds N] [--cycles N] [--operations N]
  *                   [--streams N] [--limit BYTES] [--seed N] [--state FILE] [--no-control]
  *
- * --soak: meanwhile another program takes most of the device and gives it back (memory_hog.h), and
- * after each cycle a graph is captured and launched, and a pool is paused and resumed.
+ * --soak: meanwhile another program takes most of the device and gives it back (memory_balloon.h),
+ * and after each cycle a graph is captured and launched, and a pool is paused and resumed.
  * --state: a piece of a longer run (pieces.h), which goes on with the next seed and the count where
  * the last piece ended; a file that is not there begins one with --seed.
  *
@@ -23,9 +23,10 @@
 #include "tests/support/cpu_time.h"
 #include "tests/support/fixture_virtual.h"
 #include "tests/support/flat.h"
-#include "tests/support/memory_hog.h"
+#include "tests/support/memory_balloon.h"
 #include "tests/support/pieces.h"
-#include "tests/support/program_device.h"
+#include "tests/support/program_blocks.h"
+#include "tests/support/program_graphs.h"
 #include "tests/support/rng.h"
 
 #include <stdio.h>
@@ -35,8 +36,8 @@ enum {
     CHECK_EVERY_CYCLES = 4,
     TRIM_EVERY_CYCLES = 9,
     SHARE_PERCENT = 15, /* blocks that a second stream uses too */
-    DAWDLE_PERCENT = 10,
-    ROUNDS_OF_LIFE = 10,
+    BUSY_PERCENT = 10,
+    ALLOCATOR_ROUNDS = 10,
     LAUNCHES = 3
 };
 
@@ -57,19 +58,19 @@ typedef struct request {
 typedef struct churn {
     request request;
     program_device p;
-    memory_hog *hog; /* of a soak */
+    memory_balloon *balloon; /* of a soak */
     ductile_allocator *allocator;
     dvmm_event events[PROGRAM_MOST_STREAMS]; /* recorded where the work of their stream is shared */
     uint64_t limit;
     rng rng;
     pieces behind;
 
-    gallery live;
+    live_blocks live;
     uint64_t next_id;
 
     uint64_t allocs, frees, refusals, shared, cycles, checks;
     uint64_t graphs_launched, pauses;
-    uint64_t painted_bytes;
+    uint64_t pattern_bytes;
 } churn;
 
 /* ---- One block ----------------------------------------------------------------------------- */
@@ -84,20 +85,20 @@ static uint64_t random_size(churn *c, uint64_t low, uint64_t high) {
     return (top / 2 + rng_below(&c->rng, top / 2 + 1) + low) / 4 * 4;
 }
 
-/* What a cycle allocates: sometimes crumbs, sometimes slabs, mostly both. */
+/* What a cycle allocates: sometimes small blocks, sometimes large ones, mostly both. */
 static uint64_t size_of_cycle(churn *c) {
-    uint64_t slab = c->limit / 4 < MOST_BYTES ? c->limit / 4 : MOST_BYTES;
+    uint64_t large = c->limit / 4 < MOST_BYTES ? c->limit / 4 : MOST_BYTES;
     uint64_t middle = c->limit / 512;
     unsigned percent_small = (unsigned)(c->cycles % 4) * 25;
     if (rng_percent(&c->rng, percent_small)) {
         return random_size(c, 512, 64 << 10);
     }
     return rng_percent(&c->rng, 70) ? random_size(c, 64 << 10, middle)
-                                    : random_size(c, middle, slab);
+                                    : random_size(c, middle, large);
 }
 
 /* Refused for lack of memory is no error: *got says. */
-static const char *ask(churn *c, ductile_stream stream, canvas *it, bool *got) {
+static const char *ask(churn *c, ductile_stream stream, pattern_block *it, bool *got) {
     it->id = c->next_id++;
     TRY(program_ask(c->allocator, it, stream));
     *got = it->address != 0;
@@ -107,46 +108,46 @@ static const char *ask(churn *c, ductile_stream stream, canvas *it, bool *got) {
 
 /* A block on any stream. */
 static const char *allocate(churn *c, uint64_t size, bool *got) {
-    painted b = {.canvas = {.size = size}};
+    live_block b = {.block = {.size = size}};
     b.stream = (uint32_t)rng_below(&c->rng, c->request.n_streams);
     ductile_stream stream = c->p.streams[b.stream];
-    TRY(ask(c, stream, &b.canvas, got));
+    TRY(ask(c, stream, &b.block, got));
     if (!*got) {
         return NULL;
     }
-    program_announce(&c->p, &b.canvas, true);
-    if (rng_percent(&c->rng, DAWDLE_PERCENT)) {
-        TRY(dawdle(&c->p.painter, stream, rng_between(&c->rng, 1000, 200000)));
+    program_announce(&c->p, &b.block, true);
+    if (rng_percent(&c->rng, BUSY_PERCENT)) {
+        TRY(pattern_keep_busy(&c->p.tester, stream, rng_between(&c->rng, 1000, 200000)));
     }
-    TRY(paint(&c->p.painter, &b.canvas, stream));
-    gallery_add(&c->live, b);
-    c->painted_bytes += size;
+    TRY(pattern_write(&c->p.tester, &b.block, stream));
+    live_blocks_add(&c->live, b);
+    c->pattern_bytes += size;
     c->allocs++;
     return NULL;
 }
 
-/* A second stream, in order after the first, is the last to look and to write. */
-static const char *share(churn *c, const painted *b, ductile_stream *user) {
+/* A second stream, in order after the first, is the last to check and to write. */
+static const char *share(churn *c, const live_block *b, ductile_stream *user) {
     uint64_t n = c->request.n_streams;
     uint32_t second = (uint32_t)((b->stream + 1 + rng_below(&c->rng, n - 1)) % n);
     *user = c->p.streams[second];
     NEED_OK(dvmm_event_record(c->p.driver, c->events[b->stream], c->p.streams[b->stream]));
     NEED_OK(dvmm_stream_wait_event(c->p.driver, *user, c->events[b->stream]));
-    NEED_OK(ductile_record_stream(c->allocator, b->canvas.address, *user));
+    NEED_OK(ductile_record_stream(c->allocator, b->block.address, *user));
     c->shared++;
     return NULL;
 }
 
 static const char *release_at(churn *c, size_t index) {
-    painted b = gallery_remove(&c->live, index);
+    live_block b = live_blocks_remove(&c->live, index);
     ductile_stream user = c->p.streams[b.stream];
     if (c->request.n_streams > 1 && rng_percent(&c->rng, SHARE_PERCENT)) {
         TRY(share(c, &b, &user));
     }
-    TRY(look(&c->p.painter, &b.canvas, user));
-    TRY(scribble(&c->p.painter, &b.canvas, user));
+    TRY(pattern_check(&c->p.tester, &b.block, user));
+    TRY(pattern_overwrite(&c->p.tester, &b.block, user));
     c->frees++;
-    return program_give(&c->p, c->allocator, &b.canvas);
+    return program_give(&c->p, c->allocator, &b.block);
 }
 
 static const char *release_any(churn *c) {
@@ -166,7 +167,7 @@ static const char *release_until(churn *c, uint64_t live_bytes) {
 static const char *step(churn *c, uint64_t level) {
     uint64_t size = size_of_cycle(c);
     bool got = false;
-    if (c->live.n == GALLERY_MOST || c->live.live_bytes + size > level) {
+    if (c->live.n == MOST_LIVE_BLOCKS || c->live.live_bytes + size > level) {
         return c->live.n > 0 ? release_any(c) : NULL;
     }
     TRY(allocate(c, size, &got));
@@ -204,20 +205,21 @@ static int is_first_stream(void *user, ductile_stream stream) {
     return stream == c->p.streams[0];
 }
 
-/* What is painted first leaves its memory to the block that stays. */
-static const char *captured_work(churn *c, canvas *stays, bool *got) {
-    canvas passing = {.size = 4 * stays->size};
+/* What is written first leaves its memory to the block that stays. */
+static const char *captured_work(churn *c, pattern_block *stays, bool *got) {
+    pattern_block passing = {.size = 4 * stays->size};
     TRY(ask(c, c->p.streams[0], &passing, got));
     if (!*got) {
         return NULL;
     }
-    TRY(paint(&c->p.painter, &passing, c->p.streams[0]));
+    TRY(pattern_write(&c->p.tester, &passing, c->p.streams[0]));
     NEED_OK(ductile_free(c->allocator, passing.address));
     TRY(ask(c, c->p.streams[0], stays, got));
-    return *got ? paint(&c->p.painter, stays, c->p.streams[0]) : NULL;
+    return *got ? pattern_write(&c->p.tester, stays, c->p.streams[0]) : NULL;
 }
 
-static const char *capture(churn *c, ductile_pool_id pool, void **g, canvas *stays, bool *got) {
+static const char *capture(churn *c, ductile_pool_id pool, void **g, pattern_block *stays,
+                           bool *got) {
     NEED_OK(ductile_pool_begin(c->allocator, pool, is_first_stream, c));
     NEED_OK(dvmm_capture_begin(c->p.driver, c->p.streams[0], DVMM_CAPTURE_GLOBAL));
     TRY(captured_work(c, stays, got));
@@ -226,12 +228,12 @@ static const char *capture(churn *c, ductile_pool_id pool, void **g, canvas *sta
     return NULL;
 }
 
-/* Each launch paints it again. */
-static const char *launch(churn *c, void *g, const canvas *stays) {
+/* Each launch writes it again. */
+static const char *launch(churn *c, void *g, const pattern_block *stays) {
     for (int i = 0; i < LAUNCHES; i++) {
-        TRY(scribble(&c->p.painter, stays, c->p.streams[0]));
+        TRY(pattern_overwrite(&c->p.tester, stays, c->p.streams[0]));
         TRY(program_launch(&c->p, g, c->p.streams[0]));
-        TRY(look(&c->p.painter, stays, c->p.streams[0]));
+        TRY(pattern_check(&c->p.tester, stays, c->p.streams[0]));
         c->graphs_launched++;
     }
     NEED_OK(dvmm_stream_sync(c->p.driver, c->p.streams[0]));
@@ -239,9 +241,9 @@ static const char *launch(churn *c, void *g, const canvas *stays) {
     return NULL;
 }
 
-static const char *live_with_a_graph(churn *c) {
+static const char *use_a_graph(churn *c) {
     const ductile_pool_id pool = {1, c->cycles};
-    canvas stays = {.size = c->limit / 4096 / 4 * 4};
+    pattern_block stays = {.size = c->limit / 4096 / 4 * 4};
     void *g = NULL;
     bool got = false;
     TRY(capture(c, pool, &g, &stays, &got));
@@ -254,8 +256,8 @@ static const char *live_with_a_graph(churn *c) {
 }
 
 /* What another program took meanwhile does not come back: then the pool stays paused. */
-static const char *pause_and_resume(churn *c, ductile_pool_id pool, const canvas *it) {
-    TRY(paint(&c->p.painter, it, c->p.streams[0]));
+static const char *pause_and_resume(churn *c, ductile_pool_id pool, const pattern_block *it) {
+    TRY(pattern_write(&c->p.tester, it, c->p.streams[0]));
     NEED_OK(ductile_pause(c->allocator, pool, DUCTILE_CONTENTS_KEEP));
     ductile_status status = ductile_resume(c->allocator, pool);
     c->pauses++;
@@ -264,12 +266,12 @@ static const char *pause_and_resume(churn *c, ductile_pool_id pool, const canvas
         return NULL;
     }
     NEED_OK(status);
-    return expect_painted(&c->p.painter, it, c->p.streams[0]);
+    return pattern_expect(&c->p.tester, it, c->p.streams[0]);
 }
 
-static const char *live_with_a_pause(churn *c) {
+static const char *pause_a_pool(churn *c) {
     const ductile_pool_id pool = {2, c->cycles};
-    canvas it = {.size = c->limit / 1024 / 4 * 4};
+    pattern_block it = {.size = c->limit / 1024 / 4 * 4};
     bool got = false;
     NEED_OK(ductile_pool_begin(c->allocator, pool, NULL, NULL));
     TRY(ask(c, c->p.streams[0], &it, &got));
@@ -282,14 +284,14 @@ static const char *live_with_a_pause(churn *c) {
     return NULL;
 }
 
-static const char *live_on(churn *c) {
+static const char *run_round(churn *c) {
     TRY(run_cycle(c));
     if (!c->request.is_soak) {
         return NULL;
     }
-    NEED(!memory_hog_is_broken(c->hog), "the other program has failed");
-    TRY(live_with_a_graph(c));
-    return live_with_a_pause(c);
+    NEED(!memory_balloon_is_broken(c->balloon), "the other program has failed");
+    TRY(use_a_graph(c));
+    return pause_a_pool(c);
 }
 
 /* ---- Twenty parts --------------------------------------------------------------------------- */
@@ -320,7 +322,7 @@ static const char *run_part(churn *c, double begin, unsigned part, flat_sample *
     double cpu = cpu_seconds();
     uint64_t n = operations_of(c);
     do {
-        TRY(live_on(c));
+        TRY(run_round(c));
     } while (!is_over(c, begin, part));
     return measure(c, cpu_seconds() - cpu, operations_of(c) - n, out);
 }
@@ -340,11 +342,11 @@ static const char *run_parts(churn *c) {
 
 static const char *judge(churn *c) {
     uint64_t mismatches = 0;
-    TRY(painter_mismatches(&c->p.painter, &mismatches));
+    TRY(pattern_mismatches(&c->p.tester, &mismatches));
     ductile_stats stats = fixture_stats(c->allocator);
     command_figure("cycles", c->cycles);
     command_figure("ops", c->allocs + c->frees);
-    command_figure("painted_bytes", c->painted_bytes);
+    command_figure("pattern_bytes", c->pattern_bytes);
     command_figure("shared_blocks", c->shared);
     command_figure("refused_allocs", c->refusals);
     command_figure("reserved_peak_bytes", stats.reserved_peak_bytes);
@@ -357,7 +359,7 @@ static const char *judge(churn *c) {
     command_figure("graphs_launched", c->graphs_launched);
     command_figure("pauses", c->pauses);
     command_figure("mismatches", mismatches);
-    TRY(program_is_unspoilt(&c->p.painter));
+    TRY(pattern_all_hold(&c->p.tester));
     NEED(stats.reserved_peak_bytes <= c->limit, "the limit was not kept");
     NEED(stats.live_blocks == 0, "%llu blocks are live after all were freed",
          (unsigned long long)stats.live_blocks);
@@ -375,15 +377,15 @@ static const char *destroy_allocator(churn *c) {
     ductile_allocator *allocator = c->allocator;
     c->allocator = NULL;
     while (c->live.n > 0) {
-        painted b = gallery_remove(&c->live, c->live.n - 1);
-        program_announce(&c->p, &b.canvas, false);
+        live_block b = live_blocks_remove(&c->live, c->live.n - 1);
+        program_announce(&c->p, &b.block, false);
     }
     NEED_OK(ductile_destroy(allocator));
     return NULL;
 }
 
 /* Half of the blocks are live when their allocator goes. */
-static const char *live_and_go(churn *c) {
+static const char *churn_and_destroy(churn *c) {
     TRY(program_allocator(&c->p, c->limit, &c->allocator));
     for (int i = 0; i < 200; i++) {
         bool got = false;
@@ -401,13 +403,13 @@ static const char *free_bytes_now(churn *c, uint64_t *out) {
 }
 
 /* What the first allocators leave behind is the driver's own tables; later ones may add nothing. */
-static const char *run_lives(churn *c, uint64_t before) {
+static const char *run_rounds(churn *c, uint64_t before) {
     const uint64_t first_may_keep = 64 << 20;
     const uint64_t later_may_keep = 4 << 20;
     uint64_t first = 0;
     uint64_t now = 0;
-    for (int i = 0; i < ROUNDS_OF_LIFE; i++) {
-        TRY(live_and_go(c));
+    for (int i = 0; i < ALLOCATOR_ROUNDS; i++) {
+        TRY(churn_and_destroy(c));
         TRY(free_bytes_now(c, &now));
         command_figure("free_after_destroy", now);
         first = i == 0 ? now : first;
@@ -429,7 +431,7 @@ static const char *open_device(churn *c) {
 static const char *open_all(churn *c) {
     TRY(open_device(c));
     if (c->request.is_soak && c->p.is_virtual) {
-        TRY(memory_hog_start(&c->hog, c->p.gpu, c->request.seed + 1));
+        TRY(memory_balloon_start(&c->balloon, c->p.gpu, c->request.seed + 1));
     }
     for (uint64_t i = 0; i < c->request.n_streams; i++) {
         NEED_OK(dvmm_event_create(c->p.driver, &c->events[i]));
@@ -445,14 +447,14 @@ static const char *open_all(churn *c) {
 }
 
 /* The other program has nothing of the device before and after. */
-static const char *run_in_company(churn *c) {
-    if (c->hog != NULL) {
-        TRY(memory_hog_hold(c->hog));
-        memory_hog_go_on(c->hog);
+static const char *run_beside_balloon(churn *c) {
+    if (c->balloon != NULL) {
+        TRY(memory_balloon_hold(c->balloon));
+        memory_balloon_go_on(c->balloon);
     }
     TRY(run_parts(c));
-    command_figure("breaths", c->hog != NULL ? memory_hog_breaths(c->hog) : 0);
-    return memory_hog_end(c->hog);
+    command_figure("swings", c->balloon != NULL ? memory_balloon_swings(c->balloon) : 0);
+    return memory_balloon_end(c->balloon);
 }
 
 static const char *run(churn *c) {
@@ -461,10 +463,10 @@ static const char *run(churn *c) {
     TRY(free_bytes_now(c, &before));
     command_figure("free_before", before);
     TRY(program_allocator(&c->p, c->limit, &c->allocator));
-    TRY(run_in_company(c));
+    TRY(run_beside_balloon(c));
     TRY(judge(c));
     TRY(destroy_allocator(c));
-    return run_lives(c, before);
+    return run_rounds(c, before);
 }
 
 /* Only what is left of a good run; after a bad one the device may be lost. */
@@ -483,12 +485,12 @@ enum { CONTROL_BYTES = 256 << 20, CONTROL_KERNELS = 300 };
 
 static const char *unmap_under_kernels(bool *is_seen) {
     churn *c = &the_churn;
-    canvas read = {.size = CONTROL_BYTES, .id = 1};
+    pattern_block read = {.size = CONTROL_BYTES, .id = 1};
     TRY(open_device(c));
     TRY(program_map(c->p.driver, read.size, &read.address));
-    TRY(paint(&c->p.painter, &read, NULL));
+    TRY(pattern_write(&c->p.tester, &read, NULL));
     for (int i = 0; i < CONTROL_KERNELS; i++) {
-        TRY(look(&c->p.painter, &read, NULL));
+        TRY(pattern_check(&c->p.tester, &read, NULL));
     }
     NEED_OK(dvmm_unmap(c->p.driver, read.address, read.size));
     *is_seen = dvmm_context_sync(c->p.driver) != DUCTILE_OK;
@@ -555,7 +557,7 @@ int main(int argc, char **argv) {
     bool has_control = !c->p.is_virtual && !c->request.has_no_control;
     why = why == NULL && has_control ? program_control(unmap_under_kernels) : why;
     if (why == NULL && c->request.is_soak && !c->p.is_virtual) {
-        why = memory_hog_fork(&c->hog, c->p.device, c->request.seed + 1);
+        why = memory_balloon_fork(&c->balloon, c->p.device, c->request.seed + 1);
     }
     why = why == NULL ? run(c) : why;
     why = why == NULL ? close_all(c) : why;

@@ -23,7 +23,7 @@
  * other is tested, and bytes are compared in the process that wrote them.
  */
 #include "tests/support/in_child.h"
-#include "tests/support/program_device.h"
+#include "tests/support/program_blocks.h"
 #include "tests/support/two_ends.h"
 #include "vmm/range.h"
 
@@ -310,7 +310,7 @@ static int device_of(const request *r, role who) {
     return who == IMPORTER && is_crossing(r) ? r->import_device : r->on.device;
 }
 
-static int play(side *s, role who, part what) {
+static int run_side(side *s, role who, part what) {
     s->on.device = device_of(s->r, who);
     const char *why = open_side(s);
     why = why == NULL ? what(s) : why;
@@ -363,7 +363,7 @@ static pid_t start(const request *r, const lines *l, int which, unsigned i, role
     if (pid == 0) {
         side s = {.r = r, .on = r->on, .socket = l->ends[which][i], .sockets = l->ends[which]};
         close_ends(l, 1 - which);
-        exit(play(&s, who, what));
+        exit(run_side(&s, who, what));
     }
     return pid;
 }
@@ -420,13 +420,13 @@ static int run_deaths(const request *r, role who_dies, part die, part outlive) {
 
 /* ---- The device beside them ---------------------------------------------------------------- */
 
-/* Shared with the child that looks. */
-typedef struct looked_at {
+/* Shared with the child that asks. */
+typedef struct free_memory {
     const request *r;
     uint64_t free_bytes;
-} looked_at;
+} free_memory;
 
-static looked_at *seen;
+static free_memory *seen;
 
 static const char *need_reach(const request *r, dvmm_driver *exporter) {
     program_device importer = {.device = r->import_device};
@@ -438,7 +438,7 @@ static const char *need_reach(const request *r, dvmm_driver *exporter) {
     return program_close(&importer);
 }
 
-static const char *look_at_devices(void) {
+static const char *ask_devices(void) {
     program_device on = seen->r->on;
     TRY(program_open_driver(&on, NULL));
     TRY(is_crossing(seen->r) ? need_reach(seen->r, on.driver) : NULL);
@@ -446,8 +446,8 @@ static const char *look_at_devices(void) {
     return program_close(&on);
 }
 
-static int look_in_child(void) {
-    return look_at_devices() == NULL ? COMMAND_PASSED : COMMAND_BROKEN;
+static int ask_in_child(void) {
+    return ask_devices() == NULL ? COMMAND_PASSED : COMMAND_BROKEN;
 }
 
 /* What the exporter's device has free while none of the others is there. In a process of its own:
@@ -462,7 +462,7 @@ static int ask_free(const request *r, uint64_t *out) {
         return COMMAND_BROKEN;
     }
     seen->r = r;
-    int code = in_child(look_in_child);
+    int code = in_child(ask_in_child);
     *out = seen->free_bytes;
     return code >= 0 ? code : COMMAND_BROKEN;
 }

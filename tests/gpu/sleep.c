@@ -5,8 +5,8 @@
  * without host memory and later with what the first pause made, and a second allocator whose host
  * memory is made ahead. Then a pool that grew in many blocks, without contents. At last many cycles
  * of a small pool that grows and shrinks between them: from the third on the device has the same
- * memory free after each pause, to the byte. Every block has a pattern of its own, which is looked
- * at after each resume that promised it.
+ * memory free after each pause, to the byte. Every block has a pattern of its own, which is checked
+ * after each resume that promised it.
  *
  *     sleep [--virtual | --device N] [--mib N] [--most-mib N] [--grown-blocks N] [--cycles N]
  *
@@ -15,7 +15,7 @@
  * Ends with 1 when anything is wrong; 77 without a device.
  */
 #include "tests/support/cpu_time.h"
-#include "tests/support/program_device.h"
+#include "tests/support/program_blocks.h"
 #include "tests/support/rng.h"
 #include "vmm/base/align.h"
 #include "vmm/host_arena.h"
@@ -32,7 +32,7 @@ typedef struct program {
     uint64_t mib, most_mib, grown_blocks, cycles;
     ductile_allocator *a;
     ductile_stream stream;
-    gallery live;
+    live_blocks live;
     uint64_t next_id;
 } program;
 
@@ -55,26 +55,26 @@ static void figure(const char *what, uint64_t mib, const char *unit, uint64_t va
 /* ---- Blocks -------------------------------------------------------------------------------- */
 
 static const char *add_block(uint64_t size) {
-    painted b = {.canvas = {.size = size, .id = ++p.next_id}};
-    NEED(p.live.n < GALLERY_MOST, "too many blocks");
+    live_block b = {.block = {.size = size, .id = ++p.next_id}};
+    NEED(p.live.n < MOST_LIVE_BLOCKS, "too many blocks");
     NEED_OK(ductile_pool_begin(p.a, POOL, NULL, NULL));
-    ductile_status status = ductile_alloc(p.a, size, p.stream, &b.canvas.address);
+    ductile_status status = ductile_alloc(p.a, size, p.stream, &b.block.address);
     NEED_OK(ductile_pool_end(p.a, POOL));
     NEED_OK(ductile_pool_release(p.a, POOL));
     NEED(status == DUCTILE_OK, "a block of %llu bytes: %s", (unsigned long long)size,
          ductile_status_name(status));
-    gallery_add(&p.live, b);
-    return paint(&p.on.painter, &b.canvas, p.stream);
+    live_blocks_add(&p.live, b);
+    return pattern_write(&p.on.tester, &b.block, p.stream);
 }
 
 static const char *drop_block(size_t i) {
-    NEED_OK(ductile_free(p.a, gallery_remove(&p.live, i).canvas.address));
+    NEED_OK(ductile_free(p.a, live_blocks_remove(&p.live, i).block.address));
     return NULL;
 }
 
-static const char *look_at_all(void) {
+static const char *check_all(void) {
     for (size_t i = 0; i < p.live.n; i++) {
-        TRY(expect_painted(&p.on.painter, &p.live.all[i].canvas, p.stream));
+        TRY(pattern_expect(&p.on.tester, &p.live.all[i].block, p.stream));
     }
     return NULL;
 }
@@ -201,12 +201,12 @@ static const char *measure_contents(uint64_t bytes, bool is_made_ahead) {
         figure("host memory made ahead", bytes / DTI_MIB, "us", now_us() - start);
     }
     TRY(cycle(DUCTILE_CONTENTS_KEEP, &first));
-    TRY(look_at_all());
+    TRY(check_all());
     report(is_made_ahead ? "first, made ahead:" : "first:", bytes, first);
     for (int i = 0; i < LATER_CYCLES; i++) {
         TRY(cycle(DUCTILE_CONTENTS_KEEP, &later[i]));
     }
-    TRY(look_at_all());
+    TRY(check_all());
     report(is_made_ahead ? "later, made ahead:" : "later:", bytes, median(later, LATER_CYCLES));
     return close_pool();
 }
@@ -263,7 +263,7 @@ static const char *one_of_many(rng *r, uint64_t i, seen *s) {
     took += now_us() - start;
     s->early_us += i >= 10 && i < p.cycles / 4 ? took : 0;
     s->late_us += i >= p.cycles - p.cycles / 4 ? took : 0;
-    TRY(i % 16 == 0 ? look_at_all() : NULL);
+    TRY(i % 16 == 0 ? check_all() : NULL);
     while (p.live.n > 24) {
         TRY(drop_block(rng_below(r, p.live.n)));
     }
@@ -279,7 +279,7 @@ static const char *measure_residue(void) {
     for (uint64_t i = 0; i < p.cycles; i++) {
         TRY(one_of_many(&r, i, &s));
     }
-    TRY(look_at_all());
+    TRY(check_all());
     uint64_t n = p.cycles / 4;
     command_figure("cycles of a pool that changes", p.cycles);
     command_figure("us of a cycle in the first quarter", n > 10 ? s.early_us / (n - 10) : 0);

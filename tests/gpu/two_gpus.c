@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Does a GPU that was enabled reach all memory of an allocator on another one, wherever that moves?
- * Blocks of all sizes are painted by kernels of one GPU and looked at by kernels of the other, in
+ * Blocks of all sizes get patterns by kernels of one GPU, which kernels of the other check, in
  * turns, while live memory rises and dips, so that handles are recycled and compacted between the
  * two, with work of both in flight. Beside that the memory is trimmed, paused and resumed, copied
  * in both directions, and the other GPU is shut out and let in again. Every granule of every block
@@ -19,7 +19,7 @@
  */
 #include "tests/support/fixture_virtual.h"
 #include "tests/support/in_child.h"
-#include "tests/support/program_device.h"
+#include "tests/support/program_blocks.h"
 #include "tests/support/rng.h"
 #include "vmm/base/align.h"
 
@@ -38,30 +38,30 @@ enum {
 
 static const ductile_pool_id pool = {7, 0};
 
-/* ---- One GPU's hands on memory that two of them reach --------------------------------------- */
+/* ---- One GPU's work with memory that two of them reach ------------------------------------- */
 
-typedef struct hands {
+typedef struct worker {
     program_device on; /* the peer's on the virtual GPU: the owner's, which it does not close */
     ductile_stream stream;
     dvmm_event event; /* recorded where the other one is to go on */
-} hands;
+} worker;
 
 enum { LATE_NS = 200000000 }; /* longer than a pause that does not wait */
 
-static const char *hands_open(hands *h) {
-    program_device *on = &h->on;
-    TRY(program_furnish(on, on->gpu == NULL ? 1 : 0));
+static const char *worker_open(worker *w) {
+    program_device *on = &w->on;
+    TRY(program_attach(on, on->gpu == NULL ? 1 : 0));
     if (on->gpu != NULL) {
         NEED_OK(
             ductile_virtual_stream_create_on(on->gpu, on->device, &on->streams[on->n_streams++]));
     }
-    h->stream = on->streams[0];
-    NEED_OK(dvmm_event_create(on->driver, &h->event));
+    w->stream = on->streams[0];
+    NEED_OK(dvmm_event_create(on->driver, &w->event));
     return NULL;
 }
 
 /* What `to` does from now on comes after what `from` has done. */
-static const char *let_go_on(const hands *from, const hands *to) {
+static const char *let_go_on(const worker *from, const worker *to) {
     NEED_OK(dvmm_event_record(from->on.driver, from->event, from->stream));
     NEED_OK(dvmm_stream_wait_event(to->on.driver, to->stream, from->event));
     return NULL;
@@ -71,21 +71,21 @@ static const char *let_go_on(const hands *from, const hands *to) {
 
 /* Of a stream of the second GPU, recorded on a block of the first one's memory that is to go. */
 typedef struct late_work {
-    hands *owner;
-    hands *peer;
+    worker *owner;
+    worker *peer;
     uint64_t id;     /* of the next pattern                                       */
     uint64_t n_late; /* times that the work was not done when the memory was to go */
 } late_work;
 
-static const char *begin_late(late_work *l, ductile_allocator *a, canvas *c) {
+static const char *begin_late(late_work *l, ductile_allocator *a, pattern_block *c) {
     c->size = 10 * DTI_MIB + 512;
     c->id = l->id++;
     NEED_OK(ductile_alloc(a, c->size, l->owner->stream, &c->address));
-    TRY(paint(&l->owner->on.painter, c, l->owner->stream));
+    TRY(pattern_write(&l->owner->on.tester, c, l->owner->stream));
     TRY(let_go_on(l->owner, l->peer));
-    TRY(dawdle(&l->peer->on.painter, l->peer->stream, LATE_NS));
+    TRY(pattern_keep_busy(&l->peer->on.tester, l->peer->stream, LATE_NS));
     c->id = l->id++;
-    TRY(paint(&l->peer->on.painter, c, l->peer->stream));
+    TRY(pattern_write(&l->peer->on.tester, c, l->peer->stream));
     NEED_OK(dvmm_event_record(l->peer->on.driver, l->peer->event, l->peer->stream));
     NEED_OK(ductile_record_stream(a, c->address, l->peer->stream));
     return NULL;
@@ -99,7 +99,7 @@ static bool is_over(const late_work *l) {
  * what it wrote is there when the contents were kept. */
 static const char *late_before_pause(late_work *l, ductile_allocator *a,
                                      ductile_contents contents) {
-    canvas c;
+    pattern_block c;
     const ductile_pool_id id = {9, l->id}; /* one that holds nothing yet */
     NEED_OK(ductile_pool_retain(a, id));
     NEED_OK(ductile_pool_set_kind(a, id, DUCTILE_POOL_PLAIN));
@@ -111,7 +111,7 @@ static const char *late_before_pause(late_work *l, ductile_allocator *a,
     NEED(is_over(l), "a pause did not wait for the peer's stream");
     NEED_OK(ductile_resume(a, id));
     if (contents == DUCTILE_CONTENTS_KEEP) {
-        TRY(look(&l->owner->on.painter, &c, l->owner->stream));
+        TRY(pattern_check(&l->owner->on.tester, &c, l->owner->stream));
     }
     NEED_OK(ductile_free(a, c.address));
     NEED_OK(ductile_pool_release(a, id));
@@ -121,7 +121,7 @@ static const char *late_before_pause(late_work *l, ductile_allocator *a,
 
 /* The allocator is destroyed meanwhile; with `is_freed` the block was freed before. */
 static const char *late_before_destroy(late_work *l, ductile_allocator *a, bool is_freed) {
-    canvas c;
+    pattern_block c;
     NEED_OK(ductile_enable_peer(a, l->peer->on.device));
     TRY(begin_late(l, a, &c));
     if (is_freed) {
@@ -136,8 +136,8 @@ static const char *late_before_destroy(late_work *l, ductile_allocator *a, bool 
 /* ---- The pair ------------------------------------------------------------------------------ */
 
 typedef struct pair {
-    hands owner;
-    hands peer;
+    worker owner;
+    worker peer;
     uint64_t seconds;
     uint64_t seed;
     ductile_addr far; /* COPY_BYTES of the peer's own memory; virtual: a block that it reaches */
@@ -145,7 +145,7 @@ typedef struct pair {
     rng rng;
     uint64_t granule;
     uint64_t limit;
-    gallery live;
+    live_blocks live;
     uint64_t next_id;
     uint64_t cycles, ops, granules_asked, enables, pauses, copies;
 } pair;
@@ -182,8 +182,8 @@ static const char *open_all(pair *p) {
     TRY(is_virtual ? open_virtual_pair(p) : open_cuda_pair(p));
     p->granule = dvmm_get_caps(p->owner.on.driver)->granule_bytes;
     p->limit = is_virtual ? 512 * DTI_MIB : 2048 * DTI_MIB;
-    TRY(hands_open(&p->owner));
-    TRY(hands_open(&p->peer));
+    TRY(worker_open(&p->owner));
+    TRY(worker_open(&p->peer));
     TRY(program_allocator(&p->owner.on, p->limit, &p->a));
     NEED_OK(is_virtual ? ductile_alloc(p->a, COPY_BYTES, p->owner.stream, &p->far)
                        : dvmm_mem_alloc(p->peer.on.driver, COPY_BYTES, &p->far));
@@ -196,7 +196,7 @@ static const char *close_all(pair *p) {
     NEED_OK(ductile_destroy(p->a));
     NEED_OK(dvmm_event_destroy(p->peer.on.driver, p->peer.event));
     NEED_OK(dvmm_event_destroy(p->owner.on.driver, p->owner.event));
-    TRY(p->owner.on.gpu != NULL ? program_clear(&p->peer.on) : program_close(&p->peer.on));
+    TRY(p->owner.on.gpu != NULL ? program_detach(&p->peer.on) : program_close(&p->peer.on));
     return program_close(&p->owner.on);
 }
 
@@ -210,7 +210,7 @@ static const char *expect_access(pair *p, ductile_addr addr, int device, dvmm_ac
     return NULL;
 }
 
-static const char *ask_block(pair *p, const canvas *c, dvmm_access of_peer) {
+static const char *ask_block(pair *p, const pattern_block *c, dvmm_access of_peer) {
     for (ductile_addr at = dti_round_down(c->address, p->granule); at < c->address + c->size;
          at += p->granule) {
         TRY(expect_access(p, at, p->owner.on.device, DVMM_ACCESS_RW));
@@ -222,54 +222,54 @@ static const char *ask_block(pair *p, const canvas *c, dvmm_access of_peer) {
 
 static const char *ask_all_blocks(pair *p, dvmm_access of_peer) {
     for (size_t i = 0; i < p->live.n; i++) {
-        TRY(ask_block(p, &p->live.all[i].canvas, of_peer));
+        TRY(ask_block(p, &p->live.all[i].block, of_peer));
     }
     return NULL;
 }
 
 /* ---- Work of two GPUs ---------------------------------------------------------------------- */
 
-typedef const char *(*handiwork)(painter *p, const canvas *c, ductile_stream stream);
+typedef const char *(*work_fn)(pattern_tester *p, const pattern_block *c, ductile_stream stream);
 
 /* The peer works between two points of the owner's stream: so a free there is behind it. */
-static const char *by_peer(pair *p, handiwork what, const canvas *c) {
+static const char *by_peer(pair *p, work_fn what, const pattern_block *c) {
     TRY(let_go_on(&p->owner, &p->peer));
-    TRY(what(&p->peer.on.painter, c, p->peer.stream));
+    TRY(what(&p->peer.on.tester, c, p->peer.stream));
     return let_go_on(&p->peer, &p->owner);
 }
 
-static const char *by_owner(pair *p, handiwork what, const canvas *c) {
-    return what(&p->owner.on.painter, c, p->owner.stream);
+static const char *by_owner(pair *p, work_fn what, const pattern_block *c) {
+    return what(&p->owner.on.tester, c, p->owner.stream);
 }
 
-static const char *paint_and_look(pair *p, const canvas *c) {
+static const char *write_and_check(pair *p, const pattern_block *c) {
     if (rng_percent(&p->rng, 50)) {
-        TRY(by_peer(p, paint, c));
-        return by_owner(p, look, c);
+        TRY(by_peer(p, pattern_write, c));
+        return by_owner(p, pattern_check, c);
     }
-    TRY(by_owner(p, paint, c));
-    return by_peer(p, look, c);
+    TRY(by_owner(p, pattern_write, c));
+    return by_peer(p, pattern_check, c);
 }
 
 static const char *allocate(pair *p, uint64_t size, bool *got) {
-    painted b = {.canvas = {.size = dti_round_up(size, 512), .id = p->next_id++}};
-    TRY(program_ask(p->a, &b.canvas, p->owner.stream));
-    *got = b.canvas.address != 0;
+    live_block b = {.block = {.size = dti_round_up(size, 512), .id = p->next_id++}};
+    TRY(program_ask(p->a, &b.block, p->owner.stream));
+    *got = b.block.address != 0;
     if (!*got) {
         return NULL;
     }
-    gallery_add(&p->live, b);
+    live_blocks_add(&p->live, b);
     p->ops++;
-    TRY(ask_block(p, &b.canvas, DVMM_ACCESS_RW));
-    return paint_and_look(p, &b.canvas);
+    TRY(ask_block(p, &b.block, DVMM_ACCESS_RW));
+    return write_and_check(p, &b.block);
 }
 
-/* The last word, a scribble, is the peer's: it is not to be found in memory that serves again. */
+/* The peer writes last, over the pattern: that is not to be found in memory that serves again. */
 static const char *release(pair *p) {
-    canvas c = gallery_remove(&p->live, (size_t)rng_below(&p->rng, p->live.n)).canvas;
+    pattern_block c = live_blocks_remove(&p->live, (size_t)rng_below(&p->rng, p->live.n)).block;
     p->ops++;
-    TRY(rng_percent(&p->rng, 50) ? by_peer(p, look, &c) : by_owner(p, look, &c));
-    TRY(by_peer(p, scribble, &c));
+    TRY(rng_percent(&p->rng, 50) ? by_peer(p, pattern_check, &c) : by_owner(p, pattern_check, &c));
+    TRY(by_peer(p, pattern_overwrite, &c));
     NEED_OK(ductile_free(p->a, c.address));
     return NULL;
 }
@@ -304,8 +304,8 @@ static const char *churn_towards(pair *p, uint64_t level, int steps) {
 static const char *expect_no_mismatch(pair *p) {
     uint64_t of_owner = 0;
     uint64_t of_peer = 0;
-    TRY(painter_mismatches(&p->owner.on.painter, &of_owner));
-    TRY(painter_mismatches(&p->peer.on.painter, &of_peer));
+    TRY(pattern_mismatches(&p->owner.on.tester, &of_owner));
+    TRY(pattern_mismatches(&p->peer.on.tester, &of_peer));
     NEED(of_owner == 0 && of_peer == 0,
          "%llu words were not what the peer wrote, %llu not what the owner wrote",
          (unsigned long long)of_owner, (unsigned long long)of_peer);
@@ -326,39 +326,39 @@ static const char *shut_out_and_let_in(pair *p) {
     TRY(wait_for_both(p));
     NEED_OK(ductile_disable_peer(p->a, p->peer.on.device));
     TRY(ask_all_blocks(p, DVMM_ACCESS_NONE));
-    canvas unseen = {.size = 24 * DTI_MIB, .id = p->next_id++};
+    pattern_block unseen = {.size = 24 * DTI_MIB, .id = p->next_id++};
     NEED_OK(ductile_alloc(p->a, unseen.size, p->owner.stream, &unseen.address));
-    TRY(by_owner(p, paint, &unseen));
+    TRY(by_owner(p, pattern_write, &unseen));
     TRY(ask_block(p, &unseen, DVMM_ACCESS_NONE));
     NEED_OK(ductile_enable_peer(p->a, p->peer.on.device));
     TRY(ask_block(p, &unseen, DVMM_ACCESS_RW));
-    TRY(by_peer(p, look, &unseen));
+    TRY(by_peer(p, pattern_check, &unseen));
     NEED_OK(ductile_free(p->a, unseen.address));
     p->enables++;
     return ask_all_blocks(p, DVMM_ACCESS_RW);
 }
 
 static const char *pause_and_resume(pair *p) {
-    canvas c = {.size = 10 * DTI_MIB + 512, .id = p->next_id++};
+    pattern_block c = {.size = 10 * DTI_MIB + 512, .id = p->next_id++};
     NEED_OK(ductile_pool_begin(p->a, pool, NULL, NULL));
     NEED_OK(ductile_alloc(p->a, c.size, p->owner.stream, &c.address));
     NEED_OK(ductile_pool_end(p->a, pool));
-    TRY(by_peer(p, paint, &c));
+    TRY(by_peer(p, pattern_write, &c));
     NEED_OK(ductile_pause(p->a, pool, DUCTILE_CONTENTS_KEEP));
     NEED_OK(ductile_resume(p->a, pool));
     TRY(ask_block(p, &c, DVMM_ACCESS_RW));
-    TRY(by_peer(p, look, &c));
-    TRY(by_owner(p, look, &c));
+    TRY(by_peer(p, pattern_check, &c));
+    TRY(by_owner(p, pattern_check, &c));
     NEED_OK(ductile_free(p->a, c.address));
     NEED_OK(ductile_pool_release(p->a, pool));
     p->pauses++;
     return NULL;
 }
 
-static const char *expect_bytes(const hands *h, ductile_addr addr, uint8_t value) {
+static const char *expect_bytes(const worker *w, ductile_addr addr, uint8_t value) {
     static uint8_t bytes[COPY_BYTES];
     memset(bytes, ~value, sizeof bytes);
-    NEED_OK(dvmm_read_back(h->on.driver, bytes, addr, sizeof bytes, h->stream));
+    NEED_OK(dvmm_read_back(w->on.driver, bytes, addr, sizeof bytes, w->stream));
     NEED(bytes[0] == value && memcmp(bytes, bytes + 1, sizeof bytes - 1) == 0,
          "a copy arrived otherwise than it was sent");
     return NULL;
@@ -368,44 +368,44 @@ static const char *expect_bytes(const hands *h, ductile_addr addr, uint8_t value
 static const char *copy_both_ways(pair *p) {
     ductile_addr near = 0;
     const uint8_t value = (uint8_t)(p->next_id++ % 200 + 1);
-    const hands *h = &p->peer;
+    const worker *w = &p->peer;
     NEED_OK(ductile_alloc(p->a, COPY_BYTES, p->owner.stream, &near));
-    TRY(let_go_on(&p->owner, h));
-    NEED_OK(dvmm_fill(h->on.driver, p->far, value, COPY_BYTES, h->stream));
-    NEED_OK(dvmm_copy(h->on.driver, near, p->far, COPY_BYTES, h->stream));
-    TRY(let_go_on(h, &p->owner));
+    TRY(let_go_on(&p->owner, w));
+    NEED_OK(dvmm_fill(w->on.driver, p->far, value, COPY_BYTES, w->stream));
+    NEED_OK(dvmm_copy(w->on.driver, near, p->far, COPY_BYTES, w->stream));
+    TRY(let_go_on(w, &p->owner));
     TRY(expect_bytes(&p->owner, near, value));
-    NEED_OK(dvmm_fill(h->on.driver, near, (uint8_t)~value, COPY_BYTES, h->stream));
-    NEED_OK(dvmm_copy(h->on.driver, p->far, near, COPY_BYTES, h->stream));
-    TRY(expect_bytes(h, p->far, (uint8_t)~value));
-    TRY(let_go_on(h, &p->owner));
+    NEED_OK(dvmm_fill(w->on.driver, near, (uint8_t)~value, COPY_BYTES, w->stream));
+    NEED_OK(dvmm_copy(w->on.driver, p->far, near, COPY_BYTES, w->stream));
+    TRY(expect_bytes(w, p->far, (uint8_t)~value));
+    TRY(let_go_on(w, &p->owner));
     TRY(expect_bytes(&p->owner, near, (uint8_t)~value));
     NEED_OK(ductile_free(p->a, near));
     p->copies++;
     return NULL;
 }
 
-/* A block is freed while the peer has yet to look at it and to scribble over it, and its memory is
+/* A block is freed while the peer has yet to check it and to write over it, and its memory is
  * asked for at once: with its stream recorded no request may get it. */
 static const char *free_under_the_peer(pair *p) {
-    canvas c = {.size = 8 * DTI_MIB, .id = p->next_id++};
-    canvas next[4];
+    pattern_block c = {.size = 8 * DTI_MIB, .id = p->next_id++};
+    pattern_block next[4];
     NEED_OK(ductile_alloc(p->a, c.size, p->owner.stream, &c.address));
-    TRY(by_owner(p, paint, &c));
+    TRY(by_owner(p, pattern_write, &c));
     TRY(let_go_on(&p->owner, &p->peer));
-    TRY(dawdle(&p->peer.on.painter, p->peer.stream, 3000000));
-    TRY(look(&p->peer.on.painter, &c, p->peer.stream));
-    TRY(scribble(&p->peer.on.painter, &c, p->peer.stream));
+    TRY(pattern_keep_busy(&p->peer.on.tester, p->peer.stream, 3000000));
+    TRY(pattern_check(&p->peer.on.tester, &c, p->peer.stream));
+    TRY(pattern_overwrite(&p->peer.on.tester, &c, p->peer.stream));
     NEED_OK(ductile_record_stream(p->a, c.address, p->peer.stream));
     NEED_OK(ductile_free(p->a, c.address));
     for (int i = 0; i < 4; i++) {
-        next[i] = (canvas){.size = c.size, .id = p->next_id++};
+        next[i] = (pattern_block){.size = c.size, .id = p->next_id++};
         NEED_OK(ductile_alloc(p->a, c.size, p->owner.stream, &next[i].address));
-        TRY(by_owner(p, paint, &next[i]));
+        TRY(by_owner(p, pattern_write, &next[i]));
     }
     TRY(wait_for_both(p));
     for (int i = 0; i < 4; i++) {
-        TRY(by_owner(p, look, &next[i]));
+        TRY(by_owner(p, pattern_check, &next[i]));
         NEED_OK(ductile_free(p->a, next[i].address));
     }
     return NULL;
@@ -469,13 +469,13 @@ static const char *begin(pair *p) {
     bool got = false;
     NEED_OK(ductile_pool_retain(p->a, pool));
     NEED_OK(ductile_pool_set_kind(p->a, pool, DUCTILE_POOL_PLAIN));
-    canvas first = {.size = 9 * DTI_MIB, .id = p->next_id++};
+    pattern_block first = {.size = 9 * DTI_MIB, .id = p->next_id++};
     NEED_OK(ductile_alloc(p->a, first.size, p->owner.stream, &first.address));
-    TRY(by_owner(p, paint, &first));
+    TRY(by_owner(p, pattern_write, &first));
     TRY(ask_block(p, &first, DVMM_ACCESS_NONE));
     NEED_OK(ductile_enable_peer(p->a, p->peer.on.device));
     TRY(ask_block(p, &first, DVMM_ACCESS_RW));
-    TRY(by_peer(p, look, &first));
+    TRY(by_peer(p, pattern_check, &first));
     NEED_OK(ductile_free(p->a, first.address));
     TRY(allocate(p, 30 * DTI_MIB, &got));
     NEED(got, "the device has no memory");
@@ -520,14 +520,14 @@ static const char *run(pair *p) {
 
 /* Its context, and perhaps this process's other one, is lost afterwards: nothing is given back. */
 static const char *try_the_door(pair *p) {
-    canvas c = {.size = 4 * DTI_MIB, .id = 1};
+    pattern_block c = {.size = 4 * DTI_MIB, .id = 1};
     NEED_OK(ductile_alloc(p->a, c.size, p->owner.stream, &c.address));
     NEED_OK(ductile_enable_peer(p->a, p->peer.on.device));
-    TRY(by_peer(p, paint, &c));
-    TRY(by_owner(p, look, &c));
+    TRY(by_peer(p, pattern_write, &c));
+    TRY(by_owner(p, pattern_check, &c));
     TRY(expect_no_mismatch(p));
     NEED_OK(ductile_disable_peer(p->a, p->peer.on.device));
-    const char *refused = paint(&p->peer.on.painter, &c, p->peer.stream);
+    const char *refused = pattern_write(&p->peer.on.tester, &c, p->peer.stream);
     int code = dvmm_last_code();
     ductile_status status = dvmm_stream_sync(p->peer.on.driver, p->peer.stream);
     code = status != DUCTILE_OK ? dvmm_last_code() : code;

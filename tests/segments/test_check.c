@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A sound segment passes; each field changed by hand is found, by the number of its invariant. */
 #include "segments/check.h"
-#include "tests/support/segment_rig.h"
+#include "tests/support/segment_fixture.h"
 
 static dseg_set set;
 
 /* A handle of two granules, one that has two addresses, and a cached one. */
 static void open_checked(void) {
-    segment_rig_open();
+    segment_fixture_open();
     assert_ok(dseg_set_reserve(&set));
     dseg_set_insert(&set, seg);
     (void)back(0, 2);
@@ -20,7 +20,7 @@ static void close_checked(void) {
     assert_ok(dseg_unmap_all(seg, DSEG_RETIRING, proof_of_all()));
     assert_ok(dseg_unmap_all(seg, DSEG_MAPPED, proof_of_all()));
     dseg_set_fini(&set);
-    segment_rig_close();
+    segment_fixture_close();
 }
 
 TestSuite(check, .init = open_checked, .fini = close_checked);

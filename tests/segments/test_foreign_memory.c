@@ -2,11 +2,11 @@
 /* Memory of another process, mapped in a range of its own, on a machine of three devices. */
 #include "segments/foreign.h"
 
-#include "tests/support/rig.h"
+#include "tests/support/device_fixture.h"
 
 #include <unistd.h>
 
-static rig r;
+static device_fixture r;
 static dvmm_handle_store store;
 static dseg_foreign mapped;
 
@@ -22,7 +22,7 @@ static dvmm_shared export_one(void) {
 }
 
 static void open_mapped(void) {
-    rig_open_devices(&r, 3);
+    device_open_devices(&r, 3);
     dvmm_store_init(&store, r.d, r.granule, UINT64_MAX, (dvmm_phys_props){0});
     dvmm_shared shared = export_one();
     assert_ok(dseg_foreign_open(&store, 2 * r.granule, UINT64_MAX, DVMM_ACCESS_RW, &mapped));
@@ -34,7 +34,7 @@ static void open_mapped(void) {
 static void close_mapped(void) {
     assert_ok(dseg_foreign_undo(&store, &mapped));
     dvmm_store_fini(&store);
-    rig_close(&r);
+    device_close(&r);
 }
 
 TestSuite(foreign_memory, .init = open_mapped);

@@ -5,12 +5,12 @@
  *             [ a ][   b   ][pinned][ d ][ e  ] EMPTY
  */
 #include "segments/granules.h"
-#include "tests/support/segment_rig.h"
+#include "tests/support/segment_fixture.h"
 
 static dvmm_handle *pinned;
 
 static void open_filled(void) {
-    segment_rig_open();
+    segment_fixture_open();
     (void)back(0, 1);
     (void)back(1, 3);
     pinned = back(4, 2);
@@ -23,7 +23,7 @@ static void close_filled(void) {
     dvmm_handle_unpin(&store, pinned);
     assert_ok(dseg_unmap_all(seg, DSEG_RETIRING, proof_of_all()));
     assert_ok(dseg_unmap_all(seg, DSEG_MAPPED, proof_of_all()));
-    segment_rig_close();
+    segment_fixture_close();
 }
 
 TestSuite(granules, .init = open_filled, .fini = close_filled);

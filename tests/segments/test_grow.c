@@ -4,9 +4,9 @@
  * and what cannot be told is never touched again. Where handles come from, and that a growth which
  * fails is undone, is in tests/scenarios (pressure.txt, sizes.txt, dedicated.txt, faults.txt).
  */
-#include "tests/support/segment_rig.h"
+#include "tests/support/segment_fixture.h"
 
-TestSuite(failed_map, .init = segment_rig_open);
+TestSuite(failed_map, .init = segment_fixture_open);
 
 static bool map_fails(uint32_t first, dvmm_handle *h) {
     ductile_status status = dseg_map(seg, first, &h, 1);
@@ -36,7 +36,7 @@ static void is_undone(int code, int effect) {
 Test(failed_map, leaves_the_spot_empty_whether_it_was_done_or_not) {
     is_undone(DVMM_OUT_OF_MEMORY, 0);
     is_undone(DVMM_UNKNOWN, 1);
-    segment_rig_close();
+    segment_fixture_close();
 }
 
 /* The map was done, and no call answers any more. */
@@ -48,38 +48,38 @@ static void nobody_can_tell(int code) {
     assert_quarantined(3, h);
     dvmm_store_lose(&store, h);
     map_and_unmap(4, new_handle(2));
-    segment_rig_abandon();
+    segment_fixture_abandon();
 }
 
 Test(failed_map, that_nobody_can_tell_is_quarantined) {
     nobody_can_tell(DVMM_UNKNOWN);
-    segment_rig_open();
+    segment_fixture_open();
     nobody_can_tell(DVMM_OUT_OF_MEMORY);
 }
 
 /* Another owner's memory at one end: neither nothing nor ours, and not ours to unmap. */
 static void stands_in_the_way(uint32_t granule) {
-    rig_back(&r, dseg_addr(seg, granule), 1);
-    uint64_t mappings = rig_state(&r).mappings;
+    device_back(&r, dseg_addr(seg, granule), 1);
+    uint64_t mappings = device_state(&r).mappings;
     dvmm_handle *h = new_handle(3);
     cr_assert(map_fails(2, h), "the ends differ and that was not noticed");
     assert_quarantined(2, h);
-    assert_u64(rig_state(&r).mappings, mappings);
-    assert_u64(rig_state(&r).violations, 0);
+    assert_u64(device_state(&r).mappings, mappings);
+    assert_u64(device_state(&r).violations, 0);
     dvmm_store_lose(&store, h);
-    segment_rig_abandon();
+    segment_fixture_abandon();
 }
 
 Test(failed_map, beside_memory_at_either_end_is_quarantined) {
     stands_in_the_way(2);
-    segment_rig_open();
+    segment_fixture_open();
     stands_in_the_way(4);
 }
 
 /* ---- Growing ------------------------------------------------------------------------------- */
 
-TestSuite(grow, .init = segment_rig_open);
-TestSuite(refill, .init = segment_rig_open);
+TestSuite(grow, .init = segment_fixture_open);
+TestSuite(refill, .init = segment_fixture_open);
 
 static dvmm_handle *handles[N_GRANULES];
 
@@ -98,8 +98,8 @@ static dseg_growth growth(dseg_piece *piece, uint32_t max_created) {
 static void end_growth(void) {
     assert_ok(dseg_unmap_all(seg, DSEG_RETIRING, proof_of_all()));
     assert_ok(dseg_unmap_all(seg, DSEG_MAPPED, proof_of_all()));
-    assert_u64(rig_state(&r).violations, 0);
-    segment_rig_close();
+    assert_u64(device_state(&r).violations, 0);
+    segment_fixture_close();
 }
 
 Test(grow, takes_small_cached_handles_only_where_they_must_do) {
@@ -128,7 +128,7 @@ Test(grow, above_a_soft_limit_exchanges_as_much_beside_lost_memory) {
     assert_ok(dseg_destroy(seg));
     dvmm_store_fini(&store);
     assert_ok(dvmm_markers_fini(&markers));
-    rig_abandon(&r);
+    device_abandon(&r);
 }
 
 /* ---- Refilling ----------------------------------------------------------------------------- */
@@ -144,7 +144,7 @@ Test(refill, stops_where_an_address_is_lost) {
     assert_state(1, 1, DSEG_QUARANTINED);
     assert_state(2, 1, DSEG_EMPTY);
     assert_ok(dseg_unmap_all(seg, DSEG_MAPPED, idle));
-    segment_rig_abandon();
+    segment_fixture_abandon();
 }
 
 /* A mapping that was kept and that cannot be read any more: what it is cannot be told. */
@@ -176,6 +176,6 @@ Test(refill, with_one_handle_maps_again_what_is_gone) {
     assert_code(RAW(&r, unmap, dseg_addr(seg, 0), N_GRANULES * r.granule), DVMM_SUCCESS);
     assert_ok(dseg_fill_with_one(seg, UINT64_MAX));
     assert_state(0, N_GRANULES, DSEG_MAPPED);
-    assert_u64(rig_state(&r).mappings, 1);
+    assert_u64(device_state(&r).mappings, 1);
     end_growth();
 }

@@ -2,17 +2,17 @@
 /* What proves nothing, and what the driver refuses to unmap. That memory leaves its addresses only
  * behind the work on it is in tests/scenarios/proof.txt,
  * and what is planted in tests/variants.txt. */
-#include "tests/support/segment_rig.h"
+#include "tests/support/segment_fixture.h"
 
 #include <signal.h>
 
-TestSuite(idle, .init = segment_rig_open);
-TestSuite(unmap_handles, .init = segment_rig_open);
+TestSuite(idle, .init = segment_fixture_open);
+TestSuite(unmap_handles, .init = segment_fixture_open);
 
 /* ---- What a proof proves ------------------------------------------------------------------- */
 
 Test(idle, a_marker_of_one_stream_proves_nothing_of_the_context) {
-    ductile_stream stream = rig_stream(&r);
+    ductile_stream stream = device_stream(&r);
     dvmm_marker *m = NULL;
     assert_ok(dvmm_marker_record(&markers, stream, &m));
     assert_ok(dvmm_marker_wait(&markers, m));
@@ -24,7 +24,7 @@ Test(idle, a_marker_of_one_stream_proves_nothing_of_the_context) {
     cr_assert(dseg_is_proven(dseg_idle_by_marker(m)));
     dvmm_marker_drop(&markers, m);
     assert_ok(dvmm_stream_destroy(r.d, stream));
-    segment_rig_close();
+    segment_fixture_close();
 }
 
 Test(idle, a_wait_that_failed_proves_nothing) {
@@ -36,7 +36,7 @@ Test(idle, a_wait_that_failed_proves_nothing) {
     assert_status(dseg_sync_device(&markers, &idle), DUCTILE_ERR_DRIVER);
     cr_assert(!dseg_is_proven(idle));
     mend_calls();
-    segment_rig_close();
+    segment_fixture_close();
 }
 
 #if DUCTILE_CHECK >= 1
@@ -60,7 +60,7 @@ Test(unmap_handles, that_the_driver_refuses_are_lost_with_their_place) {
     assert_state(1, 1, DSEG_QUARANTINED);
     assert_u64(store.totals.lost_bytes, r.granule);
     assert_u64(store.totals.cached_bytes, r.granule);
-    segment_rig_abandon();
+    segment_fixture_abandon();
 }
 
 /* ---- Pause --------------------------------------------------------------------------------- */
@@ -81,5 +81,5 @@ Test(unmap_handles, of_a_pause_that_failed_are_looked_at) {
     assert_u64(dseg_unmap_for_pause(seg, &at, N_GRANULES, N_GRANULES, idle), 1);
     mend_calls();
     assert_state(0, 1, DSEG_EMPTY);
-    segment_rig_close();
+    segment_fixture_close();
 }

@@ -10,9 +10,9 @@
 /* An unmap may cover several mappings. */
 static void take_out_mappings(faulty_driver *f, uint64_t from, uint64_t size) {
     for (size_t i = f->left.n; i-- > 0;) {
-        const thing t = f->left.all[i];
+        const resource t = f->left.all[i];
         if (t.kind == A_MAPPING && t.it >= from && t.it < from + size) {
-            things_take_out(&f->left, A_MAPPING, t.it);
+            resources_take_out(&f->left, A_MAPPING, t.it);
         }
     }
 }
@@ -68,15 +68,15 @@ PASS(mem_info, (void *ctx, uint64_t *free_bytes, uint64_t *total_bytes),
      (IN, free_bytes, total_bytes), NOTHING)
 PASS(address_reserve,
      (void *ctx, uint64_t size, uint64_t alignment, ductile_addr hint, ductile_addr *out),
-     (IN, size, alignment, hint, out), things_add(&f->left, A_RANGE, *out, size))
+     (IN, size, alignment, hint, out), resources_add(&f->left, A_RANGE, *out, size))
 PASS(address_free, (void *ctx, ductile_addr addr, uint64_t size), (IN, addr, size),
-     things_take_out(&f->left, A_RANGE, addr))
+     resources_take_out(&f->left, A_RANGE, addr))
 PASS(phys_create, (void *ctx, uint64_t size, const dvmm_phys_props *props, dvmm_phys *out),
-     (IN, size, props, out), things_add(&f->left, A_HANDLE, *out, size))
+     (IN, size, props, out), resources_add(&f->left, A_HANDLE, *out, size))
 PASS(phys_release, (void *ctx, dvmm_phys phys), (IN, phys),
-     things_take_out(&f->left, A_HANDLE, phys))
+     resources_take_out(&f->left, A_HANDLE, phys))
 PASS(map, (void *ctx, ductile_addr addr, uint64_t size, uint64_t offset, dvmm_phys phys),
-     (IN, addr, size, offset, phys), things_add(&f->left, A_MAPPING, addr, size))
+     (IN, addr, size, offset, phys), resources_add(&f->left, A_MAPPING, addr, size))
 PASS(unmap, (void *ctx, ductile_addr addr, uint64_t size), (IN, addr, size),
      take_out_mappings(f, addr, size))
 PASS(set_access, (void *ctx, ductile_addr addr, uint64_t size, dvmm_access access),
@@ -92,7 +92,7 @@ PASS(get_access_for, (void *ctx, ductile_addr addr, int device, dvmm_access *out
 PASS(phys_export, (void *ctx, dvmm_phys phys, dvmm_share_type type, dvmm_shared *out),
      (IN, phys, type, out), NOTHING)
 PASS(phys_import, (void *ctx, const dvmm_shared *shared, dvmm_phys *out), (IN, shared, out),
-     things_add(&f->left, A_HANDLE, *out, 0))
+     resources_add(&f->left, A_HANDLE, *out, 0))
 PASS(mem_alloc, (void *ctx, uint64_t size, ductile_addr *out), (IN, size, out), NOTHING)
 PASS(mem_free, (void *ctx, ductile_addr addr), (IN, addr), NOTHING)
 PASS(mem_alloc_async, (void *ctx, uint64_t size, ductile_stream stream, ductile_addr *out),
@@ -103,9 +103,9 @@ PASS(async_pool_info, (void *ctx, uint64_t *reserved, uint64_t *reserved_peak),
      (IN, reserved, reserved_peak), NOTHING)
 PASS(async_pool_trim, (void *ctx, uint64_t keep_bytes), (IN, keep_bytes), NOTHING)
 PASS(stream_create, (void *ctx, ductile_stream *out), (IN, out),
-     things_add(&f->left, A_STREAM, word(*out), 0))
+     resources_add(&f->left, A_STREAM, word(*out), 0))
 PASS(stream_destroy, (void *ctx, ductile_stream stream), (IN, stream),
-     things_take_out(&f->left, A_STREAM, word(stream)))
+     resources_take_out(&f->left, A_STREAM, word(stream)))
 PASS(stream_sync, (void *ctx, ductile_stream stream), (IN, stream), NOTHING)
 PASS(stream_query, (void *ctx, ductile_stream stream), (IN, stream), NOTHING)
 PASS(stream_is_ours, (void *ctx, ductile_stream stream, int *out), (IN, stream, out), NOTHING)
@@ -122,21 +122,21 @@ PASS(capture_exchange_mode, (void *ctx, dvmm_capture_mode *mode), (IN, mode), NO
 PASS(context_sync, (void *ctx), (IN), NOTHING)
 PASS(context_record, (void *ctx, dvmm_event event), (IN, event), NOTHING)
 PASS(event_create, (void *ctx, dvmm_event *out), (IN, out),
-     things_add(&f->left, AN_EVENT, word(*out), 0))
+     resources_add(&f->left, AN_EVENT, word(*out), 0))
 PASS(event_destroy, (void *ctx, dvmm_event event), (IN, event),
-     things_take_out(&f->left, AN_EVENT, word(event)))
+     resources_take_out(&f->left, AN_EVENT, word(event)))
 PASS(event_record, (void *ctx, dvmm_event event, ductile_stream stream), (IN, event, stream),
      NOTHING)
 PASS(event_query, (void *ctx, dvmm_event event), (IN, event), NOTHING)
 PASS(event_sync, (void *ctx, dvmm_event event), (IN, event), NOTHING)
 PASS(host_alloc, (void *ctx, uint64_t size, void **out), (IN, size, out),
-     things_add(&f->left, HOST_MEMORY, word(*out), size))
+     resources_add(&f->left, HOST_MEMORY, word(*out), size))
 PASS(host_free, (void *ctx, void *memory), (IN, memory),
-     things_take_out(&f->left, HOST_MEMORY, word(memory)))
+     resources_take_out(&f->left, HOST_MEMORY, word(memory)))
 PASS(host_register, (void *ctx, void *memory, uint64_t size), (IN, memory, size),
-     things_add(&f->left, A_REGISTRATION, word(memory), size))
+     resources_add(&f->left, A_REGISTRATION, word(memory), size))
 PASS(host_unregister, (void *ctx, void *memory), (IN, memory),
-     things_take_out(&f->left, A_REGISTRATION, word(memory)))
+     resources_take_out(&f->left, A_REGISTRATION, word(memory)))
 PASS(fill, (void *ctx, ductile_addr addr, uint8_t value, uint64_t size, ductile_stream stream),
      (IN, addr, value, size, stream), NOTHING)
 PASS(copy, (void *ctx, ductile_addr to, ductile_addr from, uint64_t size, ductile_stream stream),
@@ -175,11 +175,11 @@ void faulty_plan_fault(faulty_driver *f, const faulty_plan *plan) {
 
 const char *faulty_clean_up(faulty_driver *f, dvmm_driver *d) {
     void *ctx = NULL;
-    thing first = {NO_THING, 0, 0};
+    resource first = {NO_RESOURCE, 0, 0};
     const dvmm_driver_ops *ops = dvmm_raw_ops(d, &ctx);
     NEED_OK(dvmm_context_sync(d));
-    int code = things_undo(&f->left, ops, ctx, &first);
+    int code = resources_undo(&f->left, ops, ctx, &first);
     NEED(code == DVMM_SUCCESS, "a %s that was left cannot be given back: %s",
-         thing_name(first.kind), dvmm_code_name(code));
+         resource_name(first.kind), dvmm_code_name(code));
     return NULL;
 }

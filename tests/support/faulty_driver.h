@@ -11,7 +11,7 @@
 #ifndef TESTS_SUPPORT_FAULTY_DRIVER_H
 #define TESTS_SUPPORT_FAULTY_DRIVER_H
 
-#include "tests/support/things.h"
+#include "tests/support/resources.h"
 
 typedef struct faulty_plan {
     uint64_t nth;  /* which call fails, from 1; 0: none */
@@ -28,7 +28,7 @@ typedef struct faulty_driver {
     uint64_t n_calls;    /* since faulty_plan_fault */
     uint64_t n_failures; /* of them, planned        */
     dvmm_call failing;   /* valid when n_failures > 0 */
-    things left;         /* what exists on the device */
+    resources left;      /* what exists on the device */
 } faulty_driver;
 
 /* From now on the driver's calls go through f. */

@@ -47,20 +47,20 @@ const char *program_end_streams(program_device *p) {
     return NULL;
 }
 
-const char *program_furnish(program_device *p, size_t n_streams) {
-    TRY(painter_open(&p->painter, p->driver, p->device));
+const char *program_attach(program_device *p, size_t n_streams) {
+    TRY(pattern_open(&p->tester, p->driver, p->device));
     return program_add_streams(p, n_streams);
 }
 
-const char *program_clear(program_device *p) {
-    painter_close(&p->painter);
+const char *program_detach(program_device *p) {
+    pattern_close(&p->tester);
     return program_end_streams(p);
 }
 
 const char *program_open(program_device *p, const ductile_virtual_options *options,
                          size_t n_streams) {
     TRY(program_open_driver(p, options));
-    return program_furnish(p, n_streams);
+    return program_attach(p, n_streams);
 }
 
 static const char *close_virtual(ductile_virtual_gpu *gpu) {
@@ -76,7 +76,7 @@ static const char *close_virtual(ductile_virtual_gpu *gpu) {
 }
 
 const char *program_close(program_device *p) {
-    TRY(program_clear(p));
+    TRY(program_detach(p));
     dvmm_close(p->driver);
     return p->gpu != NULL ? close_virtual(p->gpu) : NULL;
 }
@@ -94,125 +94,6 @@ void program_print_head(const program_device *p, const char *format, ...) {
 const char *program_free_bytes(dvmm_driver *driver, uint64_t *out) {
     uint64_t total = 0;
     NEED_OK(dvmm_mem_info(driver, out, &total));
-    return NULL;
-}
-
-/* ---- Allocators ---------------------------------------------------------------------------- */
-
-ductile_status program_create(const program_device *p, uint64_t limit_bytes, const char *conf,
-                              ductile_allocator **out) {
-    char message[256] = "";
-    ductile_options options;
-    ductile_options_init(&options);
-    options.driver = p->gpu != NULL ? DUCTILE_DRIVER_VIRTUAL : DUCTILE_DRIVER_CUDA;
-    options.virtual_gpu = p->gpu;
-    options.device = p->device;
-    options.limit_bytes = limit_bytes;
-    if (ductile_options_parse(&options, conf, message, sizeof message) != DUCTILE_OK) {
-        command_refuse(message);
-    }
-    return ductile_create(out, &options);
-}
-
-const char *program_allocator(const program_device *p, uint64_t limit_bytes,
-                              ductile_allocator **out) {
-    NEED_OK(program_create(p, limit_bytes, "", out));
-    return NULL;
-}
-
-const char *program_is_sound(ductile_allocator *a) {
-    char report[256] = "";
-    ductile_status status = ductile_check(a, report, sizeof report);
-    NEED(status == DUCTILE_OK, "ductile_check: %s %s", ductile_status_name(status), report);
-    return NULL;
-}
-
-/* ---- Blocks -------------------------------------------------------------------------------- */
-
-void program_announce(const program_device *p, const canvas *c, bool is_live) {
-    if (p->gpu != NULL && is_live) {
-        ductile_virtual_block_begin(p->gpu, c->address, c->size);
-    } else if (p->gpu != NULL) {
-        ductile_virtual_block_end(p->gpu, c->address);
-    }
-}
-
-void gallery_add(gallery *g, painted it) {
-    g->all[g->n++] = it;
-    g->live_bytes += it.canvas.size;
-}
-
-painted gallery_remove(gallery *g, size_t i) {
-    painted it = g->all[i];
-    g->all[i] = g->all[--g->n];
-    g->live_bytes -= it.canvas.size;
-    return it;
-}
-
-const char *program_ask(ductile_allocator *a, canvas *c, ductile_stream stream) {
-    ductile_status status = ductile_alloc(a, c->size, stream, &c->address);
-    NEED(status == DUCTILE_OK || status == DUCTILE_ERR_OUT_OF_MEMORY, "alloc: %s",
-         ductile_status_string(status));
-    return NULL;
-}
-
-const char *program_take(program_device *p, ductile_allocator *a, canvas *c,
-                         ductile_stream stream) {
-    TRY(program_ask(a, c, stream));
-    if (c->address == 0) {
-        return NULL;
-    }
-    program_announce(p, c, true);
-    return paint(&p->painter, c, stream);
-}
-
-const char *program_give(const program_device *p, ductile_allocator *a, canvas *c) {
-    program_announce(p, c, false);
-    NEED_OK(ductile_free(a, c->address));
-    c->address = 0;
-    return NULL;
-}
-
-const char *program_is_unspoilt(painter *p) {
-    uint64_t mismatches = 0;
-    TRY(painter_mismatches(p, &mismatches));
-    NEED(mismatches == 0, "%llu words or windows did not keep their pattern",
-         (unsigned long long)mismatches);
-    return NULL;
-}
-
-/* ---- Graphs -------------------------------------------------------------------------------- */
-
-const char *program_graph(const program_device *p, ductile_stream captured, void **graph) {
-    ductile_virtual_graph *made = NULL;
-    if (p->gpu == NULL) {
-        int code = gpu_capture_end(p->painter.gpu, captured, graph);
-        NEED(code == 0, "the capture did not end well (%d)", code);
-        return NULL;
-    }
-    NEED_OK(ductile_virtual_capture_end(p->gpu, captured, &made));
-    *graph = made;
-    return NULL;
-}
-
-const char *program_launch(const program_device *p, void *graph, ductile_stream stream) {
-    if (p->gpu == NULL) {
-        int code = gpu_graph_launch(p->painter.gpu, graph, stream);
-        NEED(code == 0, "the graph could not be launched (%d)", code);
-        return NULL;
-    }
-    NEED_OK(ductile_virtual_graph_launch(graph, stream));
-    return NULL;
-}
-
-const char *program_drop_graph(const program_device *p, void *graph) {
-    int code = 0;
-    if (p->gpu == NULL) {
-        code = gpu_graph_destroy(p->painter.gpu, graph);
-    } else {
-        ductile_virtual_graph_destroy(graph);
-    }
-    NEED(code == 0, "the graph could not be destroyed (%d)", code);
     return NULL;
 }
 

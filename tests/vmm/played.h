@@ -6,8 +6,8 @@
 #ifndef TESTS_VMM_PLAYED_H
 #define TESTS_VMM_PLAYED_H
 
+#include "tests/support/device_fixture.h"
 #include "tests/support/numbered.h"
-#include "tests/support/rig.h"
 #include "tests/support/script.h"
 
 #include <stdio.h>
@@ -90,7 +90,7 @@ static inline void gave(ductile_status status) {
 /* ---- Of every device ----------------------------------------------------------------------- */
 
 /* "fault map", "fault unmap effect 2", "fault host_register code 2 nth 3 on"; "fault any" */
-static inline void fault(const rig *r) {
+static inline void fault(const device_fixture *r) {
     const char *nth = behind("nth");
     const char *code = behind("code");
     const char *effect = behind("effect");
@@ -104,24 +104,24 @@ static inline void fault(const rig *r) {
 }
 
 /* "called unmap 2": since the beginning. */
-static inline void called(const rig *r) {
+static inline void called(const device_fixture *r) {
     assert_u64(ductile_virtual_count(r->gpu, word[1]), number(word[2]));
 }
 
 /* "fired 4": so often the fault. */
-static inline void fired(const rig *r) {
+static inline void fired(const device_fixture *r) {
     assert_u64(ductile_virtual_faults_fired(r->gpu), number(word[1]));
 }
 
 /* "mark", and "asked 0": driver calls since. */
 static uint64_t marked;
 
-static inline void mark(const rig *r) {
-    marked = rig_state(r).calls;
+static inline void mark(const device_fixture *r) {
+    marked = device_state(r).calls;
 }
 
-static inline void asked(const rig *r) {
-    assert_u64(rig_state(r).calls - marked, number(word[1]));
+static inline void asked(const device_fixture *r) {
+    assert_u64(device_state(r).calls - marked, number(word[1]));
 }
 
 #define OF_EVERY_DEVICE VERB(fault), VERB(mend), VERB(called), VERB(fired), VERB(mark), VERB(asked)
@@ -132,7 +132,7 @@ static inline void asked(const rig *r) {
         fault(r);                                                                                  \
     }                                                                                              \
     static void play_mend(void) {                                                                  \
-        rig_mend(r);                                                                               \
+        device_recover(r);                                                                         \
     }                                                                                              \
     static void play_called(void) {                                                                \
         called(r);                                                                                 \

@@ -3,28 +3,28 @@
  * A host copy whose driver loses a copy in, or says too early that it has waited: a look at the
  * memory sees both, and tells them apart.
  */
-#include "tests/support/painter.h"
-#include "tests/support/rig.h"
+#include "tests/support/device_fixture.h"
+#include "tests/support/pattern.h"
 #include "vmm/base/align.h"
 #include "vmm/host_copy.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-static rig r;
-static painter eye;
+static device_fixture r;
+static pattern_tester tester;
 static dvmm_host_arena arena;
 static dvmm_driver_ops planted; /* the device's, but for one call */
-static canvas block = {.size = 64 << 10, .id = 5};
+static pattern_block block = {.size = 64 << 10, .id = 5};
 static ductile_stream stream;
 
 static void open_all(void) {
-    rig_open_scheduled(&r, DUCTILE_SCHEDULE_LAZY, 0, 0);
-    stream = rig_stream(&r);
-    cr_assert_null(painter_open(&eye, r.d, 0));
+    device_open_scheduled(&r, DUCTILE_SCHEDULE_LAZY, 0, 0);
+    stream = device_stream(&r);
+    cr_assert_null(pattern_open(&tester, r.d, 0));
     dvmm_host_arena_init(&arena, r.d);
-    block.address = rig_row(&r, 1);
-    cr_assert_null(paint(&eye, &block, stream));
+    block.address = device_row(&r, 1);
+    cr_assert_null(pattern_write(&tester, &block, stream));
     assert_ok(dvmm_stream_sync(r.d, stream));
     planted = *r.d->ops;
 }
@@ -33,10 +33,10 @@ static void close_all(void) {
     r.d->ops = r.ops;
     assert_ok(dvmm_context_sync(r.d));
     assert_ok(dvmm_host_arena_fini(&arena));
-    painter_close(&eye);
-    rig_unrow(&r, block.address, 1);
+    pattern_close(&tester);
+    device_unrow(&r, block.address, 1);
     assert_ok(dvmm_stream_destroy(r.d, stream));
-    rig_close(&r);
+    device_close(&r);
 }
 
 TestSuite(memory_look, .init = open_all, .fini = close_all);
@@ -83,7 +83,7 @@ static int return_at_once(void *ctx, ductile_stream on) {
 
 /* Zeros of the stamps in it are right. */
 static void expect_told(const char *again) {
-    const char *told = expect_painted(&eye, &block, stream);
+    const char *told = pattern_expect(&tester, &block, stream);
     cr_assert_not_null(told);
     const char *counted = strstr(told, "differed; ");
     cr_assert_not_null(counted);
@@ -96,7 +96,7 @@ static void expect_told(const char *again) {
 
 Test(memory_look, what_came_back_is_right) {
     bring_back();
-    cr_expect_null(expect_painted(&eye, &block, stream));
+    cr_expect_null(pattern_expect(&tester, &block, stream));
 }
 
 Test(memory_look, a_copy_that_is_lost_is_told) {

@@ -19,7 +19,7 @@
 enum { LIMIT = 16, LETTERS = 'z' - 'a' + 1 }; /* granules of the store; names */
 
 static struct {
-    rig r;
+    device_fixture r;
     dvmm_handle_store store;
     dvmm_host_arena arena;
     dvmm_marker_pool markers;
@@ -50,7 +50,7 @@ PLAY_EVERY_DEVICE(&s.r)
 
 /* "used 3": granules of the device. */
 static void play_used(void) {
-    assert_u64(rig_state(&s.r).used_bytes / GRANULE, number(word[1]));
+    assert_u64(device_state(&s.r).used_bytes / GRANULE, number(word[1]));
 }
 
 /* What fails from here on may leave something. */
@@ -355,11 +355,11 @@ static const verb verbs[] = {
 static void open_parts(unsigned schedule, const scenario *claim) {
     (void)claim;
     memset(&s, 0, sizeof s);
-    rig_open_scheduled(&s.r, (ductile_schedule)schedule, 3, 11);
+    device_open_scheduled(&s.r, (ductile_schedule)schedule, 3, 11);
     dvmm_store_init(&s.store, s.r.d, GRANULE, LIMIT * GRANULE, (dvmm_phys_props){0});
     dvmm_host_arena_init(&s.arena, s.r.d);
     dvmm_markers_init(&s.markers, s.r.d);
-    s.stream = rig_stream(&s.r);
+    s.stream = device_stream(&s.r);
 }
 
 /* Nothing is left, but for what the store has lost. */
@@ -367,13 +367,13 @@ static void close_parts(void) {
     if (s.root[0] != '\0') {
         remove_root();
     }
-    if (rig_state(&s.r).poisoned != 0) {
-        rig_abandon(&s.r);
+    if (device_state(&s.r).poisoned != 0) {
+        device_abandon(&s.r);
         return;
     }
     bool has_lost = s.store.totals.lost_bytes > 0;
     bool counts = ductile_virtual_faults_fired(s.r.gpu) == 0;
-    rig_mend(&s.r);
+    device_recover(&s.r);
     dvmm_store_fini(&s.store);
     assert_ok(dvmm_host_arena_fini(&s.arena));
     assert_ok(dvmm_context_sync(s.r.d));
@@ -383,9 +383,9 @@ static void close_parts(void) {
     cr_assert(!counts || ductile_virtual_count(s.r.gpu, "host_register") ==
                              ductile_virtual_count(s.r.gpu, "host_unregister"));
     if (has_lost || s.may_leave) {
-        rig_abandon(&s.r);
+        device_abandon(&s.r);
     } else {
-        rig_close(&s.r);
+        device_close(&s.r);
     }
 }
 

@@ -51,17 +51,17 @@ Test(free_front, classes_are_in_the_order_of_sizes) {
 
 /* ---- Against a list ------------------------------------------------------------------------ */
 
-typedef struct rig {
+typedef struct fixture {
     dpool_free_index *index;
     dpool_block *blocks;
     bool is_in[N_BLOCKS];
-} rig;
+} fixture;
 
 static bool comes_first(const dpool_block *a, const dpool_block *b) {
     return a->size != b->size ? a->size < b->size : a->addr < b->addr;
 }
 
-static dpool_block *best_of_list(const rig *t, uint64_t size) {
+static dpool_block *best_of_list(const fixture *t, uint64_t size) {
     dpool_block *best = NULL;
     for (int i = 0; i < N_BLOCKS; i++) {
         dpool_block *b = &t->blocks[i];
@@ -80,7 +80,7 @@ static uint64_t a_block_size(rng *r) {
     return units * DPOOL_UNIT;
 }
 
-static void flip(rig *t, rng *r, int i) {
+static void flip(fixture *t, rng *r, int i) {
     dpool_block *b = &t->blocks[i];
     if (t->is_in[i]) {
         dpool_index_remove(t->index, b);
@@ -92,7 +92,7 @@ static void flip(rig *t, rng *r, int i) {
 }
 
 /* One block hands its place to another, as a split and a merge do. */
-static void hand_over(rig *t, rng *r, int from, int to) {
+static void hand_over(fixture *t, rng *r, int from, int to) {
     if (!t->is_in[from] || t->is_in[to]) {
         return;
     }
@@ -103,7 +103,7 @@ static void hand_over(rig *t, rng *r, int from, int to) {
     t->is_in[to] = true;
 }
 
-static uint64_t count(const rig *t) {
+static uint64_t count(const fixture *t) {
     uint64_t n = 0;
     for (int i = 0; i < N_BLOCKS; i++) {
         n += t->is_in[i];
@@ -111,13 +111,13 @@ static uint64_t count(const rig *t) {
     return n;
 }
 
-static void compare(const rig *t, uint64_t size, int round) {
+static void compare(const fixture *t, uint64_t size, int round) {
     cr_assert_eq(dpool_index_best(t->index, size), best_of_list(t, size), "round %d", round);
     cr_assert_eq(dpool_index_count(t->index), count(t));
     cr_assert(dpool_index_check(t->index), "round %d", round);
 }
 
-static void compare_walk(const rig *t) {
+static void compare_walk(const fixture *t) {
     uint64_t n = 0;
     const dpool_block *last = NULL;
     for (dpool_block *b = dpool_index_below(t->index, NULL); b != NULL;
@@ -132,7 +132,7 @@ static void compare_walk(const rig *t) {
 
 Test(free_front, front_and_bins_together_answer_as_a_list_does) {
     rng r = rng_seeded(2);
-    rig t = {.index = calloc(1, sizeof *t.index), .blocks = calloc(N_BLOCKS, sizeof *t.blocks)};
+    fixture t = {.index = calloc(1, sizeof *t.index), .blocks = calloc(N_BLOCKS, sizeof *t.blocks)};
     cr_assert(t.index != NULL && t.blocks != NULL);
     for (int i = 0; i < N_BLOCKS; i++) {
         t.blocks[i].addr = ((uint64_t)1 << 40) + (uint64_t)i * 4096;

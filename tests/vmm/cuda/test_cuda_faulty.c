@@ -41,9 +41,9 @@ Test(cuda_faulty, without_a_fault_calls_pass_and_what_exists_is_listed) {
     assert_ok(make_handle(&phys));
     assert_ok(dvmm_map(driver, addr, GRANULE, phys));
     cr_assert_eq(fake->reservations + fake->handles + fake->mappings, 3);
-    assert_u64(things_count(&wrapper.left, A_RANGE), 1);
-    assert_u64(things_count(&wrapper.left, A_HANDLE), 1);
-    assert_u64(things_count(&wrapper.left, A_MAPPING), 1);
+    assert_u64(resources_count(&wrapper.left, A_RANGE), 1);
+    assert_u64(resources_count(&wrapper.left, A_HANDLE), 1);
+    assert_u64(resources_count(&wrapper.left, A_MAPPING), 1);
     assert_ok(dvmm_unmap(driver, addr, GRANULE));
     assert_ok(dvmm_phys_release(driver, phys));
     assert_ok(dvmm_address_free(driver, addr, GRANULE));
@@ -70,7 +70,7 @@ Test(cuda_faulty, a_late_fault_leaves_what_the_driver_has_done) {
     assert_status(make_handle(&phys), DUCTILE_ERR_DRIVER);
     assert_u64(phys, 0);
     cr_assert_eq(fake->handles, 1);
-    assert_u64(things_count(&wrapper.left, A_HANDLE), 1);
+    assert_u64(resources_count(&wrapper.left, A_HANDLE), 1);
     faulty_plan_fault(&wrapper, NULL);
     cr_assert_null(faulty_clean_up(&wrapper, driver));
     cr_assert_eq(fake->handles, 0);

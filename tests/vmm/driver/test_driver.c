@@ -4,8 +4,8 @@
  * with what it was given, and hands back what it got; nothing is called any more after a sticky
  * error, in a child of fork, or once the process exits.
  */
+#include "tests/support/device_fixture.h"
 #include "tests/support/in_child.h"
-#include "tests/support/rig.h"
 #include "vmm/base/check.h"
 #include "vmm/base/lock.h"
 

@@ -1,23 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Whatever a call asks for, a failure answers with nothing: no caller meets what a driver left. */
-#include "tests/support/rig.h"
+#include "tests/support/device_fixture.h"
 
-static rig r;
+static device_fixture r;
 
 static void open_rig(void) {
-    rig_open_devices(&r, 2);
+    device_open_devices(&r, 2);
 }
 
 static void close_rig(void) {
-    rig_mend(&r);
-    rig_close(&r);
+    device_recover(&r);
+    device_close(&r);
 }
 
 TestSuite(driver_outputs, .init = open_rig, .fini = close_rig);
 
 #define assert_asked(call)                                                                         \
     do {                                                                                           \
-        rig_fail(&r, NULL, 1, DVMM_INVALID_VALUE);                                                 \
+        device_fail(&r, NULL, 1, DVMM_INVALID_VALUE);                                              \
         assert_status(call, DUCTILE_ERR_DRIVER);                                                   \
     } while (0)
 

@@ -14,7 +14,7 @@ enum { MOST_EVENTS = 8, N_STREAMS = 10, MOST_HANDLES = 4 };
 /* A device of a machine of two, with two handles of one granule at `at`
  * that both have access to. */
 typedef struct stage {
-    rig r;
+    device_fixture r;
     ductile_addr at, pair; /* pair: one handle at two addresses side by side, or an allocation */
     ductile_addr range;    /* addresses without memory */
     dvmm_phys handles[MOST_HANDLES];
@@ -71,7 +71,7 @@ static ductile_stream *stream(unsigned i) {
 static dvmm_event *event(unsigned i) {
     size_t k = word[i] != NULL && word[i][0] == 'e' ? (size_t)(word[i][1] - '0') : MOST_EVENTS;
     cr_assert(k < MOST_EVENTS, "no event is named %s", word[i]);
-    s.events[k] = s.events[k] != NULL ? s.events[k] : rig_event(&s.r);
+    s.events[k] = s.events[k] != NULL ? s.events[k] : device_event(&s.r);
     return &s.events[k];
 }
 
@@ -91,9 +91,9 @@ static void launch(bool writes) {
     const ductile_virtual_use use = {place(2), number(word[3]), writes};
     ductile_status status = ductile_virtual_launch(s.r.gpu, *stream(1), &use, 1);
     if (is(4, "lost")) {
-        cr_assert_neq(rig_state(&s.r).violations, 0, "it was not seen when it was issued");
+        cr_assert_neq(device_state(&s.r).violations, 0, "it was not seen when it was issued");
         status = status == DUCTILE_OK ? dvmm_stream_sync(s.r.d, *stream(1)) : status;
-        assert_u64((unsigned)rig_state(&s.r).poisoned, DVMM_ILLEGAL_ADDRESS);
+        assert_u64((unsigned)device_state(&s.r).poisoned, DVMM_ILLEGAL_ADDRESS);
     }
     assert_status(status, is(4, "lost") ? DUCTILE_ERR_DEVICE_LOST : DUCTILE_OK);
 }
@@ -255,7 +255,7 @@ static void play_unmap(void) {
 
 /* "map 0": another handle. */
 static void play_map(void) {
-    rig_back(&s.r, place(1), 1);
+    device_back(&s.r, place(1), 1);
 }
 
 static void map_of_pair(uint64_t offset) {
@@ -269,8 +269,8 @@ static void play_twice(void) {
 
 /* "pair once": its second address comes with "twice". */
 static void play_pair(void) {
-    s.of_pair = rig_create(&s.r, 1);
-    s.pair = rig_reserve(&s.r, 2);
+    s.of_pair = device_create(&s.r, 1);
+    s.pair = device_reserve(&s.r, 2);
     map_of_pair(0);
     if (!is(1, "once")) {
         play_twice();
@@ -336,7 +336,7 @@ static void play_place(void) {
 
 /* "back range 2M": a new handle, open for reading and writing. */
 static void play_back(void) {
-    rig_back(&s.r, place(1), number(word[2]) / GRANULE);
+    device_back(&s.r, place(1), number(word[2]) / GRANULE);
 }
 
 static void play_take_away(void) {
@@ -368,7 +368,7 @@ static void play_they_can(void) {
 /* "left 10M": others take the device's memory but for so much. */
 static void play_left(void) {
     uint64_t total = dvmm_get_caps(s.r.d)->total_bytes;
-    uint64_t used = rig_state(&s.r).used_bytes;
+    uint64_t used = device_state(&s.r).used_bytes;
     uint64_t left = 0;
     assert_ok(ductile_virtual_set_external_bytes(s.r.gpu, total - used - number(word[1])));
     assert_ok(dvmm_mem_info(s.r.d, &left, &total));
@@ -378,7 +378,7 @@ static void play_left(void) {
 
 /* "peak 12M": the most that was in use. */
 static void play_peak(void) {
-    assert_u64(rig_state(&s.r).used_peak_bytes, number(word[1]));
+    assert_u64(device_state(&s.r).used_peak_bytes, number(word[1]));
 }
 
 /* "mem_free pair+512 -> 1" */
@@ -436,7 +436,7 @@ PLAY_EVERY_DEVICE(&s.r)
 
 /* "lost": the device is, by that code. */
 static void play_lost(void) {
-    assert_u64((unsigned)rig_state(&s.r).poisoned, number(word[1]));
+    assert_u64((unsigned)device_state(&s.r).poisoned, number(word[1]));
 }
 
 /* "ours 1", "theirs x": whether the stream is of the driver's context. */
@@ -460,7 +460,7 @@ static void play_took(void) {
 /* "saw nothing", "saw reuse": one violation in all; "saw misuse 2". */
 static void play_saw(void) {
     char text[256];
-    uint64_t n = rig_state(&s.r).violations;
+    uint64_t n = device_state(&s.r).violations;
     ductile_virtual_last_violation(s.r.gpu, text, sizeof text);
     uint64_t expected = word[2] != NULL ? number(word[2]) : !is(1, "nothing");
     cr_assert_eq(n, expected, "%llu violations, the last: %s", (unsigned long long)n, text);
@@ -498,13 +498,13 @@ static void open_stage(unsigned schedule, const scenario *claim) {
     options.n_devices = 2;
     options.no_context_events = claim->has_old_driver;
     memset(&s, 0, sizeof s);
-    rig_open(&s.r, &options);
-    s.at = rig_row(&s.r, 2);
+    device_open(&s.r, &options);
+    s.at = device_row(&s.r, 2);
     assert_ok(dvmm_set_access_for(s.r.d, s.at, 2 * GRANULE, DVMM_ACCESS_RW, both, 2));
 }
 
 static void close_stage(void) {
-    rig_abandon(&s.r);
+    device_abandon(&s.r);
 }
 
 PLAY_EACH(virtual_claims, CLAIMS, open_stage, close_stage)

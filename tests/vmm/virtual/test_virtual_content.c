@@ -4,24 +4,24 @@
  * a plain array, and they fit the host. Whose they are is in claims.txt; what is refused is in rows
  * of tests/conformance (misuse).
  */
-#include "tests/support/rig.h"
+#include "tests/support/device_fixture.h"
 #include "tests/support/rng.h"
 
 #include <malloc.h>
 #include <stdlib.h>
 #include <string.h>
 
-static rig r;
+static device_fixture r;
 static ductile_stream stream;
 
 static void open_rig(void) {
-    rig_open_scheduled(&r, DUCTILE_SCHEDULE_LAZY, 0, 0);
-    stream = rig_stream(&r);
+    device_open_scheduled(&r, DUCTILE_SCHEDULE_LAZY, 0, 0);
+    stream = device_stream(&r);
 }
 
 static void close_rig(void) {
     assert_ok(dvmm_stream_destroy(r.d, stream));
-    rig_close(&r);
+    device_close(&r);
 }
 
 TestSuite(virtual_content, .init = open_rig, .fini = close_rig);
@@ -42,7 +42,7 @@ static void fill(ductile_addr addr, uint8_t value, uint64_t size) {
 Test(virtual_content, a_copy_across_the_edge_of_page_locked_memory_is_refused) {
     enum { N = 4096 };
     static uint8_t bytes[3 * N];
-    ductile_addr addr = rig_row(&r, 1);
+    ductile_addr addr = device_row(&r, 1);
     assert_ok(dvmm_host_register(r.d, bytes, N));
     assert_ok(dvmm_host_register(r.d, bytes + N, N));
     assert_ok(dvmm_upload(r.d, addr, bytes, N, stream));
@@ -54,7 +54,7 @@ Test(virtual_content, a_copy_across_the_edge_of_page_locked_memory_is_refused) {
     assert_ok(dvmm_stream_sync(r.d, stream));
     assert_ok(dvmm_host_unregister(r.d, bytes));
     assert_ok(dvmm_host_unregister(r.d, bytes + N));
-    rig_unrow(&r, addr, 1);
+    device_unrow(&r, addr, 1);
 }
 
 /* ---- When the host's bytes are read -------------------------------------------------------- */
@@ -63,7 +63,7 @@ Test(virtual_content, a_copy_across_the_edge_of_page_locked_memory_is_refused) {
 Test(virtual_content, a_copy_from_page_locked_memory_reads_it_when_it_runs) {
     static uint8_t locked[2];
     uint8_t other[2] = {1, 2};
-    ductile_addr addr = rig_row(&r, 1);
+    ductile_addr addr = device_row(&r, 1);
     memcpy(locked, other, 2);
     assert_ok(dvmm_host_register(r.d, locked, 2));
     assert_ok(dvmm_upload(r.d, addr, locked, 2, stream));
@@ -76,17 +76,17 @@ Test(virtual_content, a_copy_from_page_locked_memory_reads_it_when_it_runs) {
     cr_expect_eq(byte_at(addr + 2), 1);
     cr_expect_eq(byte_at(addr + 3), 2);
     assert_ok(dvmm_host_unregister(r.d, locked));
-    rig_unrow(&r, addr, 1);
+    device_unrow(&r, addr, 1);
 }
 
 Test(virtual_content, host_memory_must_not_go_while_a_copy_from_it_is_under_way) {
     static const uint8_t bytes[2] = {1, 2};
-    ductile_addr addr = rig_row(&r, 1);
+    ductile_addr addr = device_row(&r, 1);
     assert_ok(dvmm_host_register(r.d, (void *)(uintptr_t)bytes, 2));
     assert_ok(dvmm_upload(r.d, addr, bytes, 2, stream));
     assert_ok(dvmm_host_unregister(r.d, (void *)(uintptr_t)bytes));
-    cr_expect_eq(rig_state(&r).violations, 1);
-    rig_unrow(&r, addr, 1);
+    cr_expect_eq(device_state(&r).violations, 1);
+    device_unrow(&r, addr, 1);
 }
 
 /* ---- Against an array ---------------------------------------------------------------------- */
@@ -131,10 +131,10 @@ static void random_copy(rng *random, ductile_addr addr) {
 
 /* Handles of one, two and three granules under one span. */
 static ductile_addr uneven_span(void) {
-    ductile_addr addr = rig_reserve(&r, GRANULES);
-    rig_back(&r, addr, 1);
-    rig_back(&r, addr + r.granule, 2);
-    rig_back(&r, addr + 3 * r.granule, 3);
+    ductile_addr addr = device_reserve(&r, GRANULES);
+    device_back(&r, addr, 1);
+    device_back(&r, addr + r.granule, 2);
+    device_back(&r, addr + 3 * r.granule, 3);
     return addr;
 }
 
@@ -143,8 +143,8 @@ Test(virtual_content, any_mixture_reads_back_as_on_an_array) {
     ductile_virtual_options options;
     ductile_virtual_options_init(&options);
     options.granule_bytes = GRANULE;
-    rig_open(&r, &options);
-    stream = rig_stream(&r);
+    device_open(&r, &options);
+    stream = device_stream(&r);
     ductile_addr addr = uneven_span();
     rng random = rng_seeded(21);
     for (int step = 0; step < 3000; step++) {
@@ -163,7 +163,7 @@ Test(virtual_content, any_mixture_reads_back_as_on_an_array) {
             cr_assert_eq(memcmp(expected, got, SPAN), 0, "step %d: the bytes are others", step);
         }
     }
-    rig_unrow(&r, addr, GRANULES);
+    device_unrow(&r, addr, GRANULES);
 }
 
 /* ---- Size ---------------------------------------------------------------------------------- */
@@ -174,9 +174,9 @@ Test(virtual_content, a_full_device_fits_the_host) {
     uint64_t n = dvmm_get_caps(r.d)->total_bytes / r.granule;
     ductile_virtual_set_schedule(r.gpu, DUCTILE_SCHEDULE_EAGER, 0);
     struct mallinfo2 before = mallinfo2();
-    ductile_addr addr = rig_row(&r, n);
-    cr_assert(rig_state(&r).handles == n && rig_state(&r).mappings == n);
-    assert_u64(rig_state(&r).used_bytes, n * r.granule);
+    ductile_addr addr = device_row(&r, n);
+    cr_assert(device_state(&r).handles == n && device_state(&r).mappings == n);
+    assert_u64(device_state(&r).used_bytes, n * r.granule);
     for (uint64_t i = 0; i < n; i++) {
         fill(addr + i * r.granule, (uint8_t)i, r.granule);
         fill(addr + i * r.granule + 512, (uint8_t)(i + 1), r.granule / 2);
@@ -185,5 +185,5 @@ Test(virtual_content, a_full_device_fits_the_host) {
     cr_assert_lt(after.uordblks + after.hblkhd, before.uordblks + before.hblkhd + (64u << 20));
     assert_u64(byte_at(addr + 1000 * r.granule + 512), (1000 + 1) % 256);
     assert_u64(byte_at(addr + 1000 * r.granule), 1000 % 256);
-    rig_unrow(&r, addr, n);
+    device_unrow(&r, addr, n);
 }

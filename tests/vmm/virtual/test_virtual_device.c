@@ -3,7 +3,7 @@
  * The virtual GPU's own interface: what it is made with, what it refuses, what it reports and
  * counts. What it does as a device is in claims.txt and in rows of tests/conformance.
  */
-#include "tests/support/rig.h"
+#include "tests/support/device_fixture.h"
 
 #include <pthread.h>
 #include <stdio.h>
@@ -11,11 +11,11 @@
 
 #define BLOCK 4096
 
-static rig r;
+static device_fixture r;
 
 static void close_rig(void) {
     if (r.gpu != NULL) {
-        rig_abandon(&r);
+        device_abandon(&r);
     }
 }
 
@@ -51,7 +51,7 @@ Test(virtual_device, private_to_a_driver_goes_with_it) {
 
 Test(virtual_device, makes_no_stream_without_a_place_for_it_or_on_a_device_that_is_not_there) {
     ductile_stream none = (ductile_stream)1;
-    rig_open_devices(&r, 2);
+    device_open_devices(&r, 2);
     assert_status(ductile_virtual_stream_create_foreign(NULL, &none), DUCTILE_ERR_INVALID_ARGUMENT);
     assert_status(ductile_virtual_stream_create_foreign(r.gpu, NULL), DUCTILE_ERR_INVALID_ARGUMENT);
     assert_status(ductile_virtual_stream_create_on(NULL, 1, &none), DUCTILE_ERR_INVALID_ARGUMENT);
@@ -66,8 +66,8 @@ Test(virtual_device, makes_no_stream_without_a_place_for_it_or_on_a_device_that_
 Test(virtual_device, waits_only_for_words_of_its_host_memory) {
     uint64_t elsewhere = 0;
     void *memory = NULL;
-    rig_open(&r, NULL);
-    ductile_stream stream = rig_stream(&r);
+    device_open(&r, NULL);
+    ductile_stream stream = device_stream(&r);
     assert_ok(dvmm_host_alloc(r.d, 4096, &memory));
     uint64_t *const wrong[] = {&elsewhere, (uint64_t *)memory + 512,
                                (uint64_t *)(void *)((char *)memory + 4)};
@@ -89,10 +89,10 @@ static void *wait_as_thread_local(void *stream) {
 Test(virtual_device, lets_a_thread_local_thread_ignore_other_captures) {
     pthread_t thread;
     void *failed = &r;
-    rig_open(&r, NULL);
-    ductile_stream captured = rig_stream(&r);
+    device_open(&r, NULL);
+    ductile_stream captured = device_stream(&r);
     assert_ok(dvmm_capture_begin(r.d, captured, DVMM_CAPTURE_GLOBAL));
-    cr_assert_eq(pthread_create(&thread, NULL, wait_as_thread_local, rig_stream(&r)), 0);
+    cr_assert_eq(pthread_create(&thread, NULL, wait_as_thread_local, device_stream(&r)), 0);
     cr_assert_eq(pthread_join(thread, &failed), 0);
     cr_assert_null(failed);
     assert_ok(dvmm_capture_end(r.d, captured));
@@ -100,9 +100,9 @@ Test(virtual_device, lets_a_thread_local_thread_ignore_other_captures) {
 
 Test(virtual_device, takes_a_mode_of_captures_that_does_not_exist_for_a_misuse) {
     dvmm_capture_mode mode = (dvmm_capture_mode)7;
-    rig_open(&r, NULL);
+    device_open(&r, NULL);
     assert_code(RAW(&r, capture_exchange_mode, &mode), DVMM_SUCCESS);
-    assert_u64(rig_state(&r).violations, 1);
+    assert_u64(device_state(&r).violations, 1);
 }
 
 /* ---- Detection ----------------------------------------------------------------------------- */
@@ -113,10 +113,10 @@ static void use(ductile_stream stream, ductile_addr at, uint64_t size, int write
 }
 
 Test(virtual_device, reports_both_sides_of_a_violation) {
-    rig_open_scheduled(&r, DUCTILE_SCHEDULE_LAZY, 0, 0);
-    ductile_addr at = rig_row(&r, 1);
-    ductile_stream s1 = rig_stream(&r);
-    ductile_stream s2 = rig_stream(&r);
+    device_open_scheduled(&r, DUCTILE_SCHEDULE_LAZY, 0, 0);
+    ductile_addr at = device_row(&r, 1);
+    ductile_stream s1 = device_stream(&r);
+    ductile_stream s2 = device_stream(&r);
     ductile_virtual_block_begin(r.gpu, at, BLOCK);
     use(s1, at, BLOCK, 1);
     ductile_virtual_block_end(r.gpu, at);
@@ -139,17 +139,17 @@ Test(virtual_device, detects_what_it_is_asked_for) {
     for (int level = 0; level <= 2; level++) {
         ductile_virtual_options o = options();
         o.detect = level;
-        rig_open_detecting(&r, &o);
-        assert_u64((unsigned)rig_state(&r).detects, (unsigned)level);
-        ductile_addr at = rig_row(&r, 1);
+        device_open_detecting(&r, &o);
+        assert_u64((unsigned)device_state(&r).detects, (unsigned)level);
+        ductile_addr at = device_row(&r, 1);
         ductile_virtual_block_begin(r.gpu, at, BLOCK);
-        use(rig_stream(&r), at, BLOCK, 1);
-        use(rig_stream(&r), at, BLOCK, 1);
-        assert_u64(rig_state(&r).violations, level >= 2);
+        use(device_stream(&r), at, BLOCK, 1);
+        use(device_stream(&r), at, BLOCK, 1);
+        assert_u64(device_state(&r).violations, level >= 2);
         ductile_virtual_block_end(r.gpu, at);
         assert_ok(dvmm_unmap(r.d, at, r.granule));
-        cr_assert_eq(rig_state(&r).violations > 0, level >= 1, "level %d", level);
-        rig_abandon(&r);
+        cr_assert_eq(device_state(&r).violations > 0, level >= 1, "level %d", level);
+        device_abandon(&r);
     }
     r.gpu = NULL;
 }
@@ -164,12 +164,12 @@ Test(virtual_device, has_a_name_for_every_kind_of_violation) {
 /* ---- Faults and the log -------------------------------------------------------------------- */
 
 Test(virtual_device, can_fail_every_call_of_the_seam) {
-    rig_open(&r, NULL);
+    device_open(&r, NULL);
     for (dvmm_call call = 0; call < DVMM_N_CALLS; call++) {
-        rig_fail(&r, dvmm_call_name(call), 1, DVMM_UNKNOWN);
+        device_fail(&r, dvmm_call_name(call), 1, DVMM_UNKNOWN);
         assert_u64(ductile_virtual_faults_fired(r.gpu), 0);
     }
-    rig_mend(&r);
+    device_recover(&r);
 }
 
 Test(virtual_device, refuses_plans_of_faults_that_mean_nothing) {
@@ -180,13 +180,13 @@ Test(virtual_device, refuses_plans_of_faults_that_mean_nothing) {
     bad[1].nth = 0;
     bad[2].code = 0;
     bad[3].effect = 3;
-    rig_open(&r, NULL);
+    device_open(&r, NULL);
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         assert_status(ductile_virtual_inject(r.gpu, &bad[i]), DUCTILE_ERR_INVALID_ARGUMENT);
     }
     assert_ok(ductile_virtual_inject(r.gpu, &good));
     assert_u64(ductile_virtual_count(r.gpu, "no_such_call"), UINT64_MAX);
-    rig_mend(&r);
+    device_recover(&r);
 }
 
 typedef struct sink {
@@ -207,16 +207,16 @@ static int take(void *user, const char *text, size_t length) {
 static void open_logging(void) {
     ductile_virtual_options o = options();
     o.log_calls = 4;
-    rig_open(&r, &o);
+    device_open(&r, &o);
 }
 
 Test(virtual_device, keeps_the_latest_calls_in_order_in_its_log) {
     char line[100];
     sink s = {.end_after = 0};
     open_logging();
-    ductile_addr addr = rig_row(&r, 1);
+    ductile_addr addr = device_row(&r, 1);
     assert_code(RAW(&r, unmap, addr, 1), DVMM_INVALID_VALUE);
-    rig_unrow(&r, addr, 1);
+    device_unrow(&r, addr, 1);
     assert_ok(ductile_virtual_write_log(r.gpu, take, &s));
     (void)snprintf(line, sizeof(line), "6 unmap 0x%llx 1 1\n7 unmap 0x%llx %llu 0\n", addr, addr,
                    (unsigned long long)r.granule);
@@ -228,7 +228,7 @@ Test(virtual_device, keeps_the_latest_calls_in_order_in_its_log) {
 Test(virtual_device, ends_its_log_where_the_writer_has_had_enough) {
     sink s = {.end_after = 2};
     open_logging();
-    rig_unrow(&r, rig_row(&r, 1), 1);
+    device_unrow(&r, device_row(&r, 1), 1);
     assert_ok(ductile_virtual_write_log(r.gpu, take, &s));
     assert_u64(s.n_writes, 2);
 }

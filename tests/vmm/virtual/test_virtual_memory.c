@@ -3,19 +3,19 @@
  * Memory of the virtual GPU beyond what claims.txt and the rows of tests/conformance state: where
  * addresses end, that nothing overlaps, and how small allocations lie.
  */
-#include "tests/support/rig.h"
+#include "tests/support/device_fixture.h"
 #include "tests/support/rng.h"
 
-static rig r;
+static device_fixture r;
 
 static const uint64_t TIB = (uint64_t)1 << 40;
 
 static void open_rig(void) {
-    rig_open(&r, NULL);
+    device_open(&r, NULL);
 }
 
 static void close_rig(void) {
-    rig_close(&r);
+    device_close(&r);
 }
 
 TestSuite(virtual_memory, .init = open_rig, .fini = close_rig);
@@ -23,7 +23,7 @@ TestSuite(virtual_memory, .init = open_rig, .fini = close_rig);
 /* ---- Addresses ----------------------------------------------------------------------------- */
 
 Test(virtual_memory, addresses_lie_where_no_host_memory_does) {
-    ductile_addr addr = rig_reserve(&r, 1);
+    ductile_addr addr = device_reserve(&r, 1);
     cr_assert_geq(addr, (ductile_addr)1 << 48);
     assert_ok(dvmm_address_free(r.d, addr, r.granule));
 }
@@ -101,7 +101,7 @@ Test(virtual_memory, reservations_never_overlap) {
 
 Test(virtual_memory, reservations_placed_by_a_seed_never_overlap) {
     close_rig();
-    rig_open_scheduled(&r, DUCTILE_SCHEDULE_EAGER, 0, 99);
+    device_open_scheduled(&r, DUCTILE_SCHEDULE_EAGER, 0, 99);
     churn(&reservations, 2);
 }
 
@@ -127,7 +127,7 @@ Test(virtual_memory, allocations_never_overlap) {
 /* ---- Maps ---------------------------------------------------------------------------------- */
 
 Test(virtual_memory, a_mapping_ends_within_the_address_space) {
-    dvmm_phys two = rig_create(&r, 2);
+    dvmm_phys two = device_create(&r, 2);
     ductile_addr addr = 0;
     assert_ok(dvmm_address_reserve(r.d, 125 * TIB, &addr));
     ductile_addr last = addr + 125 * TIB - r.granule;
@@ -141,8 +141,8 @@ Test(virtual_memory, a_mapping_ends_within_the_address_space) {
 Test(virtual_memory, allocations_take_whole_granules) {
     ductile_addr large = 0;
     assert_ok(dvmm_mem_alloc(r.d, r.granule + 1, &large));
-    assert_u64(rig_state(&r).used_bytes, 2 * r.granule);
-    assert_u64(rig_state(&r).allocations, 1);
+    assert_u64(device_state(&r).used_bytes, 2 * r.granule);
+    assert_u64(device_state(&r).allocations, 1);
     assert_ok(dvmm_mem_free(r.d, large));
 }
 
@@ -152,7 +152,7 @@ Test(virtual_memory, small_allocations_share_granules) {
         assert_ok(dvmm_mem_alloc(r.d, 1 + 5 * i, &addr[i]));
         assert_u64(addr[i] % 512, 0);
     }
-    cr_assert_leq(rig_state(&r).used_bytes, 2 * r.granule);
+    cr_assert_leq(device_state(&r).used_bytes, 2 * r.granule);
     for (size_t i = 0; i < 1000; i++) {
         assert_ok(dvmm_mem_free(r.d, addr[(i * 7) % 1000]));
     }

@@ -3,10 +3,10 @@
  * Work of the virtual GPU completes when its schedule says so, and never out of order. What events,
  * waits and an unmap mean is in claims.txt and in rows of tests/conformance.
  */
-#include "tests/support/rig.h"
+#include "tests/support/device_fixture.h"
 #include "tests/support/rng.h"
 
-static rig r;
+static device_fixture r;
 
 /* ---- At random ----------------------------------------------------------------------------- */
 
@@ -21,26 +21,26 @@ static int queries_of(dvmm_event event) {
 
 Test(virtual_order, random_work_is_done_sooner_or_later) {
     int n_early = 0;
-    rig_open_scheduled(&r, DUCTILE_SCHEDULE_RANDOM, 0, 5);
-    ductile_stream stream = rig_stream(&r);
-    dvmm_event event = rig_event(&r);
+    device_open_scheduled(&r, DUCTILE_SCHEDULE_RANDOM, 0, 5);
+    ductile_stream stream = device_stream(&r);
+    dvmm_event event = device_event(&r);
     for (int i = 0; i < 100; i++) {
         assert_ok(dvmm_event_record(r.d, event, stream));
         n_early += queries_of(event) == 1;
     }
     cr_assert(n_early > 20 && n_early < 80, "%d of 100 were done at once", n_early);
-    rig_abandon(&r);
+    device_abandon(&r);
 }
 
 Test(virtual_order, an_event_of_the_context_is_done_as_soon_as_the_dice_say_so_of_each_stream) {
-    rig_open_scheduled(&r, DUCTILE_SCHEDULE_RANDOM, 0, 11);
-    dvmm_event event = rig_event(&r);
+    device_open_scheduled(&r, DUCTILE_SCHEDULE_RANDOM, 0, 11);
+    dvmm_event event = device_event(&r);
     for (int i = 0; i < 64; i++) {
-        assert_ok(ductile_virtual_launch(r.gpu, rig_stream(&r), NULL, 0));
+        assert_ok(ductile_virtual_launch(r.gpu, device_stream(&r), NULL, 0));
     }
     assert_ok(dvmm_context_record(r.d, event));
     cr_expect_gt(queries_of(event), 1, "64 streams were done at once");
-    rig_abandon(&r);
+    device_abandon(&r);
 }
 
 /* ---- Any order ----------------------------------------------------------------------------- */
@@ -49,17 +49,17 @@ Test(virtual_order, an_event_of_the_context_is_done_as_soon_as_the_dice_say_so_o
  * that was recorded before a completed one in the same stream is complete. */
 static void churn_streams(ductile_schedule schedule, uint64_t lag) {
     enum { STREAMS = 8, EVENTS = 64, STEPS = 5000 };
-    rig_open_scheduled(&r, schedule, lag, 11);
+    device_open_scheduled(&r, schedule, lag, 11);
     ductile_stream streams[STREAMS];
     dvmm_event events[EVENTS];
     uint64_t recorded_at[EVENTS] = {0}; /* step; 0: never */
     size_t recorded_on[EVENTS] = {0};
     rng random = rng_seeded(3);
     for (size_t i = 0; i < STREAMS; i++) {
-        streams[i] = rig_stream(&r);
+        streams[i] = device_stream(&r);
     }
     for (size_t i = 0; i < EVENTS; i++) {
-        events[i] = rig_event(&r);
+        events[i] = device_event(&r);
     }
     for (uint64_t step = 1; step <= STEPS; step++) {
         size_t s = rng_below(&random, STREAMS);
@@ -91,7 +91,7 @@ static void churn_streams(ductile_schedule schedule, uint64_t lag) {
     for (size_t i = 0; i < EVENTS; i++) {
         assert_ok(dvmm_event_destroy(r.d, events[i]));
     }
-    rig_close(&r);
+    device_close(&r);
 }
 
 Test(virtual_order, work_of_a_stream_keeps_its_order_lazily) {

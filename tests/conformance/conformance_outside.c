@@ -101,41 +101,41 @@ static outside_functions functions;
 #define OUT(field, ...) (functions.field != NULL ? functions.field(__VA_ARGS__) : DVMM_NOT_FOUND)
 
 /* Does an outside call make sense? Notes why not. */
-static bool is_outside(lab *l) {
-    if (!l->is_virtual && functions.stream_create == NULL) {
-        need(l, "library", find_functions(&functions));
+static bool is_outside(session *s) {
+    if (!s->is_virtual && functions.stream_create == NULL) {
+        need(s, "library", find_functions(&functions));
     }
-    return !l->is_virtual;
+    return !s->is_virtual;
 }
 
-static ductile_virtual_gpu *virtual_gpu(const lab *l) {
-    return l->ctx;
+static ductile_virtual_gpu *virtual_gpu(const session *s) {
+    return s->ctx;
 }
 
 /* ---- The current context ------------------------------------------------------------------- */
 
-static context primary_of(lab *l) {
+static context primary_of(session *s) {
     context primary = NULL;
-    need(l, "retain", OUT(context_retain, &primary, l->ordinal));
+    need(s, "retain", OUT(context_retain, &primary, s->ordinal));
     return primary;
 }
 
-static void enter(lab *l, context it) {
-    need(l, "push", OUT(context_push, it));
+static void enter(session *s, context it) {
+    need(s, "push", OUT(context_push, it));
 }
 
-static void leave(lab *l) {
+static void leave(session *s) {
     context left = NULL;
-    need(l, "pop", OUT(context_pop, &left));
+    need(s, "pop", OUT(context_pop, &left));
 }
 
-static void enter_primary(lab *l) {
-    enter(l, primary_of(l));
+static void enter_primary(session *s) {
+    enter(s, primary_of(s));
 }
 
-static void leave_primary(lab *l) {
-    leave(l);
-    need(l, "release", OUT(context_release, l->ordinal));
+static void leave_primary(session *s) {
+    leave(s);
+    need(s, "release", OUT(context_release, s->ordinal));
 }
 
 /* ---- Host functions ------------------------------------------------------------------------ */
@@ -151,13 +151,13 @@ static void wait_for_word(void *user) {
 /* "host_function s w": later work of the stream waits for a host function, which ends once the word
  * is 1. The virtual GPU has no host functions: there the stream waits for the word. */
 DOES(host_function) {
-    if (!is_outside(l)) {
-        need(l, "wait_value", CALL(l, stream_wait_value, P(1), P(2), 1));
+    if (!is_outside(s)) {
+        need(s, "wait_value", CALL(s, stream_wait_value, P(1), P(2), 1));
         return;
     }
-    enter_primary(l);
-    need(l, "launch_host", OUT(launch_host, P(1), wait_for_word, P(2)));
-    leave_primary(l);
+    enter_primary(s);
+    need(s, "launch_host", OUT(launch_host, P(1), wait_for_word, P(2)));
+    leave_primary(s);
 }
 
 /* ---- Streams ------------------------------------------------------------------------------- */
@@ -165,58 +165,58 @@ DOES(host_function) {
 /* A stream that the legacy default stream waits for, and that waits for it. */
 DOES(blocking) {
     ductile_stream stream = NULL;
-    if (is_outside(l)) {
-        enter_primary(l);
-        need(l, "stream_create", OUT(stream_create, &stream, 0));
-        leave_primary(l);
-    } else if (ductile_virtual_stream_create_blocking(virtual_gpu(l), &stream) != DUCTILE_OK) {
-        note(l, "setup stream_create");
+    if (is_outside(s)) {
+        enter_primary(s);
+        need(s, "stream_create", OUT(stream_create, &stream, 0));
+        leave_primary(s);
+    } else if (ductile_virtual_stream_create_blocking(virtual_gpu(s), &stream) != DUCTILE_OK) {
+        note(s, "setup stream_create");
     }
     *out = (uint64_t)(uintptr_t)stream;
     if (stream != NULL) {
-        remember(l, A_STREAM, *out, 0);
+        remember(s, A_STREAM, *out, 0);
     }
 }
 
 /* ---- Graphs -------------------------------------------------------------------------------- */
 
-static void *graph_of_driver(lab *l, ductile_stream stream) {
+static void *graph_of_driver(session *s, ductile_stream stream) {
     dvmm_graph graph = NULL;
     graph_exec made = NULL;
-    enter_primary(l);
-    need(l, "capture_end", OUT(capture_end, stream, &graph));
-    need(l, "instantiate", OUT(graph_instantiate, &made, graph, 0));
-    need(l, "graph_destroy", OUT(graph_destroy, graph));
-    leave_primary(l);
+    enter_primary(s);
+    need(s, "capture_end", OUT(capture_end, stream, &graph));
+    need(s, "instantiate", OUT(graph_instantiate, &made, graph, 0));
+    need(s, "graph_destroy", OUT(graph_destroy, graph));
+    leave_primary(s);
     return made;
 }
 
 /* "x = graph s": the capture of the stream ends in a graph that can be launched. */
 DOES(graph) {
     ductile_virtual_graph *graph = NULL;
-    if (is_outside(l)) {
-        *out = (uint64_t)(uintptr_t)graph_of_driver(l, P(1));
+    if (is_outside(s)) {
+        *out = (uint64_t)(uintptr_t)graph_of_driver(s, P(1));
         return;
     }
-    if (ductile_virtual_capture_end(virtual_gpu(l), P(1), &graph) != DUCTILE_OK) {
-        note(l, "setup capture_end");
+    if (ductile_virtual_capture_end(virtual_gpu(s), P(1), &graph) != DUCTILE_OK) {
+        note(s, "setup capture_end");
     }
     *out = (uint64_t)(uintptr_t)graph;
 }
 
 DOES(launch) {
-    if (is_outside(l)) {
-        enter_primary(l);
-        need(l, "graph_launch", OUT(graph_launch, P(1), P(2)));
-        leave_primary(l);
+    if (is_outside(s)) {
+        enter_primary(s);
+        need(s, "graph_launch", OUT(graph_launch, P(1), P(2)));
+        leave_primary(s);
     } else if (ductile_virtual_graph_launch(P(1), P(2)) != DUCTILE_OK) {
-        note(l, "setup graph_launch");
+        note(s, "setup graph_launch");
     }
 }
 
 DOES(drop_graph) {
-    if (is_outside(l)) {
-        need(l, "exec_destroy", OUT(exec_destroy, P(1)));
+    if (is_outside(s)) {
+        need(s, "exec_destroy", OUT(exec_destroy, P(1)));
     } else {
         ductile_virtual_graph_destroy(P(1));
     }
@@ -224,117 +224,117 @@ DOES(drop_graph) {
 
 /* ---- Other contexts ------------------------------------------------------------------------ */
 
-static void open_own(lab *l, elsewhere *e) {
+static void open_own(session *s, elsewhere *e) {
     context made = NULL;
-    need(l, "context_create", OUT(context_create, &made, 0, l->ordinal));
-    need(l, "stream_create", OUT(stream_create, &e->stream, STREAM_NON_BLOCKING));
-    leave(l);
+    need(s, "context_create", OUT(context_create, &made, 0, s->ordinal));
+    need(s, "stream_create", OUT(stream_create, &e->stream, STREAM_NON_BLOCKING));
+    leave(s);
     e->context = made;
 }
 
-static resource_desc some_multiprocessors(lab *l) {
+static resource_desc some_multiprocessors(session *s) {
     device_resource all = {0};
     device_resource some = {0};
     device_resource rest = {0};
     unsigned n = 1;
     resource_desc desc = NULL;
-    need(l, "resource", OUT(device_resource_of, l->ordinal, &all, RESOURCE_SM));
-    need(l, "split", OUT(split_resource, &some, &n, &all, &rest, 0, SM_COUNT));
-    need(l, "describe", OUT(describe_resource, &desc, &some, 1));
+    need(s, "resource", OUT(device_resource_of, s->ordinal, &all, RESOURCE_SM));
+    need(s, "split", OUT(split_resource, &some, &n, &all, &rest, 0, SM_COUNT));
+    need(s, "describe", OUT(describe_resource, &desc, &some, 1));
     return desc;
 }
 
-static void open_green(lab *l, elsewhere *e) {
+static void open_green(session *s, elsewhere *e) {
     green_context green = NULL;
     context made = NULL;
-    resource_desc desc = some_multiprocessors(l);
-    need(l, "green", OUT(green_create, &green, desc, l->ordinal, GREEN_DEFAULT_STREAM));
+    resource_desc desc = some_multiprocessors(s);
+    need(s, "green", OUT(green_create, &green, desc, s->ordinal, GREEN_DEFAULT_STREAM));
     if (green == NULL) {
         return;
     }
-    need(l, "green_stream", OUT(green_stream, &e->stream, green, STREAM_NON_BLOCKING, 0));
-    need(l, "green_context", OUT(green_context_of, &made, green));
+    need(s, "green_stream", OUT(green_stream, &e->stream, green, STREAM_NON_BLOCKING, 0));
+    need(s, "green_context", OUT(green_context_of, &made, green));
     e->green = green;
     e->context = made;
 }
 
 /* "x = open_elsewhere green", or own: the context's stream. */
 DOES(open_elsewhere) {
-    l->elsewhere = (elsewhere){NULL, NULL, NULL};
-    if (!is_outside(l)) {
-        note(l, "setup: there is one context");
+    s->elsewhere = (elsewhere){NULL, NULL, NULL};
+    if (!is_outside(s)) {
+        note(s, "setup: there is one context");
     } else if (has_word(w, "green")) {
-        open_green(l, &l->elsewhere);
+        open_green(s, &s->elsewhere);
     } else {
-        open_own(l, &l->elsewhere);
+        open_own(s, &s->elsewhere);
     }
-    *out = (uint64_t)(uintptr_t)l->elsewhere.stream;
+    *out = (uint64_t)(uintptr_t)s->elsewhere.stream;
 }
 
-void lab_leave_elsewhere(lab *l) {
-    const elsewhere *e = &l->elsewhere;
+void session_leave_elsewhere(session *s) {
+    const elsewhere *e = &s->elsewhere;
     if (e->stream == NULL) {
         return;
     }
-    enter(l, e->context);
-    need(l, "stream_destroy", OUT(stream_destroy, e->stream));
-    leave(l);
+    enter(s, e->context);
+    need(s, "stream_destroy", OUT(stream_destroy, e->stream));
+    leave(s);
     if (e->green != NULL) {
-        need(l, "green_destroy", OUT(green_destroy, e->green));
+        need(s, "green_destroy", OUT(green_destroy, e->green));
     } else {
-        need(l, "context_destroy", OUT(context_destroy, e->context));
+        need(s, "context_destroy", OUT(context_destroy, e->context));
     }
 }
 
 DOES(hold_elsewhere) {
-    const elsewhere *e = &l->elsewhere;
+    const elsewhere *e = &s->elsewhere;
     if (e->stream != NULL) {
-        enter(l, e->context);
-        need(l, "launch_host", OUT(launch_host, e->stream, wait_for_word, P(1)));
-        leave(l);
+        enter(s, e->context);
+        need(s, "launch_host", OUT(launch_host, e->stream, wait_for_word, P(1)));
+        leave(s);
     }
 }
 
 DOES(begin_elsewhere) {
-    const elsewhere *e = &l->elsewhere;
+    const elsewhere *e = &s->elsewhere;
     if (e->stream != NULL) {
-        enter(l, e->context);
-        need(l, "capture_begin", OUT(capture_begin, e->stream, DVMM_CAPTURE_GLOBAL));
-        leave(l);
+        enter(s, e->context);
+        need(s, "capture_begin", OUT(capture_begin, e->stream, DVMM_CAPTURE_GLOBAL));
+        leave(s);
     }
 }
 
 SAYS(end_elsewhere) {
-    const elsewhere *e = &l->elsewhere;
+    const elsewhere *e = &s->elsewhere;
     dvmm_graph graph = NULL;
     if (e->stream == NULL) {
         return DVMM_NOT_FOUND;
     }
-    enter(l, e->context);
+    enter(s, e->context);
     int code = OUT(capture_end, e->stream, &graph);
     if (graph != NULL) {
-        need(l, "graph_destroy", OUT(graph_destroy, graph));
+        need(s, "graph_destroy", OUT(graph_destroy, graph));
     }
-    leave(l);
+    leave(s);
     return code;
 }
 
 /* Which context its stream says that it is of: "primary", "own", or "!CODE". */
 DOES(name_context) {
-    const elsewhere *e = &l->elsewhere;
+    const elsewhere *e = &s->elsewhere;
     context of_stream = NULL;
     if (e->stream == NULL) {
-        note(l, "context=none");
+        note(s, "context=none");
         return;
     }
     int code = OUT(stream_context, e->stream, &of_stream);
-    context primary = primary_of(l);
-    need(l, "release", OUT(context_release, l->ordinal));
+    context primary = primary_of(s);
+    need(s, "release", OUT(context_release, s->ordinal));
     if (code != DVMM_SUCCESS) {
-        note(l, "context=!%d", code);
+        note(s, "context=!%d", code);
         return;
     }
-    note(l, "context=%s",
+    note(s, "context=%s",
          of_stream == primary      ? "primary"
          : of_stream == e->context ? "own"
                                    : "another");

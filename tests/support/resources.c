@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "tests/support/things.h"
+#include "tests/support/resources.h"
 
-void things_add(things *t, thing_kind kind, uint64_t it, uint64_t beside) {
-    t->has_overflowed |= t->n == MOST_THINGS;
-    if (t->n < MOST_THINGS) {
-        t->all[t->n++] = (thing){kind, it, beside};
+void resources_add(resources *t, resource_kind kind, uint64_t it, uint64_t beside) {
+    t->has_overflowed |= t->n == MOST_RESOURCES;
+    if (t->n < MOST_RESOURCES) {
+        t->all[t->n++] = (resource){kind, it, beside};
     }
 }
 
-void things_take_out(things *t, thing_kind kind, uint64_t it) {
+void resources_take_out(resources *t, resource_kind kind, uint64_t it) {
     for (size_t i = t->n; i-- > 0;) {
         if (t->all[i].kind == kind && t->all[i].it == it) {
             t->all[i] = t->all[--t->n];
@@ -17,7 +17,7 @@ void things_take_out(things *t, thing_kind kind, uint64_t it) {
     }
 }
 
-size_t things_count(const things *t, thing_kind kind) {
+size_t resources_count(const resources *t, resource_kind kind) {
     size_t n = 0;
     for (size_t i = 0; i < t->n; i++) {
         n += t->all[i].kind == kind;
@@ -25,14 +25,14 @@ size_t things_count(const things *t, thing_kind kind) {
     return n;
 }
 
-const char *thing_name(thing_kind kind) {
-    static const char *const names[N_THING_KINDS] = {
+const char *resource_name(resource_kind kind) {
+    static const char *const names[N_RESOURCE_KINDS] = {
         "nothing", "memory of a stream", "stream",      "event", "mapping", "range", "handle",
         "memory",  "host memory",        "registration"};
     return names[kind];
 }
 
-static int undo(const thing *t, const dvmm_driver_ops *ops, void *ctx) {
+static int undo(const resource *t, const dvmm_driver_ops *ops, void *ctx) {
     void *pointer = (void *)(uintptr_t)t->it;
     switch (t->kind) {
     case ORDERED_MEMORY:
@@ -54,18 +54,18 @@ static int undo(const thing *t, const dvmm_driver_ops *ops, void *ctx) {
         return ops->host_free(ctx, pointer);
     case A_REGISTRATION:
         return ops->host_unregister(ctx, pointer);
-    case NO_THING:
-    case N_THING_KINDS:
+    case NO_RESOURCE:
+    case N_RESOURCE_KINDS:
         break;
     }
     return DVMM_SUCCESS;
 }
 
-int things_undo(things *t, const dvmm_driver_ops *ops, void *ctx, thing *first) {
+int resources_undo(resources *t, const dvmm_driver_ops *ops, void *ctx, resource *first) {
     int worst = DVMM_SUCCESS;
-    for (int kind = NO_THING + 1; kind < N_THING_KINDS; kind++) {
+    for (int kind = NO_RESOURCE + 1; kind < N_RESOURCE_KINDS; kind++) {
         for (size_t i = t->n; i-- > 0;) {
-            int code = t->all[i].kind == (thing_kind)kind ? undo(&t->all[i], ops, ctx) : worst;
+            int code = t->all[i].kind == (resource_kind)kind ? undo(&t->all[i], ops, ctx) : worst;
             if (worst == DVMM_SUCCESS && code != DVMM_SUCCESS) {
                 worst = code;
                 *first = t->all[i];

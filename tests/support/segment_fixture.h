@@ -1,23 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* One segment of sixteen granules on a virtual GPU, with a handle store and markers: for tests of
  * the layer segments. One set of statics a test program. */
-#ifndef TESTS_SUPPORT_SEGMENT_RIG_H
-#define TESTS_SUPPORT_SEGMENT_RIG_H
+#ifndef TESTS_SUPPORT_SEGMENT_FIXTURE_H
+#define TESTS_SUPPORT_SEGMENT_FIXTURE_H
 
 #include "segments/grow.h"
 #include "segments/unmap_handles.h"
-#include "tests/support/rig.h"
+#include "tests/support/device_fixture.h"
 
 enum { N_GRANULES = 16 };
 
-static rig r;
+static device_fixture r;
 static dvmm_handle_store store;
 static dvmm_marker_pool markers;
 static dseg_segment *seg;
 
 /* Work completes when a thread waits for it. */
-static inline void segment_rig_open(void) {
-    rig_open_scheduled(&r, DUCTILE_SCHEDULE_LAZY, 0, 0);
+static inline void segment_fixture_open(void) {
+    device_open_scheduled(&r, DUCTILE_SCHEDULE_LAZY, 0, 0);
     dvmm_phys_props props = {0};
     dvmm_store_init(&store, r.d, r.granule, UINT64_MAX, props);
     dvmm_markers_init(&markers, r.d);
@@ -25,19 +25,19 @@ static inline void segment_rig_open(void) {
     assert_ok(dseg_create(&store, bytes, bytes, 0, UINT64_MAX, &seg));
 }
 
-static inline void segment_rig_close(void) {
+static inline void segment_fixture_close(void) {
     assert_ok(dseg_destroy(seg));
     dvmm_store_fini(&store);
     assert_ok(dvmm_markers_fini(&markers));
-    rig_close(&r);
+    device_close(&r);
 }
 
 /* Of a test that leaves a spot behind whose state is not known. */
-static inline void segment_rig_abandon(void) {
+static inline void segment_fixture_abandon(void) {
     assert_status(dseg_destroy(seg), DUCTILE_ERR_DRIVER);
     dvmm_store_fini(&store);
     assert_ok(dvmm_markers_fini(&markers));
-    rig_abandon(&r);
+    device_abandon(&r);
 }
 
 static inline dvmm_handle *new_handle(uint32_t n_granules) {
