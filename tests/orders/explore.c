@@ -62,39 +62,39 @@ bool explorer_next(explorer *e) {
 
 /* ---- At random ----------------------------------------------------------------------------- */
 
-void dice_begin(dice *d, rng *r, unsigned n_threads, size_t n_steps) {
+void pct_begin(pct *p, rng *r, unsigned n_threads, size_t n_steps) {
     for (unsigned i = 0; i < n_threads; i++) {
         unsigned j = (unsigned)rng_below(r, i + 1);
-        d->priority[i] = d->priority[j];
-        d->priority[j] = (int)i;
+        p->priority[i] = p->priority[j];
+        p->priority[j] = (int)i;
     }
-    d->lowest = 0;
-    d->n_changes = (unsigned)rng_between(r, 1, MOST_CHANGES);
-    for (unsigned i = 0; i < d->n_changes; i++) {
-        d->changes[i] = (size_t)rng_below(r, n_steps + 1);
+    p->lowest = 0;
+    p->n_changes = (unsigned)rng_between(r, 1, MOST_CHANGES);
+    for (unsigned i = 0; i < p->n_changes; i++) {
+        p->changes[i] = (size_t)rng_below(r, n_steps + 1);
     }
 }
 
-static unsigned highest(const dice *d, unsigned enabled) {
+static unsigned highest(const pct *p, unsigned enabled) {
     unsigned best = NOBODY;
     for (unsigned i = 0; i < MOST_THREADS; i++) {
-        if (is_enabled(enabled, i) && (best == NOBODY || d->priority[i] > d->priority[best])) {
+        if (is_enabled(enabled, i) && (best == NOBODY || p->priority[i] > p->priority[best])) {
             best = i;
         }
     }
     return best;
 }
 
-unsigned dice_choose(void *user, const step *now, size_t n) {
-    dice *d = user;
+unsigned pct_choose(void *user, const step *now, size_t n) {
+    pct *p = user;
     bool falls = now->rests; /* so that those that ask again and again do not keep the others out */
-    for (unsigned i = 0; i < d->n_changes; i++) {
-        falls |= d->changes[i] == n;
+    for (unsigned i = 0; i < p->n_changes; i++) {
+        falls |= p->changes[i] == n;
     }
     if (falls && now->before < MOST_THREADS) {
-        d->priority[now->before] = --d->lowest;
+        p->priority[now->before] = --p->lowest;
     }
-    return highest(d, now->enabled);
+    return highest(p, now->enabled);
 }
 
 /* ---- As written ---------------------------------------------------------------------------- */

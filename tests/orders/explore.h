@@ -26,12 +26,12 @@ typedef struct explorer {
     unsigned bound;
 } explorer;
 
-typedef struct dice {
+typedef struct pct {
     int priority[MOST_THREADS];   /* the highest goes on      */
     size_t changes[MOST_CHANGES]; /* steps                    */
     unsigned n_changes;
     int lowest; /* of all priorities so far */
-} dice;
+} pct;
 
 /* "1x12,2x5": thread 1 for 12 steps, then thread 2 for 5, and so on; then whichever comes first. */
 typedef struct script {
@@ -46,8 +46,8 @@ unsigned explorer_choose(void *explorer, const step *now, size_t n);
 bool explorer_next(explorer *e);
 
 /* A run of about n_steps steps. */
-void dice_begin(dice *d, rng *r, unsigned n_threads, size_t n_steps);
-unsigned dice_choose(void *dice, const step *now, size_t n);
+void pct_begin(pct *p, rng *r, unsigned n_threads, size_t n_steps);
+unsigned pct_choose(void *pct, const step *now, size_t n);
 
 void script_begin(script *s, const char *order);
 unsigned script_choose(void *script, const step *now, size_t n);

@@ -14,8 +14,8 @@ const bool scheduler_chooses = false;
 static pthread_mutex_t test_lock; /* recursive */
 static pthread_barrier_t start;
 static finding_fn report_now;
-static void (*act_now)(void *user, unsigned number);
-static void *act_user;
+static void (*work_now)(void *user, unsigned number);
+static void *work_user;
 
 void scheduler_found(const char *kind, const char *why) {
     (void)pthread_mutex_lock(&test_lock);
@@ -37,21 +37,21 @@ void scheduler_init(finding_fn report) {
     (void)dti_set_fail_handler(on_failed_check);
 }
 
-static void *work(void *number) {
+static void *start_thread(void *number) {
     (void)pthread_barrier_wait(&start);
-    act_now(act_user, (unsigned)(uintptr_t)number);
+    work_now(work_user, (unsigned)(uintptr_t)number);
     return NULL;
 }
 
-void scheduler_run(unsigned n, void (*act)(void *user, unsigned number), void *user,
+void scheduler_run(unsigned n, void (*work)(void *user, unsigned number), void *user,
                    choose_fn choose, void *chooser) {
     pthread_t threads[MOST_THREADS];
     (void)choose, (void)chooser;
-    act_now = act;
-    act_user = user;
+    work_now = work;
+    work_user = user;
     (void)pthread_barrier_init(&start, NULL, n);
     for (uintptr_t i = 0; i < n; i++) {
-        if (pthread_create(&threads[i], NULL, work, (void *)i) != 0) {
+        if (pthread_create(&threads[i], NULL, start_thread, (void *)i) != 0) {
             scheduler_found("crash", "a thread cannot be made");
         }
     }

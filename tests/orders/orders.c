@@ -2,16 +2,16 @@
 /*
  * Small programs of two and three threads on one allocator, in all orders of their lock and driver
  * calls up to a bound, and in random ones beyond it (explore.h). The programs are numbered: first
- * every pair of acts (acts.c), then random triples, each with its own manner of the device.
+ * every pair of tasks (tasks.c), then random triples, each with its own settings of the device.
  *
  *     orders-run [--first N] [--programs N] [--stops N] [--most N] [--random N] [--seed N]
- *     orders-run --program ACT+ACT[+ACT] [--schedule S] [--conf OPTIONS] [--order STEPS]
+ *     orders-run --program TASK+TASK[+TASK] [--schedule S] [--conf OPTIONS] [--order STEPS]
  *     orders-run --delay [--seed N]
  *
  * Of each program `most` orders with one stop are tried, so many with up to two, and so on up to
  * `stops`, and `random` others.
  *
- * With --delay the first thread does each act, and is stopped at each of its steps. The second
+ * With --delay the first thread does each task, and is stopped at each of its steps. The second
  * one's hit then has to come to its end while the first one makes no driver call, however long that
  * would take.
  *
@@ -19,16 +19,16 @@
  * repeats it.
  */
 #include "tests/orders/explore.h"
-#include "tests/orders/stage.h"
+#include "tests/orders/shared_state.h"
 #include "tests/support/command.h"
 
 #include <stdio.h>
 #include <string.h>
 
 typedef struct program {
-    const act *acts[MOST_THREADS];
+    const task *tasks[MOST_THREADS];
     unsigned n;
-    manner how;
+    run_settings how;
 } program;
 
 typedef struct effort {
@@ -40,10 +40,10 @@ static uint64_t n_orders, n_all_steps, n_complete; /* the last: searches without
 
 /* ---- Names --------------------------------------------------------------------------------- */
 
-static const act *find_act(const char *name, size_t length) {
-    for (size_t i = 0; i < n_acts; i++) {
-        if (strlen(acts[i].name) == length && strncmp(acts[i].name, name, length) == 0) {
-            return &acts[i];
+static const task *find_task(const char *name, size_t length) {
+    for (size_t i = 0; i < n_tasks; i++) {
+        if (strlen(tasks[i].name) == length && strncmp(tasks[i].name, name, length) == 0) {
+            return &tasks[i];
         }
     }
     return NULL;
@@ -52,11 +52,11 @@ static const act *find_act(const char *name, size_t length) {
 static void read_program(const char *text) {
     while (*text != '\0') {
         size_t length = strcspn(text, "+");
-        const act *found = find_act(text, length);
+        const task *found = find_task(text, length);
         if (found == NULL || now.n == MOST_THREADS) {
-            command_refuse("no such act, or too many; see tests/orders/acts.c");
+            command_refuse("no such task, or too many; see tests/orders/tasks.c");
         }
-        now.acts[now.n++] = found;
+        now.tasks[now.n++] = found;
         text += length + (text[length] == '+');
     }
 }
@@ -64,7 +64,7 @@ static void read_program(const char *text) {
 static void print_program(void) {
     (void)printf("--program ");
     for (unsigned i = 0; i < now.n; i++) {
-        (void)printf("%s%s", i > 0 ? "+" : "", now.acts[i]->name);
+        (void)printf("%s%s", i > 0 ? "+" : "", now.tasks[i]->name);
     }
     (void)printf(" --schedule %s --conf \"%s\"", schedule_names[now.how.schedule], now.how.conf);
 }
@@ -97,17 +97,17 @@ static void report(const char *kind, const char *why) {
 /* ---- One program --------------------------------------------------------------------------- */
 
 static size_t run_once(choose_fn choose, void *chooser) {
-    static stage s;
+    static shared_state s;
     size_t n = 0;
     memset(&s, 0, sizeof s);
-    s.n_actors = now.n;
+    s.n_threads = now.n;
     for (unsigned i = 0; i < now.n; i++) {
-        s.actors[i].act = now.acts[i];
+        s.threads[i].task = now.tasks[i];
     }
-    const char *why = stage_open(&s, &now.how);
+    const char *why = shared_open(&s, &now.how);
     if (why == NULL) {
-        scheduler_run(now.n, stage_play, &s, choose, chooser);
-        why = stage_close(&s);
+        scheduler_run(now.n, shared_run_task, &s, choose, chooser);
+        why = shared_close(&s);
     }
     if (why != NULL) {
         scheduler_found("wrong", why);
@@ -135,7 +135,7 @@ static size_t explore(unsigned stops, uint64_t most) {
 static unsigned marks_of_program(void) {
     unsigned marks = 0;
     for (unsigned i = 0; i < now.n; i++) {
-        marks |= now.acts[i]->marks;
+        marks |= now.tasks[i]->marks;
     }
     return marks;
 }
@@ -149,22 +149,22 @@ static void try_program(const effort *it, uint64_t seed) {
     }
     rng r = rng_seeded(seed);
     for (uint64_t i = 0; i < it->random / share; i++) {
-        dice d;
-        dice_begin(&d, &r, now.n, n_steps);
-        (void)run_once(dice_choose, &d);
+        pct p;
+        pct_begin(&p, &r, now.n, n_steps);
+        (void)run_once(pct_choose, &p);
     }
 }
 
 /* ---- All of them --------------------------------------------------------------------------- */
 
-/* Those that any act may be a partner of. */
-static const act *any_acts[64];
-static size_t n_any_acts;
+/* Those that any task may be a partner of. */
+static const task *any_tasks[64];
+static size_t n_any_tasks;
 
-static void find_any_acts(void) {
-    for (size_t i = 0; i < n_acts; i++) {
-        if ((acts[i].marks & (IS_APART | IN_ORDERS | IN_CROWD)) == 0) {
-            any_acts[n_any_acts++] = &acts[i];
+static void find_any_tasks(void) {
+    for (size_t i = 0; i < n_tasks; i++) {
+        if ((tasks[i].marks & (IS_APART | IN_ORDERS | IN_STRESS)) == 0) {
+            any_tasks[n_any_tasks++] = &tasks[i];
         }
     }
 }
@@ -174,7 +174,7 @@ static const char *const named[] = {
     "export+import+trim",    "export+import+churn", "export+import+fork"};
 enum { N_PROGRAMS_NAMED = sizeof named / sizeof *named };
 
-static manner any_manner(rng *r) {
+static run_settings any_settings(rng *r) {
     static const char *const confs[] = {
         "",
         "record_stream:wait",
@@ -185,24 +185,24 @@ static manner any_manner(rng *r) {
         "sizes:8M",
         "check:2",
     };
-    return (manner){(ductile_schedule)rng_below(r, 3),
-                    confs[rng_below(r, sizeof confs / sizeof *confs)]};
+    return (run_settings){(ductile_schedule)rng_below(r, 3),
+                          confs[rng_below(r, sizeof confs / sizeof *confs)]};
 }
 
 static void set_pair(uint64_t number) {
     size_t first = 0;
-    while (number >= n_any_acts - first) {
-        number -= n_any_acts - first++;
+    while (number >= n_any_tasks - first) {
+        number -= n_any_tasks - first++;
     }
     now.n = 2;
-    now.acts[0] = any_acts[first];
-    now.acts[1] = any_acts[first + number];
+    now.tasks[0] = any_tasks[first];
+    now.tasks[1] = any_tasks[first + number];
 }
 
 static void set_program(uint64_t number, uint64_t seed) {
-    const uint64_t n_pairs = n_any_acts * (n_any_acts + 1) / 2;
+    const uint64_t n_pairs = n_any_tasks * (n_any_tasks + 1) / 2;
     rng r = rng_seeded(seed * 1000003 + number);
-    now = (program){.how = any_manner(&r)};
+    now = (program){.how = any_settings(&r)};
     if (number < N_PROGRAMS_NAMED) {
         read_program(named[number]);
     } else if (number - N_PROGRAMS_NAMED < n_pairs) {
@@ -210,7 +210,7 @@ static void set_program(uint64_t number, uint64_t seed) {
     } else {
         now.n = 3;
         for (unsigned i = 0; i < 3; i++) {
-            now.acts[i] = any_acts[rng_below(&r, n_any_acts)];
+            now.tasks[i] = any_tasks[rng_below(&r, n_any_tasks)];
         }
     }
 }
@@ -262,10 +262,11 @@ static size_t stop_everywhere(void) {
 static void measure_delay(uint64_t seed) {
     size_t most = 0;
     rng r = rng_seeded(seed);
-    for (size_t i = 0; i < n_any_acts; i++) {
-        if ((any_acts[i]->marks & IS_SLOW) == 0) {
-            now = (program){
-                .acts = {any_acts[i], find_act("hit_apart", 9)}, .n = 2, .how = any_manner(&r)};
+    for (size_t i = 0; i < n_any_tasks; i++) {
+        if ((any_tasks[i]->marks & IS_SLOW) == 0) {
+            now = (program){.tasks = {any_tasks[i], find_task("hit_apart", 9)},
+                            .n = 2,
+                            .how = any_settings(&r)};
             size_t waited = stop_everywhere();
             most = waited > most ? waited : most;
         }
@@ -288,7 +289,7 @@ int main(int argc, char **argv) {
     const char *text = NULL;
     const char *order = NULL;
     bool asks_for_delay = false;
-    manner how = {.conf = ""};
+    run_settings how = {.conf = ""};
     const command_option options[] = {
         {"--first", .number = &it.first},
         {"--programs", .number = &it.programs},
@@ -296,7 +297,7 @@ int main(int argc, char **argv) {
         {"--most", .number = &it.most},
         {"--random", .number = &it.random},
         {"--seed", .number = &it.seed},
-        {"--program", .text = &text, .placeholder = "ACT+ACT"},
+        {"--program", .text = &text, .placeholder = "TASK+TASK"},
         {"--schedule", .schedule = &how.schedule},
         {"--conf", .text = &how.conf, .placeholder = "OPTIONS"},
         {"--delay", .flag = &asks_for_delay},
@@ -304,7 +305,7 @@ int main(int argc, char **argv) {
     };
     command_read("orders-run", options, sizeof options / sizeof *options, argc, argv);
     scheduler_init(report);
-    find_any_acts();
+    find_any_tasks();
     if (asks_for_delay) {
         measure_delay(it.seed);
     } else if (text == NULL) {

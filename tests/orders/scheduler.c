@@ -39,8 +39,8 @@ static sem_t all_done;
 static const pthread_mutex_t *owned[MOST_MUTEXES];
 static step steps[MOST_STEPS];
 static size_t n_steps, n_idle_rounds;
-static void (*act_now)(void *user, unsigned number);
-static void *act_user;
+static void (*work_now)(void *user, unsigned number);
+static void *work_user;
 static choose_fn choose_now;
 static void *chooser_now;
 static finding_fn report_now;
@@ -267,12 +267,12 @@ static void hand_over(void) {
     }
 }
 
-static void *work(void *user) {
+static void *start_thread(void *user) {
     worker *self = user;
     for (;;) {
         sleep_until(&self->go);
         me = self;
-        act_now(act_user, self->number);
+        work_now(work_user, self->number);
         hand_over();
     }
     return NULL;
@@ -282,12 +282,12 @@ static void start_worker(unsigned number) {
     worker *w = &workers[number];
     w->number = number;
     (void)sem_init(&w->go, 0, 0);
-    if (pthread_create(&w->thread, NULL, work, w) != 0) {
+    if (pthread_create(&w->thread, NULL, start_thread, w) != 0) {
         scheduler_found("crash", "a thread cannot be made");
     }
 }
 
-void scheduler_run(unsigned n, void (*act)(void *user, unsigned number), void *user,
+void scheduler_run(unsigned n, void (*work)(void *user, unsigned number), void *user,
                    choose_fn choose_one, void *chooser) {
     while (n_started < n) {
         start_worker(n_started++);
@@ -296,8 +296,8 @@ void scheduler_run(unsigned n, void (*act)(void *user, unsigned number), void *u
         workers[i].is_done = workers[i].rests = false;
         workers[i].is_fresh = true;
     }
-    act_now = act;
-    act_user = user;
+    work_now = work;
+    work_user = user;
     choose_now = choose_one;
     chooser_now = chooser;
     n_now = n;

@@ -34,8 +34,8 @@ typedef void (*finding_fn)(const char *kind, const char *why);
 
 void scheduler_init(finding_fn report);
 
-/* Runs act(user, i) in n threads, to the end of all. */
-void scheduler_run(unsigned n, void (*act)(void *user, unsigned number), void *user,
+/* Runs work(user, i) in n threads, to the end of all. */
+void scheduler_run(unsigned n, void (*work)(void *user, unsigned number), void *user,
                    choose_fn choose, void *chooser);
 
 /* The steps of the run under way, or of the latest one. */

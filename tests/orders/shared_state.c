@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "tests/orders/stage.h"
+#include "tests/orders/shared_state.h"
 
 #include "tests/support/audit.h"
 #include "vmm/captures.h"
@@ -11,7 +11,7 @@
 
 enum { SAMPLE = 64 };
 
-bool has_mark(const stage *s, unsigned mark) {
+bool has_mark(const shared_state *s, unsigned mark) {
     return (s->marks & mark) != 0;
 }
 
@@ -24,7 +24,7 @@ void count(uint64_t *counter) {
 /* ---- Contents ------------------------------------------------------------------------------ */
 
 /* Many threads at once look at contents and write some, but not while it changes what they may. */
-static void begin_use(stage *s) {
+static void begin_use(shared_state *s) {
     if (scheduler_chooses) {
         scheduler_mute();
     } else {
@@ -32,7 +32,7 @@ static void begin_use(stage *s) {
     }
 }
 
-static void end_use(stage *s) {
+static void end_use(shared_state *s) {
     if (scheduler_chooses) {
         scheduler_unmute();
     } else {
@@ -40,7 +40,7 @@ static void end_use(stage *s) {
     }
 }
 
-void change_use(stage *s, unsigned *what, int by) {
+void change_use(shared_state *s, unsigned *what, int by) {
     if (scheduler_chooses) {
         scheduler_mute();
     } else {
@@ -50,12 +50,12 @@ void change_use(stage *s, unsigned *what, int by) {
     end_use(s);
 }
 
-static bool may_touch(const stage *s, const held *h) {
+static bool may_touch(const shared_state *s, const held *h) {
     return s->n_dozing == 0 || (!h->is_in_plain && !has_mark(s, SLEEPS));
 }
 
-static const char *write_to(stage *s, held *h, ductile_stream stream) {
-    const uint64_t size = s->is_crowd ? h->size : SAMPLE;
+static const char *write_to(shared_state *s, held *h, ductile_stream stream) {
+    const uint64_t size = s->is_stress ? h->size : SAMPLE;
     if (may_touch(s, h)) {
         NEED_OK(ductile_virtual_fill(s->t.f.gpu, h->address, h->pattern, size, stream));
         h->life = s->life;
@@ -63,7 +63,7 @@ static const char *write_to(stage *s, held *h, ductile_stream stream) {
     return NULL;
 }
 
-const char *resumed(stage *s, ductile_status status, bool drops) {
+const char *resumed(shared_state *s, ductile_status status, bool drops) {
     bool is_refused = status == DUCTILE_ERR_OUT_OF_MEMORY && has_mark(s, STARVES);
     NEED(status == DUCTILE_OK || is_refused, "resume: %s", ductile_status_name(status));
     scheduler_mute();
@@ -77,7 +77,7 @@ const char *resumed(stage *s, ductile_status status, bool drops) {
     return NULL;
 }
 
-const char *wake_what_was_refused(stage *s) {
+const char *wake_what_was_refused(shared_state *s) {
     scheduler_mute();
     bool is_mine = s->is_paused;
     s->is_paused = false;
@@ -88,7 +88,7 @@ const char *wake_what_was_refused(stage *s) {
     return is_mine ? resumed(s, ductile_resume_set(s->t.f.allocator, &set, NULL), s->drops) : NULL;
 }
 
-static const char *verify_at(const stage *s, const held *h, uint64_t offset) {
+static const char *verify_at(const shared_state *s, const held *h, uint64_t offset) {
     uint8_t bytes[SAMPLE];
     NEED_OK(
         ductile_virtual_read_back(s->t.f.gpu, bytes, h->address + offset, sizeof bytes, h->stream));
@@ -100,9 +100,9 @@ static const char *verify_at(const stage *s, const held *h, uint64_t offset) {
     return NULL;
 }
 
-static const char *verify_all(const stage *s, const held *h) {
+static const char *verify_all(const shared_state *s, const held *h) {
     TRY(verify_at(s, h, 0));
-    if (s->is_crowd) {
+    if (s->is_stress) {
         TRY(verify_at(s, h, h->size / 2));
         TRY(verify_at(s, h, h->size - SAMPLE));
     }
@@ -110,7 +110,7 @@ static const char *verify_all(const stage *s, const held *h) {
 }
 
 /* A copy to the host would break the capture of another thread. */
-static const char *verify(stage *s, const held *h) {
+static const char *verify(shared_state *s, const held *h) {
     begin_use(s);
     bool is_there = h->is_in_plain ? h->life == s->life : h->life != 0;
     const char *why = s->n_captures == 0 && is_there && may_touch(s, h) ? verify_all(s, h) : NULL;
@@ -121,13 +121,13 @@ static const char *verify(stage *s, const held *h) {
 /* ---- Blocks -------------------------------------------------------------------------------- */
 
 /* The device takes it for a mistake that the memory of a live block goes. */
-static bool is_announced(const stage *s, const held *h) {
+static bool is_announced(const shared_state *s, const held *h) {
     return !has_mark(s, h->is_in_plain ? PAUSES : SLEEPS);
 }
 
-const char *take(actor *self, held *h) {
+const char *take(test_thread *self, held *h) {
     static uint8_t next_pattern;
-    stage *s = self->s;
+    shared_state *s = self->s;
     const model_block block = {
         .address = h->address, .requested = h->size, .size = model_rounded(h->size)};
     scheduler_mute();
@@ -148,7 +148,7 @@ const char *take(actor *self, held *h) {
 }
 
 /* The report is this thread's own. */
-static const char *report_adds_up(stage *s, uint64_t size) {
+static const char *report_adds_up(shared_state *s, uint64_t size) {
     ductile_oom_report o = {.struct_size = sizeof o};
     count(&s->n_refused);
     NEED_OK(ductile_get_oom_report(s->t.f.allocator, &o));
@@ -162,10 +162,10 @@ static const char *report_adds_up(stage *s, uint64_t size) {
     return NULL;
 }
 
-/* In a crowd sizes vary. */
-static const char *request(actor *self, held *out) {
-    stage *s = self->s;
-    if (s->is_crowd) {
+/* Under stress sizes vary. */
+static const char *request(test_thread *self, held *out) {
+    shared_state *s = self->s;
+    if (s->is_stress) {
         out->size = out->size - out->size / 2 + rng_below(&self->r, out->size);
     }
     ductile_status status = ductile_alloc(s->t.f.allocator, out->size, out->stream, &out->address);
@@ -182,12 +182,12 @@ static const char *request(actor *self, held *out) {
     return report_adds_up(s, wanted);
 }
 
-const char *make(actor *self, uint64_t size, ductile_stream stream, held *out) {
+const char *make(test_thread *self, uint64_t size, ductile_stream stream, held *out) {
     *out = (held){.size = size, .stream = stream};
     return request(self, out);
 }
 
-const char *make_in_plain(actor *self, uint64_t size, ductile_stream stream, held *out) {
+const char *make_in_plain(test_thread *self, uint64_t size, ductile_stream stream, held *out) {
     ductile_allocator *a = self->s->t.f.allocator;
     *out = (held){.size = size, .stream = stream, .is_in_plain = true};
     NEED_OK(ductile_pool_begin(a, PLAIN_POOL, NULL, NULL));
@@ -197,7 +197,7 @@ const char *make_in_plain(actor *self, uint64_t size, ductile_stream stream, hel
     return why;
 }
 
-const char *let_go(stage *s, const held *h) {
+const char *let_go(shared_state *s, const held *h) {
     scheduler_mute();
     size_t i = model_find(&s->live, h->address);
     bool is_known = i < s->live.n;
@@ -210,12 +210,12 @@ const char *let_go(stage *s, const held *h) {
     return NULL;
 }
 
-const char *give(actor *self, held *h) {
-    stage *s = self->s;
+const char *give(test_thread *self, held *h) {
+    shared_state *s = self->s;
     if (h->size == 0) {
         return NULL;
     }
-    if (!s->is_crowd || h->pattern % 4 == 0) { /* a look waits for the stream */
+    if (!s->is_stress || h->pattern % 4 == 0) { /* a look waits for the stream */
         TRY(verify(s, h));
     }
     TRY(let_go(s, h));
@@ -225,14 +225,14 @@ const char *give(actor *self, held *h) {
     return NULL;
 }
 
-const char *keep(actor *self, const held *h) {
+const char *keep(test_thread *self, const held *h) {
     if (h->size != 0) {
         self->kept[self->n_kept++] = *h;
     }
     return NULL;
 }
 
-void exchange(stage *s, size_t place, held *h) {
+void exchange(shared_state *s, size_t place, held *h) {
     scheduler_mute();
     held there = s->left[place];
     s->left[place] = *h;
@@ -240,21 +240,21 @@ void exchange(stage *s, size_t place, held *h) {
     scheduler_unmute();
 }
 
-static const char *use_between(stage *s, held *h, ductile_stream stream) {
+static const char *use_between(shared_state *s, held *h, ductile_stream stream) {
     NEED_OK(ductile_virtual_stream_wait(s->t.f.gpu, stream, h->stream));
     TRY(write_to(s, h, stream));
     NEED_OK(ductile_virtual_stream_wait(s->t.f.gpu, h->stream, stream));
     return NULL;
 }
 
-const char *use_on(stage *s, held *h, ductile_stream stream) {
+const char *use_on(shared_state *s, held *h, ductile_stream stream) {
     begin_use(s);
     const char *why = use_between(s, h, stream);
     end_use(s);
     return why;
 }
 
-const char *launch(stage *s, ductile_virtual_graph *graph, ductile_stream stream) {
+const char *launch(shared_state *s, ductile_virtual_graph *graph, ductile_stream stream) {
     begin_use(s);
     bool may = s->n_dozing == 0 || !has_mark(s, SLEEPS);
     ductile_status status = may ? ductile_virtual_graph_launch(graph, stream) : DUCTILE_OK;
@@ -263,7 +263,7 @@ const char *launch(stage *s, ductile_virtual_graph *graph, ductile_stream stream
     return NULL;
 }
 
-const char *record_on(stage *s, held *h, ductile_stream stream) {
+const char *record_on(shared_state *s, held *h, ductile_stream stream) {
     TRY(use_on(s, h, stream));
     NEED_OK(ductile_record_stream(s->t.f.allocator, h->address, stream));
     return NULL;
@@ -271,43 +271,43 @@ const char *record_on(stage *s, held *h, ductile_stream stream) {
 
 /* ---- Before -------------------------------------------------------------------------------- */
 
-static const char *leave_free(actor *self, uint64_t size, ductile_stream stream) {
+static const char *leave_free(test_thread *self, uint64_t size, ductile_stream stream) {
     held h;
     TRY(make(self, size, stream, &h));
     return give(self, &h);
 }
 
-static const char *give_actor(actor *self) {
-    stage *s = self->s;
+static const char *make_blocks_of(test_thread *self) {
+    shared_state *s = self->s;
     TRY(make(self, SMALL, s->t.f.streams[0], &self->small));
     TRY(make(self, FIXTURE_GRANULE, s->t.f.streams[1], &self->large));
-    for (unsigned i = 0; i < s->n_actors; i++) {
-        TRY(record_on(s, &self->large, s->actors[i].own));
+    for (unsigned i = 0; i < s->n_threads; i++) {
+        TRY(record_on(s, &self->large, s->threads[i].own));
     }
     return NULL;
 }
 
-static const char *furnish(stage *s) {
-    actor *first = &s->actors[0];
-    for (unsigned i = 0; i < s->n_actors; i++) {
-        NEED_OK(ductile_virtual_stream_create(s->t.f.gpu, &s->actors[i].own));
+static const char *make_blocks(shared_state *s) {
+    test_thread *first = &s->threads[0];
+    for (unsigned i = 0; i < s->n_threads; i++) {
+        NEED_OK(ductile_virtual_stream_create(s->t.f.gpu, &s->threads[i].own));
     }
-    for (unsigned i = 0; i < s->n_actors; i++) {
-        TRY(give_actor(&s->actors[i]));
+    for (unsigned i = 0; i < s->n_threads; i++) {
+        TRY(make_blocks_of(&s->threads[i]));
     }
     TRY(make(first, SMALL, s->t.f.streams[0], &s->twice));
     if (has_mark(s, IS_APART)) {
         TRY(make(first, SMALL, s->t.f.streams[N_COMMON], &s->apart));
     }
-    for (unsigned i = 0; i < s->n_actors; i++) {
-        actor *a = &s->actors[i];
+    for (unsigned i = 0; i < s->n_threads; i++) {
+        test_thread *a = &s->threads[i];
         TRY(make_in_plain(a, SMALL, s->t.f.streams[0], &a->in_pool));
     }
     TRY(leave_free(first, 3 * FIXTURE_GRANULE, s->t.f.streams[0]));
     return leave_free(first, 2 * FIXTURE_GRANULE + SMALL, s->t.f.streams[1]);
 }
 
-const char *stage_prepare(stage *s, const fixture_setup *setup) {
+const char *shared_prepare(shared_state *s, const fixture_setup *setup) {
     char conf[200];
     fixture_setup with = *setup;
     bool shares = has_mark(s, SHARES);
@@ -321,8 +321,8 @@ const char *stage_prepare(stage *s, const fixture_setup *setup) {
     s->life = 1;
     (void)pthread_rwlock_init(&s->use, NULL);
     model_init(&s->live);
-    for (unsigned i = 0; i < s->n_actors; i++) {
-        s->actors[i] = (actor){.s = s, .act = s->actors[i].act, .number = i};
+    for (unsigned i = 0; i < s->n_threads; i++) {
+        s->threads[i] = (test_thread){.s = s, .task = s->threads[i].task, .number = i};
     }
     TRY(shares ? two_ends_open(&s->t, &with, SOCK_STREAM) : fixture_open(&s->t.f, &with));
     NEED_OK(ductile_pool_retain(s->t.f.allocator, PLAIN_POOL));
@@ -330,32 +330,32 @@ const char *stage_prepare(stage *s, const fixture_setup *setup) {
     return NULL;
 }
 
-const char *stage_open(stage *s, const manner *m) {
+const char *shared_open(shared_state *s, const run_settings *m) {
     const fixture_setup setup = {
         .capacity_bytes = 40 * FIXTURE_GRANULE, .schedule = m->schedule, .lag = 3, .conf = m->conf};
-    for (unsigned i = 0; i < s->n_actors; i++) {
-        s->marks |= s->actors[i].act->marks;
+    for (unsigned i = 0; i < s->n_threads; i++) {
+        s->marks |= s->threads[i].task->marks;
     }
-    TRY(stage_prepare(s, &setup));
-    return furnish(s);
+    TRY(shared_prepare(s, &setup));
+    return make_blocks(s);
 }
 
 /* ---- During and after ---------------------------------------------------------------------- */
 
-void stage_play(void *user, unsigned number) {
-    stage *s = user;
-    actor *self = &s->actors[number];
-    const char *why = self->act->play(self);
+void shared_run_task(void *user, unsigned number) {
+    shared_state *s = user;
+    test_thread *self = &s->threads[number];
+    const char *why = self->task->run(self);
     scheduler_mute();
     if (why != NULL && s->wrong[0] == '\0') {
-        (void)snprintf(s->wrong, sizeof s->wrong, "thread %u, %s: %s", number + 1, self->act->name,
+        (void)snprintf(s->wrong, sizeof s->wrong, "thread %u, %s: %s", number + 1, self->task->name,
                        why);
     }
     scheduler_unmute();
 }
 
 /* Others may have blocks that were recorded on it. */
-const char *end_stream_of(stage *s, ductile_stream *stream) {
+const char *end_stream_of(shared_state *s, ductile_stream *stream) {
     if (*stream != NULL) {
         NEED_OK(ductile_stream_done(s->t.f.allocator, *stream));
         NEED_OK(ductile_virtual_stream_destroy(s->t.f.gpu, *stream));
@@ -364,8 +364,8 @@ const char *end_stream_of(stage *s, ductile_stream *stream) {
     return NULL;
 }
 
-static const char *end_actor(actor *self) {
-    stage *s = self->s;
+static const char *end_thread(test_thread *self) {
+    shared_state *s = self->s;
     TRY(give(self, &self->small));
     TRY(give(self, &self->large));
     TRY(give(self, &self->in_pool));
@@ -378,7 +378,7 @@ static const char *end_actor(actor *self) {
     return end_stream_of(s, &self->own);
 }
 
-static const char *end_sharing(stage *s) {
+static const char *end_sharing(shared_state *s) {
     if (s->t.importer != NULL) {
         NEED_OK(ductile_destroy(s->t.importer));
         (void)close(s->t.out);
@@ -387,9 +387,9 @@ static const char *end_sharing(stage *s) {
     return NULL;
 }
 
-static const char *end_twice(stage *s) {
+static const char *end_twice(shared_state *s) {
     NEED(s->n_freed_twice <= 1, "a block was freed %u times with success", s->n_freed_twice);
-    return s->n_freed_twice == 0 ? give(&s->actors[0], &s->twice) : NULL;
+    return s->n_freed_twice == 0 ? give(&s->threads[0], &s->twice) : NULL;
 }
 
 /* Of the whole process: the next program would find it as well. */
@@ -401,7 +401,7 @@ static const char *no_capture_is_left(void) {
 }
 
 /* With nothing live and all work done, nothing is left. */
-static const char *empty(stage *s) {
+static const char *empty(shared_state *s) {
     ductile_allocator *a = s->t.f.allocator;
     TRY(fixture_sync_all(&s->t.f));
     NEED_OK(ductile_trim(a, NULL, 0, NULL));
@@ -411,16 +411,16 @@ static const char *empty(stage *s) {
     return audit_fixture(&s->t.f, &s->live);
 }
 
-const char *stage_close(stage *s) {
+const char *shared_close(shared_state *s) {
     NEED(s->wrong[0] == '\0', "%s", s->wrong);
     TRY(wake_what_was_refused(s));
     NEED(!s->is_paused, "the pool cannot be resumed");
     TRY(audit_allocator(s->t.f.allocator, has_mark(s, PAUSES) ? NULL : &s->live));
     TRY(no_capture_is_left());
     TRY(end_twice(s));
-    TRY(give(&s->actors[0], &s->apart));
-    for (unsigned i = 0; i < s->n_actors; i++) {
-        TRY(end_actor(&s->actors[i]));
+    TRY(give(&s->threads[0], &s->apart));
+    for (unsigned i = 0; i < s->n_threads; i++) {
+        TRY(end_thread(&s->threads[i]));
     }
     TRY(end_sharing(s));
     NEED_OK(ductile_pool_release(s->t.f.allocator, PLAIN_POOL));

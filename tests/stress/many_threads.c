@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Many threads on one allocator, which play the acts of tests/orders as they like: requests on
+ * Many threads on one allocator, which run the tasks of tests/orders as they like: requests on
  * shared streams, blocks that change hands and are freed by others, streams that end under them,
- * threads that die and leave their blocks behind, trims, counts and views all the while. No two
+ * threads that end and leave their blocks behind, trims, counts and views all the while. No two
  * owners may hold the same bytes, no block may lose its contents, every report must add up, all
  * threads come to an end, and in the end nothing is left. Made to run under the thread sanitizer.
  * Exit status 0, or 1 and one line that says what went wrong and with which seed.
  *
- *     crowd [--pools] [--sleeps] [--starves] [--listens] [--shares] [--devices] ...
+ *     many_threads [--pools] [--sleeps] [--starves] [--listens] [--shares] [--devices] ...
  *
  * With --pools a pool sleeps and wakes and graphs are captured meanwhile; with --sleeps the default
  * pool does so, too. With --starves the threads together want more than the device has: callbacks
@@ -15,9 +15,9 @@
  * callback keeps a table, which hears nothing out of order. With --shares memory is passed to a
  * second allocator, and opened to peers. With --devices streams of another GPU use blocks, too. A
  * round is a device with another seed, in --starves with another schedule and other options. It
- * lasts --seconds, or --turns, and goes on until each act was played.
+ * lasts --seconds, or --turns, and goes on until each task has run.
  */
-#include "tests/orders/stage.h"
+#include "tests/orders/shared_state.h"
 #include "tests/support/command.h"
 #include "tests/support/limits.h"
 
@@ -27,7 +27,7 @@
 #include <string.h>
 #include <time.h>
 
-enum { LIFE_TURNS = 100, MOST_ACTS = 64, PATIENCE = 20 };
+enum { TURNS_OF_A_THREAD = 100, MOST_TASKS = 64, PATIENCE = 20 };
 enum { SMALL_ONES, LARGE_ONES, OF_POOL, OTHERS, PLACES = N_LEFT / 8 }; /* the last: all further */
 
 static struct {
@@ -43,41 +43,41 @@ static struct {
           .schedule = DUCTILE_SCHEDULE_RANDOM};
 
 /* Of a round. */
-static stage s;
+static shared_state s;
 static shadow listener;
-static const act *cast[MOST_ACTS];
-static size_t n_cast;
-static _Atomic uint64_t n_played[MOST_ACTS], n_turns, n_lives;
+static const task *chosen[MOST_TASKS];
+static size_t n_chosen;
+static _Atomic uint64_t n_runs[MOST_TASKS], n_turns, n_ended;
 static _Atomic bool is_over;
 static time_t began;
 
-/* ---- What is played ------------------------------------------------------------------------ */
+/* ---- What is run --------------------------------------------------------------------------- */
 
 static unsigned marks_of_plan(void) {
-    return STARVES | IN_CROWD | (plan.pools ? PAUSES | CAPTURES : 0) | (plan.sleeps ? SLEEPS : 0) |
+    return STARVES | IN_STRESS | (plan.pools ? PAUSES | CAPTURES : 0) | (plan.sleeps ? SLEEPS : 0) |
            (plan.shares ? SHARES | HAS_PEER : 0);
 }
 
-/* Where others want memory, any act may be refused some. */
-static bool is_in_cast(const act *a) {
+/* Where others want memory, any task may be refused some. */
+static bool is_chosen(const task *a) {
     bool is_hungry = (a->marks & STARVES) != 0;
     return (a->marks & ~marks_of_plan()) == 0 && (plan.starves || !is_hungry);
 }
 
-static void choose_cast(void) {
-    n_cast = 0;
-    for (size_t i = 0; i < n_acts; i++) {
-        if (is_in_cast(&acts[i])) {
-            n_played[n_cast] = 0;
-            cast[n_cast++] = &acts[i];
+static void choose_tasks(void) {
+    n_chosen = 0;
+    for (size_t i = 0; i < n_tasks; i++) {
+        if (is_chosen(&tasks[i])) {
+            n_runs[n_chosen] = 0;
+            chosen[n_chosen++] = &tasks[i];
         }
     }
 }
 
 /* Was there anything to see? */
-static const char *has_played(void) {
-    for (size_t i = 0; i < n_cast; i++) {
-        NEED(atomic_load(&n_played[i]) > 0, "%s was not played", cast[i]->name);
+static const char *was_tested(void) {
+    for (size_t i = 0; i < n_chosen; i++) {
+        NEED(atomic_load(&n_runs[i]) > 0, "%s did not run", chosen[i]->name);
     }
     scheduler_mute();
     bool was_short = s.n_refused > 0 && s.n_asked > 0;
@@ -90,13 +90,13 @@ static const char *has_played(void) {
     return NULL;
 }
 
-/* A machine that is loaded plays for longer: until there was something to see. */
+/* A machine that is loaded runs for longer: until there was something to see. */
 static bool is_time_up(void) {
     uint64_t seconds = (uint64_t)(time(NULL) - began);
     bool is_late = seconds >= plan.seconds;
     bool has_done = plan.turns != 0 && atomic_load(&n_turns) >= plan.turns;
     bool is_too_late = seconds >= PATIENCE * plan.seconds;
-    if (((is_late || has_done) && has_played() == NULL) || is_too_late) {
+    if (((is_late || has_done) && was_tested() == NULL) || is_too_late) {
         atomic_store(&is_over, true);
     }
     return atomic_load(&is_over);
@@ -105,13 +105,13 @@ static bool is_time_up(void) {
 /* ---- A turn -------------------------------------------------------------------------------- */
 
 /* The thread's goes to others, and one of theirs, or none, comes. */
-static void trade(actor *self, held *h, unsigned kind) {
+static void trade(test_thread *self, held *h, unsigned kind) {
     uint64_t n = kind == OTHERS ? N_LEFT - OTHERS * PLACES : PLACES;
     exchange(&s, kind * PLACES + rng_below(&self->r, n), h);
 }
 
 /* Recorded on streams that end with the thread. */
-static const char *make_large(actor *self) {
+static const char *make_large(test_thread *self) {
     ductile_stream stream = s.t.f.streams[rng_below(&self->r, N_COMMON)];
     TRY(make(self, FIXTURE_GRANULE, stream, &self->large));
     if (self->large.size == 0) {
@@ -121,7 +121,7 @@ static const char *make_large(actor *self) {
     return self->far != NULL ? record_on(&s, &self->large, self->far) : NULL;
 }
 
-static const char *make_missing(actor *self) {
+static const char *make_missing(test_thread *self) {
     if (self->own == NULL) {
         NEED_OK(ductile_virtual_stream_create(s.t.f.gpu, &self->own));
     }
@@ -131,7 +131,7 @@ static const char *make_missing(actor *self) {
                                    : NULL;
 }
 
-static const char *get_blocks(actor *self) {
+static const char *get_blocks(test_thread *self) {
     TRY(make_missing(self));
     trade(self, &self->small, SMALL_ONES);
     trade(self, &self->large, LARGE_ONES);
@@ -140,7 +140,7 @@ static const char *get_blocks(actor *self) {
 }
 
 /* What lay there is freed, and was used by another stream before, by turns. */
-static const char *leave(actor *self, held *h, unsigned kind) {
+static const char *leave(test_thread *self, held *h, unsigned kind) {
     trade(self, h, kind);
     if (h->size != 0 && rng_percent(&self->r, 30)) {
         ductile_stream other = s.t.f.streams[rng_below(&self->r, N_COMMON)];
@@ -149,7 +149,7 @@ static const char *leave(actor *self, held *h, unsigned kind) {
     return give(self, h);
 }
 
-static const char *leave_blocks(actor *self) {
+static const char *leave_blocks(test_thread *self) {
     TRY(leave(self, &self->small, SMALL_ONES));
     TRY(leave(self, &self->large, LARGE_ONES));
     return leave(self, &self->in_pool, OF_POOL);
@@ -160,11 +160,11 @@ static uint64_t any_size(rng *r) {
     if (plan.starves) {
         return rng_between(r, 1, rng_percent(r, 30) ? capacity : capacity / 12);
     }
-    uint64_t dice = rng_below(r, 100);
-    return rng_between(r, 1, dice < 60 ? 40000 : (dice < 90 ? 1 : 6) * FIXTURE_GRANULE);
+    uint64_t draw = rng_below(r, 100);
+    return rng_between(r, 1, draw < 60 ? 40000 : (draw < 90 ? 1 : 6) * FIXTURE_GRANULE);
 }
 
-static const char *make_any(actor *self) {
+static const char *make_any(test_thread *self) {
     ductile_stream stream = s.t.f.streams[rng_below(&self->r, N_COMMON)];
     uint64_t size = 2 * DUCTILE_ALIGNMENT + any_size(&self->r);
     held h;
@@ -173,38 +173,38 @@ static const char *make_any(actor *self) {
     return leave(self, &h, OTHERS);
 }
 
-static const char *play_any(actor *self) {
-    size_t i = (size_t)rng_below(&self->r, n_cast);
+static const char *run_any(test_thread *self) {
+    size_t i = (size_t)rng_below(&self->r, n_chosen);
     self->is_removed = false;
     self->n_turns++;
     TRY(get_blocks(self));
     if (self->small.size == 0 || self->large.size == 0) {
         return leave_blocks(self); /* memory is short */
     }
-    TRY(cast[i]->play(self));
-    atomic_fetch_add(&n_played[i], 1);
+    TRY(chosen[i]->run(self));
+    atomic_fetch_add(&n_runs[i], 1);
     while (self->n_kept > 0) {
         TRY(leave(self, &self->kept[--self->n_kept], OTHERS));
     }
     return NULL;
 }
 
-static const char *turn(actor *self) {
-    uint64_t dice = rng_below(&self->r, 100);
+static const char *turn(test_thread *self) {
+    uint64_t draw = rng_below(&self->r, 100);
     TRY(wake_what_was_refused(&s));
-    if (dice < 5) {
+    if (draw < 5) {
         ductile_virtual_advance(s.t.f.gpu, rng_between(&self->r, 1, 5));
     }
-    return dice < 92 ? make_any(self) : play_any(self);
+    return draw < 92 ? make_any(self) : run_any(self);
 }
 
-/* ---- A life -------------------------------------------------------------------------------- */
+/* ---- A thread ------------------------------------------------------------------------------ */
 
-static const char *live_on(actor *self) {
+static const char *run_turns(test_thread *self) {
     if (s.theirs != NULL) {
         NEED_OK(ductile_virtual_stream_create_on(s.t.f.gpu, 1, &self->far));
     }
-    for (size_t i = 0; i < LIFE_TURNS && !is_time_up(); i++) {
+    for (size_t i = 0; i < TURNS_OF_A_THREAD && !is_time_up(); i++) {
         TRY(turn(self));
         atomic_fetch_add(&n_turns, 1);
     }
@@ -213,42 +213,42 @@ static const char *live_on(actor *self) {
     return end_stream_of(&s, &self->own);
 }
 
-static void *live(void *user) {
-    const char *why = live_on(user);
+static void *run_thread(void *user) {
+    const char *why = run_turns(user);
     if (why != NULL) {
         scheduler_found("wrong", why);
     }
     return NULL;
 }
 
-/* A thread dies, and leaves its blocks to others; another one takes its place. */
-static void live_and_die(void *user, unsigned number) {
-    actor *self = &((stage *)user)->actors[number];
+/* A thread ends, and leaves its blocks to others; another one takes its place. */
+static void replace_thread(void *user, unsigned number) {
+    test_thread *self = &((shared_state *)user)->threads[number];
     pthread_t thread;
     while (!atomic_load(&is_over)) {
-        if (pthread_create(&thread, NULL, live, self) != 0) {
+        if (pthread_create(&thread, NULL, run_thread, self) != 0) {
             scheduler_found("crash", "a thread cannot be made");
         }
         (void)pthread_join(thread, NULL);
-        atomic_fetch_add(&n_lives, 1);
+        atomic_fetch_add(&n_ended, 1);
     }
 }
 
 /* ---- A round ------------------------------------------------------------------------------- */
 
-static const char *open_stage(void) {
+static const char *open_round(void) {
     const fixture_setup setup = {.capacity_bytes = plan.capacity_mib * MIB,
                                  .schedule = plan.schedule,
                                  .lag = 20,
                                  .seed = plan.seed,
                                  .conf = plan.conf != NULL ? plan.conf : ""};
     memset(&s, 0, sizeof s);
-    s.is_crowd = true;
-    s.n_actors = (unsigned)plan.threads;
+    s.is_stress = true;
+    s.n_threads = (unsigned)plan.threads;
     s.marks = marks_of_plan() | (plan.devices ? HAS_PEER : 0);
-    TRY(stage_prepare(&s, &setup));
-    for (unsigned i = 0; i < s.n_actors; i++) {
-        s.actors[i].r = rng_seeded(plan.seed * 1000003 + i);
+    TRY(shared_prepare(&s, &setup));
+    for (unsigned i = 0; i < s.n_threads; i++) {
+        s.threads[i].r = rng_seeded(plan.seed * 1000003 + i);
     }
     if (plan.devices) {
         NEED_OK(ductile_enable_peer(s.t.f.allocator, 1));
@@ -269,7 +269,7 @@ static const char *tidy(void) {
     NEED_OK(set_soft_limit(s.t.f.allocator, 0));
     NEED_OK(ductile_virtual_set_external_bytes(s.t.f.gpu, 0));
     for (size_t i = 0; i < N_LEFT; i++) {
-        TRY(give(&s.actors[0], &s.left[i]));
+        TRY(give(&s.threads[0], &s.left[i]));
     }
     if (s.theirs != NULL) {
         NEED_OK(ductile_virtual_stream_sync(s.t.f.gpu, s.theirs));
@@ -292,34 +292,34 @@ static const char *all_can_be_allocated(void) {
     return NULL;
 }
 
-static const char *close_stage(void) {
+static const char *close_round(void) {
     TRY(tidy());
     TRY(all_can_be_allocated());
-    TRY(stage_close(&s));
+    TRY(shared_close(&s));
     if (s.listener != NULL) {
         TRY(shadow_complaint(&listener));
         NEED(listener.n_left > 100, "hardly anything moved");
         NEED(listener.n == 0, "%zu mappings were never said to leave", listener.n);
     }
-    return has_played();
+    return was_tested();
 }
 
 static const char *one_round(void) {
-    choose_cast();
-    n_turns = n_lives = 0;
+    choose_tasks();
+    n_turns = n_ended = 0;
     is_over = false;
     began = time(NULL);
-    TRY(open_stage());
-    scheduler_run(s.n_actors, live_and_die, &s, NULL, NULL);
-    TRY(close_stage());
-    (void)printf("seed %llu: %llu turns of %zu acts in %llu lives, %llu refusals, %llu sleeps\n",
-                 (unsigned long long)plan.seed, (unsigned long long)n_turns, n_cast,
-                 (unsigned long long)n_lives, (unsigned long long)s.n_refused,
+    TRY(open_round());
+    scheduler_run(s.n_threads, replace_thread, &s, NULL, NULL);
+    TRY(close_round());
+    (void)printf("seed %llu: %llu turns of %zu tasks in %llu threads, %llu refusals, %llu sleeps\n",
+                 (unsigned long long)plan.seed, (unsigned long long)n_turns, n_chosen,
+                 (unsigned long long)n_ended, (unsigned long long)s.n_refused,
                  (unsigned long long)s.n_slept);
     return NULL;
 }
 
-static const char *play_rounds(void) {
+static const char *run_rounds(void) {
     static const char *const confs[] = {"", "soft_limit_bytes:24M", "reuse:never", "reuse:stream"};
     bool has_conf = plan.conf != NULL;
     for (uint64_t end = plan.seed + plan.rounds; plan.seed < end; plan.seed++) {
@@ -336,7 +336,8 @@ static const char *play_rounds(void) {
 }
 
 static void report(const char *kind, const char *why) {
-    (void)fprintf(stderr, "crowd: seed %llu: %s: %s\n", (unsigned long long)plan.seed, kind, why);
+    (void)fprintf(stderr, "many_threads: seed %llu: %s: %s\n", (unsigned long long)plan.seed, kind,
+                  why);
 }
 
 int main(int argc, char **argv) {
@@ -356,10 +357,10 @@ int main(int argc, char **argv) {
         {"--schedule", .schedule = &plan.schedule},
         {"--conf", .text = &plan.conf, .placeholder = "OPTIONS"},
     };
-    command_read("crowd", options, sizeof options / sizeof *options, argc, argv);
+    command_read("many_threads", options, sizeof options / sizeof *options, argc, argv);
     if (plan.threads == 0 || plan.threads > MOST_THREADS) {
         command_refuse("too few or too many threads");
     }
     scheduler_init(report);
-    return command_end(play_rounds());
+    return command_end(run_rounds());
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What one thread of a small program does: a few calls that keep the contract, whatever the others
  * do meanwhile. */
-#include "tests/orders/stage.h"
+#include "tests/orders/shared_state.h"
 #include "tests/support/audit.h"
 #include "tests/support/json_check.h"
 #include "tests/support/limits.h"
@@ -11,27 +11,27 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { MOST_ACTS = 64 };
+enum { MOST_TASKS = 64 };
 
-act acts[MOST_ACTS];
-size_t n_acts;
+task tasks[MOST_TASKS];
+size_t n_tasks;
 
-/* The head of an act. */
-#define ACT(function, name, marks)                                                                 \
-    static const char *function(actor *self);                                                      \
+/* The head of a task. */
+#define TASK(function, name, marks)                                                                \
+    static const char *function(test_thread *self);                                                \
     __attribute__((constructor)) static void add_##function(void) {                                \
-        acts[n_acts++] = (act){name, function, marks};                                             \
+        tasks[n_tasks++] = (task){name, function, marks};                                          \
     }                                                                                              \
-    static const char *function(actor *self)
+    static const char *function(test_thread *self)
 
-/* Another one in each turn of a crowd. */
+/* Another one in each turn under stress. */
 #define CAPTURE_POOL(self) ((ductile_pool_id){1 + (self)->n_turns, 10 + (self)->number})
 
-static ductile_allocator *of(const actor *self) {
+static ductile_allocator *of(const test_thread *self) {
     return self->s->t.f.allocator;
 }
 
-static ductile_stream common(const actor *self, unsigned i) {
+static ductile_stream common(const test_thread *self, unsigned i) {
     return self->s->t.f.streams[i];
 }
 
@@ -41,7 +41,7 @@ static const char *may_be(const char *call, ductile_status status, ductile_statu
 }
 
 /* A request that others may keep from being served. */
-static const char *may_lack(const actor *self, const char *call, ductile_status status) {
+static const char *may_lack(const test_thread *self, const char *call, ductile_status status) {
     bool is_asleep = status == DUCTILE_ERR_ASLEEP && has_mark(self->s, SLEEPS);
     bool is_refused = status == DUCTILE_ERR_OUT_OF_MEMORY && has_mark(self->s, STARVES);
     return may_be(call, status, is_asleep || is_refused ? status : DUCTILE_OK);
@@ -49,13 +49,13 @@ static const char *may_lack(const actor *self, const char *call, ductile_status 
 
 /* ---- Blocks -------------------------------------------------------------------------------- */
 
-static const char *make_and_keep(actor *self, uint64_t size, unsigned stream) {
+static const char *make_and_keep(test_thread *self, uint64_t size, unsigned stream) {
     held h;
     TRY(make(self, size, common(self, stream), &h));
     return keep(self, &h);
 }
 
-ACT(hit, "hit", 0) {
+TASK(hit, "hit", 0) {
     held h;
     TRY(make(self, SMALL, common(self, 0), &h));
     TRY(give(self, &h));
@@ -63,7 +63,7 @@ ACT(hit, "hit", 0) {
 }
 
 /* Beside a live block: memory that no other stream can get. */
-ACT(hit_apart, "hit_apart", IS_APART) {
+TASK(hit_apart, "hit_apart", IS_APART) {
     held h;
     TRY(make(self, SMALL, common(self, N_COMMON), &h));
     TRY(give(self, &h));
@@ -71,22 +71,22 @@ ACT(hit_apart, "hit_apart", IS_APART) {
     return give(self, &h);
 }
 
-ACT(grow, "grow", 0) {
+TASK(grow, "grow", 0) {
     return make_and_keep(self, 5 * FIXTURE_GRANULE, 0);
 }
 
 /* More than the stream has: what was freed on the other one may move here. */
-ACT(recycle, "recycle", 0) {
+TASK(recycle, "recycle", 0) {
     return make_and_keep(self, 4 * FIXTURE_GRANULE, 1);
 }
 
-ACT(churn, "churn", 0) {
+TASK(churn, "churn", 0) {
     TRY(give(self, &self->large));
     TRY(make_and_keep(self, 2 * FIXTURE_GRANULE, 0));
     return give(self, &self->small);
 }
 
-ACT(dedicated, "dedicated", 0) {
+TASK(dedicated, "dedicated", 0) {
     held h = {.size = 2 * FIXTURE_GRANULE, .stream = common(self, 0)};
     ductile_status status = ductile_alloc_dedicated(of(self), h.size, h.stream, &h.address);
     TRY(may_lack(self, "alloc_dedicated", status));
@@ -97,16 +97,16 @@ ACT(dedicated, "dedicated", 0) {
     return NULL;
 }
 
-ACT(free_given, "free", 0) {
+TASK(free_given, "free", 0) {
     TRY(give(self, &self->small));
     return give(self, &self->large);
 }
 
-ACT(free_in_pool, "free_in_pool", 0) {
+TASK(free_in_pool, "free_in_pool", 0) {
     return give(self, &self->in_pool);
 }
 
-ACT(free_on, "free_on", 0) {
+TASK(free_on, "free_on", 0) {
     held h = self->small;
     self->small.size = 0;
     TRY(use_on(self->s, &h, common(self, 1)));
@@ -116,7 +116,7 @@ ACT(free_on, "free_on", 0) {
     return NULL;
 }
 
-ACT(use_elsewhere, "use_elsewhere", 0) {
+TASK(use_elsewhere, "use_elsewhere", 0) {
     ductile_stream theirs = self->s->theirs;
     TRY(record_on(self->s, &self->large, theirs != NULL ? theirs : common(self, 0)));
     return give(self, &self->large);
@@ -124,7 +124,7 @@ ACT(use_elsewhere, "use_elsewhere", 0) {
 
 /* Everybody's large block is recorded on it;
  * a thread that frees one later does not name it again. */
-ACT(end_stream, "end_stream", 0) {
+TASK(end_stream, "end_stream", 0) {
     held h;
     TRY(make(self, SMALL, self->own, &h));
     TRY(give(self, &h));
@@ -132,8 +132,8 @@ ACT(end_stream, "end_stream", 0) {
 }
 
 /* Only together with itself: no thread may allocate between two frees of one address. */
-ACT(free_twice, "free_twice", IN_ORDERS) {
-    stage *s = self->s;
+TASK(free_twice, "free_twice", IN_ORDERS) {
+    shared_state *s = self->s;
     scheduler_mute();
     bool is_first = model_find(&s->live, s->twice.address) < s->live.n;
     const char *why = is_first ? let_go(s, &s->twice) : NULL;
@@ -150,7 +150,7 @@ ACT(free_twice, "free_twice", IN_ORDERS) {
 
 /* ---- Pools and captures -------------------------------------------------------------------- */
 
-ACT(plain_pool, "pool", 0) {
+TASK(plain_pool, "pool", 0) {
     held h;
     NEED_OK(ductile_pool_begin(of(self), CAPTURE_POOL(self), NULL, NULL));
     NEED(ductile_pool_set_kind(of(self), CAPTURE_POOL(self), DUCTILE_POOL_PLAIN) ==
@@ -164,14 +164,14 @@ ACT(plain_pool, "pool", 0) {
 }
 
 static int is_own(void *user, ductile_stream stream) {
-    actor *self = user;
+    test_thread *self = user;
     if (self->is_removed) {
         scheduler_found("wrong", "a filter is called after its pool has ended");
     }
     return stream == self->own;
 }
 
-ACT(filtered_pool, "filtered_pool", 0) {
+TASK(filtered_pool, "filtered_pool", 0) {
     held h;
     NEED_OK(ductile_pool_begin(of(self), CAPTURE_POOL(self), is_own, self));
     TRY(make(self, SMALL, self->own, &h));
@@ -181,7 +181,7 @@ ACT(filtered_pool, "filtered_pool", 0) {
     return give(self, &h);
 }
 
-static const char *begin_capture(actor *self, bool announces) {
+static const char *begin_capture(test_thread *self, bool announces) {
     if (announces) {
         ductile_capture_begin();
     }
@@ -190,7 +190,7 @@ static const char *begin_capture(actor *self, bool announces) {
     return NULL;
 }
 
-static const char *end_capture(actor *self, bool announces, ductile_virtual_graph **out) {
+static const char *end_capture(test_thread *self, bool announces, ductile_virtual_graph **out) {
     NEED_OK(ductile_virtual_capture_end(self->s->t.f.gpu, self->own, out));
     change_use(self->s, &self->s->n_captures, -1);
     if (announces) {
@@ -199,7 +199,7 @@ static const char *end_capture(actor *self, bool announces, ductile_virtual_grap
     return NULL;
 }
 
-static const char *record_graph(actor *self, ductile_virtual_graph **out) {
+static const char *record_graph(test_thread *self, ductile_virtual_graph **out) {
     held h;
     TRY(begin_capture(self, self->s->announces));
     TRY(make(self, FIXTURE_GRANULE + SMALL, self->own, &h));
@@ -210,7 +210,7 @@ static const char *record_graph(actor *self, ductile_virtual_graph **out) {
     return end_capture(self, self->s->announces, out);
 }
 
-ACT(capture, "capture", CAPTURES) {
+TASK(capture, "capture", CAPTURES) {
     ductile_virtual_graph *graph = NULL;
     NEED_OK(ductile_pool_begin(of(self), CAPTURE_POOL(self), NULL, NULL));
     TRY(record_graph(self, &graph));
@@ -222,7 +222,7 @@ ACT(capture, "capture", CAPTURES) {
 }
 
 /* A capture without memory, which every allocator of the process hears of. */
-ACT(announce, "announce", CAPTURES) {
+TASK(announce, "announce", CAPTURES) {
     TRY(begin_capture(self, true));
     NEED_OK(ductile_virtual_launch(self->s->t.f.gpu, self->own, NULL, 0));
     return end_capture(self, true, NULL);
@@ -234,24 +234,24 @@ static const char *may_sleep(ductile_status status) {
     return may_be("pause", status, is_known ? status : DUCTILE_ERR_BUSY);
 }
 
-/* In a crowd contents are kept now and then, and the others go on meanwhile. */
-static bool keeps_contents(actor *self) {
-    return self->s->is_crowd && rng_percent(&self->r, 25);
+/* Under stress contents are kept now and then, and the others go on meanwhile. */
+static bool keeps_contents(test_thread *self) {
+    return self->s->is_stress && rng_percent(&self->r, 25);
 }
 
-static const char *has_slept(actor *self, ductile_status status) {
+static const char *has_slept(test_thread *self, ductile_status status) {
     if (status != DUCTILE_OK) {
         change_use(self->s, &self->s->n_dozing, -1);
         return may_sleep(status);
     }
     count(&self->s->n_slept);
-    if (self->s->is_crowd) {
+    if (self->s->is_stress) {
         (void)usleep(300);
     }
     return NULL;
 }
 
-ACT(pause_pool, "pause", PAUSES) {
+TASK(pause_pool, "pause", PAUSES) {
     bool keeps = keeps_contents(self);
     change_use(self->s, &self->s->n_dozing, 1);
     ductile_status status =
@@ -262,7 +262,7 @@ ACT(pause_pool, "pause", PAUSES) {
 }
 
 /* A set: a pool of this thread's own, the one that all share, and the default one, maybe. */
-static const char *sleep_and_wake(actor *self, unsigned n_pools, ductile_pool_id bypass) {
+static const char *sleep_and_wake(test_thread *self, unsigned n_pools, ductile_pool_id bypass) {
     const ductile_pool_id pools[] = {CAPTURE_POOL(self), PLAIN_POOL, {0, 0}};
     const bool keeps = keeps_contents(self);
     const ductile_sleep_request set = {.struct_size = sizeof set,
@@ -285,7 +285,7 @@ static const char *sleep_and_wake(actor *self, unsigned n_pools, ductile_pool_id
     return NULL;
 }
 
-static const char *with_own_pool(actor *self, unsigned n_pools, ductile_pool_id bypass) {
+static const char *with_own_pool(test_thread *self, unsigned n_pools, ductile_pool_id bypass) {
     held h = {.size = SMALL};
     NEED_OK(ductile_pool_begin(of(self), CAPTURE_POOL(self), NULL, NULL));
     ductile_status made = ductile_alloc(of(self), h.size, common(self, 1), &h.address);
@@ -297,18 +297,18 @@ static const char *with_own_pool(actor *self, unsigned n_pools, ductile_pool_id 
     return NULL;
 }
 
-ACT(sleep_set, "sleep_set", PAUSES) {
+TASK(sleep_set, "sleep_set", PAUSES) {
     return with_own_pool(self, 2, (ductile_pool_id){0, 0});
 }
 
 /* Others are refused meanwhile, or served by a pool that goes when the default one is back. */
-ACT(sleep_all, "sleep_all", PAUSES | SLEEPS) {
+TASK(sleep_all, "sleep_all", PAUSES | SLEEPS) {
     uint64_t number = self->number % 2 == 0 ? 0 : 20 + self->number;
     return with_own_pool(self, 3, (ductile_pool_id){number, 0});
 }
 
 /* Pinned memory that is freed asleep is all that is left of a pool. */
-ACT(leave_pinned, "leave_pinned", PAUSES | IN_CROWD) {
+TASK(leave_pinned, "leave_pinned", PAUSES | IN_STRESS) {
     ductile_pool_id pool = CAPTURE_POOL(self);
     ductile_addr address = 0;
     NEED_OK(ductile_pool_begin(of(self), pool, NULL, NULL));
@@ -326,20 +326,20 @@ ACT(leave_pinned, "leave_pinned", PAUSES | IN_CROWD) {
     return NULL;
 }
 
-ACT(alloc_in_pool, "alloc_in_pool", 0) {
+TASK(alloc_in_pool, "alloc_in_pool", 0) {
     held h;
     TRY(make_in_plain(self, SMALL, common(self, 0), &h));
     return give(self, &h);
 }
 
-ACT(grow_in_pool, "grow_in_pool", 0) {
+TASK(grow_in_pool, "grow_in_pool", 0) {
     held h;
     TRY(make_in_plain(self, 3 * FIXTURE_GRANULE, common(self, 1), &h));
     return keep(self, &h);
 }
 
 /* Others may have taken the memory, or paused it. */
-ACT(alloc_at, "alloc_at", 0) {
+TASK(alloc_at, "alloc_at", 0) {
     const ductile_addr address = self->in_pool.address;
     const uint64_t size = self->in_pool.size;
     int is_pending = 0;
@@ -367,7 +367,7 @@ static int count_kept(void *user, const ductile_pool_info *pool) {
     return 0;
 }
 
-ACT(pool_views, "pool_views", 0) {
+TASK(pool_views, "pool_views", 0) {
     ductile_stats stats = {.struct_size = sizeof stats};
     ductile_pool_info info = {.struct_size = sizeof info};
     uint64_t n_live = 0;
@@ -383,14 +383,14 @@ ACT(pool_views, "pool_views", 0) {
 
 /* ---- The whole ----------------------------------------------------------------------------- */
 
-ACT(look, "look", 0) {
+TASK(look, "look", 0) {
     TRY(self->s->listener != NULL ? shadow_complaint(self->s->listener) : NULL);
     TRY(audit_at_any_time(of(self)));
     NEED(fixture_stats(of(self)).quarantined_bytes == 0, "quarantined without a fault");
     return NULL;
 }
 
-static const char *snapshot_is_json(actor *self) {
+static const char *snapshot_is_json(test_thread *self) {
     text_sink sink = {.text = NULL};
     NEED_OK(ductile_snapshot_json(of(self), text_sink_write, &sink));
     const char *why = json_check(sink.text);
@@ -398,7 +398,7 @@ static const char *snapshot_is_json(actor *self) {
     return why;
 }
 
-ACT(views, "views", 0) {
+TASK(views, "views", 0) {
     ductile_block_info block = {.struct_size = sizeof block};
     ductile_limits limits = {.struct_size = sizeof limits};
     TRY(snapshot_is_json(self));
@@ -420,7 +420,7 @@ ACT(views, "views", 0) {
 }
 
 /* What another program on the device takes. */
-ACT(breathe, "breathe", STARVES) {
+TASK(breathe, "breathe", STARVES) {
     ductile_virtual_gpu *gpu = self->s->t.f.gpu;
     TRY(may_be("the other program", ductile_virtual_set_external_bytes(gpu, 20 * FIXTURE_GRANULE),
                DUCTILE_ERR_OUT_OF_MEMORY));
@@ -429,18 +429,18 @@ ACT(breathe, "breathe", STARVES) {
     return NULL;
 }
 
-ACT(trim, "trim", 0) {
+TASK(trim, "trim", 0) {
     NEED_OK(ductile_trim(of(self), NULL, 0, NULL));
     return NULL;
 }
 
-ACT(trim_some, "trim_some", 0) {
+TASK(trim_some, "trim_some", 0) {
     NEED_OK(ductile_trim(of(self), NULL, FIXTURE_GRANULE, NULL));
     NEED_OK(ductile_trim(of(self), NULL, 0, NULL));
     return NULL;
 }
 
-ACT(limit, "limit", STARVES) {
+TASK(limit, "limit", STARVES) {
     NEED_OK(set_limit(of(self), 6 * FIXTURE_GRANULE));
     TRY(make_and_keep(self, 3 * FIXTURE_GRANULE, 1));
     NEED_OK(set_limit(of(self), DUCTILE_SHARE(0.5)));
@@ -449,7 +449,7 @@ ACT(limit, "limit", STARVES) {
     return NULL;
 }
 
-ACT(soft_limit, "soft_limit", 0) {
+TASK(soft_limit, "soft_limit", 0) {
     NEED_OK(set_soft_limit(of(self), 4 * FIXTURE_GRANULE));
     TRY(make_and_keep(self, 3 * FIXTURE_GRANULE, 0));
     NEED_OK(set_soft_limit(of(self), 0));
@@ -457,7 +457,7 @@ ACT(soft_limit, "soft_limit", 0) {
 }
 
 /* A callback may ask for what a free block serves. */
-static const char *ask_inside(actor *self, ductile_allocator *a, ductile_stream stream) {
+static const char *ask_inside(test_thread *self, ductile_allocator *a, ductile_stream stream) {
     ductile_addr address = 0;
     ductile_status status = ductile_alloc(a, 512, stream, &address);
     if (status == DUCTILE_OK) {
@@ -473,7 +473,7 @@ static const char *ask_inside(actor *self, ductile_allocator *a, ductile_stream 
 
 static uint64_t give_small(void *user, ductile_allocator *a, uint64_t missing,
                            ductile_stream stream) {
-    actor *self = user;
+    test_thread *self = user;
     (void)missing;
     if (self->is_removed) {
         scheduler_found("wrong", "a callback is called after it was removed");
@@ -485,7 +485,7 @@ static uint64_t give_small(void *user, ductile_allocator *a, uint64_t missing,
         h = self->kept[--self->n_kept];
     }
     scheduler_unmute();
-    for (size_t i = 0; i < N_LEFT && h.size == 0 && self->s->is_crowd; i++) {
+    for (size_t i = 0; i < N_LEFT && h.size == 0 && self->s->is_stress; i++) {
         exchange(self->s, i, &h);
     }
     const uint64_t size = h.size;
@@ -499,7 +499,7 @@ static uint64_t give_small(void *user, ductile_allocator *a, uint64_t missing,
 }
 
 /* More than there is, so that the callbacks are asked: everybody's. */
-ACT(run_out, "run_out", STARVES) {
+TASK(run_out, "run_out", STARVES) {
     uint64_t id = 0;
     held h;
     TRY(make_and_keep(self, 2 * FIXTURE_GRANULE, 1));
@@ -512,7 +512,7 @@ ACT(run_out, "run_out", STARVES) {
 
 /* It may free, look a block up, and allocate what a free block serves. */
 static void hear(void *user, ductile_allocator *a, const ductile_map_event *event) {
-    actor *self = user;
+    test_thread *self = user;
     ductile_block_info block = {.struct_size = sizeof block};
     (void)event;
     if (self->is_removed) {
@@ -531,7 +531,7 @@ static void hear(void *user, ductile_allocator *a, const ductile_map_event *even
     }
 }
 
-ACT(listen_to_maps, "listen", 0) {
+TASK(listen_to_maps, "listen", 0) {
     uint64_t id = 0;
     NEED_OK(ductile_add_map_callback(of(self), hear, self, 0, &id));
     TRY(make_and_keep(self, 4 * FIXTURE_GRANULE, 0));
@@ -540,7 +540,7 @@ ACT(listen_to_maps, "listen", 0) {
     return NULL;
 }
 
-ACT(set_captures, "set_captures", CAPTURES) {
+TASK(set_captures, "set_captures", CAPTURES) {
     NEED_OK(ductile_set_captures(of(self), DUCTILE_CAPTURES_UNANNOUNCED));
     TRY(make_and_keep(self, 4 * FIXTURE_GRANULE, 1));
     NEED_OK(ductile_set_captures(of(self), DUCTILE_CAPTURES_POOLS));
@@ -550,14 +550,14 @@ ACT(set_captures, "set_captures", CAPTURES) {
 /* ---- Others -------------------------------------------------------------------------------- */
 
 /* What sleeps is not pinned. */
-static const char *pin_awake(actor *self, const held *h, bool *is_pinned) {
+static const char *pin_awake(test_thread *self, const held *h, bool *is_pinned) {
     ductile_status status = ductile_pin(of(self), h->address);
     *is_pinned = status == DUCTILE_OK;
     return status == DUCTILE_ERR_ASLEEP ? may_lack(self, "pin", status)
                                         : may_be("pin", status, DUCTILE_OK);
 }
 
-ACT(pin, "pin", 0) {
+TASK(pin, "pin", 0) {
     const ductile_addr small = self->small.address;
     bool has_large = false;
     bool has_small = false;
@@ -570,7 +570,7 @@ ACT(pin, "pin", 0) {
     return NULL;
 }
 
-ACT(peer, "peer", HAS_PEER) {
+TASK(peer, "peer", HAS_PEER) {
     NEED_OK(ductile_enable_peer(of(self), 1));
     TRY(make_and_keep(self, FIXTURE_GRANULE, 0));
     NEED_OK(ductile_disable_peer(of(self), 1));
@@ -578,24 +578,24 @@ ACT(peer, "peer", HAS_PEER) {
 }
 
 /* Together with import_block. */
-ACT(export_block, "export", SHARES | IN_ORDERS) {
+TASK(export_block, "export", SHARES | IN_ORDERS) {
     NEED_OK(ductile_export(of(self), self->large.address, self->s->t.out));
     NEED_OK(ductile_unexport(of(self), self->large.address));
     return give(self, &self->large);
 }
 
-ACT(import_block, "import", SHARES | IN_ORDERS) {
+TASK(import_block, "import", SHARES | IN_ORDERS) {
     ductile_addr address = 0;
     uint64_t size = 0;
-    stage *s = self->s;
+    shared_state *s = self->s;
     NEED_OK(ductile_import(s->t.importer, s->t.in, common(self, 1), &address, &size));
     NEED_OK(ductile_import_close(s->t.importer, address));
     return NULL;
 }
 
 /* One thread at a time: a message of another one would come between. */
-ACT(pass, "pass", SHARES | IN_CROWD) {
-    stage *s = self->s;
+TASK(pass, "pass", SHARES | IN_STRESS) {
+    shared_state *s = self->s;
     scheduler_mute();
     bool is_first = !s->is_passing;
     s->is_passing = true;
@@ -616,7 +616,7 @@ ACT(pass, "pass", SHARES | IN_CROWD) {
     return NULL;
 }
 
-ACT(second, "second", 0) {
+TASK(second, "second", 0) {
     ductile_allocator *a = NULL;
     ductile_addr address = 0;
     TRY(fixture_add_allocator(&self->s->t.f, NULL, &a));
@@ -627,7 +627,7 @@ ACT(second, "second", 0) {
 }
 
 /* Whatever locks the other threads hold at this moment. */
-static int live_in_child(const actor *self) {
+static int live_in_child(const test_thread *self) {
     ductile_addr address = 0;
     ductile_stats stats = {.struct_size = sizeof stats};
     bool is_told =
@@ -640,7 +640,7 @@ static int live_in_child(const actor *self) {
     return is_told ? 0 : 1;
 }
 
-ACT(fork_child, "fork", IS_SLOW) {
+TASK(fork_child, "fork", IS_SLOW) {
     int status = 0;
     pid_t child = fork();
     if (child == 0) {
