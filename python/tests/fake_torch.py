@@ -196,11 +196,16 @@ class Torch(types.ModuleType):
         return FakeTensor(self, segment)
 
 
+def throw_nothing(set_attribute: Callable[..., None]) -> None:
+    """PyTorch's C++ library, which throws for Ductile, is not there."""
+    set_attribute(_plain, "_let_it_throw", lambda library: None)
+
+
 @pytest.fixture
 def torch(monkeypatch: pytest.MonkeyPatch) -> Iterator[Torch]:
     """PyTorch's own allocator, and Ductile beside it on a virtual GPU."""
     monkeypatch.setenv("DUCTILE_CONF", "driver:virtual,sizes:tight,limit_bytes:1G")
-    monkeypatch.setattr(_plain, "_let_it_throw", lambda library: None)
+    throw_nothing(monkeypatch.setattr)
     found = put_into(monkeypatch.setitem)
     yield found
     _tags._pools.clear()

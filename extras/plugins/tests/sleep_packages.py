@@ -61,9 +61,7 @@ def on_a_virtual_gpu() -> fake_torch.Torch:
     for name in ("synchronize", "empty_cache"):
         if hasattr(torch, "accelerator"):
             setattr(torch.accelerator, name, lambda *_: None)
-    from ductile_gpu.torch import _plain
-
-    _plain._let_it_throw = lambda library: None
+    fake_torch.throw_nothing(setattr)
     return found
 
 
@@ -92,9 +90,9 @@ class Report:
 
 
 def held() -> dict[str, int]:
-    from ductile_gpu.torch import _tags
+    from ductile_gpu.torch import tags
 
-    return {tag: s.held_bytes // MIB for tag, s in _tags.tags().items() if tag}
+    return {tag: s.held_bytes // MIB for tag, s in tags().items() if tag}
 
 
 # ---- vLLM --------------------------------------------------------------------------------------

@@ -16,9 +16,9 @@ import pytest
 import running
 
 import ductile_gpu
+import ductile_gpu.torch as memory
 from ductile_gpu import memory_saver
 from ductile_gpu.memory_saver import _saver
-from ductile_gpu.torch import _tags
 
 MIB = 1 << 20
 torch = fake_torch.torch
@@ -52,8 +52,14 @@ def saver(torch):
         made._impl._mem_pools.clear()
 
 
+def backup(saver, tensor):
+    """The first byte of what is kept of it; None: nothing is."""
+    address = saver._impl.find_backup(tensor.data_ptr(), 1)
+    return (ctypes.c_uint8 * 1).from_address(address) if address else None
+
+
 def held(tag):
-    return _tags.tags()[tag].held_bytes
+    return memory.tags()[tag].held_bytes
 
 
 def test_a_region_sleeps_and_wakes_at_its_address(saver, torch):
@@ -76,10 +82,10 @@ def test_contents_are_kept_where_the_region_says_so(saver, torch):
     with saver.region():
         lost = torch.tensor(4 * MIB)
     saver.pause()
-    assert _tags.kept_memory(kept.data_ptr(), 16) is not None
-    assert _tags.kept_memory(lost.data_ptr(), 16) is None
+    assert backup(saver, kept) is not None
+    assert backup(saver, lost) is None
     saver.resume()
-    assert _tags.kept_memory(kept.data_ptr(), 16) is None
+    assert backup(saver, kept) is None
 
 
 def test_host_copies_can_be_retained_over_a_resume(saver, torch):
@@ -87,15 +93,15 @@ def test_host_copies_can_be_retained_over_a_resume(saver, torch):
     with saver.region(enable_cpu_backup=True):
         tensor = torch.tensor(4 * MIB)
     saver.pause()
-    _tags.kept_memory(tensor.data_ptr(), 1)[0] = 9
+    backup(saver, tensor)[0] = 9
     saver.retain_cpu_backup = True
     saver.resume()
-    assert _tags.kept_memory(tensor.data_ptr(), 1)[0] == 9
+    assert backup(saver, tensor)[0] == 9
     saver.retain_cpu_backup = False
-    assert _tags.kept_memory(tensor.data_ptr(), 1)[0] == 9
+    assert backup(saver, tensor)[0] == 9
     saver.pause()
     saver.resume()
-    assert _tags.kept_memory(tensor.data_ptr(), 1) is None
+    assert backup(saver, tensor) is None
 
 
 @pytest.mark.parametrize("is_paused", [False, True])
@@ -107,7 +113,7 @@ def test_host_memory_goes_with_the_last_of_its_region(saver, torch, is_paused):
     saver.pause("gone")
     if not is_paused:
         saver.resume("gone")
-    assert _tags.tags()["gone"].kept_bytes == 4 * MIB
+    assert memory.tags()["gone"].kept_bytes == 4 * MIB
     pool = saver._impl._mem_pools.pop(("gone", True, False, "pinned", 0))
     with saver._impl._with_region_config(
         tag="gone", enable_cpu_backup=True, cpu_backup_backend="pinned"
@@ -116,8 +122,8 @@ def test_host_memory_goes_with_the_last_of_its_region(saver, torch, is_paused):
         del pool
         torch.cuda.empty_cache()
     saver.retain_cpu_backup = False
-    assert "gone" not in _tags.tags()
-    assert _tags.release_host() == 0
+    assert "gone" not in memory.tags()
+    assert memory.release_host() == 0
 
 
 @pytest.mark.parametrize("where", ["region", "graph", "environment"])
@@ -136,11 +142,11 @@ def test_host_memory_goes_back_after_a_resume_with_the_backend_mmap(
     else:
         with saver.region(enable_cpu_backup=True, **how):
             asleep = torch.tensor(32 * MIB)
-    before = _tags.reserve_host(0)
+    before = memory.reserve_host(0)
     saver.pause()
-    assert _tags.reserve_host(0) >= before + 32 * MIB
+    assert memory.reserve_host(0) >= before + 32 * MIB
     saver.resume()
-    assert _tags.reserve_host(0) == before
+    assert memory.reserve_host(0) == before
     del asleep
 
 
@@ -216,12 +222,12 @@ def test_graphs_that_name_one_pool_share_one(saver, torch):
     for graph in graphs:
         with saver.cuda_graph(graph, pool=handle, tag="cuda_graph"):
             graph.output = torch.tensor(4 * MIB)
-    assert _tags.tags()["cuda_graph"].pools == 1
+    assert memory.tags()["cuda_graph"].pools == 1
     assert graphs[0].pool_id == graphs[1].pool_id
     third = fake_torch.Graph()
     with saver.cuda_graph(third, pool=graphs[0].pool_id, tag="cuda_graph"):
         third.output = torch.tensor(4 * MIB)
-    assert _tags.tags()["cuda_graph"].pools == 1
+    assert memory.tags()["cuda_graph"].pools == 1
 
 
 def test_a_margin_stays_free_on_the_device(saver, torch):
@@ -315,7 +321,7 @@ def test_c_names_pause_and_resume_and_return_a_cuda_error(saver, torch, caplog):
         ctypes.cast(tensor.data_ptr(), ctypes.POINTER(ctypes.c_uint8)), 16
     )
     where[0] = 42
-    assert _tags.kept_memory(tensor.data_ptr(), 1)[0] == 42
+    assert backup(saver, tensor)[0] == 42
     assert cdll.tms_resume(None) == 0
     assert not cdll.tms_get_cpu_backup_pointer(
         ctypes.cast(tensor.data_ptr(), ctypes.POINTER(ctypes.c_uint8)), 16

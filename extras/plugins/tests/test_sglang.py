@@ -11,8 +11,8 @@ import fake_torch
 import pytest
 
 import ductile_gpu.sglang as plugin
+import ductile_gpu.torch as memory
 from ductile_gpu import memory_saver
-from ductile_gpu.torch import _plain, _tags
 
 MIB = 1 << 20
 ADAPTER = "sglang.srt.utils.torch_memory_saver_adapter"
@@ -21,7 +21,7 @@ ADAPTER = "sglang.srt.utils.torch_memory_saver_adapter"
 @pytest.fixture
 def torch(monkeypatch):
     monkeypatch.setenv("DUCTILE_CONF", "driver:virtual,sizes:tight")
-    monkeypatch.setattr(_plain, "_let_it_throw", lambda library: None)
+    fake_torch.throw_nothing(monkeypatch.setattr)
     saver = memory_saver.TorchMemorySaver()
     monkeypatch.setattr(memory_saver, "torch_memory_saver", saver)
     for name in [name for name in sys.modules if name.partition(".")[0] == "torch_memory_saver"]:
@@ -30,7 +30,7 @@ def torch(monkeypatch):
     yield fake_torch.put_into(monkeypatch.setitem)
     if saver._impl is not None:
         saver._impl._mem_pools.clear()
-    assert not _tags.sleeping()
+    assert not memory.sleeping()
     for name in [name for name in sys.modules if name.partition(".")[0] == "torch_memory_saver"]:
         del sys.modules[name]
 
@@ -107,9 +107,9 @@ def test_a_turn_as_sglangs_scheduler_takes_it(monkeypatch, torch):
         graph.output = torch.tensor(8 * MIB)
     for tag in ("kv_cache", "weights", "cuda_graph"):
         saver.pause(tag=tag)
-    assert sum(s.held_bytes for t, s in _tags.tags().items() if t) == 0
+    assert sum(s.held_bytes for t, s in memory.tags().items() if t) == 0
     for tag in ("cuda_graph", "weights", "kv_cache"):
         saver.resume(tag=tag)
-    assert sum(s.held_bytes for t, s in _tags.tags().items() if t) == 104 * MIB
+    assert sum(s.held_bytes for t, s in memory.tags().items() if t) == 104 * MIB
     assert torch.native_bytes == 0
     del weights, cache

@@ -11,9 +11,9 @@ import fake_vllm
 import pytest
 
 import ductile_gpu
+import ductile_gpu.torch as memory
 import ductile_gpu.vllm as plugin
-from ductile_gpu._binding import _abi
-from ductile_gpu.torch import _tag_pools, _tags
+from ductile_gpu.interface import tag_allocators
 from ductile_gpu.vllm._allocator import SleepAllocator
 
 MIB = 1 << 20
@@ -53,10 +53,10 @@ class Engine:
         torch.empty_cache()
 
     def held(self):
-        return {tag: s.held_bytes // MIB for tag, s in _tags.tags().items() if tag}
+        return {tag: s.held_bytes // MIB for tag, s in memory.tags().items() if tag}
 
     def kept(self):
-        return {tag: s.kept_bytes // MIB for tag, s in _tags.tags().items() if s.kept_bytes}
+        return {tag: s.kept_bytes // MIB for tag, s in memory.tags().items() if s.kept_bytes}
 
 
 ALL = {"weights": 64, "kv_cache": 128, "runtime": 2, "cudagraph": 16}
@@ -122,7 +122,7 @@ def test_another_policy_for_what_sleeps_is_told_of_and_the_first_holds(vllm, tor
 def test_a_wake_without_room_changes_nothing_and_is_a_runtime_error(vllm, torch):
     engine = Engine(vllm, torch)
     engine.worker.sleep(1)
-    (allocator,) = _tag_pools.tag_allocators().values()
+    (allocator,) = tag_allocators().values()
     allocator.set_limit("100M")
     with pytest.raises(RuntimeError, match="more"):
         engine.worker.wake_up()
@@ -192,7 +192,7 @@ def test_those_who_were_told_of_a_sleep_that_failed_are_told_that_it_is_back(
     hook("kv_cache", lambda: told.append("leaves"), lambda: told.append("back"))
 
     def fail(*_, **__):
-        raise ductile_gpu.OutOfHostMemory(_abi.Status.ERR_OUT_OF_HOST_MEMORY, "no room")
+        raise ductile_gpu.OutOfHostMemory(ductile_gpu.Status.ERR_OUT_OF_HOST_MEMORY, "no room")
 
     with monkeypatch.context() as failing:
         failing.setattr(ductile_gpu.Allocator, "pause", fail)

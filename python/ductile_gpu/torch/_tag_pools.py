@@ -238,8 +238,6 @@ def tag_pool(
     """
     tag_bytes(tag)
     contents_number(contents)
-    tag_bytes(tag)
-    contents_number(contents)
     place = current_device() if device is None else device
     kind = _kind()
     if for_graphs and kind is not _Beside:

@@ -7,7 +7,7 @@ import ctypes
 import logging
 from typing import TYPE_CHECKING, Any, Callable, Optional
 
-from ductile_gpu._binding._errors import OutOfMemory
+from ductile_gpu import OutOfMemory
 from ductile_gpu.memory_saver.utils import get_binary_path_from_package
 
 if TYPE_CHECKING:

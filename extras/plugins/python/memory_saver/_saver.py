@@ -14,18 +14,24 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Optional
 
-from ductile_gpu._binding._core import Allocator
-from ductile_gpu._binding._errors import OutOfMemory
-from ductile_gpu._binding._sleep import Contents, Pool, PoolId
-from ductile_gpu._process import _share
+import ductile_gpu.torch as memory
+from ductile_gpu import (
+    Allocator,
+    Awake,
+    ForeignPointer,
+    NotLive,
+    OutOfMemory,
+    Pool,
+    Unsupported,
+    shared,
+)
+from ductile_gpu.interface import Contents, TagPool, is_apart, tag_allocators, tag_pool
 from ductile_gpu.memory_saver._names import BinaryWrapper
-from ductile_gpu.torch import _tag_pools, _tags
 
 if TYPE_CHECKING:
     import torch
-else:
-    from ductile_gpu.torch._lazy import torch
 
+PoolId = tuple[int, int]
 HookMode = Literal["preload", "torch"]
 CpuBackupBackend = Literal["mmap", "pinned"]
 
@@ -189,7 +195,7 @@ class TorchMemorySaver:
                 nor after the tensor is freed.
         """
         self._started()
-        return _tags.kept(x, copy=not zero_copy)
+        return memory.kept(x, copy=not zero_copy)
 
     def set_disk_backup_dir(self, path: str) -> None:
         """Is refused.
@@ -220,13 +226,11 @@ def _check_backend(enable_cpu_backup: bool, backend: Optional[str]) -> None:
 
 def become_allocator() -> None:
     """Makes Ductile PyTorch's allocator, or says why not; with TMS_INIT_ENABLE that is an error."""
-    import ductile_gpu.torch as here
-
-    if here.is_active():
+    if memory.is_active():
         return
     try:
-        here.enable()
-    except here.TooLate as error:
+        memory.enable()
+    except memory.TooLate as error:
         if _is_set("TMS_INIT_ENABLE"):
             raise
         warnings.warn(
@@ -237,6 +241,12 @@ def become_allocator() -> None:
 
 
 # ---- What it does ------------------------------------------------------------------------------
+
+
+def _current_device() -> int:
+    import torch
+
+    return int(torch.cuda.current_device())
 
 
 class _Key(NamedTuple):
@@ -257,17 +267,17 @@ class _Region:
     """A region's pool. When it goes, so does the host memory that nothing needs any more."""
 
     def __init__(self, key: _Key) -> None:
-        self.pool: Optional[_tag_pools.TagPool] = _tag_pools.tag_pool(
-            key.tag, key.contents, key.device
-        )
+        self.pool: Optional[TagPool] = tag_pool(key.tag, key.contents, key.device)
 
     def __del__(self) -> None:
         if sys is None or sys.is_finalizing() or getattr(self, "pool", None) is None:
             return
         self.pool = None
         with contextlib.suppress(Exception):  # a destructor has no caller to tell
+            import torch
+
             torch.cuda.empty_cache()
-            _tags.release_host()
+            memory.release_host()
 
 
 class _Config(NamedTuple):
@@ -313,7 +323,7 @@ class _Impl:
     def _key(self, tag: str, backup: bool, backend: Optional[str]) -> _Key:
         kind = (backend or self.cdll.tms_get_cpu_backup_backend().decode()) if backup else ""
         self._note_backend(tag, kind)
-        return _Key(tag, backup, False, kind, _tag_pools.current_device())
+        return _Key(tag, backup, False, kind, _current_device())
 
     def _note_backend(self, tag: str, backend: Optional[str]) -> None:
         if backend == "mmap":
@@ -347,6 +357,8 @@ class _Impl:
         backup: bool,
         backend: Optional[str],
     ) -> Iterator[None]:
+        import torch
+
         contents = self._key(tag, backup, backend).contents
         with (
             self._capture_pool(pool, tag, contents) as handle,
@@ -359,16 +371,16 @@ class _Impl:
     def _capture_pool(self, pool: Any, tag: str, contents: Contents) -> Iterator[PoolId]:
         """A pool with the tag, for a capture: the one that is named, where it is Ductile's."""
         if pool is None:
-            yield _tags.graph_pool(tag, contents=contents)
+            yield memory.graph_pool(tag, contents=contents)
             return
         named: PoolId = tuple(getattr(pool, "id", pool))
-        if _tag_pools.is_beside():  # PyTorch's own: a pool beside it stands in, the same each time
+        if not memory.is_active():  # a pool beside PyTorch's own stands in, the same each time
             if named not in self._graph_pools:
-                made = _tags.graph_pool(tag, contents=contents)
+                made = memory.graph_pool(tag, contents=contents)
                 self._graph_pools[named] = self._graph_pools[made] = made
             yield self._graph_pools[named]
             return
-        allocator = _share.shared(_tag_pools.current_device())
+        allocator = shared(_current_device())
         allocator.retain_pool(named)
         try:
             allocator.set_tag(named, tag, contents)
@@ -384,7 +396,7 @@ class _Impl:
             )
         self._set_config(self._config()._replace(is_active=False))
         try:
-            with _tags.outside():
+            with memory.outside():
                 yield
         finally:  # whatever else was set meanwhile stays
             self._set_config(self._config()._replace(is_active=True))
@@ -443,7 +455,7 @@ class _Impl:
             if isinstance(wanted, _Key):
                 stack.enter_context(self._opened(wanted))
             elif wanted == "outside":
-                stack.enter_context(_tags.outside())
+                stack.enter_context(memory.outside())
             own.opened, own.wanted = stack.pop_all(), wanted
 
     def _wanted(self) -> Any:
@@ -460,13 +472,13 @@ class _Impl:
     # ---- Pause and resume ----------------------------------------------------------------------
 
     def _allocators(self) -> list[Allocator]:
-        return list(_tag_pools.tag_allocators().values())
+        return list(tag_allocators().values())
 
     def _tag_the_rest(self, allocator: Allocator) -> None:
         """TMS_INIT_ENABLE: what is in no region is, under the default tag."""
         contents: Contents = "keep" if _is_set("TMS_INIT_ENABLE_CPU_BACKUP") else "drop"
         for found in allocator.pools():
-            if not found.tag and found.state == "awake" and not _tags.is_apart(found.id):
+            if not found.tag and found.state == "awake" and not is_apart(found.id):
                 allocator.set_tag(found.id, _TAG_DEFAULT, contents)
 
     def _find(self, allocator: Allocator, tag: Optional[str]) -> list[Pool]:
@@ -501,13 +513,16 @@ class _Impl:
             allocator.release_host()
 
     def set_margin(self, size: int) -> None:
-        for allocator in _tag_pools.tag_allocators(_tag_pools.current_device()).values():
+        for allocator in tag_allocators(_current_device()).values():
             allocator.set_margin(size)
         self._margin = size
 
     def find_backup(self, address: int, size: int) -> int:
-        found = _tags.kept_memory(address, size)
-        return 0 if found is None else ctypes.addressof(ctypes.c_uint8.from_buffer(found))
+        for allocator in self._allocators():
+            with contextlib.suppress(Awake, Unsupported, ForeignPointer, NotLive):
+                found = allocator.kept_contents(address)[:size]
+                return ctypes.addressof(ctypes.c_uint8.from_buffer(found))
+        return 0
 
 
 _DEFAULT: PoolId = (0, 0)
@@ -522,6 +537,8 @@ def _cached_bytes(allocator: Allocator) -> int:
 def _hold_again(allocator: Allocator, size: int) -> None:
     """A process that was paused whole holds afterwards what it held before: who took the memory
     meanwhile is missed at the resume, not later. No memory for it is no reason to fail."""
+    import torch
+
     if size > 0:
         with contextlib.suppress(OutOfMemory):
             allocator.free(allocator.alloc(size, torch.cuda.current_stream(allocator.device)))

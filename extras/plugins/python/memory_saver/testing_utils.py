@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-from ductile_gpu.torch._lazy import torch
-
 __all__ = ["empty_cache", "get_and_print_gpu_memory", "get_device"]
 
 
@@ -15,11 +13,15 @@ def get_device() -> str:
 
 def empty_cache() -> None:
     """Gives what PyTorch caches back to the device."""
+    import torch
+
     torch.cuda.empty_cache()
 
 
 def get_and_print_gpu_memory(message: str, gpu_id: int = 0) -> int:
     """The bytes in use on a device, by whomever, as the driver says; printed, too."""
+    import torch
+
     free, total = torch.cuda.mem_get_info(gpu_id)
     print(f"GPU {gpu_id} memory: {(total - free) / 1024**3:.2f} GB ({message})")
     return int(total - free)

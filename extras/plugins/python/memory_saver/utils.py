@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from ductile_gpu._binding._native import library_path
+from ductile_gpu import library_path
 
 __all__ = ["change_env", "get_binary_path_from_package", "is_xpu"]
 

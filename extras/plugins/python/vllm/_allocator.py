@@ -9,11 +9,8 @@ import logging
 from collections.abc import Iterator
 from typing import Any, Callable, NamedTuple, Optional, Union
 
-from ductile_gpu._binding._core import Allocator
-from ductile_gpu._binding._errors import OutOfHostMemory, OutOfMemory
-from ductile_gpu._binding._sleep import Contents, Pool, Slept
-from ductile_gpu.torch import _tag_pools, _tags
-from ductile_gpu.torch._lazy import torch
+from ductile_gpu import Allocator, OutOfHostMemory, OutOfMemory, Pool, Slept
+from ductile_gpu.interface import Contents, TagPool, tag_allocators, tag_pool
 
 _logger = logging.getLogger("ductile_gpu")
 _GRAPHS = "cudagraph"
@@ -44,7 +41,7 @@ class SleepAllocator:
 
     def __init__(self) -> None:
         self.current_tag = self.default_tag
-        self.allocator_and_pools: dict[str, list[_tag_pools.TagPool]] = {}
+        self.allocator_and_pools: dict[str, list[TagPool]] = {}
         self._hooks: list[_Hooks] = []
 
     # ---- Where memory comes from ---------------------------------------------------------------
@@ -86,18 +83,20 @@ class SleepAllocator:
         finally:
             self.current_tag = before
 
-    def _pool(self, tag: str, for_graphs: bool = False) -> _tag_pools.TagPool:
+    def _pool(self, tag: str, for_graphs: bool = False) -> TagPool:
+        import torch
+
         pools = self.allocator_and_pools.setdefault(tag, [])
-        device = _tag_pools.current_device()
+        device = torch.cuda.current_device()
         for found in pools:
             if found.device == device:
                 return found
-        made = _tag_pools.tag_pool(tag, "drop", device, for_graphs=for_graphs)
+        made = tag_pool(tag, "drop", device, for_graphs=for_graphs)
         pools.append(made)
         return made
 
-    def _trim(self, pool: _tag_pools.TagPool) -> None:
-        allocator = _tag_pools.tag_allocators().get(pool.device)
+    def _trim(self, pool: TagPool) -> None:
+        allocator = tag_allocators().get(pool.device)
         if allocator is not None:
             with contextlib.suppress(ValueError):  # nothing was allocated
                 allocator.trim(pool=pool.id)
@@ -178,7 +177,7 @@ class SleepAllocator:
         """The pools of vLLM's tags: where Ductile is the allocator, others may have tags, too."""
         return [
             (allocator, found)
-            for allocator in _tag_pools.tag_allocators().values()
+            for allocator in tag_allocators().values()
             for found in allocator.pools()
             if found.tag in self.allocator_and_pools
         ]
@@ -263,6 +262,8 @@ def _as_tuple(tags: Union[tuple[str, ...], str]) -> tuple[str, ...]:
 
 def _tidy() -> None:
     """Tensors in reference cycles, and what PyTorch caches, are no reason to run short."""
+    import torch
+
     gc.collect()
     torch.cuda.empty_cache()
 
@@ -279,6 +280,7 @@ def _call(
 ) -> Slept:
     """One call for each allocator. vLLM takes a RuntimeError for the lack of memory."""
     try:
-        return _tags.together(act(*each) for each in _by_allocator(found).items())
+        done = [act(*each) for each in _by_allocator(found).items()]
+        return Slept(*map(sum, zip((0, 0, 0, 0, 0), *done)))
     except (OutOfMemory, OutOfHostMemory) as error:
         raise RuntimeError(str(error)) from error

@@ -7,7 +7,7 @@ import contextlib
 import os
 from collections.abc import Iterator
 
-from ductile_gpu._process._children import inherit
+from ductile_gpu.interface import inherit
 from ductile_gpu.memory_saver.utils import change_env, get_binary_path_from_package
 
 __all__ = ["configure_subprocess"]
