@@ -14,9 +14,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:  # for those who check types, the names as they are where the extra is installed
-    from ductile_gpu._process._epoch import *  # noqa: F403
-    from ductile_gpu._process._handover import *  # noqa: F403
-    from ductile_gpu._process._keep import *  # noqa: F403
+    from ductile_gpu.handover import *  # noqa: F403
 
 
 class Place(NamedTuple):
@@ -26,20 +24,23 @@ class Place(NamedTuple):
     module: str
 
 
-_EPOCH = Place("handover", "ductile_gpu._process._epoch")
-_HANDOVER = Place("handover", "ductile_gpu._process._handover")
-_KEEP = Place("handover", "ductile_gpu._process._keep")
+_HANDOVER = Place("handover", "ductile_gpu.handover")
 _RUN_ALL = Place("preload", "ductile_gpu._tools._cli.run_all")
 
 # Of `ductile_gpu`.
 NAMES = {
-    **dict.fromkeys(("Epoch",), _EPOCH),
-    **dict.fromkeys(("ImportedTag", "TagExport", "export_tag", "import_tag"), _HANDOVER),
-    **dict.fromkeys(("KeptTag", "keep_tag", "open_kept"), _KEEP),
+    "Epoch": _HANDOVER,
+    "ImportedTag": _HANDOVER,
+    "KeptTag": _HANDOVER,
+    "TagExport": _HANDOVER,
+    "export_tag": _HANDOVER,
+    "import_tag": _HANDOVER,
+    "keep_tag": _HANDOVER,
+    "open_kept": _HANDOVER,
 }
 # Of the command line: the module has SUMMARY, DESCRIPTION, add_arguments and main, as the
 # package's own commands have.
-COMMANDS = {"keep": Place("handover", "ductile_gpu._tools._cli.keep")}
+COMMANDS = {"keep": Place("handover", "ductile_gpu.handover.command")}
 # Of `ductile-gpu run`: the module has DESCRIPTION, add_arguments, and main(options, settings),
 # which returns the exit status, or None where none of its options is given.
 RUN_OPTIONS = {"--all": _RUN_ALL, "--native-malloc": _RUN_ALL}

@@ -31,8 +31,8 @@ def closed(part: Any) -> Any:
     return part
 
 
-def faults(kind: str, found: dict[str, Any]) -> list[str]:
-    strict = closed(copy.deepcopy(PUBLISHED["$defs"]))
+def faults(kind: str, found: dict[str, Any], published: dict[str, Any] = PUBLISHED) -> list[str]:
+    strict = closed(copy.deepcopy(published["$defs"]))
     reader = jsonschema.Draft202012Validator({"$defs": strict, "$ref": f"#/$defs/{kind}"})
     return [f"{list(error.path)}: {error.message[:200]}" for error in reader.iter_errors(found)]
 

@@ -18,18 +18,19 @@ from collections.abc import Iterator, Mapping
 from ctypes import byref
 from typing import Any, NamedTuple, Optional, Union
 
-from ductile_gpu._binding import _abi
-from ductile_gpu._binding._buffer import Buffer, ImportedBuffer
-from ductile_gpu._binding._core import Allocator
-from ductile_gpu._binding._errors import ProcessGone, check, invalid
-from ductile_gpu._binding._native import lib
-from ductile_gpu._binding._objects import Closes, read_text
-from ductile_gpu._binding._sleep import tag_bytes
-from ductile_gpu._binding._streams import StreamLike, stream_handle
-from ductile_gpu._process._live import check_peer
-from ductile_gpu._process._share import shared
-
-__all__ = ["ImportedTag", "TagExport", "export_tag", "import_tag"]
+from ductile_gpu import Allocator, Buffer, ProcessGone, Status, shared
+from ductile_gpu.interface import (
+    Closes,
+    ImportedBuffer,
+    StreamLike,
+    abi,
+    check,
+    check_peer,
+    invalid,
+    lib,
+    read_text,
+    stream_handle,
+)
 
 _TIME = struct.Struct("ll")
 _READ, _READ_WRITE = 1, 3  # DUCTILE_IMPORT_*
@@ -51,6 +52,11 @@ def blocking(connection: socket.socket, seconds: float) -> Iterator[int]:
             for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
                 connection.setsockopt(socket.SOL_SOCKET, option, _TIME.pack(0, 0))
             connection.settimeout(before)
+
+
+def tag_bytes(tag: str) -> bytes:
+    """A tag as C takes it. Raises InvalidArgument for what cannot be one."""
+    return read_text(tag, "a tag", abi.ductile_sleep_report.tag.size)
 
 
 # ---- Names -------------------------------------------------------------------------------------
@@ -104,7 +110,7 @@ def _locate(name: str, what: Any) -> tuple[int, int, str]:
 
 def _list_names(names: Mapping[str, Any]) -> Any:
     """An array of ductile_tag_name."""
-    made = (_abi.ductile_tag_name * len(names))()
+    made = (abi.ductile_tag_name * len(names))()
     for entry, (name, what) in zip(made, names.items()):
         address, size, text = _locate(name, what)
         entry.address, entry.size, entry.name = address, size, read_text(text, "a name")
@@ -212,7 +218,7 @@ class PartBuffer(ImportedBuffer):
 
 def _parts(address: int, count: int) -> list[Any]:
     """ductile_tag_part *, as many as that."""
-    return list(ctypes.cast(address, ctypes.POINTER(_abi.ductile_tag_part))[:count])
+    return list(ctypes.cast(address, ctypes.POINTER(abi.ductile_tag_part))[:count])
 
 
 class ImportedTag(Closes):
@@ -269,7 +275,7 @@ class ImportedTag(Closes):
             return
         status = lib.ductile_import_release(self.allocator.pointer, found)
         if status:
-            if status != _abi.Status.ERR_DEVICE_LOST:
+            if status != Status.ERR_DEVICE_LOST:
                 self._found = found  # to be released by another call
             check(status, f"the import of {self.tag!r}")
         for buffer in tuple(self._buffers):
@@ -313,7 +319,7 @@ def import_tag(
     """
     check_peer(connection)
     found = allocator if allocator is not None else shared(device)
-    out = ctypes.POINTER(_abi.ductile_imported_tag)()
+    out = ctypes.POINTER(abi.ductile_imported_tag)()
     handle = stream_handle(stream)
     with blocking(connection, timeout) as descriptor:
         status = lib.ductile_import_tag(

@@ -18,9 +18,7 @@ import time
 from collections.abc import Iterator
 from typing import Callable, Optional
 
-from ductile_gpu._binding._objects import Closes
-
-__all__ = ["Epoch"]
+from ductile_gpu.interface import Closes
 
 _BYTES = mmap.PAGESIZE
 _LONGEST_NAP = 0.002

@@ -32,24 +32,29 @@ from ctypes import byref
 from pathlib import Path
 from typing import Any, Optional, Union
 
-from ductile_gpu._binding import _abi
-from ductile_gpu._binding._core import Allocator
-from ductile_gpu._binding._errors import Busy, NotLive, check, invalid
-from ductile_gpu._binding._native import lib, sized
-from ductile_gpu._binding._objects import Closes
-from ductile_gpu._binding._sleep import tag_bytes
-from ductile_gpu._binding._streams import StreamLike
-from ductile_gpu._process._epoch import Epoch
-from ductile_gpu._process._handover import (
+from ductile_gpu import Allocator, Busy, NotLive, Status
+from ductile_gpu.handover._epoch import Epoch
+from ductile_gpu.handover._tags import (
     ImportedTag,
     TagExport,
     blocking,
     export_tag,
     import_tag,
+    tag_bytes,
 )
-from ductile_gpu._process._live import accept_next, check_peer, is_left, is_private, socket_folder
-
-__all__ = ["KeptTag", "keep_tag", "open_kept"]
+from ductile_gpu.interface import (
+    Closes,
+    StreamLike,
+    abi,
+    accept_next,
+    check,
+    check_peer,
+    invalid,
+    is_left,
+    is_private,
+    lib,
+    socket_folder,
+)
 
 _LONGEST_REQUEST = 4096
 _LONGEST_ANSWER = 1 << 24  # a line of some hundred bytes for each tag
@@ -116,7 +121,7 @@ class _Held:
         with blocking(connection, _WORD_SECONDS) as descriptor:
             status = lib.ductile_hold_tag(descriptor, 0, byref(self.pointer))
         check(status, "the tag cannot be kept")
-        self.info = sized(_abi.ductile_held_info)
+        self.info = abi.ductile_held_info(struct_size=ctypes.sizeof(abi.ductile_held_info))
         lib.ductile_held_describe(self.pointer, byref(self.info))
 
     def pass_to(self, connection: socket.socket) -> None:
@@ -199,7 +204,7 @@ class Keeper:
         if not stat.S_ISSOCK(self.path.lstat().st_mode):
             raise FileExistsError(f"{self.path} is there already, and is no socket")
         if not is_left(self.path):
-            raise Busy(_abi.Status.ERR_BUSY, f"another process keeps tags at {self.path}")
+            raise Busy(Status.ERR_BUSY, f"another process keeps tags at {self.path}")
         self.path.unlink(missing_ok=True)
 
     def serve(self) -> None:
@@ -340,7 +345,7 @@ def _alone_in(folder: Path) -> Iterator[None]:
             except BlockingIOError:
                 if time.monotonic() >= until:
                     text = f"another process has locked {folder}"
-                    raise Busy(_abi.Status.ERR_BUSY, text) from None
+                    raise Busy(Status.ERR_BUSY, text) from None
             time.sleep(_NAP_SECONDS)
         yield
     finally:
@@ -427,7 +432,7 @@ class KeptTag(Closes):
         """The hash of where everything lies."""
         known = self.imported if self.imported is not None else self._exported
         if known is None:
-            raise NotLive(_abi.Status.ERR_NOT_LIVE, "the place is given up")
+            raise NotLive(Status.ERR_NOT_LIVE, "the place is given up")
         return known.layout
 
     def close(self) -> None:

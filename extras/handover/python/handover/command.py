@@ -4,14 +4,14 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import signal
 from typing import Any
 
-from ductile_gpu._binding._errors import Error
-from ductile_gpu._process._keep import Keeper, ask, default_path
-from ductile_gpu._tools._cli.common import Failure, print_json, show
-from ductile_gpu._tools._sizes import in_bytes
+from ductile_gpu import Error
+from ductile_gpu.handover._keep import Keeper, ask, default_path
+from ductile_gpu.interface import Failure, in_bytes, show
 from ductile_gpu_words import say
 
 SUMMARY = "keep the memory of tags alive across restarts of those who use it"
@@ -25,6 +25,8 @@ descriptor for each handle, and raises its own limit as far as it may.
   ductile-gpu keep --drop weights      # what no process uses
 
 Only processes of the same user are served. When it ends, the driver frees what no process maps."""
+
+FORMAT = 1  # of what --json prints; see commands.schema.json
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -72,7 +74,7 @@ def main(options: argparse.Namespace) -> int:
         elif options.status or options.json:
             tags = ask(options.socket, {"do": "status"})["tags"]
             if options.json:
-                print_json({"tags": tags})
+                show(json.dumps({"format": FORMAT, "tags": tags}))
             else:
                 lines = [_line(tag, found) for tag, found in sorted(tags.items())]
                 show(*(lines or ["it keeps nothing"]))

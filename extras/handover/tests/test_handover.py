@@ -25,12 +25,13 @@ import pytest
 from running import ductile_gpu as command
 
 import ductile_gpu
-from ductile_gpu._binding import _abi
-from ductile_gpu._binding._native import lib
-from ductile_gpu._process import _handover, _keep
+import ductile_gpu.handover
+from ductile_gpu.handover import _keep, _tags
+from ductile_gpu.interface import abi, lib
 
 MIB = 1 << 20
 KILLS = 12
+SCHEMA = Path(ductile_gpu.handover.__file__).with_name("commands.schema.json")
 
 
 class Side:
@@ -38,7 +39,7 @@ class Side:
 
     def __init__(self, **options: Any) -> None:
         self.allocator = ductile_gpu.Allocator(driver="virtual", shareable="fd", **options)
-        pool = _abi.ductile_pool_id(7, 1)
+        pool = abi.ductile_pool_id(7, 1)
         assert lib.ductile_pool_begin(self.allocator.pointer, pool, None, None) == 0
         assert lib.ductile_pool_set_tag(self.allocator.pointer, pool, b"weights", 0) == 0
         self.blocks = [self.allocator.alloc(size) for size in (3 * MIB, 512, 5 * MIB)]
@@ -113,9 +114,9 @@ def test_a_tag_arrives_with_its_names(side, reader):
 
 def test_what_a_c_program_may_name_arrives_and_is_released(side, reader):
     """Neither a tag that is no UTF-8 nor a shape of thousands of digits keeps the memory."""
-    pool = _abi.ductile_pool_id(7, 1)
+    pool = abi.ductile_pool_id(7, 1)
     assert lib.ductile_pool_set_tag(side.allocator.pointer, pool, b"poids-\xe9t\xe9", 0) == 0
-    part = _abi.ductile_tag_name(side.blocks[0], MIB, f"w\tfloat32\t{9:0>40}".encode())
+    part = abi.ductile_tag_name(side.blocks[0], MIB, f"w\tfloat32\t{9:0>40}".encode())
     number, layout = ctypes.c_uint64(), ctypes.c_uint64()
 
     def export(descriptor):
@@ -135,7 +136,7 @@ def test_what_a_c_program_may_name_arrives_and_is_released(side, reader):
 
 
 def test_an_import_that_cannot_be_described_is_released(side, reader, monkeypatch):
-    monkeypatch.setattr(_handover, "_read", lambda *_: 1 / 0)
+    monkeypatch.setattr(_tags, "_read", lambda *_: 1 / 0)
     ours, theirs = socket.socketpair()
     with ours, theirs, ThreadPoolExecutor() as threads:
         exported = threads.submit(
@@ -392,7 +393,7 @@ def test_what_it_prints_as_json_is_as_published(owner, side):
     with owner.keep(side):
         answer = command("keep", "--socket", owner.path, "--json")
         found = json.loads(answer.stdout)
-        assert faults("keep", found) == []
+        assert faults("keep", found, json.loads(SCHEMA.read_text())) == []
         assert (found["tags"], next(iter(found))) == (owner.tags(), "format")
 
 

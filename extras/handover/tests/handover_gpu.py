@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hand over between processes on one GPU: python3 python/tests/handover_gpu.py [--build]
+"""Hand over between processes on one GPU: python3 extras/handover/tests/handover_gpu.py [--build]
 
 A trainer updates weights in place, a generator reads them through a read-only mapping, and an owner
 process keeps them; every role is a process of its own, and the parent opens no driver. What is
@@ -30,7 +30,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 PLACE = ROOT / "build" / "handover"
 BYTES = 512 << 20
 READS = 100
@@ -58,11 +58,10 @@ def put(path: str) -> None:
     import torch
 
     import ductile_gpu
-    from ductile_gpu._binding import _abi
-    from ductile_gpu._binding._native import lib
+    from ductile_gpu.interface import abi, lib
 
     allocator = ductile_gpu.Allocator(0, shareable="fd", sizes="64M")
-    pool = _abi.ductile_pool_id(7, 1)
+    pool = abi.ductile_pool_id(7, 1)
     assert lib.ductile_pool_begin(allocator.pointer, pool, None, None) == 0
     assert lib.ductile_pool_set_tag(allocator.pointer, pool, b"weights", 0) == 0
     weights = ductile_gpu.Buffer(allocator, BYTES)
