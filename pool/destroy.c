@@ -2,6 +2,7 @@
 /* Destroys an allocator: all memory goes back, whatever the state of its blocks. */
 #include "pool/base/map_callbacks.h"
 #include "pool/blocks/arena.h"
+#include "pool/blocks/phase.h"
 #include "pool/blocks/region.h"
 #include "pool/blocks/room.h"
 #include "pool/growth/plan.h"

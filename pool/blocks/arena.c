@@ -152,11 +152,3 @@ void dpool_stream_ref_end(ductile_allocator *a, dpool_arena *arena) {
     arena->n_stream_refs--;
     dti_lock_release(&a->index_lock);
 }
-
-bool dpool_may_serve(const dpool_arena *arena, const dpool_arena *other, bool under_pressure) {
-    const dpool_private_pool *pool = arena->pool;
-    if (pool == other->pool || !dpool_is_held(pool)) {
-        return true;
-    }
-    return pool->kind == DUCTILE_POOL_PLAIN && under_pressure;
-}

@@ -1,23 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Arenas: the segments, blocks and free index of one stream in one pool.
- *
- * Proof that free memory may leave its stream, and that an old address may be unmapped (U2, U3):
- *
- *     a->age           a clock; it moves on just before each proof is recorded
- *     block->age       a->age when the block was freed; it stays when the block retires
- *     a->proven        by the latest context marker that is done: what was freed at an age below
- *                      its age has no work under way on any stream of the context
- *     own_proven       by proofs of the arena's stream alone, where no context marker may be
- *                      recorded: proves this for the old addresses of the arena, and for what the
- *                      host gives back to the driver. Its age is never above joined_age (foreign
- *                      arenas: nor above what the context proves besides)
- *     joined_age       what was freed at an age below it was freed before an allocation on the
- *                      stream. Until that allocation the program may order the stream behind other
- *                      streams' work on the memory (docs/contract.md, rule 3); so a proof of the
- *                      stream alone, recorded or waited for since, covers that memory and no other
- *
- * Markers, and when they are recorded: streams/marks.h.
+ * Arenas: the segments, blocks and free index of one stream in one pool. What is proven of their
+ * memory, and what may therefore happen to it: proofs.h.
  */
 #ifndef DUCTILE_POOL_BLOCKS_ARENA_H
 #define DUCTILE_POOL_BLOCKS_ARENA_H
@@ -27,7 +11,6 @@
 #include "pool/blocks/block.h"
 #include "pool/blocks/block_list.h"
 #include "pool/blocks/free_index.h"
-#include "pool/blocks/phase.h"
 #include "pool/blocks/private_pool.h"
 #include "pool/blocks/use_store.h"
 #include "segments/unmap_handles.h"
@@ -81,7 +64,7 @@ typedef struct dpool_arena {
     uint64_t not_before;     /* the memory counts as freed at this age, if it was freed before */
     uint64_t joined_age;
     uint64_t looked_age;    /* the last look for an allocation since: how old it is, and */
-    uint64_t looked_calls;  /* n_calls then; see quiesce.c                               */
+    uint64_t looked_calls;  /* n_calls then; see host_waits.c                            */
     dpool_proof own_proven; /* by proofs of the stream alone */
     dpool_mark own_mark;    /* of the stream alone, under way; marker NULL: none */
     uint64_t peak_live;     /* see live_watermark.h: the peak that the next dip is measured from  */
@@ -107,14 +90,6 @@ static inline bool dpool_is_in(const dpool_private_pool *of, const dpool_arena *
     return of == NULL || arena->pool == of;
 }
 
-/* ---- What may happen to an arena's memory, by its pool; all under the index lock ------------ */
-
-/* Live graphs may own all of its memory (G1), or it sleeps (G4). Index lock held. */
-static inline bool dpool_is_frozen(const dpool_arena *arena) {
-    const dpool_private_pool *pool = arena->pool;
-    return !dpool_is_awake(pool) || (pool->kind == DUCTILE_POOL_CAPTURE && dpool_is_held(pool));
-}
-
 /* Of the is_closed regions, those whose first block is in that state. Linear in the regions. */
 static inline uint64_t dpool_count_closed(const dpool_arena *arena, dpool_state state) {
     uint64_t n = 0;
@@ -137,62 +112,6 @@ static inline uint64_t dpool_least_age(const dpool_arena *arena) {
     const dpool_private_pool *pool = arena->pool;
     return dti_max(pool->released_age, arena->not_before);
 }
-
-/* What is left of a proof for the FREE memory of the arena. Index lock held. */
-static inline dpool_proof dpool_restrict_proof(const dpool_arena *arena, dpool_proof p) {
-    bool holds = !dpool_is_frozen(arena) && dpool_least_age(arena) < p.age;
-    return holds ? p : (dpool_proof){0};
-}
-
-/* Graphs may have used its memory, on any stream. Index lock held. */
-static inline bool dpool_had_graphs(const dpool_arena *arena) {
-    return arena->pool->kind == DUCTILE_POOL_CAPTURE;
-}
-
-/* The same, and launches of them may come or be under way. Index lock held. */
-static inline bool dpool_has_graphs(const ductile_allocator *a, const dpool_arena *arena) {
-    return dpool_had_graphs(arena) &&
-           (dpool_is_held(arena->pool) || dpool_least_age(arena) >= a->proven.age);
-}
-
-/* Of two proofs the later one. */
-static inline dpool_proof dpool_later_proof(dpool_proof p, dpool_proof q) {
-    return p.age > q.age ? p : q;
-}
-
-/* Proves that old addresses of the arena may be unmapped (U3). Of a foreign stream a proof for the
- * context says nothing, until it is silent. Index lock held. */
-static inline dpool_proof dpool_proof_to_unmap(const ductile_allocator *a,
-                                               const dpool_arena *arena) {
-    bool has_graphs = dpool_has_graphs(a, arena);
-    if (arena->is_foreign && !arena->is_silent) {
-        bool is_later = has_graphs && arena->own_proven.age > a->proven.age;
-        return is_later ? a->proven : arena->own_proven; /* graphs: as far as both prove */
-    }
-    return has_graphs ? a->proven : dpool_later_proof(arena->own_proven, a->proven);
-}
-
-/* Proves that FREE memory of the arena may leave its stream (U2): by a proof of that stream, and
- * where graphs used it, of the context. Index lock held. */
-static inline dpool_proof dpool_proof_to_leave(const ductile_allocator *a,
-                                               const dpool_arena *arena) {
-    if (!arena->is_foreign) {
-        return dpool_restrict_proof(arena, a->proven);
-    }
-    return dpool_has_graphs(a, arena) ? (dpool_proof){0}
-                                      : dpool_restrict_proof(arena, dpool_proof_to_unmap(a, arena));
-}
-
-/* Proves that FREE memory of the arena may be unmapped. A stream alone cannot prove what graphs did
- * on others. Index lock held. */
-static inline dpool_proof dpool_proof_to_return(const ductile_allocator *a,
-                                                const dpool_arena *arena) {
-    return dpool_has_graphs(a, arena) ? dpool_proof_to_leave(a, arena)
-                                      : dpool_restrict_proof(arena, dpool_proof_to_unmap(a, arena));
-}
-
-/* May FREE memory of the arena, once proven, serve `other`? Index lock held. */
-bool dpool_may_serve(const dpool_arena *arena, const dpool_arena *other, bool under_pressure);
 
 /* The bytes of the block that serves a request of so many. */
 static inline uint64_t dpool_rounded_size(const ductile_allocator *a, uint64_t size) {

@@ -2,6 +2,7 @@
 #include "pool/blocks/check_blocks.h"
 
 #include "pool/blocks/address_map.h"
+#include "pool/blocks/phase.h"
 #include "pool/blocks/wait_spans.h"
 
 #include "segments/check.h"

@@ -1,10 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The memory behind a pool that falls asleep, or sleeps: taking it away, and what becomes of memory
- * that stayed. A call that fails leaves nothing that only one other call undoes: copies whose end
- * was not seen are waited for again by each trim and under pressure, and what was freed in a pool
- * without references is unmapped again. Where nothing but pinned memory is left of such a pool, it
- * wakes by itself, so that its memory goes as that of others.
+ * The memory behind a pool that falls asleep: taking it away. A call that fails leaves nothing that
+ * only one other call undoes: copies whose end was not seen are waited for again by each trim and
+ * under pressure, and what was freed in a pool without references is unmapped again (drop_empty.h).
  */
 #ifndef DUCTILE_POOL_GROWTH_ASLEEP_MEMORY_H
 #define DUCTILE_POOL_GROWTH_ASLEEP_MEMORY_H
@@ -30,8 +28,8 @@ bool dpool_finish_copies(ductile_allocator *a, const dpool_private_pool *of);
 
 /* ---- Grow lock held, index lock not held ----------------------------------------------------- */
 
-/* Gives up what was freed in a sleeping pool without references, and wakes the pool if all that is
- * left of it is memory that was pinned. */
-void dpool_drop_or_wake_asleep(ductile_allocator *a, const dpool_arena *arena);
+/* Unmaps what the driver would not unmap in a region of a pool that is asleep: the callbacks were
+ * told that it leaves, and the proof of the pause covers it still. */
+void dpool_unmap_again(ductile_allocator *a, dpool_region *region);
 
 #endif

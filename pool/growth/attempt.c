@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "pool/growth/attempt.h"
 
+#include "pool/blocks/proofs.h"
 #include "pool/blocks/region.h"
 #include "pool/blocks/room.h"
 #include "pool/blocks/transitions.h"
 #include "pool/growth/dedicated.h"
+#include "pool/growth/drop_empty.h"
 #include "pool/growth/give_back.h"
 #include "pool/growth/homes.h"
 #include "pool/growth/maintenance.h"

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "pool/growth/compact.h"
 
+#include "pool/blocks/proofs.h"
 #include "pool/blocks/region.h"
 #include "pool/blocks/room.h"
 #include "pool/growth/give_back.h"

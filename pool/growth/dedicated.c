@@ -6,7 +6,6 @@
 #include "pool/blocks/size_class.h"
 #include "pool/blocks/transitions.h"
 #include "pool/growth/announce.h"
-#include "pool/streams/quiesce.h"
 
 #include "segments/grow.h"
 

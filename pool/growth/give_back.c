@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "pool/growth/give_back.h"
 
+#include "pool/blocks/proofs.h"
 #include "pool/blocks/region.h"
 #include "pool/blocks/room.h"
 #include "pool/blocks/transitions.h"
 #include "pool/growth/announce.h"
 #include "pool/growth/asleep_memory.h"
+#include "pool/growth/drop_empty.h"
 #include "pool/growth/sizes.h"
 #include "pool/sharing/import.h"
 #include "pool/streams/progress.h"
@@ -65,10 +67,7 @@ static dpool_block *take_run_locked(ductile_allocator *a, dpool_block *b, dseg_s
 
 static dpool_block *take_leaving_locked(ductile_allocator *a, const dpool_arena *arena) {
     DTI_ASSERT_HELD(&a->index_lock);
-    dpool_block *b = arena->leaving.first;
-    while (b != NULL && !(dpool_is_proven_locked(a, b) && dseg_can_go(b->region->seg, 0))) {
-        b = b->list_next;
-    }
+    dpool_block *b = dpool_find_leaving_locked(a, arena, true);
     if (b != NULL) {
         dpool_make_busy_locked(a, b);
     }
@@ -173,17 +172,6 @@ ductile_status dpool_unmap_unused(ductile_allocator *a, dpool_unused which, uint
         now = unmap_next(a, &unused, most - n, &first);
     }
     return first;
-}
-
-void dpool_drop_empty(ductile_allocator *a, bool all) {
-    for (dpool_arena *arena = a->arenas, *next; arena != NULL; arena = next) {
-        next = arena->next;
-        dpool_drop_or_wake_asleep(a, arena);
-        if (all || arena->mapped_bytes == 0) { /* changed under the grow lock too */
-            dpool_regions_release_empty(a, arena);
-            dpool_arena_drop_if_empty(a, arena);
-        }
-    }
 }
 
 /* ---- To the driver, by size ----------------------------------------------------------------- */

@@ -46,8 +46,4 @@ typedef enum dpool_unused {
  * of the driver. */
 ductile_status dpool_unmap_unused(ductile_allocator *a, dpool_unused which, uint64_t most);
 
-/* Gives back the ranges of arenas without memory, and drops those arenas that then hold nothing;
- * with `all` every empty range. */
-void dpool_drop_empty(ductile_allocator *a, bool all);
-
 #endif

@@ -2,6 +2,7 @@
 #include "pool/growth/homes.h"
 
 #include "pool/blocks/age.h"
+#include "pool/blocks/proofs.h"
 #include "pool/blocks/region.h"
 #include "pool/blocks/transitions.h"
 #include "pool/growth/plan.h"

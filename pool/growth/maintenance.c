@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "pool/growth/maintenance.h"
 
+#include "pool/blocks/proofs.h"
 #include "pool/growth/compact.h"
+#include "pool/growth/drop_empty.h"
 #include "pool/growth/give_back.h"
 #include "pool/growth/sizes.h"
 #include "pool/streams/marks.h"

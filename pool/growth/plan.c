@@ -3,6 +3,7 @@
 #include "pool/growth/plan.h"
 
 #include "pool/blocks/age.h"
+#include "pool/blocks/proofs.h"
 #include "pool/blocks/transitions.h"
 #include "pool/blocks/wait_spans.h"
 #include "pool/growth/sizes.h"

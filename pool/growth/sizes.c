@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "pool/growth/sizes.h"
 
+#include "pool/blocks/proofs.h"
 #include "pool/streams/progress.h"
 
 #include "vmm/base/align.h"

@@ -6,6 +6,7 @@
 #include "pool/base/log.h"
 #include "pool/blocks/address_map.h"
 #include "pool/blocks/arena.h"
+#include "pool/blocks/phase.h"
 #include "pool/blocks/region.h"
 #include "pool/blocks/transitions.h"
 #include "pool/blocks/wait_spans.h"

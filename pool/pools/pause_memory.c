@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Maps the memory of a paused pool again, all or nothing. */
 #include "pool/blocks/address_map.h"
+#include "pool/blocks/phase.h"
 #include "pool/blocks/region.h"
 #include "pool/growth/asleep_memory.h"
 #include "pool/growth/sizes.h"

@@ -3,9 +3,11 @@
 
 #include "pool/base/guards.h"
 #include "pool/blocks/arena.h"
+#include "pool/blocks/phase.h"
+#include "pool/blocks/proofs.h"
 #include "pool/pools/asleep.h"
+#include "pool/streams/host_waits.h"
 #include "pool/streams/marks.h"
-#include "pool/streams/quiesce.h"
 #include "pool/streams/stream_use.h"
 
 #include "vmm/base/array.h"

@@ -3,15 +3,14 @@
 
 #include "pool/base/log.h"
 #include "pool/blocks/arena.h"
+#include "pool/blocks/proofs.h"
 #include "pool/blocks/region.h"
 #include "pool/growth/asleep_memory.h"
 #include "pool/growth/give_back.h"
 #include "pool/pressure/oom_callbacks.h"
 #include "pool/pressure/oom_report.h"
-#include "pool/streams/gpu_waits.h"
-#include "pool/streams/marks.h"
+#include "pool/streams/host_waits.h"
 #include "pool/streams/progress.h"
-#include "pool/streams/quiesce.h"
 
 enum {
     MOST_CLIMBS = 4,   /* other threads may keep freeing: at most so many climbs */

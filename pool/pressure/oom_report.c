@@ -6,6 +6,7 @@
 #include "pool/base/guards.h"
 #include "pool/base/log.h"
 #include "pool/blocks/arena.h"
+#include "pool/blocks/proofs.h"
 #include "pool/blocks/region.h"
 
 #include "segments/granules.h"

@@ -2,7 +2,7 @@
 #include "pool/sharing/import.h"
 
 #include "pool/base/map_callbacks.h"
-#include "pool/streams/quiesce.h"
+#include "pool/streams/host_waits.h"
 #include "vmm/base/array.h"
 
 #include <stdlib.h>

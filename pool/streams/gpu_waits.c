@@ -236,7 +236,7 @@ static bool record_done_locked(const ductile_allocator *a, ductile_addr addr,
     return use != NULL;
 }
 
-static void take_answer(ductile_allocator *a, dvmm_marker *m, ductile_addr span) {
+void dpool_wait_take_answer(ductile_allocator *a, dvmm_marker *m, ductile_addr span) {
     dti_lock_acquire(&a->index_lock);
     bool noted = record_done_locked(a, span, m);
     dti_lock_release(&a->index_lock);
@@ -255,7 +255,7 @@ static void answer(ductile_allocator *a, const questions *q) {
             is_known = at_work[k] == q->streams[i];
         }
         if (!is_known && dvmm_marker_query(&a->markers, q->markers[i]) == DUCTILE_OK) {
-            take_answer(a, q->markers[i], q->spans[i]);
+            dpool_wait_take_answer(a, q->markers[i], q->spans[i]);
         } else if (!is_known) {
             at_work[n_at_work++] = q->streams[i];
         }
@@ -275,48 +275,6 @@ void dpool_wait_poll(ductile_allocator *a, uint32_t most) {
         is_more = ask_some(a, &q);
         answer(a, &q);
     }
-}
-
-static bool lies_in(const ductile_allocator *a, const dpool_private_pool *of, ductile_addr addr) {
-    const dpool_region *region = dseg_set_find(&a->segments, addr)->owner;
-    return dpool_is_in(of, region->arena);
-}
-
-/* Holds the first due marker from *at on, and stores the address of its span; NULL when there is
- * none. Goes by address, so that it passes each done span once. */
-static dvmm_marker *hold_next_due(ductile_allocator *a, const dpool_private_pool *of,
-                                  ductile_addr *at) {
-    dvmm_marker *m = NULL;
-    dti_lock_acquire(&a->index_lock);
-    const dpool_use *use = dpool_wait_find_due_locked(a, *at, UINT64_MAX);
-    while (use != NULL && !lies_in(a, of, use->addr)) {
-        use = dpool_wait_find_due_locked(a, use->end, UINT64_MAX);
-    }
-    if (use != NULL) {
-        *at = use->addr;
-        while (use->is_done) {
-            use = use->next;
-        }
-        m = use->marker;
-        dvmm_marker_hold(m);
-    }
-    dti_lock_release(&a->index_lock);
-    return m;
-}
-
-ductile_status dpool_wait_on_host(ductile_allocator *a, const dpool_private_pool *of, bool *any) {
-    ductile_status status = DUCTILE_OK;
-    ductile_addr at = 0;
-    dvmm_marker *m;
-    while (status == DUCTILE_OK && (m = hold_next_due(a, of, &at)) != NULL) {
-        status = dvmm_marker_wait(&a->markers, m);
-        if (status == DUCTILE_OK) {
-            take_answer(a, m, at);
-            *any = true;
-        }
-        dvmm_marker_drop(&a->markers, m);
-    }
-    return status;
 }
 
 /* ---- The end ------------------------------------------------------------------------------- */

@@ -39,9 +39,8 @@ dpool_block *dpool_alloc_without_waits_locked(ductile_allocator *a, dpool_arena 
 /* Queries up to `most` markers, going round. Index lock not held. */
 void dpool_wait_poll(ductile_allocator *a, uint32_t most);
 
-/* Waits on the host for the work of all spans of a pool, NULL for all; *any: there were some.
- * Returns the error of the first marker that could not be waited for. No lock held. */
-ductile_status dpool_wait_on_host(ductile_allocator *a, const dpool_private_pool *of, bool *any);
+/* The work behind the marker, which is held, of the span at that address is done. No lock held. */
+void dpool_wait_take_answer(ductile_allocator *a, dvmm_marker *m, ductile_addr span);
 
 /* Drops all spans. Destroying only. */
 void dpool_waits_fini(ductile_allocator *a);

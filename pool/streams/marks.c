@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "pool/streams/marks.h"
 
+#include "pool/blocks/proofs.h"
+
 #include "vmm/base/align.h"
 #include "vmm/captures.h"
 
@@ -110,9 +112,7 @@ static ductile_status record_context(ductile_allocator *a, dvmm_marker **out) {
     return status;
 }
 
-/* ERR_CAPTURING where none may be recorded. *held (may be NULL): the mark, its marker held for the
- * caller. */
-static ductile_status mark_context(ductile_allocator *a, dpool_mark *held) {
+ductile_status dpool_mark_context(ductile_allocator *a, dpool_mark *held) {
     dpool_mark mark = {NULL, 0};
     if (!dpool_has_context_marks(a)) {
         return DUCTILE_ERR_CAPTURING;
@@ -172,7 +172,7 @@ static ductile_status record_mark(ductile_allocator *a, dpool_arena *arena, bool
         return DUCTILE_OK;
     }
     bool is_seen = arena != NULL && dvmm_is_capturing(a->driver, arena->stream);
-    ductile_status status = is_seen ? DUCTILE_ERR_CAPTURING : mark_context(a, NULL);
+    ductile_status status = is_seen ? DUCTILE_ERR_CAPTURING : dpool_mark_context(a, NULL);
     bool needs_own = arena != NULL && !is_seen && (status != DUCTILE_OK || is_foreign);
     return needs_own ? mark_stream(a, arena, is_last) : status;
 }
@@ -186,12 +186,6 @@ ductile_status dpool_record_last_mark(ductile_allocator *a, dpool_arena *arena) 
 }
 
 /* ---- Reading ------------------------------------------------------------------------------- */
-
-void dpool_raise_proof(dpool_proof *proof, dpool_proof by) {
-    if (by.age > proof->age) {
-        *proof = by;
-    }
-}
 
 /* Holds the marks of a copy. */
 static void copy_marks(ductile_allocator *a, dpool_marks *copy) {
@@ -241,7 +235,7 @@ static uint32_t take_out_locked(const ductile_allocator *a, dpool_marks *l, uint
     return n;
 }
 
-static void accept(ductile_allocator *a, const dpool_mark *done) {
+void dpool_accept_mark(ductile_allocator *a, const dpool_mark *done) {
     dvmm_marker *gone[DPOOL_MOST_MARKS];
     dti_lock_acquire(&a->index_lock);
     dpool_raise_proof(&a->proven, (dpool_proof){done->age, dseg_idle_by_marker(done->marker)});
@@ -257,7 +251,7 @@ static void poll_context(ductile_allocator *a) {
     copy_marks(a, &marks);
     uint32_t n = count_done(a, &marks);
     if (n > 0) {
-        accept(a, &marks.all[n - 1]);
+        dpool_accept_mark(a, &marks.all[n - 1]);
     }
     for (uint32_t i = 0; i < marks.n; i++) {
         dvmm_marker_drop(&a->markers, marks.all[i].marker);
@@ -294,35 +288,6 @@ void dpool_poll_marks(ductile_allocator *a) {
     for (dpool_arena *arena = a->arenas; has_own && arena != NULL; arena = arena->next) {
         poll_stream(a, arena);
     }
-}
-
-/* ---- Waiting ------------------------------------------------------------------------------- */
-
-/* Other marks may leave the list meanwhile, and this one, too. */
-static ductile_status wait_and_accept(ductile_allocator *a, const dpool_mark *mark) {
-    ductile_status status = dvmm_marker_wait(&a->markers, mark->marker);
-    if (status == DUCTILE_OK) {
-        accept(a, mark);
-    }
-    dvmm_marker_drop(&a->markers, mark->marker);
-    return status;
-}
-
-ductile_status dpool_wait_for_context_mark(ductile_allocator *a) {
-    dpool_mark mark = {NULL, 0};
-    DTI_TRY(mark_context(a, &mark));
-    return wait_and_accept(a, &mark);
-}
-
-bool dpool_wait_for_newest_mark(ductile_allocator *a) {
-    dpool_mark mark = {NULL, 0};
-    dti_lock_acquire(&a->index_lock);
-    if (a->marks.n > 0) {
-        mark = a->marks.all[a->marks.n - 1];
-        dvmm_marker_hold(mark.marker);
-    }
-    dti_lock_release(&a->index_lock);
-    return mark.marker != NULL && wait_and_accept(a, &mark) == DUCTILE_OK;
 }
 
 dvmm_marker *dpool_hold_mark_of_locked(const ductile_allocator *a, uint64_t age) {

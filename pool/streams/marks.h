@@ -9,8 +9,8 @@
  * A record while any stream of the context is being captured fails and breaks that capture. So none
  * is recorded while a capture may be under way (U6): see the option `captures`. There, and with
  * drivers that have no context markers, a marker of one stream proves this for what was freed
- * before an allocation on that stream (arena.h, joined_age), and other memory waits for the host
- * (quiesce.h).
+ * before an allocation on that stream (proofs.h, joined_age), and other memory waits for the host
+ * (host_waits.h).
  *
  * Many may be under way. The host learns of them when it polls.
  */
@@ -44,17 +44,16 @@ ductile_status dpool_record_mark(ductile_allocator *a, dpool_arena *arena);
  * stream alone replaces an earlier one that is under way, and stands behind all of its own work. */
 ductile_status dpool_record_last_mark(ductile_allocator *a, dpool_arena *arena);
 
+/* Records a context marker. ERR_CAPTURING where none may be recorded; ERR_DRIVER, ... *held (may be
+ * NULL): the mark, its marker held for the caller. No lock held. */
+ductile_status dpool_mark_context(ductile_allocator *a, dpool_mark *held);
+
+/* Takes a context mark that is done, and those before it, for the proof that they are. No lock
+ * held. */
+void dpool_accept_mark(ductile_allocator *a, const dpool_mark *done);
+
 /* Reads the marks under way. Grow lock held, index lock not. */
 void dpool_poll_marks(ductile_allocator *a);
-
-/* Records a context marker, and waits for it on the host: afterwards all memory that was freed
- * before the call is proven. ERR_CAPTURING where none may be recorded; ERR_DRIVER, ... No lock
- * held. */
-ductile_status dpool_wait_for_context_mark(ductile_allocator *a);
-
-/* Waits on the host for the newest context marker under way, which also a capture allows. False
- * when there is none, or when the wait failed. No lock held. */
-bool dpool_wait_for_newest_mark(ductile_allocator *a);
 
 /* The oldest context marker under way that proves memory of the age, held for the caller; NULL when
  * there is none. Index lock held. */
@@ -63,9 +62,6 @@ dvmm_marker *dpool_hold_mark_of_locked(const ductile_allocator *a, uint64_t age)
 /* The age below which context markers, done or not, prove FREE memory of the arena; the same on
  * every run, whatever the GPU has done. Index lock held. */
 uint64_t dpool_marked_age_locked(const ductile_allocator *a, const dpool_arena *arena);
-
-/* Replaces a proof by a later one. Index lock held. */
-void dpool_raise_proof(dpool_proof *proof, dpool_proof by);
 
 /* Drops the context markers under way. Destroying only. */
 void dpool_marks_fini(ductile_allocator *a);

@@ -44,6 +44,9 @@ static inline dpool_per_stream dpool_stream_of_use(const dpool_use *use) {
 /* The stream of a use, added when it is new; NULL when there is no room. Entries do not move. */
 dpool_per_stream *dpool_find_stream(dpool_stream_list *l, const dpool_use *use);
 
+/* Holds the latest markers, for the caller to wait for. Index lock held. */
+void dpool_hold_markers_locked(const ductile_allocator *a, const dpool_stream_list *l);
+
 /* Records that the marker of the use is not known to be done. */
 static inline void dpool_record_undone(dpool_per_stream *at, const dpool_use *use) {
     if (at->latest == NULL || use->number > at->latest_number) {

@@ -3,6 +3,7 @@
 
 #include "pool/base/map_callbacks.h"
 #include "pool/blocks/age.h"
+#include "pool/blocks/proofs.h"
 #include "pool/blocks/region.h"
 #include "pool/blocks/transitions.h"
 #include "pool/streams/gpu_waits.h"
@@ -200,9 +201,8 @@ static dvmm_marker *hold_marker_locked(const ductile_allocator *a, const dpool_a
     return m;
 }
 
-/* For the retiring addresses above the kept amount; NULL also when they are proven. */
-static dvmm_marker *hold_marker_of_surplus_locked(const ductile_allocator *a,
-                                                  const dpool_arena *arena) {
+dvmm_marker *dpool_hold_marker_of_surplus_locked(const ductile_allocator *a,
+                                                 const dpool_arena *arena) {
     DTI_ASSERT_HELD(&a->index_lock);
     uint64_t left = arena->retiring_bytes;
     uint64_t keep = kept_bytes(a, arena);
@@ -214,33 +214,6 @@ static dvmm_marker *hold_marker_of_surplus_locked(const ductile_allocator *a,
     }
     bool is_unproven = is_surplus && age >= dpool_proof_to_unmap(a, arena).age;
     return is_unproven ? hold_marker_locked(a, arena, age) : NULL;
-}
-
-void dpool_wait_retired(ductile_allocator *a, struct dpool_private_pool *pool,
-                        ductile_stream stream) {
-    if (!dpool_retires_in_order(a)) {
-        return;
-    }
-    dti_lock_acquire(&a->index_lock);
-    dpool_arena *arena = dpool_arena_find_locked(a, pool, stream);
-    if (arena != NULL) {
-        arena->n_waiters++;
-    }
-    dti_lock_release(&a->index_lock);
-    if (arena == NULL) {
-        return;
-    }
-    dvmm_capture_mode mode = dvmm_capture_relax(a->driver);
-    (void)dpool_record_mark(a, arena);
-    dti_lock_acquire(&a->index_lock);
-    dvmm_marker *m = hold_marker_of_surplus_locked(a, arena);
-    arena->n_waiters--;
-    dti_lock_release(&a->index_lock);
-    if (m != NULL && dvmm_marker_query(&a->markers, m) != DUCTILE_OK) {
-        (void)dvmm_marker_wait(&a->markers, m);
-    }
-    dvmm_marker_drop(&a->markers, m);
-    dvmm_capture_restore(a->driver, mode);
 }
 
 /* ---- All of it ------------------------------------------------------------------------------ */

@@ -31,10 +31,10 @@ static inline bool dpool_may_exchange(const ductile_allocator *a) {
     return dpool_has_large_handles(a) && !dpool_retires_in_order(a);
 }
 
-/* Called before a slow call on the stream: waits on the host when too many addresses are retiring.
- * No lock held. */
-void dpool_wait_retired(ductile_allocator *a, struct dpool_private_pool *pool,
-                        ductile_stream stream);
+/* A marker for the retiring addresses that are too many, held for the caller; NULL for none, also
+ * when they are proven. Index lock held. */
+dvmm_marker *dpool_hold_marker_of_surplus_locked(const ductile_allocator *a,
+                                                 const dpool_arena *arena);
 
 /* Unmaps retiring addresses that are proven unused, about `most` granules of them, for a request of
  * the arena itself. Grow lock held, index lock not. */

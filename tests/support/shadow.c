@@ -2,6 +2,7 @@
 #include "tests/support/shadow.h"
 
 #include "pool/blocks/arena.h"
+#include "pool/blocks/phase.h"
 #include "pool/blocks/private_pool.h"
 #include "pool/blocks/region.h"
 #include "tests/support/complain.h"

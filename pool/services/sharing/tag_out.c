@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Exports all blocks of the pools with a tag as one message. */
 #include "pool/base/guards.h"
+#include "pool/blocks/phase.h"
 #include "pool/blocks/region.h"
 #include "pool/services/sharing/outgoing.h"
 #include "pool/services/sharing/tag_wire.h"

@@ -4,6 +4,7 @@
  * fails; when one is recorded is in tests/scenarios/marks.txt. The device is lazy: no marker is
  * done before the host waits.
  */
+#include "pool/streams/host_waits.h"
 #include "pool/streams/marks.h"
 
 #include "tests/support/internals.h"

@@ -5,8 +5,8 @@
  * until a thread waits.
  */
 #include "pool/growth/attempt.h"
+#include "pool/streams/host_waits.h"
 #include "pool/streams/pending.h"
-#include "pool/streams/quiesce.h"
 #include "pool/streams/stream_use.h"
 #include "tests/support/one_fixture.h"
 #include "vmm/captures.h"
