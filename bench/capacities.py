@@ -78,8 +78,8 @@ def capacity_cell(row):
 
 def above(rows):
     """Bytes by which Ductile's is above that of expandable segments, or None."""
-    own, rival = capacity(rows["Ductile"]), capacity(rows["expandable segments"])
-    return own - rival if own and rival else None
+    own, other = capacity(rows["Ductile"]), capacity(rows["expandable segments"])
+    return own - other if own and other else None
 
 
 def is_too_far_above(rows):

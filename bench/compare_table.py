@@ -191,13 +191,13 @@ def held_to(found, on_gpu):
     if not on_gpu:
         return
     for trace, cells in found.items():
-        own, rival = cells.get("ductile"), cells.get("torch-expandable")
+        own, other = cells.get("ductile"), cells.get("torch-expandable")
         under = cells.get("torch-ductile")
-        limit = middle(rival, "all_passes", "wall_us") if rival else None
+        limit = middle(other, "all_passes", "wall_us") if other else None
         for name, cell in (("Ductile in C", own), ("Ductile under PyTorch", under)):
             mine = middle(cell, "all_passes", "wall_us") if cell else None
-            if mine is not None and limit is not None and same_passes(cell, rival):
-                both = (with_spread(of, "all_passes", "wall_us", scale=1e-3) for of in (cell, rival))
+            if mine is not None and limit is not None and same_passes(cell, other):
+                both = (with_spread(of, "all_passes", "wall_us", scale=1e-3) for of in (cell, other))
                 yield (f"{trace}: {name} takes no longer than expandable segments under PyTorch",
                        mine <= limit, f"{' and '.join(both)} ms")  # fmt: skip
         single = own and own["turns"] and own["turns"][0].get("streams") == 1

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A contender: one allocation policy behind one small table, so that every bench drives Ductile
- * and its rivals the same way. `ductile` speaks to the public headers; rivals speak to the
+ * and the others the same way. `ductile` speaks to the public headers; the others speak to the
  * driver seam.
  */
 #ifndef DUCTILE_BENCH_CONTENDERS_CONTENDER_H

@@ -4,35 +4,35 @@
  * caching is switched off. A block used by another stream is freed once that work was seen done.
  */
 #include "bench/contenders/contender.h"
-#include "bench/contenders/rival_cache.h"
+#include "bench/contenders/torch_cache.h"
 
 /* Reserved bytes count whole granules from one granule up. Smaller allocations share granules, in a
  * way that only the driver knows: they count with their own size. */
-static uint64_t held_bytes(const rival_cache *cache, uint64_t size) {
+static uint64_t held_bytes(const torch_cache *cache, uint64_t size) {
     uint64_t granule = dvmm_get_caps(cache->driver)->granule_bytes;
     return dti_round_up(size, size < granule ? DUCTILE_ALIGNMENT : granule);
 }
 
-static ductile_status grow(rival_cache *cache, rival_arena *arena, uint64_t size,
-                           rival_block **out) {
-    return rival_cache_grow_alone(cache, arena, held_bytes(cache, size), out);
+static ductile_status grow(torch_cache *cache, torch_arena *arena, uint64_t size,
+                           torch_block **out) {
+    return torch_cache_grow_alone(cache, arena, held_bytes(cache, size), out);
 }
 
-static const rival_policy uncached_policy = {.grow = grow, .take_back = rival_cache_release};
+static const torch_policy uncached_policy = {.grow = grow, .take_back = torch_cache_release};
 
 static ductile_status uncached_init(const contender_env *env, void **self, char *message,
                                     size_t size) {
-    return rival_cache_create(&uncached_policy, sizeof(rival_cache), env, self, message, size);
+    return torch_cache_create(&uncached_policy, sizeof(torch_cache), env, self, message, size);
 }
 
 const contender_ops contender_cumemalloc = {
     .name = "cumemalloc",
     .summary = "no caching: cuMemAlloc and cuMemFree for every request",
     .init = uncached_init,
-    .fini = rival_cache_destroy,
-    .alloc = rival_cache_alloc,
-    .free = rival_cache_free,
-    .record_stream = rival_cache_record_stream,
-    .trim = rival_cache_trim,
-    .stats = rival_cache_stats,
+    .fini = torch_cache_destroy,
+    .alloc = torch_cache_alloc,
+    .free = torch_cache_free,
+    .record_stream = torch_cache_record_stream,
+    .trim = torch_cache_trim,
+    .stats = torch_cache_stats,
 };

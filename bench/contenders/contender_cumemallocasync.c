@@ -4,13 +4,13 @@
  * goes back on its own stream, or, when other streams used it, on a stream that waits for them all.
  */
 #include "bench/contenders/contender.h"
-#include "bench/contenders/rival_cache.h"
+#include "bench/contenders/torch_cache.h"
 #include "vmm/base/status.h"
 
 #include <stdlib.h>
 
 typedef struct async_pool {
-    rival_cache
+    torch_cache
         base; /* without a policy: only its blocks and their uses; no event is ever queued */
     ductile_stream unifying; /* waits for every stream that used a block, then frees it     */
     dvmm_event event;        /* recorded and waited for at once: one serves all             */
@@ -27,15 +27,15 @@ static ductile_status wait_for(async_pool *p, ductile_stream stream) {
     return dvmm_stream_wait_event(driver_of(p), p->unifying, p->event);
 }
 
-static ductile_status wait_for_users(async_pool *p, const rival_block *block) {
+static ductile_status wait_for_users(async_pool *p, const torch_block *block) {
     DTI_TRY(wait_for(p, block->arena->stream));
-    for (const rival_use *use = block->uses; use != NULL; use = use->next) {
+    for (const torch_use *use = block->uses; use != NULL; use = use->next) {
         DTI_TRY(wait_for(p, use->queue->stream));
     }
     return DUCTILE_OK;
 }
 
-static ductile_status give_back(async_pool *p, const rival_block *block) {
+static ductile_status give_back(async_pool *p, const torch_block *block) {
     if (block->uses == NULL) {
         return dvmm_mem_free_async(driver_of(p), block->address, block->arena->stream);
     }
@@ -48,14 +48,14 @@ static ductile_status async_free(void *self, ductile_addr address) {
     if (address == 0) {
         return DUCTILE_OK;
     }
-    rival_block *block = (rival_block *)hash_map_find(&p->base.live, address);
+    torch_block *block = (torch_block *)hash_map_find(&p->base.live, address);
     if (block == NULL) {
         return DUCTILE_ERR_NOT_LIVE;
     }
     DTI_TRY(give_back(p, block));
-    rival_events_drop_uses(&p->base.events, block);
+    torch_events_drop_uses(&p->base.events, block);
     hash_map_remove(&p->base.live, address);
-    rival_block_put(&p->base.store, block);
+    torch_block_put(&p->base.store, block);
     return DUCTILE_OK;
 }
 
@@ -74,13 +74,13 @@ static ductile_status async_alloc(void *self, uint64_t size, ductile_stream stre
     if (size == 0) {
         return DUCTILE_OK;
     }
-    rival_arena *arena =
-        rival_cache_reserve(&p->base) ? rival_store_arena(&p->base.store, stream, false) : NULL;
+    torch_arena *arena =
+        torch_cache_reserve(&p->base) ? torch_store_arena(&p->base.store, stream, false) : NULL;
     if (arena == NULL) {
         return DUCTILE_ERR_OUT_OF_HOST_MEMORY;
     }
     DTI_TRY(dvmm_mem_alloc_async(driver_of(p), size, stream, out));
-    rival_block *block = rival_block_take(&p->base.store, arena, *out, size);
+    torch_block *block = torch_block_take(&p->base.store, arena, *out, size);
     hash_map_set(&p->base.live, *out, (uintptr_t)block);
     return DUCTILE_OK;
 }
@@ -101,19 +101,19 @@ static ductile_status async_init(const contender_env *env, void **self, char *me
                                  size_t size) {
     *self = NULL;
     if (!dvmm_get_caps(env->driver)->has_async_pool) {
-        return rival_refuse(DUCTILE_ERR_UNSUPPORTED, "this device has no stream-ordered pool",
-                            message, size);
+        return contender_refuse(DUCTILE_ERR_UNSUPPORTED, "this device has no stream-ordered pool",
+                                message, size);
     }
     if (env->capacity_bytes != 0) {
-        return rival_refuse(DUCTILE_ERR_UNSUPPORTED, "the driver's pool cannot be capped", message,
-                            size);
+        return contender_refuse(DUCTILE_ERR_UNSUPPORTED, "the driver's pool cannot be capped",
+                                message, size);
     }
-    DTI_TRY(rival_cache_create(NULL, sizeof(async_pool), env, self, message, size));
+    DTI_TRY(torch_cache_create(NULL, sizeof(async_pool), env, self, message, size));
     ductile_status status = open_pool(*self);
     if (status != DUCTILE_OK) {
         free(*self);
         *self = NULL;
-        return rival_refuse(status, ductile_status_string(status), message, size);
+        return contender_refuse(status, ductile_status_string(status), message, size);
     }
     return DUCTILE_OK;
 }
@@ -121,16 +121,16 @@ static ductile_status async_init(const contender_env *env, void **self, char *me
 static void async_fini(void *self) {
     async_pool *p = self;
     for (size_t i = 0; i < p->base.live.n_slots; i++) {
-        rival_block *block = (rival_block *)p->base.live.slots[i].value;
+        torch_block *block = (torch_block *)p->base.live.slots[i].value;
         if (block != NULL) {
             (void)give_back(p, block);
-            rival_events_drop_uses(&p->base.events, block);
+            torch_events_drop_uses(&p->base.events, block);
         }
     }
     (void)async_trim(p);
     (void)dvmm_event_destroy(driver_of(p), p->event);
     (void)dvmm_stream_destroy(driver_of(p), p->unifying);
-    rival_cache_drop(&p->base);
+    torch_cache_drop(&p->base);
     free(p);
 }
 
@@ -140,7 +140,7 @@ static void async_stats(void *self, contender_stats *out) {
     *out = (contender_stats){0};
     (void)dvmm_async_pool_info(driver_of(p), &out->reserved_bytes, &out->reserved_peak_bytes);
     out->address_span_bytes = out->reserved_peak_bytes;
-    rival_driver_stats(driver_of(p), out);
+    contender_driver_stats(driver_of(p), out);
 }
 
 const contender_ops contender_cumemallocasync = {
@@ -150,7 +150,7 @@ const contender_ops contender_cumemallocasync = {
     .fini = async_fini,
     .alloc = async_alloc,
     .free = async_free,
-    .record_stream = rival_cache_record_stream,
+    .record_stream = torch_cache_record_stream,
     .trim = async_trim,
     .stats = async_stats,
 };

@@ -192,10 +192,10 @@ static dpool_block *best_from(const dpool_free_index *index, unsigned bin, uint6
 }
 
 __attribute__((noinline)) dpool_block *dpool_bins_best(const dpool_free_index *index, uint64_t size,
-                                                       dpool_block *rival) {
+                                                       dpool_block *other) {
     unsigned bin = dpool_bins_next(index, dpool_bin(size));
     dpool_block *b = bin == DPOOL_BINS ? NULL : best_from(index, bin, size);
-    return b == NULL || (rival != NULL && dpool_comes_before(rival, b)) ? rival : b;
+    return b == NULL || (other != NULL && dpool_comes_before(other, b)) ? other : b;
 }
 
 /* The largest block of the bins below `before`. */

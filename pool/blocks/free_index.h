@@ -51,9 +51,9 @@ static inline unsigned dpool_bins_next(const dpool_free_index *index, unsigned b
     return w * 64 + (unsigned)__builtin_ctzll(index->words[w]);
 }
 
-/* The better fit: the best of the bins or the rival (NULL: none).
- * Pre: the rival is large enough. */
-dpool_block *dpool_bins_best(const dpool_free_index *index, uint64_t size, dpool_block *rival);
+/* The better fit: the best of the bins or the other block (NULL: none).
+ * Pre: that is large enough. */
+dpool_block *dpool_bins_best(const dpool_free_index *index, uint64_t size, dpool_block *other);
 
 /* Takes a slot of a full front. */
 unsigned dpool_index_make_slot(dpool_free_index *index);

@@ -35,10 +35,10 @@ def run(*words):
     return call(capacities.main, ["--bench", BENCH, *words])
 
 
-def fake(own, rival):
+def fake(own, other):
     """Rows of a run whose smallest capacities are these."""
     row = {"trace": "run", "live_peak_bytes": 90 * MIB}
-    least = dict.fromkeys(capacities.WAYS, 100 * MIB) | {"Ductile": own, "expandable segments": rival}
+    least = dict.fromkeys(capacities.WAYS, 100 * MIB) | {"Ductile": own, "expandable segments": other}
     return {way: row | ({"min_capacity_bytes": bytes_} if bytes_ else {}) for way, bytes_ in least.items()}
 
 
@@ -73,11 +73,11 @@ class Capacities(unittest.TestCase):
         self.assertLessEqual({"gpt2_medium_var_batch_seq", "offload", "vary_streams"}, names)
 
     def test_a_run_is_named_that_needs_more_than_expandable_segments_by_more_than_is_allowed(self):
-        for own, rival, is_named in ((104, 100, False), (105, 100, True), (4008, 4000, False), (4009, 4000, True),
+        for own, other, is_named in ((104, 100, False), (105, 100, True), (4008, 4000, False), (4009, 4000, True),
                                      (90, 100, False), (None, 100, False), (100, None, False)):
-            rows = fake(own and own * MIB, rival and rival * MIB)
+            rows = fake(own and own * MIB, other and other * MIB)
             _, last = capacities.report([rows])
-            self.assertEqual(last.endswith(": run"), is_named, (own, rival))
+            self.assertEqual(last.endswith(": run"), is_named, (own, other))
 
     def test_a_run_that_no_capacity_serves_has_no_figure(self):
         table, _ = capacities.report([fake(None, 100 * MIB)])

@@ -257,10 +257,10 @@ class WhatCannotBeBuilt(unittest.TestCase):
 
 
 class Claims(unittest.TestCase):
-    def held(self, ductile, rival):
+    def held(self, ductile, other):
         """Which claims hold of one turn of each: (ms of all passes, ns of a call, passes)."""
         cells = {}
-        for name, (wall, ns, passes) in (("ductile", ductile), ("torch-expandable", rival)):
+        for name, (wall, ns, passes) in (("ductile", ductile), ("torch-expandable", other)):
             row = {"completed": True, "all_passes": {"wall_us": wall}, "ns_per_op": ns, "streams": 1, "passes": passes}
             cells[name] = {"turns": [row], "capacity": None, "failed": []}
         return [held for _, held, _ in compare_table.held_to({"t": cells}, True)]

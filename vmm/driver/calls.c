@@ -256,7 +256,7 @@ void dvmm_shared_drop(dvmm_shared *shared) {
 WRAP_OUT(phys_import, (dvmm_driver * d, const dvmm_shared *shared, dvmm_phys *out), true, 0, 0,
          (d->ctx, shared, out), 0, *out != 0)
 
-/* ---- What rivals use ----------------------------------------------------------------------- */
+/* ---- What contenders use ------------------------------------------------------------------- */
 
 WRAP_OUT(mem_alloc, (dvmm_driver * d, uint64_t size, ductile_addr *out), size != 0, 0, size,
          (d->ctx, size, out), 0, *out != 0)

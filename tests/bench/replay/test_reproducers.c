@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Small programs that are known to fragment other allocators, from public reports, as claims about
- * what Ductile holds against what they use. Where a rival is known to fail, that is a claim too:
- * a reproducer that nothing stumbles over reproduces nothing. Those of a few lines are in
- * tests/bench/recordings.txt.
+ * what Ductile holds against what they use. Where another allocator is known to fail, that is a
+ * claim too: a reproducer that nothing stumbles over reproduces nothing. Those of a few lines are
+ * in tests/bench/recordings.txt.
  */
 #include "tests/bench/program.h"
 #include "tests/support/rng.h"

@@ -4,33 +4,33 @@
  * above a key, its successor, insertion and removal all take logarithmic time, as in the
  * red-black tree that PyTorch's allocator keeps its free blocks in.
  */
-#ifndef DUCTILE_BENCH_CONTENDERS_RIVAL_SET_H
-#define DUCTILE_BENCH_CONTENDERS_RIVAL_SET_H
+#ifndef DUCTILE_BENCH_CONTENDERS_TORCH_SET_H
+#define DUCTILE_BENCH_CONTENDERS_TORCH_SET_H
 
 #include <stdint.h>
 
 /* Owned by the struct that embeds it; everything is valid only while the node is in a set. */
-typedef struct rival_node {
+typedef struct torch_node {
     uint64_t major; /* the key, fixed while in the set */
     uint64_t minor;
-    struct rival_node *parent;
-    struct rival_node *child[2];
+    struct torch_node *parent;
+    struct torch_node *child[2];
     uint32_t priority; /* a parent's is at least its children's */
-} rival_node;
+} torch_node;
 
-typedef struct rival_set {
-    rival_node *root;
+typedef struct torch_set {
+    torch_node *root;
     uint32_t random; /* state of the generator of priorities; 0 starts it */
-} rival_set;
+} torch_set;
 
 /* Pre: no node of the set has this key. */
-void rival_set_insert(rival_set *set, rival_node *node, uint64_t major, uint64_t minor);
+void torch_set_insert(torch_set *set, torch_node *node, uint64_t major, uint64_t minor);
 /* Pre: the node is in the set. */
-void rival_set_remove(rival_set *set, rival_node *node);
+void torch_set_remove(torch_set *set, torch_node *node);
 /* The first node whose key is at or above (major, minor), or NULL. */
-rival_node *rival_set_find_at_least(const rival_set *set, uint64_t major, uint64_t minor);
-rival_node *rival_set_find_first(const rival_set *set);
+torch_node *torch_set_find_at_least(const torch_set *set, uint64_t major, uint64_t minor);
+torch_node *torch_set_find_first(const torch_set *set);
 /* The next node in key order, or NULL. */
-rival_node *rival_set_find_next(const rival_node *node);
+torch_node *torch_set_find_next(const torch_node *node);
 
 #endif

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "bench/contenders/rival_events.h"
+#include "bench/contenders/torch_events.h"
 #include "vmm/base/status.h"
 
 #include <stdlib.h>
 
 /* ---- Events -------------------------------------------------------------------------------- */
 
-static ductile_status create_event(rival_events *events, dvmm_event *out) {
+static ductile_status create_event(torch_events *events, dvmm_event *out) {
     size_t bytes = (events->n_events + 1) * sizeof(dvmm_event);
     dvmm_event *room = realloc(events->spare_events, bytes);
     if (room == NULL) {
@@ -20,7 +20,7 @@ static ductile_status create_event(rival_events *events, dvmm_event *out) {
     return status;
 }
 
-static ductile_status take_event(rival_events *events, dvmm_event *out) {
+static ductile_status take_event(torch_events *events, dvmm_event *out) {
     if (events->n_spare_events == 0) {
         return create_event(events, out);
     }
@@ -28,19 +28,19 @@ static ductile_status take_event(rival_events *events, dvmm_event *out) {
     return DUCTILE_OK;
 }
 
-static void put_event(rival_events *events, dvmm_event event) {
+static void put_event(torch_events *events, dvmm_event event) {
     events->spare_events[events->n_spare_events++] = event;
 }
 
 /* ---- Uses ---------------------------------------------------------------------------------- */
 
-static rival_queue *get_queue(rival_events *events, ductile_stream stream) {
-    for (rival_queue *queue = events->queues; queue != NULL; queue = queue->next) {
+static torch_queue *get_queue(torch_events *events, ductile_stream stream) {
+    for (torch_queue *queue = events->queues; queue != NULL; queue = queue->next) {
         if (queue->stream == stream) {
             return queue;
         }
     }
-    rival_queue *queue = calloc(1, sizeof(*queue));
+    torch_queue *queue = calloc(1, sizeof(*queue));
     if (queue != NULL) {
         queue->stream = stream;
         queue->next = events->queues;
@@ -49,8 +49,8 @@ static rival_queue *get_queue(rival_events *events, ductile_stream stream) {
     return queue;
 }
 
-static rival_use *take_use(rival_events *events) {
-    rival_use *use = events->spare_uses;
+static torch_use *take_use(torch_events *events) {
+    torch_use *use = events->spare_uses;
     if (use == NULL) {
         return malloc(sizeof(*use));
     }
@@ -58,13 +58,13 @@ static rival_use *take_use(rival_events *events) {
     return use;
 }
 
-static void put_use(rival_events *events, rival_use *use) {
+static void put_use(torch_events *events, torch_use *use) {
     use->next = events->spare_uses;
     events->spare_uses = use;
 }
 
-static bool has_use(const rival_block *block, ductile_stream stream) {
-    for (const rival_use *use = block->uses; use != NULL; use = use->next) {
+static bool has_use(const torch_block *block, ductile_stream stream) {
+    for (const torch_use *use = block->uses; use != NULL; use = use->next) {
         if (use->queue->stream == stream) {
             return true;
         }
@@ -72,24 +72,24 @@ static bool has_use(const rival_block *block, ductile_stream stream) {
     return false;
 }
 
-ductile_status rival_events_add_use(rival_events *events, rival_block *block,
+ductile_status torch_events_add_use(torch_events *events, torch_block *block,
                                     ductile_stream stream) {
     if (stream == block->arena->stream || has_use(block, stream)) {
         return DUCTILE_OK;
     }
-    rival_queue *queue = get_queue(events, stream);
-    rival_use *use = queue != NULL ? take_use(events) : NULL;
+    torch_queue *queue = get_queue(events, stream);
+    torch_use *use = queue != NULL ? take_use(events) : NULL;
     if (use == NULL) {
         return DUCTILE_ERR_OUT_OF_HOST_MEMORY;
     }
-    *use = (rival_use){.next = block->uses, .block = block, .queue = queue};
+    *use = (torch_use){.next = block->uses, .block = block, .queue = queue};
     block->uses = use;
     return DUCTILE_OK;
 }
 
-void rival_events_drop_uses(rival_events *events, rival_block *block) {
+void torch_events_drop_uses(torch_events *events, torch_block *block) {
     while (block->uses != NULL) {
-        rival_use *use = block->uses;
+        torch_use *use = block->uses;
         block->uses = use->next;
         put_use(events, use);
     }
@@ -97,21 +97,21 @@ void rival_events_drop_uses(rival_events *events, rival_block *block) {
 
 /* ---- Life cycle ---------------------------------------------------------------------------- */
 
-void rival_events_init(rival_events *events, dvmm_driver *driver, rival_done_fn done, void *user) {
-    *events = (rival_events){.driver = driver, .done = done, .user = user};
+void torch_events_init(torch_events *events, dvmm_driver *driver, torch_done_fn done, void *user) {
+    *events = (torch_events){.driver = driver, .done = done, .user = user};
 }
 
-static void abandon_queue(rival_events *events, rival_queue *queue) {
+static void abandon_queue(torch_events *events, torch_queue *queue) {
     while (queue->head != NULL) {
-        rival_use *use = queue->head;
+        torch_use *use = queue->head;
         queue->head = use->next;
         put_event(events, use->event);
         put_use(events, use);
     }
 }
 
-void rival_events_fini(rival_events *events) {
-    for (rival_queue *queue = events->queues; queue != NULL; queue = queue->next) {
+void torch_events_fini(torch_events *events) {
+    for (torch_queue *queue = events->queues; queue != NULL; queue = queue->next) {
         abandon_queue(events, queue);
     }
     for (size_t i = 0; i < events->n_spare_events; i++) {
@@ -119,12 +119,12 @@ void rival_events_fini(rival_events *events) {
     }
     free(events->spare_events);
     while (events->spare_uses != NULL) {
-        rival_use *use = events->spare_uses;
+        torch_use *use = events->spare_uses;
         events->spare_uses = use->next;
         free(use);
     }
     while (events->queues != NULL) {
-        rival_queue *queue = events->queues;
+        torch_queue *queue = events->queues;
         events->queues = queue->next;
         free(queue);
     }
@@ -132,7 +132,7 @@ void rival_events_fini(rival_events *events) {
 
 /* ---- From the free to the end of the work -------------------------------------------------- */
 
-static ductile_status record_use(rival_events *events, rival_use *use) {
+static ductile_status record_use(torch_events *events, torch_use *use) {
     DTI_TRY(take_event(events, &use->event));
     ductile_status status = dvmm_event_record(events->driver, use->event, use->queue->stream);
     if (status != DUCTILE_OK) {
@@ -142,15 +142,15 @@ static ductile_status record_use(rival_events *events, rival_use *use) {
     return status;
 }
 
-static void forget_records(rival_events *events, rival_block *block) {
-    for (rival_use *use = block->uses; use != NULL && use->event != NULL; use = use->next) {
+static void forget_records(torch_events *events, torch_block *block) {
+    for (torch_use *use = block->uses; use != NULL && use->event != NULL; use = use->next) {
         put_event(events, use->event);
         use->event = NULL;
     }
 }
 
-static void enqueue(rival_use *use) {
-    rival_queue *queue = use->queue;
+static void enqueue(torch_use *use) {
+    torch_queue *queue = use->queue;
     use->next = NULL;
     if (queue->head == NULL) {
         queue->head = use;
@@ -161,8 +161,8 @@ static void enqueue(rival_use *use) {
     use->block->n_pending++;
 }
 
-ductile_status rival_events_record(rival_events *events, rival_block *block) {
-    for (rival_use *use = block->uses; use != NULL; use = use->next) {
+ductile_status torch_events_record(torch_events *events, torch_block *block) {
+    for (torch_use *use = block->uses; use != NULL; use = use->next) {
         ductile_status status = record_use(events, use);
         if (status != DUCTILE_OK) {
             forget_records(events, block);
@@ -171,16 +171,16 @@ ductile_status rival_events_record(rival_events *events, rival_block *block) {
     }
     /* Nothing below can fail. */
     while (block->uses != NULL) {
-        rival_use *use = block->uses;
+        torch_use *use = block->uses;
         block->uses = use->next;
         enqueue(use);
     }
     return DUCTILE_OK;
 }
 
-static void finish_head(rival_events *events, rival_queue *queue) {
-    rival_use *use = queue->head;
-    rival_block *block = use->block;
+static void finish_head(torch_events *events, torch_queue *queue) {
+    torch_use *use = queue->head;
+    torch_block *block = use->block;
     queue->head = use->next;
     put_event(events, use->event);
     put_use(events, use);
@@ -189,8 +189,8 @@ static void finish_head(rival_events *events, rival_queue *queue) {
     }
 }
 
-ductile_status rival_events_poll(rival_events *events) {
-    for (rival_queue *queue = events->queues; queue != NULL; queue = queue->next) {
+ductile_status torch_events_poll(torch_events *events) {
+    for (torch_queue *queue = events->queues; queue != NULL; queue = queue->next) {
         while (queue->head != NULL) {
             ductile_status status = dvmm_event_query(events->driver, queue->head->event);
             if (status == DUCTILE_ERR_NOT_READY) {
@@ -205,8 +205,8 @@ ductile_status rival_events_poll(rival_events *events) {
     return DUCTILE_OK;
 }
 
-ductile_status rival_events_wait(rival_events *events) {
-    for (rival_queue *queue = events->queues; queue != NULL; queue = queue->next) {
+ductile_status torch_events_wait(torch_events *events) {
+    for (torch_queue *queue = events->queues; queue != NULL; queue = queue->next) {
         while (queue->head != NULL) {
             DTI_TRY(dvmm_event_sync(events->driver, queue->head->event));
             finish_head(events, queue);

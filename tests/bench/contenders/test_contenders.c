@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The rivals follow PyTorch's published rules to the block: what a rule says is read off the
+ * The contenders follow PyTorch's published rules to the block: what a rule says is read off the
  * addresses they return; what they hold, by sizes, splits, growth and the cap, and on recorded
  * runs, is in tests/bench/recordings.txt.
  */
 #include "bench/contenders/contender.h"
-#include "bench/contenders/rival_set.h"
+#include "bench/contenders/torch_set.h"
 #include "tests/bench/program.h"
 #include "vmm/driver/open_virtual.h"
 
@@ -13,26 +13,26 @@
 
 /* ---- Containers ---------------------------------------------------------------------------- */
 
-Test(rival_set, finds_the_first_key_at_or_above) {
+Test(torch_set, finds_the_first_key_at_or_above) {
     enum { N = 2000 };
-    rival_set set = {0};
-    rival_node *nodes = calloc(N, sizeof *nodes);
+    torch_set set = {0};
+    torch_node *nodes = calloc(N, sizeof *nodes);
     for (uint64_t i = 0; i < N; i++) {
         uint64_t key = i * 7919 % N; /* a permutation: 7919 is prime */
-        rival_set_insert(&set, &nodes[key], 2 * key, key);
+        torch_set_insert(&set, &nodes[key], 2 * key, key);
     }
     for (uint64_t key = 0; key < N; key += 3) {
-        rival_set_remove(&set, &nodes[key]);
+        torch_set_remove(&set, &nodes[key]);
     }
     for (uint64_t wanted = 0; wanted < 2 * N; wanted++) {
         uint64_t key = (wanted + 1) / 2;
         key += key % 3 == 0;
-        rival_node *found = rival_set_find_at_least(&set, wanted, 0);
+        torch_node *found = torch_set_find_at_least(&set, wanted, 0);
         cr_assert(found == (key < N ? &nodes[key] : NULL), "key %llu", (unsigned long long)wanted);
     }
     uint64_t n = 0;
     uint64_t last = 0;
-    for (rival_node *at = rival_set_find_first(&set); at != NULL; at = rival_set_find_next(at)) {
+    for (torch_node *at = torch_set_find_first(&set); at != NULL; at = torch_set_find_next(at)) {
         cr_assert(n == 0 || at->major > last);
         last = at->major;
         n++;
@@ -61,8 +61,8 @@ enum { N_CACHING = sizeof caching / sizeof caching[0] };
 
 static const contender_ops *const only_expandable[] = {&contender_expandable};
 static const contender_ops *const only_cumemalloc[] = {&contender_cumemalloc};
-#define OF_BOTH(name, schedule) OF_EACH(rivals, name, caching, N_CACHING, 0, schedule)
-#define OF_BOTH_UNDER(name, cap) OF_EACH(rivals, name, caching, N_CACHING, cap, EAGER)
+#define OF_BOTH(name, schedule) OF_EACH(contenders, name, caching, N_CACHING, 0, schedule)
+#define OF_BOTH_UNDER(name, cap) OF_EACH(contenders, name, caching, N_CACHING, cap, EAGER)
 #define OF(contender, name, cap) OF_EACH(contender, name, only_##contender, 1, cap, EAGER)
 
 OF_BOTH(round_requests_to_512_bytes, EAGER) {

@@ -5,14 +5,14 @@
  *
  *     [handle][handle]........[handle]......................reserved
  */
-#ifndef DUCTILE_BENCH_CONTENDERS_RIVAL_SEGMENT_H
-#define DUCTILE_BENCH_CONTENDERS_RIVAL_SEGMENT_H
+#ifndef DUCTILE_BENCH_CONTENDERS_TORCH_SEGMENT_H
+#define DUCTILE_BENCH_CONTENDERS_TORCH_SEGMENT_H
 
 #include "vmm/driver/driver.h"
 
-typedef struct rival_segment rival_segment;
+typedef struct torch_segment torch_segment;
 
-struct rival_segment {
+struct torch_segment {
     dvmm_driver *driver;
     ductile_stream stream; /* waited for before memory goes back */
     ductile_addr base;
@@ -22,24 +22,24 @@ struct rival_segment {
     size_t first_slot;  /* of those with a handle; n_slots when none has */
     size_t end_slot;    /* one past the last of those; 0 when none has   */
     dvmm_phys *handles; /* by slot; 0: nothing is mapped there           */
-    rival_segment *next;
-    rival_segment *prev;
+    torch_segment *next;
+    torch_segment *prev;
 };
 
 /* Reserves the range. handle_bytes is rounded up to the driver's granule. */
-ductile_status rival_segment_create(dvmm_driver *driver, ductile_stream stream,
-                                    uint64_t handle_bytes, rival_segment **out);
+ductile_status torch_segment_create(dvmm_driver *driver, ductile_stream stream,
+                                    uint64_t handle_bytes, torch_segment **out);
 /* Pre: nothing is mapped. */
-void rival_segment_destroy(rival_segment *segment);
+void torch_segment_destroy(torch_segment *segment);
 
 /* Maps fresh handles over [address, address + size). On error nothing has changed.
  * Pre: the span is made of whole slots, all empty. */
-ductile_status rival_segment_map(rival_segment *segment, ductile_addr address, uint64_t size);
+ductile_status torch_segment_map(torch_segment *segment, ductile_addr address, uint64_t size);
 /* Waits for the stream, then unmaps and releases the handles wholly inside the span. They were
  * mapped over [*start, *start + *size); on error, what was given back until then. */
-ductile_status rival_segment_unmap(rival_segment *segment, ductile_addr address, uint64_t span,
+ductile_status torch_segment_unmap(torch_segment *segment, ductile_addr address, uint64_t span,
                                    ductile_addr *start, uint64_t *size);
 /* From the lowest to the highest mapped address. */
-uint64_t rival_segment_span(const rival_segment *segment);
+uint64_t torch_segment_span(const torch_segment *segment);
 
 #endif

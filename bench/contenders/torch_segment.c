@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "bench/contenders/rival_segment.h"
+#include "bench/contenders/torch_segment.h"
 #include "vmm/base/status.h"
 
 #include "vmm/base/align.h"
@@ -8,10 +8,10 @@
 
 /* ---- Life cycle ---------------------------------------------------------------------------- */
 
-static rival_segment *make_segment(dvmm_driver *driver, ductile_stream stream,
+static torch_segment *make_segment(dvmm_driver *driver, ductile_stream stream,
                                    uint64_t handle_bytes) {
     const dvmm_caps *caps = dvmm_get_caps(driver);
-    rival_segment *segment = calloc(1, sizeof(*segment));
+    torch_segment *segment = calloc(1, sizeof(*segment));
     if (segment == NULL) {
         return NULL;
     }
@@ -25,15 +25,15 @@ static rival_segment *make_segment(dvmm_driver *driver, ductile_stream stream,
     return segment;
 }
 
-static void free_segment(rival_segment *segment) {
+static void free_segment(torch_segment *segment) {
     free(segment->handles);
     free(segment);
 }
 
-ductile_status rival_segment_create(dvmm_driver *driver, ductile_stream stream,
-                                    uint64_t handle_bytes, rival_segment **out) {
+ductile_status torch_segment_create(dvmm_driver *driver, ductile_stream stream,
+                                    uint64_t handle_bytes, torch_segment **out) {
     *out = NULL;
-    rival_segment *segment = make_segment(driver, stream, handle_bytes);
+    torch_segment *segment = make_segment(driver, stream, handle_bytes);
     if (segment == NULL) {
         return DUCTILE_ERR_OUT_OF_HOST_MEMORY;
     }
@@ -48,23 +48,23 @@ ductile_status rival_segment_create(dvmm_driver *driver, ductile_stream stream,
     return DUCTILE_OK;
 }
 
-void rival_segment_destroy(rival_segment *segment) {
+void torch_segment_destroy(torch_segment *segment) {
     (void)dvmm_address_free(segment->driver, segment->base, segment->bytes);
     free_segment(segment);
 }
 
 /* ---- Slots --------------------------------------------------------------------------------- */
 
-static ductile_addr slot_address(const rival_segment *segment, size_t slot) {
+static ductile_addr slot_address(const torch_segment *segment, size_t slot) {
     return segment->base + (uint64_t)slot * segment->handle_bytes;
 }
 
-static void note_mapped(rival_segment *segment, size_t begin, size_t end) {
+static void note_mapped(torch_segment *segment, size_t begin, size_t end) {
     segment->first_slot = begin < segment->first_slot ? begin : segment->first_slot;
     segment->end_slot = end > segment->end_slot ? end : segment->end_slot;
 }
 
-static void note_unmapped(rival_segment *segment) {
+static void note_unmapped(torch_segment *segment) {
     while (segment->end_slot > 0 && segment->handles[segment->end_slot - 1] == 0) {
         segment->end_slot--;
     }
@@ -76,7 +76,7 @@ static void note_unmapped(rival_segment *segment) {
     }
 }
 
-uint64_t rival_segment_span(const rival_segment *segment) {
+uint64_t torch_segment_span(const torch_segment *segment) {
     return segment->end_slot == 0
                ? 0
                : (uint64_t)(segment->end_slot - segment->first_slot) * segment->handle_bytes;
@@ -84,14 +84,14 @@ uint64_t rival_segment_span(const rival_segment *segment) {
 
 /* ---- Map ----------------------------------------------------------------------------------- */
 
-static void release_slots(rival_segment *segment, size_t begin, size_t end) {
+static void release_slots(torch_segment *segment, size_t begin, size_t end) {
     for (size_t slot = end; slot-- > begin;) {
         (void)dvmm_phys_release(segment->driver, segment->handles[slot]);
         segment->handles[slot] = 0;
     }
 }
 
-static ductile_status create_slots(rival_segment *segment, size_t begin, size_t end) {
+static ductile_status create_slots(torch_segment *segment, size_t begin, size_t end) {
     const dvmm_phys_props props = {0};
     for (size_t slot = begin; slot < end; slot++) {
         ductile_status status = dvmm_phys_create(segment->driver, segment->handle_bytes, &props,
@@ -104,13 +104,13 @@ static ductile_status create_slots(rival_segment *segment, size_t begin, size_t 
     return DUCTILE_OK;
 }
 
-static void unmap_slots(rival_segment *segment, size_t begin, size_t end) {
+static void unmap_slots(torch_segment *segment, size_t begin, size_t end) {
     for (size_t slot = end; slot-- > begin;) {
         (void)dvmm_unmap(segment->driver, slot_address(segment, slot), segment->handle_bytes);
     }
 }
 
-static ductile_status map_slots(rival_segment *segment, size_t begin, size_t end) {
+static ductile_status map_slots(torch_segment *segment, size_t begin, size_t end) {
     for (size_t slot = begin; slot < end; slot++) {
         ductile_status status = dvmm_map(segment->driver, slot_address(segment, slot),
                                          segment->handle_bytes, segment->handles[slot]);
@@ -122,7 +122,7 @@ static ductile_status map_slots(rival_segment *segment, size_t begin, size_t end
     return DUCTILE_OK;
 }
 
-ductile_status rival_segment_map(rival_segment *segment, ductile_addr address, uint64_t size) {
+ductile_status torch_segment_map(torch_segment *segment, ductile_addr address, uint64_t size) {
     size_t begin = (size_t)((address - segment->base) / segment->handle_bytes);
     size_t end = begin + (size_t)(size / segment->handle_bytes);
     DTI_TRY(create_slots(segment, begin, end));
@@ -146,14 +146,14 @@ release:
 
 /* ---- Unmap --------------------------------------------------------------------------------- */
 
-static ductile_status unmap_slot(rival_segment *segment, size_t slot) {
+static ductile_status unmap_slot(torch_segment *segment, size_t slot) {
     dvmm_phys handle = segment->handles[slot];
     DTI_TRY(dvmm_unmap(segment->driver, slot_address(segment, slot), segment->handle_bytes));
     segment->handles[slot] = 0;
     return dvmm_phys_release(segment->driver, handle);
 }
 
-ductile_status rival_segment_unmap(rival_segment *segment, ductile_addr address, uint64_t span,
+ductile_status torch_segment_unmap(torch_segment *segment, ductile_addr address, uint64_t span,
                                    ductile_addr *start, uint64_t *size) {
     uint64_t from = dti_round_up(address - segment->base, segment->handle_bytes);
     uint64_t to = dti_round_down(address - segment->base + span, segment->handle_bytes);
