@@ -415,13 +415,13 @@ bool bench_find_device(const bench_options *options, bench_device *out) {
     return ok;
 }
 
-stage_plan bench_plan_of(const bench_options *options, const bench_device *device,
-                         const contender_ops *contender) {
-    return (stage_plan){.device = device,
-                        .contender = contender,
-                        .settings = options->settings,
-                        .n_settings = options->n_settings,
-                        .capacity_bytes = options->capacity_bytes};
+testbed_plan bench_plan_of(const bench_options *options, const bench_device *device,
+                           const contender_ops *contender) {
+    return (testbed_plan){.device = device,
+                          .contender = contender,
+                          .settings = options->settings,
+                          .n_settings = options->n_settings,
+                          .capacity_bytes = options->capacity_bytes};
 }
 
 /* ---- Running ------------------------------------------------------------------------------- */

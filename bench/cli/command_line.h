@@ -6,7 +6,7 @@
 #ifndef DUCTILE_BENCH_CLI_COMMAND_LINE_H
 #define DUCTILE_BENCH_CLI_COMMAND_LINE_H
 
-#include "bench/replay/stage.h"
+#include "bench/replay/testbed.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -96,8 +96,8 @@ void bench_options_drop(bench_options *options);
 bool bench_find_device(const bench_options *options, bench_device *out);
 
 /* What they say of a run of one contender there. */
-stage_plan bench_plan_of(const bench_options *options, const bench_device *device,
-                         const contender_ops *contender);
+testbed_plan bench_plan_of(const bench_options *options, const bench_device *device,
+                           const contender_ops *contender);
 
 /* Of a table: " --layers 12 --batch 1:24",
  * of those options that the functions marked with * fill. */

@@ -233,9 +233,9 @@ static bool run_contender(const churn_command *c, const contender_ops *contender
 }
 
 static int run_all(churn_command *c) {
-    const stage_plan plan = bench_plan_of(&c->own->shared, &c->device, NULL);
+    const testbed_plan plan = bench_plan_of(&c->own->shared, &c->device, NULL);
     bool ok = true;
-    c->sizes = churn_fit_sizes(mixed_sizes, most_live(c->own), stage_capacity(&plan));
+    c->sizes = churn_fit_sizes(mixed_sizes, most_live(c->own), testbed_capacity(&plan));
     if (!c->own->shared.json) {
         print_heading(c);
     }

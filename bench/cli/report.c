@@ -72,7 +72,7 @@ static void print_out_of_memory(const report_row *row) {
     printf(" out of memory at event %" PRIu64 " of pass %" PRIu64 ", %.1f MiB reserved",
            result->stopped_at_event, result->stopped_in_pass,
            bench_mib(result->total.reserved_peak_bytes));
-    printf(" of %.1f", bench_mib(stage_capacity(&row->spec->plan)));
+    printf(" of %.1f", bench_mib(testbed_capacity(&row->spec->plan)));
 }
 
 /* Else what the trace's pools hold serves all. */
@@ -213,7 +213,7 @@ static void print_spec(dti_json *j, const replay_spec *spec) {
     if (spec->plan.pace.has_old_driver) {
         dti_json_number(j, "old_driver", 1);
     }
-    dti_json_number(j, "capacity_bytes", stage_capacity(&spec->plan));
+    dti_json_number(j, "capacity_bytes", testbed_capacity(&spec->plan));
     dti_json_number(j, "live_peak_bytes", t->live_peak_bytes);
 }
 

@@ -609,7 +609,7 @@ static void print_run(FILE *out, const view_run *run) {
     dti_json_text(j, "file", spec->trace->path);
     dti_json_text(j, "contender", spec->plan.contender->name);
     dti_json_texts(j, "settings", spec->plan.settings, is_ductile ? spec->plan.n_settings : 0);
-    dti_json_number(j, "capacity_bytes", stage_capacity(&spec->plan));
+    dti_json_number(j, "capacity_bytes", testbed_capacity(&spec->plan));
     print_outcome(j, run);
     print_points(j, run->view);
     print_stops(j, run->view);
@@ -694,7 +694,7 @@ static void find_what_suffices(const view_job *j, view_run *run, view *v) {
     }
     if (run->result->outcome == RUN_OUT_OF_MEMORY) {
         v->at_stop_capacity = 0; /* this one is what was asked about */
-        view_try(run->spec, stage_capacity(&run->spec->plan), v);
+        view_try(run->spec, testbed_capacity(&run->spec->plan), v);
     }
 }
 

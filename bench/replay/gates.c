@@ -137,7 +137,7 @@ static ductile_status make_lines(gates *g, const trace *t) {
     return g->on->gpu == NULL ? make_words(g) : DUCTILE_OK;
 }
 
-ductile_status gates_init(gates *g, const stage *on, const trace *t, gates_patience patience) {
+ductile_status gates_init(gates *g, const testbed *on, const trace *t, gates_patience patience) {
     *g = (gates){.on = on, .patience = patience};
     if (!has_gates(t)) {
         return DUCTILE_OK;
@@ -191,7 +191,7 @@ ductile_status gates_close(gates *g, size_t stream, uint64_t number) {
         return DUCTILE_OK;
     }
     ductile_status status = g->on->gpu != NULL
-                                ? stage_launch_lazy(g->on, in, NULL)
+                                ? testbed_launch_lazy(g->on, in, NULL)
                                 : dvmm_stream_wait_value(g->on->driver, in, line->word, number);
     if (status == DUCTILE_OK) {
         atomic_store(&line->n_closed, number);

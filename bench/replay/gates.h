@@ -14,7 +14,7 @@
 #ifndef DUCTILE_BENCH_REPLAY_GATES_H
 #define DUCTILE_BENCH_REPLAY_GATES_H
 
-#include "bench/replay/stage.h"
+#include "bench/replay/testbed.h"
 #include "bench/trace/trace.h"
 
 #include <pthread.h>
@@ -41,7 +41,7 @@ typedef struct gates_patience {
 /* All zero has no gates. Owned by the replaying thread; the watcher reads n_closed and raises
  * words. */
 typedef struct gates {
-    const stage *on;
+    const testbed *on;
     gates_patience patience;
     gate_line *lines; /* one per stream of the trace */
     size_t n_lines;
@@ -54,7 +54,7 @@ typedef struct gates {
     _Atomic uint64_t waited_ns; /* how long the replay stood still until it did */
 } gates;
 
-ductile_status gates_init(gates *g, const stage *on, const trace *t, gates_patience patience);
+ductile_status gates_init(gates *g, const testbed *on, const trace *t, gates_patience patience);
 void gates_fini(gates *g);
 
 /* Before the free: the gate stands in the stream. After the free: gates_mark. */

@@ -3,7 +3,7 @@
 
 #include "bench/base/progress_line.h"
 #include "bench/base/stopwatch.h"
-#include "bench/replay/stage.h"
+#include "bench/replay/testbed.h"
 #include "bench/replay/timed_contender.h"
 #include "vmm/base/status.h"
 
@@ -27,9 +27,9 @@ typedef struct replay {
     const replay_spec *spec;
     const trace *trace; /* of the current pass */
     replay_result *result;
-    stage stage;
+    testbed bed;
     gates gates;
-    const contender_ops *ops; /* what the loop calls: the stage's, or one that times each call */
+    const contender_ops *ops; /* what the loop calls: the testbed's, or one that times each call */
     void *contender;
     contender_ops timed_ops; /* with times_calls */
     timed_contender timed;
@@ -93,12 +93,12 @@ static bool fail(replay *r, const char *what, ductile_status status) {
 /* Only for --check: the owner writes its whole block, so that the device detects earlier work that
  * still uses the memory. */
 static ductile_status write_block(replay *r, const trace_event *event) {
-    const stage *s = &r->stage;
+    const testbed *bed = &r->bed;
     const ductile_virtual_use use = {
         .address = r->addresses[event->slot], .size = event->size, .writes = 1};
     stopwatch_pause(&r->watch);
-    ductile_virtual_block_begin(s->gpu, use.address, use.size);
-    ductile_status status = ductile_virtual_launch(s->gpu, s->streams[event->stream], &use, 1);
+    ductile_virtual_block_begin(bed->gpu, use.address, use.size);
+    ductile_status status = ductile_virtual_launch(bed->gpu, bed->streams[event->stream], &use, 1);
     stopwatch_start(&r->watch);
     return status;
 }
@@ -106,7 +106,7 @@ static ductile_status write_block(replay *r, const trace_event *event) {
 /* Only for --check. */
 static void end_block(replay *r, ductile_addr address) {
     stopwatch_pause(&r->watch);
-    ductile_virtual_block_end(r->stage.gpu, address);
+    ductile_virtual_block_end(r->bed.gpu, address);
     stopwatch_start(&r->watch);
 }
 
@@ -134,7 +134,7 @@ static ductile_status record_uses(replay *r, const trace_event *event) {
     for (size_t i = 0; status == DUCTILE_OK && i < event->stream; i++) {
         if (gate[i].says_use) {
             status = r->ops->record_stream(r->contender, r->addresses[event->slot],
-                                           r->stage.streams[gate[i].stream]);
+                                           r->bed.streams[gate[i].stream]);
         }
     }
     return status;
@@ -158,14 +158,14 @@ static ductile_status free_gated(replay *r, const trace_event *event) {
 /* On the virtual GPU the stream reads the block, at the time that the run's pace sets: memory that
  * is taken away too early makes the device fail. */
 static ductile_status use_block(replay *r, const trace_event *event) {
-    const stage *s = &r->stage;
-    ductile_stream stream = s->streams[event->stream];
+    const testbed *bed = &r->bed;
+    ductile_stream stream = bed->streams[event->stream];
     ductile_addr address = r->addresses[event->slot];
     ductile_status status = DUCTILE_OK;
-    if (s->gpu != NULL) {
+    if (bed->gpu != NULL) {
         const ductile_virtual_use use = {.address = address, .size = event->size};
         stopwatch_pause(&r->watch);
-        status = ductile_virtual_launch(s->gpu, stream, &use, 1);
+        status = ductile_virtual_launch(bed->gpu, stream, &use, 1);
         stopwatch_start(&r->watch);
     }
     return status == DUCTILE_OK ? r->ops->record_stream(r->contender, address, stream) : status;
@@ -173,15 +173,15 @@ static ductile_status use_block(replay *r, const trace_event *event) {
 
 /* Under a contender that knows no ends the stream goes on. */
 static ductile_status end_stream(replay *r, const trace_event *event) {
-    stage *s = &r->stage;
+    testbed *bed = &r->bed;
     if (r->ops->stream_done == NULL) {
         return DUCTILE_OK;
     }
     ductile_status status = event->size != 0
-                                ? r->ops->stream_done(r->contender, s->streams[event->stream])
+                                ? r->ops->stream_done(r->contender, bed->streams[event->stream])
                                 : DUCTILE_OK;
     stopwatch_pause(&r->watch);
-    ductile_status renewed = stage_renew_stream(s, event->stream);
+    ductile_status renewed = testbed_renew_stream(bed, event->stream);
     stopwatch_start(&r->watch);
     return status == DUCTILE_OK ? renewed : status;
 }
@@ -222,7 +222,7 @@ static bool play(replay *r, size_t first, size_t end) {
     const contender_ops *ops = r->ops;
     void *contender = r->contender;
     ductile_addr *addresses = r->addresses;
-    const ductile_stream *streams = r->stage.streams;
+    const ductile_stream *streams = r->bed.streams;
     const bool checks = r->spec->checks;
     for (size_t i = first; i < end; i++) {
         const trace_event *event = &events[i];
@@ -347,7 +347,7 @@ static bool wants_sample(const replay *r) {
 /* Whether work completes as the replay goes on. */
 static bool is_paced(const replay *r) {
     ductile_schedule schedule = r->spec->plan.pace.schedule;
-    return r->stage.gpu != NULL &&
+    return r->bed.gpu != NULL &&
            (schedule == DUCTILE_SCHEDULE_LAGGING || schedule == DUCTILE_SCHEDULE_RANDOM);
 }
 
@@ -380,11 +380,11 @@ static void move_to_next_sample(replay *r) {
 static replay_moment look(const replay *r, size_t event, uint64_t live_bytes) {
     replay_moment now = {.event = r->n_events_before + event,
                          .live_bytes = live_bytes,
-                         .contender = r->stage.contender,
+                         .contender = r->bed.contender,
                          .addresses = r->addresses,
                          .keeps = r->keeps,
-                         .streams = r->stage.streams};
-    r->stage.ops->stats(r->stage.contender, &now.stats);
+                         .streams = r->bed.streams};
+    r->bed.ops->stats(r->bed.contender, &now.stats);
     return now;
 }
 
@@ -408,7 +408,7 @@ static void show_stop(const replay *r) {
 static void between(replay *r, size_t at) {
     const replay_spec *spec = r->spec;
     if (is_paced(r)) {
-        ductile_virtual_advance(r->stage.gpu, 1);
+        ductile_virtual_advance(r->bed.gpu, 1);
     }
     if (at % EVENTS_AT_A_TIME == 0) {
         spill_rest(&r->trace->events_file);
@@ -443,13 +443,13 @@ static bool hold_kept(replay *r) {
         const trace_kept *kept = &t->kept[n];
         status = use_pool(r, kept->pool);
         if (status == DUCTILE_OK) {
-            status = r->stage.ops->alloc(r->stage.contender, kept->size,
-                                         r->stage.streams[kept->stream], &r->kept[n]);
+            status = r->bed.ops->alloc(r->bed.contender, kept->size, r->bed.streams[kept->stream],
+                                       &r->kept[n]);
             n += status == DUCTILE_OK;
         }
     }
     while (n > 0) {
-        ductile_status freed = r->stage.ops->free(r->stage.contender, r->kept[--n]);
+        ductile_status freed = r->bed.ops->free(r->bed.contender, r->kept[--n]);
         status = status == DUCTILE_OK ? freed : status;
     }
     if (status != DUCTILE_OK) {
@@ -485,9 +485,9 @@ static ductile_status free_everything(replay *r) {
     for (uint32_t slot = 0; slot < r->trace->n_slots; slot++) {
         if (r->addresses[slot] != 0) {
             if (r->spec->checks) {
-                ductile_virtual_block_end(r->stage.gpu, r->addresses[slot]);
+                ductile_virtual_block_end(r->bed.gpu, r->addresses[slot]);
             }
-            ductile_status status = r->stage.ops->free(r->stage.contender, r->addresses[slot]);
+            ductile_status status = r->bed.ops->free(r->bed.contender, r->addresses[slot]);
             first = first == DUCTILE_OK ? status : first;
             r->addresses[slot] = 0;
         }
@@ -572,9 +572,9 @@ static bool run_pass(replay *r) {
     contender_stats before = {0};
     uint64_t waited_before = atomic_load(&r->gates.waited_ns);
     result->loop_ns_per_op = r->spec->checks || r->spec->plan.is_untimed ? 0 : measure_loop(r);
-    r->stage.ops->stats(r->stage.contender, &before);
+    r->bed.ops->stats(r->bed.contender, &before);
     bool ok = play_all(r);
-    r->stage.ops->stats(r->stage.contender, &result->total);
+    r->bed.ops->stats(r->bed.contender, &result->total);
     uint64_t loop_ns = (uint64_t)(result->loop_ns_per_op * (double)r->n_ops);
     result->last = (replay_pass){.stats = since(&before, &result->total),
                                  .ops = r->n_ops,
@@ -616,23 +616,23 @@ static void run_passes(replay *r) {
 
 /* Room for one pass, or for all later ones together. */
 static bool choose_ops(replay *r) {
-    r->ops = r->stage.ops;
-    r->contender = r->stage.contender;
+    r->ops = r->bed.ops;
+    r->contender = r->bed.contender;
     if (!r->spec->times_calls) {
         return true;
     }
-    r->timed = (timed_contender){.inner = r->stage.ops,
-                                 .contender = r->stage.contender,
-                                 .is_virtual = r->stage.gpu != NULL,
+    r->timed = (timed_contender){.inner = r->bed.ops,
+                                 .contender = r->bed.contender,
+                                 .is_virtual = r->bed.gpu != NULL,
                                  .waited_ns = &r->gates.waited_ns};
-    r->timed_ops = timed_contender_ops(r->stage.ops);
+    r->timed_ops = timed_contender_ops(r->bed.ops);
     r->ops = &r->timed_ops;
     r->contender = &r->timed;
     size_t n_warm = (size_t)r->spec->n_passes - 1;
     return call_times_reserve(&r->timed.times, (size_t)r->trace->n_ops * (n_warm > 1 ? n_warm : 1));
 }
 
-static void run_on_stage(replay *r) {
+static void run_on_testbed(replay *r) {
     const trace *t = r->trace; /* its bounds are those of all passes */
     ductile_status status = DUCTILE_ERR_OUT_OF_HOST_MEMORY;
     r->addresses = calloc((size_t)t->n_slots + 1, sizeof *r->addresses);
@@ -641,7 +641,7 @@ static void run_on_stage(replay *r) {
     r->times = calloc((size_t)r->spec->n_passes, sizeof *r->times);
     if (r->addresses != NULL && r->kept != NULL && r->keeps != NULL && r->times != NULL &&
         choose_ops(r)) {
-        status = gates_init(&r->gates, &r->stage, t, r->spec->patience);
+        status = gates_init(&r->gates, &r->bed, t, r->spec->patience);
     }
     if (status == DUCTILE_OK) {
         run_passes(r);
@@ -658,17 +658,17 @@ static void run_on_stage(replay *r) {
 
 void replay_run(const replay_spec *spec, replay_result *result) {
     replay r = {.spec = spec, .trace = spec->trace, .result = result};
-    stage_plan plan = spec->plan;
+    testbed_plan plan = spec->plan;
     plan.detects = spec->checks;
     plan.n_streams = spec->trace->n_streams;
     *result = (replay_result){0};
-    ductile_status status = stage_open(&r.stage, &plan, result->message, sizeof result->message);
+    ductile_status status = testbed_open(&r.bed, &plan, result->message, sizeof result->message);
     if (status == DUCTILE_OK) {
-        run_on_stage(&r);
-        stage_end_contender(&r.stage);
+        run_on_testbed(&r);
+        testbed_end_contender(&r.bed);
         result->violations =
-            stage_violations(&r.stage, result->last_violation, sizeof result->last_violation);
-        stage_close(&r.stage);
+            testbed_violations(&r.bed, result->last_violation, sizeof result->last_violation);
+        testbed_close(&r.bed);
     } else {
         result->outcome = run_outcome_unopened(status);
     }

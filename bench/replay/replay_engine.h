@@ -12,7 +12,7 @@
 #include "bench/base/device.h"
 #include "bench/contenders/contender.h"
 #include "bench/replay/gates.h"
-#include "bench/replay/stage.h"
+#include "bench/replay/testbed.h"
 #include "bench/trace/trace.h"
 
 #include <stdbool.h>
@@ -41,8 +41,8 @@ typedef struct replay_watch {
 
 typedef struct replay_spec {
     const trace *trace;
-    stage_plan plan;           /* but for what the trace and `checks` say. Its pace advances once an
-                                  event; untimed: all times are 0 or rough */
+    testbed_plan plan;         /* but for what the trace and `checks` say. Its pace advances once an
+                                event; untimed: all times are 0 or rough */
     uint64_t n_passes;         /* at least 1, all through the same contender  */
     bool checks;               /* virtual GPU: every block is written, misuse is a violation */
     bool times_calls;          /* one by one, which falsifies the times of whole passes */

@@ -22,7 +22,7 @@ typedef struct choice {
 typedef struct churn {
     const churn_spec *spec;
     churn_result *result;
-    stage stage;
+    testbed bed;
     ductile_addr *blocks;
     uint64_t n_blocks; /* live now */
     uint64_t random;
@@ -69,10 +69,10 @@ static bool stop(churn *c, ductile_status status) {
 }
 
 static bool fill(churn *c) {
-    const stage *s = &c->stage;
+    const testbed *bed = &c->bed;
     while (c->n_blocks < c->spec->live) {
         ductile_status status =
-            s->ops->alloc(s->contender, draw_size(c), s->streams[0], &c->blocks[c->n_blocks]);
+            bed->ops->alloc(bed->contender, draw_size(c), bed->streams[0], &c->blocks[c->n_blocks]);
         if (status != DUCTILE_OK) {
             return stop(c, status);
         }
@@ -84,9 +84,9 @@ static bool fill(churn *c) {
 /* The list of blocks is the bench's own: what missing it in the caches costs is not the
  * allocator's. */
 static ductile_status play_batch(churn *c, size_t n) {
-    const contender_ops *ops = c->stage.ops;
-    void *contender = c->stage.contender;
-    ductile_stream stream = c->stage.streams[0];
+    const contender_ops *ops = c->bed.ops;
+    void *contender = c->bed.contender;
+    ductile_stream stream = c->bed.streams[0];
     for (size_t i = 0; i < n; i++) {
         ductile_addr *block = &c->blocks[c->batch[i].victim];
         __builtin_prefetch(&c->blocks[c->batch[(i + PREFETCH_AHEAD) % BATCH].victim], 1);
@@ -133,7 +133,7 @@ static uint64_t resident_bytes(void) {
 
 static void read_stats(const churn *c, contender_stats *out) {
     *out = (contender_stats){0};
-    c->stage.ops->stats(c->stage.contender, out);
+    c->bed.ops->stats(c->bed.contender, out);
 }
 
 /* Nanoseconds without the driver's part, and with it (modelled on the virtual GPU). */
@@ -146,8 +146,8 @@ static cost cost_of(const churn *c, const stopwatch *watch, const contender_stat
                     const contender_stats *after) {
     double host = (double)stopwatch_total_ns(watch);
     double driver_host = (double)(after->driver_host_ns - before->driver_host_ns);
-    double driver = c->stage.gpu != NULL ? (double)(after->driver_time_ns - before->driver_time_ns)
-                                         : driver_host;
+    double driver =
+        c->bed.gpu != NULL ? (double)(after->driver_time_ns - before->driver_time_ns) : driver_host;
     double own = host > driver_host ? host - driver_host : 0;
     return (cost){own, own + driver};
 }
@@ -187,7 +187,7 @@ static void run_stretches(churn *c) {
 
 /* As many replacements as there are blocks come before the clock starts: the first layout is no
  * steady state. */
-static void run_on_stage(churn *c) {
+static void run_on_testbed(churn *c) {
     stopwatch unused = {0};
     c->blocks = calloc((size_t)c->spec->live, sizeof *c->blocks);
     if (c->blocks == NULL) {
@@ -197,7 +197,7 @@ static void run_on_stage(churn *c) {
     }
     for (uint64_t i = 0; i < c->n_blocks; i++) {
         if (c->blocks[i] != 0) {
-            (void)c->stage.ops->free(c->stage.contender, c->blocks[i]);
+            (void)c->bed.ops->free(c->bed.contender, c->blocks[i]);
         }
     }
     free(c->blocks);
@@ -212,13 +212,13 @@ void churn_measure(const churn_spec *spec, churn_result *result) {
     c->spec = spec;
     c->result = result;
     c->random = spec->seed;
-    stage_plan plan = spec->plan;
+    testbed_plan plan = spec->plan;
     plan.n_streams = 1;
-    ductile_status status = stage_open(&c->stage, &plan, result->message, sizeof result->message);
+    ductile_status status = testbed_open(&c->bed, &plan, result->message, sizeof result->message);
     if (status == DUCTILE_OK) {
         result->outcome = RUN_COMPLETED;
-        run_on_stage(c);
-        stage_close(&c->stage);
+        run_on_testbed(c);
+        testbed_close(&c->bed);
     } else {
         result->outcome = run_outcome_unopened(status);
     }

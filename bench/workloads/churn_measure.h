@@ -6,7 +6,7 @@
 #ifndef DUCTILE_BENCH_WORKLOADS_CHURN_MEASURE_H
 #define DUCTILE_BENCH_WORKLOADS_CHURN_MEASURE_H
 
-#include "bench/replay/stage.h"
+#include "bench/replay/testbed.h"
 
 /* Sizes are spread evenly over the orders of magnitude from min to max. */
 typedef struct churn_sizes {
@@ -15,7 +15,7 @@ typedef struct churn_sizes {
 } churn_sizes;
 
 typedef struct churn_spec {
-    stage_plan plan; /* of one stream */
+    testbed_plan plan; /* of one stream */
     churn_sizes sizes;
     uint64_t live; /* blocks */
     uint64_t ops;  /* allocations and frees that are timed; rounded up to whole pairs */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "bench/workloads/fsdp_run.h"
 
-#include "bench/replay/stage.h"
+#include "bench/replay/testbed.h"
 #include "bench/workloads/fsdp_work.h"
 #include "vmm/base/status.h"
 
@@ -17,7 +17,7 @@ enum { HOST_CALL_NS = 1000, HOST_WORK_NS = 20000 };
 typedef struct run {
     const fsdp_run_spec *spec;
     fsdp_result *result;
-    stage stage;
+    testbed bed;
     fsdp_work *work;
     uint64_t random;
     ductile_addr *addresses;        /* by block; 0 while it is not live */
@@ -39,7 +39,7 @@ static size_t max_readings(const fsdp_program *p) {
 }
 
 static dvmm_driver *driver_of(const run *r) {
-    return r->stage.driver;
+    return r->bed.driver;
 }
 
 /* ---- Tags ---------------------------------------------------------------------------------- */
@@ -65,7 +65,7 @@ static ductile_status write_tag(run *r, const fsdp_op *op) {
     }
     for (int end = 0; status == DUCTILE_OK && end < N_ENDS; end++) {
         status = dvmm_upload(driver_of(r), end_of(r, op->block, end), source, TAG_BYTES,
-                             r->stage.streams[op->stream]);
+                             r->bed.streams[op->stream]);
     }
     r->tags[op->block] = tag;
     return status;
@@ -80,7 +80,7 @@ static ductile_status read_tag(run *r, const fsdp_op *op) {
         ductile_addr to = r->journal + r->n_readings * TAG_BYTES;
         r->expected[r->n_readings++] = r->tags[op->block];
         status = dvmm_copy(driver_of(r), to, end_of(r, op->block, end), TAG_BYTES,
-                           r->stage.streams[op->stream]);
+                           r->bed.streams[op->stream]);
     }
     return status;
 }
@@ -92,7 +92,7 @@ static ductile_status pass_tag_on(run *r, const fsdp_op *op) {
     }
     for (int end = 0; status == DUCTILE_OK && end < N_ENDS; end++) {
         status = dvmm_copy(driver_of(r), end_of(r, op->to, end), end_of(r, op->block, end),
-                           TAG_BYTES, r->stage.streams[op->stream]);
+                           TAG_BYTES, r->bed.streams[op->stream]);
     }
     r->tags[op->to] = r->tags[op->block];
     return status;
@@ -116,7 +116,7 @@ static ductile_status check_tags(run *r) {
         status = r->n_readings == 0
                      ? DUCTILE_OK
                      : dvmm_read_back(driver_of(r), words, r->journal, r->n_readings * TAG_BYTES,
-                                      r->stage.streams[FSDP_COMPUTE]);
+                                      r->bed.streams[FSDP_COMPUTE]);
     }
     if (status == DUCTILE_OK) {
         count_wrong_tags(r, words);
@@ -154,15 +154,15 @@ static ductile_status do_work(run *r, const fsdp_op *op) {
 }
 
 static ductile_status alloc_block(run *r, const fsdp_op *op) {
-    ductile_status status = r->stage.ops->alloc(
-        r->stage.contender, op->bytes, r->stage.streams[op->stream], &r->addresses[op->block]);
+    ductile_status status = r->bed.ops->alloc(r->bed.contender, op->bytes,
+                                              r->bed.streams[op->stream], &r->addresses[op->block]);
     if (status != DUCTILE_OK) {
         r->addresses[op->block] = 0;
         return status;
     }
     r->live_bytes += op->bytes;
-    if (r->stage.gpu != NULL) {
-        ductile_virtual_block_begin(r->stage.gpu, r->addresses[op->block], op->bytes);
+    if (r->bed.gpu != NULL) {
+        ductile_virtual_block_begin(r->bed.gpu, r->addresses[op->block], op->bytes);
     }
     return DUCTILE_OK;
 }
@@ -170,11 +170,11 @@ static ductile_status alloc_block(run *r, const fsdp_op *op) {
 static ductile_status free_block(run *r, uint32_t block) {
     ductile_addr address = r->addresses[block];
     r->addresses[block] = 0;
-    if (r->stage.gpu != NULL) {
-        ductile_virtual_block_end(r->stage.gpu, address);
+    if (r->bed.gpu != NULL) {
+        ductile_virtual_block_end(r->bed.gpu, address);
     }
     r->live_bytes -= r->spec->program->bytes[block];
-    return r->stage.ops->free(r->stage.contender, address);
+    return r->bed.ops->free(r->bed.contender, address);
 }
 
 static ductile_status end_step(run *r) {
@@ -186,12 +186,13 @@ static ductile_status end_step(run *r) {
 }
 
 static ductile_status perform(run *r, const fsdp_op *op) {
-    const stage *s = &r->stage;
+    const testbed *bed = &r->bed;
     switch ((fsdp_op_kind)op->kind) {
     case FSDP_ALLOC:
         return alloc_block(r, op);
     case FSDP_USE:
-        return s->ops->record_stream(s->contender, r->addresses[op->block], s->streams[op->stream]);
+        return bed->ops->record_stream(bed->contender, r->addresses[op->block],
+                                       bed->streams[op->stream]);
     case FSDP_FREE:
         return free_block(r, op->block);
     case FSDP_GATHER:
@@ -199,11 +200,11 @@ static ductile_status perform(run *r, const fsdp_op *op) {
     case FSDP_WORK:
         return do_work(r, op);
     case FSDP_RECORD:
-        return dvmm_event_record(s->driver, r->events[op->event], s->streams[op->stream]);
+        return dvmm_event_record(bed->driver, r->events[op->event], bed->streams[op->stream]);
     case FSDP_WAIT:
-        return dvmm_stream_wait_event(s->driver, s->streams[op->stream], r->events[op->event]);
+        return dvmm_stream_wait_event(bed->driver, bed->streams[op->stream], r->events[op->event]);
     case FSDP_LIMIT:
-        return dvmm_event_sync(s->driver, r->events[op->event]);
+        return dvmm_event_sync(bed->driver, r->events[op->event]);
     case FSDP_STEP:
         return end_step(r);
     }
@@ -213,7 +214,7 @@ static ductile_status perform(run *r, const fsdp_op *op) {
 static void take_sample(run *r, size_t index) {
     contender_stats stats = {0};
     if (r->spec->sample != NULL) {
-        r->stage.ops->stats(r->stage.contender, &stats);
+        r->bed.ops->stats(r->bed.contender, &stats);
         r->spec->sample(r->spec->user, index, r->live_bytes, &stats);
     }
 }
@@ -274,8 +275,8 @@ static ductile_status prepare(run *r) {
     r->sources = sources;
     DTI_TRY(dvmm_mem_alloc(driver_of(r), max_readings(p) * TAG_BYTES, &r->journal));
     DTI_TRY(make_events(r));
-    return r->stage.gpu != NULL ? fsdp_work_open_virtual(&r->stage, &r->work)
-                                : fsdp_work_open_cuda(&r->stage, &r->work);
+    return r->bed.gpu != NULL ? fsdp_work_open_virtual(&r->bed, &r->work)
+                              : fsdp_work_open_cuda(&r->bed, &r->work);
 }
 
 static void clean_up(run *r) {
@@ -310,7 +311,7 @@ static ductile_status measure(run *r) {
     r->result->elapsed_ns = end - start;
     r->result->gap_mean_ns = r->n_gaps > 0 ? r->gap_ns / r->n_gaps : 0;
     r->result->steady_ns = r->steady_since_ns > 0 ? end - r->steady_since_ns : 0;
-    r->stage.ops->stats(r->stage.contender, &r->result->stats);
+    r->bed.ops->stats(r->bed.contender, &r->result->stats);
     status = status == DUCTILE_OK ? synced : status;
     return status == DUCTILE_OK ? check_tags(r) : status;
 }
@@ -323,29 +324,29 @@ static void note_outcome(fsdp_result *result, ductile_status status) {
     }
 }
 
-static void run_on_stage(run *r) {
+static void run_on_testbed(run *r) {
     ductile_status status = prepare(r);
     if (status == DUCTILE_OK) {
         status = measure(r);
     }
     note_outcome(r->result, status);
     clean_up(r);
-    stage_end_contender(&r->stage);
+    testbed_end_contender(&r->bed);
 }
 
 void fsdp_run(const fsdp_run_spec *spec, fsdp_result *result) {
     run r = {.spec = spec, .result = result, .random = spec->seed * 0x9E3779B97F4A7C15u + 1};
-    stage_plan plan = spec->plan;
+    testbed_plan plan = spec->plan;
     plan.detects = true;
     plan.n_streams = FSDP_N_STREAMS;
     *result = (fsdp_result){0};
-    ductile_status status = stage_open(&r.stage, &plan, result->message, sizeof result->message);
+    ductile_status status = testbed_open(&r.bed, &plan, result->message, sizeof result->message);
     if (status != DUCTILE_OK) {
         result->outcome = run_outcome_unopened(status);
         return;
     }
-    run_on_stage(&r);
+    run_on_testbed(&r);
     result->violations =
-        stage_violations(&r.stage, result->last_violation, sizeof result->last_violation);
-    stage_close(&r.stage);
+        testbed_violations(&r.bed, result->last_violation, sizeof result->last_violation);
+    testbed_close(&r.bed);
 }

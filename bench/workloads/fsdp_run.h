@@ -14,7 +14,7 @@
 
 typedef struct fsdp_run_spec {
     const fsdp_program *program;
-    stage_plan plan;              /* of device, contender, settings and capacity */
+    testbed_plan plan;            /* of device, contender, settings and capacity */
     uint64_t seed;                /* of the work's durations, each changed by up to 10 % */
     bool is_idle[FSDP_N_STREAMS]; /* its work takes no time, to measure the other alone */
     void (*sample)(void *user, uint64_t event, uint64_t live_bytes, const contender_stats *stats);

@@ -14,7 +14,7 @@
 #ifndef DUCTILE_BENCH_WORKLOADS_FSDP_WORK_H
 #define DUCTILE_BENCH_WORKLOADS_FSDP_WORK_H
 
-#include "bench/replay/stage.h"
+#include "bench/replay/testbed.h"
 #include "bench/workloads/fsdp_model.h"
 
 typedef struct fsdp_work fsdp_work;
@@ -36,12 +36,12 @@ typedef struct fsdp_work_ops {
 /* First member of each kind. */
 struct fsdp_work {
     const fsdp_work_ops *ops;
-    const stage *on;
+    const testbed *on;
 };
 
 /* On a real device, and on the virtual GPU, whose own kernels take no time.
  * *out is NULL on failure. */
-ductile_status fsdp_work_open_cuda(const stage *on, fsdp_work **out);
-ductile_status fsdp_work_open_virtual(const stage *on, fsdp_work **out);
+ductile_status fsdp_work_open_cuda(const testbed *on, fsdp_work **out);
+ductile_status fsdp_work_open_virtual(const testbed *on, fsdp_work **out);
 
 #endif

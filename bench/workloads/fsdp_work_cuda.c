@@ -70,9 +70,9 @@ static ductile_status cuda_host(fsdp_work *base, uint64_t ns) {
 }
 
 static ductile_status cuda_sync(fsdp_work *base) {
-    const stage *s = base->on;
-    ductile_status first = dvmm_stream_sync(s->driver, s->streams[FSDP_COMPUTE]);
-    ductile_status second = dvmm_stream_sync(s->driver, s->streams[FSDP_COMMUNICATION]);
+    const testbed *bed = base->on;
+    ductile_status first = dvmm_stream_sync(bed->driver, bed->streams[FSDP_COMPUTE]);
+    ductile_status second = dvmm_stream_sync(bed->driver, bed->streams[FSDP_COMMUNICATION]);
     return first != DUCTILE_OK ? first : second;
 }
 
@@ -81,9 +81,9 @@ static uint64_t cuda_now_ns(const fsdp_work *base) {
     return host_now_ns();
 }
 
-static void free_device(const stage *s, ductile_addr address) {
+static void free_device(const testbed *bed, ductile_addr address) {
     if (address != 0) {
-        (void)dvmm_mem_free(s->driver, address);
+        (void)dvmm_mem_free(bed->driver, address);
     }
 }
 
@@ -126,7 +126,7 @@ static ductile_status prepare(cuda_work *w) {
     return measure(w, upload, UPLOAD_BYTES, &w->speed.upload_bytes_per_ns);
 }
 
-ductile_status fsdp_work_open_cuda(const stage *on, fsdp_work **out) {
+ductile_status fsdp_work_open_cuda(const testbed *on, fsdp_work **out) {
     static const fsdp_work_ops ops = {
         .busy = cuda_busy,
         .host = cuda_host,

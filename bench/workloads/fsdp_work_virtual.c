@@ -105,7 +105,7 @@ static ductile_status virtual_busy(fsdp_work *base, size_t stream, uint64_t ns,
     push(&w->lines[stream], k);
     ductile_status status = dvmm_event_record(driver_of(w), k->started, in);
     if (status == DUCTILE_OK) {
-        status = stage_launch_lazy(base->on, in, size > 0 ? &use : NULL);
+        status = testbed_launch_lazy(base->on, in, size > 0 ? &use : NULL);
     }
     return status == DUCTILE_OK ? dvmm_event_record(driver_of(w), k->ended, in) : status;
 }
@@ -231,7 +231,7 @@ static void virtual_close(fsdp_work *base) {
     free(w);
 }
 
-ductile_status fsdp_work_open_virtual(const stage *on, fsdp_work **out) {
+ductile_status fsdp_work_open_virtual(const testbed *on, fsdp_work **out) {
     static const fsdp_work_ops ops = {
         .busy = virtual_busy,
         .host = virtual_host,

@@ -3,7 +3,7 @@
 #ifndef TESTS_BENCH_PROGRAM_H
 #define TESTS_BENCH_PROGRAM_H
 
-#include "bench/replay/stage.h"
+#include "bench/replay/testbed.h"
 #include "vmm/base/align.h"
 
 #include <criterion/criterion.h>
@@ -21,7 +21,7 @@ typedef struct program_block {
 
 static struct {
     bench_device device;
-    stage stage;
+    testbed bed;
     const contender_ops *ops;
     void *self;                        /* the contender */
     program_block blocks[MOST_BLOCKS]; /* live, in no order */
@@ -36,16 +36,16 @@ static inline void start_with(const contender_ops *contender, uint64_t capacity,
     char reason[256] = "";
     memset(&now, 0, sizeof now);
     cr_assert(bench_device_find(BENCH_DEVICE_VIRTUAL, 0, &now.device, reason, sizeof reason));
-    const stage_plan plan = {.device = &now.device,
-                             .contender = contender,
-                             .capacity_bytes = capacity,
-                             .n_streams = 2,
-                             .pace = {.schedule = schedule},
-                             .settings = &setting,
-                             .n_settings = setting != NULL};
-    cr_assert_eq(stage_open(&now.stage, &plan, reason, sizeof reason), DUCTILE_OK, "%s", reason);
+    const testbed_plan plan = {.device = &now.device,
+                               .contender = contender,
+                               .capacity_bytes = capacity,
+                               .n_streams = 2,
+                               .pace = {.schedule = schedule},
+                               .settings = &setting,
+                               .n_settings = setting != NULL};
+    cr_assert_eq(testbed_open(&now.bed, &plan, reason, sizeof reason), DUCTILE_OK, "%s", reason);
     now.ops = contender;
-    now.self = now.stage.contender;
+    now.self = now.bed.contender;
 }
 
 static inline void start(const contender_ops *contender, uint64_t capacity) {
@@ -62,7 +62,7 @@ static inline contender_stats stats(void) {
 static inline ductile_addr try_take(uint64_t size, size_t stream) {
     program_block *b = &now.blocks[now.n_blocks];
     cr_assert_lt(now.n_blocks, MOST_BLOCKS);
-    ductile_status status = now.ops->alloc(now.self, size, now.stage.streams[stream], &b->address);
+    ductile_status status = now.ops->alloc(now.self, size, now.bed.streams[stream], &b->address);
     if (status == DUCTILE_ERR_OUT_OF_MEMORY) {
         now.n_refused++;
         return 0;
@@ -108,13 +108,13 @@ static inline void give_all(void) {
 /* Ends the contender, with what is live: nothing is left behind, and no mistake was made. */
 static inline void end_as_it_is(void) {
     ductile_virtual_state state = {.struct_size = sizeof state};
-    stage_end_contender(&now.stage);
-    cr_assert_eq(ductile_virtual_get_state(now.stage.gpu, &state), DUCTILE_OK);
+    testbed_end_contender(&now.bed);
+    cr_assert_eq(ductile_virtual_get_state(now.bed.gpu, &state), DUCTILE_OK);
     cr_expect_eq(state.violations, 0);
     cr_expect_eq(state.used_bytes, 0, "%llu bytes are left", (unsigned long long)state.used_bytes);
     cr_expect_eq(state.handles + state.mappings + state.reservations + state.allocations, 0);
     cr_expect_eq(state.events, 0);
-    stage_close(&now.stage);
+    testbed_close(&now.bed);
 }
 
 static inline void end(void) {

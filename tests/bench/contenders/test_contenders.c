@@ -116,18 +116,18 @@ OF_BOTH(free_neighbours_merge, EAGER) {
 
 OF_BOTH(a_block_used_elsewhere_waits_for_that_work, LAZY) {
     ductile_addr block = take(12 * MIB);
-    cr_assert_eq(ductile_virtual_launch(now.stage.gpu, now.stage.streams[1], NULL, 0), DUCTILE_OK);
-    cr_assert_eq(now.ops->record_stream(now.self, block, now.stage.streams[1]), DUCTILE_OK);
+    cr_assert_eq(ductile_virtual_launch(now.bed.gpu, now.bed.streams[1], NULL, 0), DUCTILE_OK);
+    cr_assert_eq(now.ops->record_stream(now.self, block, now.bed.streams[1]), DUCTILE_OK);
     give(block);
     cr_expect_neq(take(12 * MIB), block);
-    cr_assert_eq(ductile_virtual_stream_sync(now.stage.gpu, now.stage.streams[1]), DUCTILE_OK);
+    cr_assert_eq(ductile_virtual_stream_sync(now.bed.gpu, now.bed.streams[1]), DUCTILE_OK);
     cr_expect_eq(take(12 * MIB), block);
 }
 
 OF_BOTH(recording_the_own_stream_changes_nothing, LAZY) {
     ductile_addr block = take(12 * MIB);
-    cr_assert_eq(ductile_virtual_launch(now.stage.gpu, now.stage.streams[0], NULL, 0), DUCTILE_OK);
-    cr_assert_eq(now.ops->record_stream(now.self, block, now.stage.streams[0]), DUCTILE_OK);
+    cr_assert_eq(ductile_virtual_launch(now.bed.gpu, now.bed.streams[0], NULL, 0), DUCTILE_OK);
+    cr_assert_eq(now.ops->record_stream(now.self, block, now.bed.streams[0]), DUCTILE_OK);
     give(block);
     cr_expect_eq(take(12 * MIB), block);
 }
@@ -171,7 +171,7 @@ OF(expandable, trim_gives_an_empty_segment_and_its_addresses_back, 0) {
     give(take(100 * MIB));
     cr_assert_eq(now.ops->trim(now.self), DUCTILE_OK);
     ductile_virtual_state state = {.struct_size = sizeof state};
-    cr_assert_eq(ductile_virtual_get_state(now.stage.gpu, &state), DUCTILE_OK);
+    cr_assert_eq(ductile_virtual_get_state(now.bed.gpu, &state), DUCTILE_OK);
     cr_expect_eq(state.handles, 0);
     cr_expect_eq(state.reservations, 0);
 }
@@ -196,8 +196,8 @@ OF(expandable, a_failing_map_changes_nothing, 0) {
     ductile_addr block = 0;
     const ductile_virtual_fault fault = {
         .struct_size = sizeof fault, .call = "map", .nth = 2, .code = DVMM_UNKNOWN};
-    cr_assert_eq(ductile_virtual_inject(now.stage.gpu, &fault), DUCTILE_OK);
-    cr_expect_neq(now.ops->alloc(now.self, 50 * MIB, now.stage.streams[0], &block), DUCTILE_OK);
+    cr_assert_eq(ductile_virtual_inject(now.bed.gpu, &fault), DUCTILE_OK);
+    cr_expect_neq(now.ops->alloc(now.self, 50 * MIB, now.bed.streams[0], &block), DUCTILE_OK);
     cr_expect_eq(stats().reserved_bytes, 0);
     (void)take(50 * MIB);
     cr_expect_eq(stats().reserved_bytes, 60 * MIB);

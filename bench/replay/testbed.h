@@ -6,8 +6,8 @@
  * The bench's own driver is apart from the contender's, so that streams and gates are not counted
  * among what the contender did.
  */
-#ifndef DUCTILE_BENCH_REPLAY_STAGE_H
-#define DUCTILE_BENCH_REPLAY_STAGE_H
+#ifndef DUCTILE_BENCH_REPLAY_TESTBED_H
+#define DUCTILE_BENCH_REPLAY_TESTBED_H
 
 #include "bench/base/device.h"
 #include "bench/contenders/contender.h"
@@ -23,7 +23,7 @@ typedef struct bench_pace {
     bool has_old_driver; /* whose events stand behind one stream, never behind a context */
 } bench_pace;
 
-typedef struct stage_plan {
+typedef struct testbed_plan {
     const bench_device *device;
     const contender_ops *contender;
     const char *const *settings; /* as contender_env */
@@ -33,16 +33,16 @@ typedef struct stage_plan {
     bool is_untimed; /* the driver's times stay 0 */
     bool detects;    /* virtual GPU: misuse of memory is a violation, whatever the schedule */
     size_t n_streams;
-    const ductile_stream *streams; /* of the caller, so many; NULL: the stage makes its own */
-} stage_plan;
+    const ductile_stream *streams; /* of the caller, so many; NULL: the testbed makes its own */
+} testbed_plan;
 
 /* What the contender can have. */
-static inline uint64_t stage_capacity(const stage_plan *plan) {
+static inline uint64_t testbed_capacity(const testbed_plan *plan) {
     return plan->capacity_bytes != 0 ? plan->capacity_bytes : plan->device->caps.total_bytes;
 }
 
 /* All zero is closed. Owned by one thread. */
-typedef struct stage {
+typedef struct testbed {
     ductile_virtual_gpu *gpu; /* NULL on CUDA */
     dvmm_driver *driver;      /* the bench's own */
     dvmm_driver *contender_driver;
@@ -51,7 +51,7 @@ typedef struct stage {
     size_t n_streams;        /* that were made here */
     const contender_ops *ops;
     void *contender;
-} stage;
+} testbed;
 
 typedef enum run_outcome {
     RUN_COMPLETED,
@@ -60,7 +60,7 @@ typedef enum run_outcome {
     RUN_FAILED         /* anything else */
 } run_outcome;
 
-/* The outcome when the stage did not open, and when the contender returned a status. */
+/* The outcome when the testbed did not open, and when the contender returned a status. */
 static inline run_outcome run_outcome_unopened(ductile_status status) {
     return status == DUCTILE_ERR_UNSUPPORTED ? RUN_ABSENT : RUN_FAILED;
 }
@@ -72,21 +72,22 @@ static inline run_outcome run_outcome_of(ductile_status status) {
 
 /* ERR_UNSUPPORTED: this contender is absent on this device. On failure message holds one line and
  * everything is closed again. */
-ductile_status stage_open(stage *s, const stage_plan *plan, char *message, size_t message_size);
-void stage_close(stage *s);
+ductile_status testbed_open(testbed *bed, const testbed_plan *plan, char *message,
+                            size_t message_size);
+void testbed_close(testbed *bed);
 
 /* Destroys a stream and makes a new one in its place. Work under way there still ends. */
-ductile_status stage_renew_stream(stage *s, size_t index);
+ductile_status testbed_renew_stream(testbed *bed, size_t index);
 
-/* Launches a kernel that completes only when it is waited for; later work keeps the stage's pace.
+/* Launches a kernel that completes only when it is waited for; later work keeps the testbed's pace.
  * use: the memory that the kernel uses; NULL: none. Pre: the device is the virtual GPU. */
-ductile_status stage_launch_lazy(const stage *s, ductile_stream stream,
-                                 const ductile_virtual_use *use);
+ductile_status testbed_launch_lazy(const testbed *bed, ductile_stream stream,
+                                   const ductile_virtual_use *use);
 
 /* How many violations the virtual GPU has recorded, and the last one as text; 0 and "" on CUDA. */
-uint64_t stage_violations(const stage *s, char *last, size_t size);
+uint64_t testbed_violations(const testbed *bed, char *last, size_t size);
 
-/* Ends the contender alone, so that what it left behind can be seen before stage_close. */
-void stage_end_contender(stage *s);
+/* Ends the contender alone, so that what it left behind can be seen before testbed_close. */
+void testbed_end_contender(testbed *bed);
 
 #endif
