@@ -8,6 +8,7 @@ lists them. Reads the names and comments of all sources, scripts and tests, and 
 Exit status: 0 when none is found; 1 with a line for each.
 """
 
+import pathlib
 import re
 
 import lint
@@ -30,6 +31,21 @@ RETIRED = {
     r"misfits?": "oversized cached handles",
     r"hot_lock|hot lock": "index lock",
     r"slow_lock|slow lock": "grow lock",
+    r"rivals?": "contender",
+}
+
+# The same in C of the tests: a page has a canvas, and a training stages.
+RETIRED_IN_TESTS = {
+    r"painters?|painted|canvas(?:es)?": "pattern, block",
+    r"galler(?:y|ies)": "live blocks",
+    r"scribbles?|unspoilt": "overwrite; a pattern that holds",
+    r"hogs?|breath(?:s|es?|ed|ing)?": "balloon",
+    r"furnish(?:es|ed)?": "attach, or make",
+    r"stages?": "program, or shared state",
+    r"actors?|crowds?": "thread; many threads",
+    r"rigs?": "fixture",
+    r"labs?": "session",
+    r"dawdles?": "keep busy",
 }
 
 # Turns of phrase that have to be read twice. Each begins with a word.
@@ -51,8 +67,14 @@ PHRASES = {
     r"(?:he|his|him)\b": "it: a thread, or a caller",
 }
 
-# Of all at once, so that a text is read through two times.
-ANY_WORD = re.compile(r"(?<![a-z])(?:" + "|".join(RETIRED) + r")(?![a-z])")
+
+def any_of(words):
+    """All at once, so that a text is read through once for each table."""
+    return re.compile(r"(?<![a-z])(?:" + "|".join(words) + r")(?![a-z])")
+
+
+ANY_WORD = any_of(RETIRED)
+ANY_WORD_OF_TESTS = any_of(RETIRED_IN_TESTS)
 ANY_PHRASE = re.compile(r"\b(?:" + "|".join(PHRASES) + ")")
 
 # Made while building, output of old commands, or what these words are looked for in.
@@ -83,17 +105,22 @@ def instead_of(words, table):
     return next(say for old, say in table.items() if re.fullmatch(old, words))
 
 
-def found_in(text):
+def found_in(text, is_test):
     """The number of the line, the words, and what to say."""
-    for pattern, table, read in ((ANY_WORD, RETIRED, text.lower()), (ANY_PHRASE, PHRASES, text)):
+    tables = [(ANY_WORD, RETIRED, text.lower()), (ANY_PHRASE, PHRASES, text)]
+    if is_test:
+        tables.append((ANY_WORD_OF_TESTS, RETIRED_IN_TESTS, text.lower()))
+    for pattern, table, read in tables:
         for match in pattern.finditer(read):
             yield read.count("\n", 0, match.start()) + 1, match.group(), instead_of(match.group(), table)
 
 
 def check(root):
-    for file in files_of(root):
-        for number, words, say in found_in(file.read_text()) if file.exists() else ():
-            yield f'{file.relative_to(root)}:{number}: "{words}": say {say}'
+    for file in filter(pathlib.Path.exists, files_of(root)):
+        name = str(file.relative_to(root))
+        is_test = name.startswith("tests/") and file.suffix in (".c", ".h")
+        for number, words, say in found_in(file.read_text(), is_test):
+            yield f'{name}:{number}: "{words}": say {say}'
 
 
 if __name__ == "__main__":

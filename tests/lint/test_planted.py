@@ -88,6 +88,10 @@ PLANTS = {
         "check_words.py", "vmm/range.c", "/* Whoever holds the lock frees it. */\n", '"Whoever": say which caller'),
     "a private word in a test": (
         "check_words.py", "tests/vmm/test_parts.c", "/* The tally of calls. */\n", '"tally": say call counts'),
+    "a private word of the tests": (
+        "check_words.py", "tests/gpu/sleep.c", "/* Painted by an actor. */\n", '"actor": say thread'),
+    "a private word of the tests, in a name": (
+        "check_words.py", "tests/gpu/sleep.c", "static int the_canvas;\n", '"canvas": say pattern, block'),
     "a vague subject in the Python package": (
         "check_words.py", "python/ductile_gpu/numba.py", "# Nobody asks.\n", '"Nobody": say which caller'),
     "a private word in a decision": (

@@ -344,7 +344,7 @@ static const char *balance(subject *s, const record *r) {
     return grows ? do_alloc(s, r) : do_free(s, r);
 }
 
-/* Many at a time, on two streams, so that there is soon a crowd of them. */
+/* Many at a time, on two streams, so that there are soon many of them. */
 static const char *balance_small(subject *s, const record *r) {
     record each = *r;
     each.a %= 2;

@@ -420,7 +420,7 @@ TASK(views, "views", 0) {
 }
 
 /* What another program on the device takes. */
-TASK(breathe, "breathe", STARVES) {
+TASK(balloon, "balloon", STARVES) {
     ductile_virtual_gpu *gpu = self->s->t.f.gpu;
     TRY(may_be("the other program", ductile_virtual_set_external_bytes(gpu, 20 * FIXTURE_GRANULE),
                DUCTILE_ERR_OUT_OF_MEMORY));

@@ -6,8 +6,8 @@
  *
  * Functions return NULL or a complaint.
  */
-#ifndef TESTS_SUPPORT_MEMORY_HOG_H
-#define TESTS_SUPPORT_MEMORY_HOG_H
+#ifndef TESTS_SUPPORT_MEMORY_BALLOON_H
+#define TESTS_SUPPORT_MEMORY_BALLOON_H
 
 #include <ductile_virtual.h>
 

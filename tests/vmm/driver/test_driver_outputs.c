@@ -4,16 +4,16 @@
 
 static device_fixture r;
 
-static void open_rig(void) {
+static void open_device(void) {
     device_open_devices(&r, 2);
 }
 
-static void close_rig(void) {
+static void close_device(void) {
     device_recover(&r);
     device_close(&r);
 }
 
-TestSuite(driver_outputs, .init = open_rig, .fini = close_rig);
+TestSuite(driver_outputs, .init = open_device, .fini = close_device);
 
 #define assert_asked(call)                                                                         \
     do {                                                                                           \

@@ -13,7 +13,7 @@ enum { MOST_EVENTS = 8, N_STREAMS = 10, MOST_HANDLES = 4 };
 
 /* A device of a machine of two, with two handles of one granule at `at`
  * that both have access to. */
-typedef struct stage {
+typedef struct state {
     device_fixture r;
     ductile_addr at, pair; /* pair: one handle at two addresses side by side, or an allocation */
     ductile_addr range;    /* addresses without memory */
@@ -25,9 +25,9 @@ typedef struct stage {
     ductile_virtual_graph *graph;
     uint64_t *gate;
     uint64_t clock;
-} stage;
+} state;
 
-static stage s;
+static state s;
 
 /* ---- Operands ------------------------------------------------------------------------------ */
 
@@ -488,7 +488,7 @@ static const verb verbs[] = {
     VERB(free_gate), VERB(ours),    VERB(theirs),    VERB(clock),       VERB(took),
     VERB(peak),      VERB(lost)};
 
-static void open_stage(unsigned schedule, const scenario *claim) {
+static void open_claim(unsigned schedule, const scenario *claim) {
     static const int both[] = {0, 1};
     ductile_virtual_options options;
     ductile_virtual_options_init(&options);
@@ -503,8 +503,8 @@ static void open_stage(unsigned schedule, const scenario *claim) {
     assert_ok(dvmm_set_access_for(s.r.d, s.at, 2 * GRANULE, DVMM_ACCESS_RW, both, 2));
 }
 
-static void close_stage(void) {
+static void close_claim(void) {
     device_abandon(&s.r);
 }
 
-PLAY_EACH(virtual_claims, CLAIMS, open_stage, close_stage)
+PLAY_EACH(virtual_claims, CLAIMS, open_claim, close_claim)

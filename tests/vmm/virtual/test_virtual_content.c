@@ -14,17 +14,17 @@
 static device_fixture r;
 static ductile_stream stream;
 
-static void open_rig(void) {
+static void open_device(void) {
     device_open_scheduled(&r, DUCTILE_SCHEDULE_LAZY, 0, 0);
     stream = device_stream(&r);
 }
 
-static void close_rig(void) {
+static void close_device(void) {
     assert_ok(dvmm_stream_destroy(r.d, stream));
     device_close(&r);
 }
 
-TestSuite(virtual_content, .init = open_rig, .fini = close_rig);
+TestSuite(virtual_content, .init = open_device, .fini = close_device);
 
 static uint8_t byte_at(ductile_addr addr) {
     uint8_t byte = 0;
@@ -139,7 +139,7 @@ static ductile_addr uneven_span(void) {
 }
 
 Test(virtual_content, any_mixture_reads_back_as_on_an_array) {
-    close_rig();
+    close_device();
     ductile_virtual_options options;
     ductile_virtual_options_init(&options);
     options.granule_bytes = GRANULE;

@@ -13,13 +13,13 @@
 
 static device_fixture r;
 
-static void close_rig(void) {
+static void close_device(void) {
     if (r.gpu != NULL) {
         device_abandon(&r);
     }
 }
 
-TestSuite(virtual_device, .fini = close_rig);
+TestSuite(virtual_device, .fini = close_device);
 
 static ductile_virtual_options options(void) {
     ductile_virtual_options o;

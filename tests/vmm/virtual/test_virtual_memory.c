@@ -10,15 +10,15 @@ static device_fixture r;
 
 static const uint64_t TIB = (uint64_t)1 << 40;
 
-static void open_rig(void) {
+static void open_device(void) {
     device_open(&r, NULL);
 }
 
-static void close_rig(void) {
+static void close_device(void) {
     device_close(&r);
 }
 
-TestSuite(virtual_memory, .init = open_rig, .fini = close_rig);
+TestSuite(virtual_memory, .init = open_device, .fini = close_device);
 
 /* ---- Addresses ----------------------------------------------------------------------------- */
 
@@ -100,7 +100,7 @@ Test(virtual_memory, reservations_never_overlap) {
 }
 
 Test(virtual_memory, reservations_placed_by_a_seed_never_overlap) {
-    close_rig();
+    close_device();
     device_open_scheduled(&r, DUCTILE_SCHEDULE_EAGER, 0, 99);
     churn(&reservations, 2);
 }

@@ -9,11 +9,11 @@
 static device_fixture r;
 static dvmm_phys phys;
 
-static void close_rig(void) {
+static void close_device(void) {
     device_close(&r);
 }
 
-TestSuite(virtual_share, .fini = close_rig);
+TestSuite(virtual_share, .fini = close_device);
 
 static ductile_status create(dvmm_phys_props props) {
     return dvmm_phys_create(r.d, r.granule, &props, &phys);
