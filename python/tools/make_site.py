@@ -54,7 +54,7 @@ if EXTRAS.exists():
     CHAPTERS["Extras"] = [page.relative_to(ROOT).as_posix() for page in extras]
 # Made with the site: name, and chapter.
 REFERENCE, AMONG = "docs/reference.md", "Reference"
-MODULES = ("ductile_gpu", "ductile_gpu.torch")
+MODULES = ("ductile_gpu", "ductile_gpu.torch", "ductile_gpu.interface")
 DECISIONS = "docs/decisions"
 INDEX = f"{DECISIONS}/README.md"
 

@@ -54,6 +54,19 @@ PLANTS = {
     "a module in no folder": (
         "check_folders.py", "python/ductile_gpu/_planted.py", "\n",
         "python/ductile_gpu/_planted.py: belongs into a folder"),
+    "a private module in an extra": (
+        "check_extras.py", "extras/planted/python/planted.py", "from ductile_gpu._binding import _core\n",
+        "planted.py:1: ductile_gpu._binding._core is private"),
+    "a private name behind a module in an extra's test": (
+        "check_extras.py", "extras/planted/tests/test_planted.py",
+        "import ductile_gpu.torch as here\nhere._install.leave()\n",
+        "test_planted.py:2: ductile_gpu.torch._install.leave is private"),
+    "a private module by its name in an extra": (
+        "check_extras.py", "extras/planted/tests/run.py", "import_module('ductile_gpu._process')\n",
+        "run.py:1: ductile_gpu._process is private"),
+    "a relative import in an extra": (
+        "check_extras.py", "extras/planted/python/planted/inner.py", "from ..torch import _tags\n",
+        "inner.py:1: a relative import"),
     "a circle of modules": (
         "check_folders.py", "python/ductile_gpu/_process/_share.py", "def planted():\n"
         "    from ductile_gpu._process import _live\n",
