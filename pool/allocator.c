@@ -8,7 +8,7 @@
 #include "pool/growth/give_back.h"
 #include "pool/growth/maintenance.h"
 #include "pool/growth/sizes.h"
-#include "pool/inspect/audit.h"
+#include "pool/inspect/validate.h"
 #include "pool/pools/pools.h"
 #include "pool/pressure/ladder.h"
 #include "pool/pressure/limits.h"

@@ -5,7 +5,7 @@
 #include "pool/blocks/region.h"
 #include "pool/blocks/transitions.h"
 #include "pool/growth/give_back.h"
-#include "pool/inspect/audit.h"
+#include "pool/inspect/validate.h"
 #include "pool/sharing/import.h"
 #include "pool/streams/stream_use.h"
 

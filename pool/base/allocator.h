@@ -1,16 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The allocator: what all of its rooms share. Each room that keeps something here by value says
- * what in a header of its own, ROOM_state.h, which includes nothing of another room.
+ * The allocator: what all of its rooms share. What a room keeps here comes first, room by room; its
+ * own headers say what it does with it.
  */
 #ifndef DUCTILE_POOL_BASE_ALLOCATOR_H
 #define DUCTILE_POOL_BASE_ALLOCATOR_H
 
 #include "pool/base/callback_list.h"
-#include "pool/blocks/blocks_state.h"
-#include "pool/growth/growth_state.h"
-#include "pool/sharing/sharing_state.h"
-#include "pool/streams/streams_state.h"
 #include "segments/segment_set.h"
 #include "segments/unmap_handles.h"
 #include "vmm/base/lock.h"
@@ -18,7 +14,101 @@
 #include "vmm/host_arena.h"
 #include "vmm/marker.h"
 
+#include <ductile.h>
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
 enum { DPOOL_ARENA_BUCKETS = 256 };
+
+struct dpool_block;
+struct dpool_use;
+struct dpool_import;
+struct dpool_pin;
+struct dpool_tag_export;
+
+/* ---- Of blocks ----------------------------------------------------------------------------- */
+
+/*
+ * Nodes of blocks, in chunks. Taking one from an empty store fails: slow paths reserve what they
+ * and the next hits need, so that no hit calls the system.
+ */
+typedef struct dpool_nodes {
+    struct dpool_block *spare; /* linked by next */
+    uint64_t n_spare;
+    uint64_t host_bytes;
+    struct dpool_node_chunk *chunks;
+} dpool_nodes;
+
+typedef struct dpool_map {
+    uint64_t *slots;
+    unsigned shift; /* of a hash, to its home */
+    uint64_t mask;
+    uint64_t count;
+    uint64_t max_count; /* at most this many, so that probes stay short; 0: one became too long,
+                           grow before the next insert */
+} dpool_map;
+
+/* The spans with waits, see wait_spans.h. */
+typedef struct dpool_wait_spans {
+    struct dpool_use *root;
+    _Atomic uint64_t n; /* changed under the index lock */
+    ductile_addr polled_to;
+} dpool_wait_spans;
+
+/* ---- Of streams ---------------------------------------------------------------------------- */
+
+enum { DPOOL_MOST_MARKS = 64 };
+
+typedef struct dpool_mark {
+    dvmm_marker *marker;
+    uint64_t age; /* proves, once done, what was freed at an age below */
+} dpool_mark;
+
+/* Context markers under way, the oldest first. Guarded by the index lock. */
+typedef struct dpool_marks {
+    dpool_mark all[DPOOL_MOST_MARKS];
+    uint32_t n;
+    uint64_t freed_bytes; /* of all frees before the latest one */
+    bool is_wanted;       /* more than those frees waits for a proof */
+    uint32_t n_own;       /* arenas with a mark of their own under way */
+} dpool_marks;
+
+/* ---- Of sharing ---------------------------------------------------------------------------- */
+
+/* Pointers, in no order. Changed under both locks. */
+typedef struct dpool_imports {
+    struct dpool_import **items;
+    uint32_t count;
+    uint32_t capacity;
+} dpool_imports;
+
+/* Sorted by address. Guarded by the grow lock; the counts in handles are changed under both. */
+typedef struct dpool_pins {
+    struct dpool_pin *items;
+    uint32_t count;
+    uint32_t capacity;
+    struct dpool_tag_export *tags; /* exports of whole tags, newest first */
+    uint64_t last_tag_id;
+} dpool_pins;
+
+/* ---- Of growth ----------------------------------------------------------------------------- */
+
+/* How large handles are made: sizes.h. Guarded by the grow lock. */
+typedef struct dpool_sizes {
+    uint32_t most_granules;    /* constant: of a handle but dedicated or tagged ones */
+    uint32_t calls_until_look; /* at the memory that the device has left           */
+    uint64_t room_bytes;       /* that may be held in all, as last seen            */
+    uint64_t most_held;        /* ever, in bytes                                   */
+    uint32_t stamp;            /* the latest number of a walk: homes.h; index lock */
+    uint64_t most_in_use;      /* its peak since it was last forgotten; index lock */
+    /* written under the grow lock, read at any time */
+    _Atomic bool has_large; /* handles of several granules may have been made */
+    _Atomic bool is_tight;  /* close to the room is held                       */
+} dpool_sizes;
+
+/* ---- Of all -------------------------------------------------------------------------------- */
 
 /* Counters under the index lock; what the store and the driver count is added when statistics are
  * read. The counters that a hit changes come first. */

@@ -13,8 +13,8 @@
 #ifndef DUCTILE_POOL_BLOCKS_ADDRESS_MAP_H
 #define DUCTILE_POOL_BLOCKS_ADDRESS_MAP_H
 
+#include "pool/base/allocator.h"
 #include "pool/blocks/block.h"
-#include "pool/blocks/blocks_state.h"
 
 /* True when an insert cannot fail. One place is kept for the holder of the grow lock, so that its
  * plan, made earlier, always finds one. */

@@ -9,7 +9,6 @@
 #include "pool/base/allocator.h"
 #include "pool/base/stream_id.h"
 #include "pool/blocks/block.h"
-#include "pool/blocks/block_list.h"
 #include "pool/blocks/free_index.h"
 #include "pool/blocks/private_pool.h"
 #include "pool/blocks/use_store.h"
@@ -63,13 +62,13 @@ typedef struct dpool_arena {
     uint64_t maintenance_at; /* n_calls from which a hit checks what is due */
     uint64_t not_before;     /* the memory counts as freed at this age, if it was freed before */
     uint64_t joined_age;
-    uint64_t looked_age;    /* the last look for an allocation since: how old it is, and */
-    uint64_t looked_calls;  /* n_calls then; see host_waits.c                            */
-    dpool_proof own_proven; /* by proofs of the stream alone */
-    dpool_mark own_mark;    /* of the stream alone, under way; marker NULL: none */
-    uint64_t peak_live;     /* see live_watermark.h: the peak that the next dip is measured from  */
-    uint64_t dips_below;    /* live_bytes under which the dip begins or goes deeper     */
-    uint64_t rises_above;   /* live_bytes above which the peak grows or the dip is over */
+    uint64_t looked_age;     /* the last look for an allocation since: how old it is, and */
+    uint64_t looked_calls;   /* n_calls then; see host_waits.c                            */
+    dpool_proof own_proven;  /* by proofs of the stream alone */
+    dpool_mark own_mark;     /* of the stream alone, under way; marker NULL: none */
+    uint64_t peak_live;      /* see transitions.c: the peak  that the next dip is measured from  */
+    uint64_t dips_below;     /* live_bytes under which the dip begins or goes deeper     */
+    uint64_t rises_above;    /* live_bytes above which the peak grows or the dip is over */
     uint64_t gaps_tolerated; /* more gaps than this make compaction due at any time       */
     bool compaction_due;
     bool is_gone;             /* ductile_stream_done was called: the driver never gets it again */

@@ -98,4 +98,19 @@ static inline bool dpool_comes_before(const dpool_block *a, const dpool_block *b
     return a->size != b->size ? a->size < b->size : a->addr < b->addr;
 }
 
+/* ---- Lists --------------------------------------------------------------------------------- */
+
+/* Of GAP or of RETIRING blocks, doubly linked through list_prev and list_next. */
+typedef struct dpool_list {
+    dpool_block *first;
+    dpool_block *last;
+    uint64_t count;
+} dpool_list;
+
+void dpool_list_append(dpool_list *list, dpool_block *b);
+void dpool_list_remove(dpool_list *list, dpool_block *b);
+
+/* Inserts behind the last block that is not younger. Fast when ages mostly rise. */
+void dpool_list_insert_by_age(dpool_list *list, dpool_block *b);
+
 #endif

@@ -3,7 +3,6 @@
 
 #include "pool/blocks/address_map.h"
 #include "pool/blocks/age.h"
-#include "pool/blocks/live_watermark.h"
 #include "pool/blocks/wait_spans.h"
 
 #include "segments/granules.h"
@@ -177,6 +176,49 @@ dpool_block *dpool_carve_gap_locked(ductile_allocator *a, dpool_block *b, ductil
     return carve_locked(a, b, from, to, dpool_make_gap_locked);
 }
 
+/* ---- The watermark of live memory ---------------------------------------------------------- */
+
+/*
+ * A compaction is due when live memory has dipped by a third of its peak and rises again, so that
+ * it is near its low. A deep dip, to less than three tenths, counts as soon as anything is
+ * allocated. From a shallow one live memory must rise by an eighth of the way back; otherwise every
+ * wiggle of a long descent would start a compaction. Dips that are small beside the memory that the
+ * arena holds do not count.
+ */
+
+static void expect_dip(dpool_arena *arena) {
+    arena->peak_live = arena->live_bytes;
+    arena->rises_above = arena->peak_live;
+    arena->dips_below = arena->peak_live / 3 * 2;
+}
+
+/* Would a compaction find a gap to fill, or memory to move? */
+static bool is_of_use(const ductile_allocator *a, const dpool_arena *arena) {
+    bool has_inner_gaps = arena->gaps.count > arena->n_regions;
+    return has_inner_gaps || arena->kept.count > 0 || dpool_is_tight(a);
+}
+
+static __attribute__((noinline)) void live_rose_locked(const ductile_allocator *a,
+                                                       dpool_arena *arena) {
+    DTI_ASSERT_HELD(&a->index_lock);
+    bool dip_is_over = arena->live_bytes <= arena->peak_live;
+    bool was_large = arena->peak_live - arena->dips_below > arena->mapped_bytes / 8;
+    if (dip_is_over && __builtin_expect(was_large, 0) && is_of_use(a, arena)) {
+        dpool_arena_want_compaction(arena);
+    }
+    expect_dip(arena);
+}
+
+static __attribute__((noinline)) void live_dipped_locked(const ductile_allocator *a,
+                                                         dpool_arena *arena) {
+    DTI_ASSERT_HELD(&a->index_lock);
+    uint64_t low = arena->live_bytes;
+    uint64_t peak = arena->peak_live;
+    bool is_deep = low < peak / 10 * 3;
+    arena->dips_below = low;
+    arena->rises_above = is_deep ? low : low + (peak - low) / 8;
+}
+
 /* ---- LIVE ---------------------------------------------------------------------------------- */
 
 static __attribute__((noinline)) void record_peaks_locked(ductile_allocator *a) {
@@ -215,7 +257,7 @@ static inline void make_live_locked(ductile_allocator *a, dpool_arena *arena, dp
     dpool_map_insert(&a->map, b);
     arena->live_bytes += b->size;
     if (arena->live_bytes > arena->rises_above) {
-        dpool_live_rose_locked(a, arena);
+        live_rose_locked(a, arena);
     }
     count_live_locked(a, b);
 }
@@ -277,7 +319,7 @@ void dpool_leave_live_locked(ductile_allocator *a, dpool_block *b) {
     dpool_arena *arena = b->region->arena;
     arena->live_bytes -= b->size;
     if (arena->live_bytes < arena->dips_below) {
-        dpool_live_dipped_locked(a, arena);
+        live_dipped_locked(a, arena);
     }
     a->counts.requested -= b->requested;
     a->counts.allocated -= b->size;

@@ -5,11 +5,16 @@
  * totals are compared with what the rooms found. Both locks are held, so no plan is under way: no
  * block is BUSY.
  */
+#include "pool/inspect/validate.h"
+
 #include "pool/base/guards.h"
+#include "pool/base/log.h"
 #include "pool/blocks/check_blocks.h"
 #include "pool/blocks/wait_spans.h"
-#include "pool/sharing/check_sharing.h"
-#include "pool/streams/check_streams.h"
+#include "pool/sharing/import.h"
+#include "pool/sharing/pin.h"
+#include "pool/streams/marks.h"
+#include "pool/streams/pending.h"
 
 #include "segments/check.h"
 
@@ -57,7 +62,7 @@ static void check_all(const ductile_allocator *a, dti_fault *fault) {
     dpool_marks_check_locked(a, fault);
     for (const dpool_arena *arena = a->arenas; arena != NULL; arena = arena->next) {
         dpool_arena_check_locked(a, arena, &all, fault);
-        dpool_streams_check_locked(a, arena, fault);
+        dpool_pending_check_locked(a, arena, fault);
         n_regions += count_regions(arena);
     }
     dti_expect_equal(fault, "P5", "segments in the set", a->segments.count, n_regions, 0);
@@ -70,7 +75,8 @@ static void check_all(const ductile_allocator *a, dti_fault *fault) {
         check_handles(a, fault);
     }
     if (dti_is_sound(fault)) {
-        dpool_sharing_check_locked(a, fault);
+        dpool_pins_check_locked(a, fault);
+        dpool_imports_check_locked(a, fault);
     }
 }
 
@@ -96,4 +102,17 @@ ductile_status ductile_check(ductile_allocator *a, char *report, size_t report_s
     dpool_unlock_both(a);
     print_fault(&fault, report, report_size);
     return dti_is_sound(&fault) ? DUCTILE_OK : DUCTILE_ERR_CORRUPT;
+}
+
+/* ---- By itself ----------------------------------------------------------------------------- */
+
+void dpool_audit_now(ductile_allocator *a) {
+    char report[256];
+    if (ductile_check(a, report, sizeof report) == DUCTILE_OK) {
+        return;
+    }
+    dpool_log(a, DUCTILE_LOG_ERROR, "invariant broken: %s", report);
+    if (DUCTILE_CHECK >= 3) {
+        dti_fail("", report, __FILE__, __LINE__);
+    }
 }

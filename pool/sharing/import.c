@@ -287,6 +287,21 @@ void dpool_imports_walk_locked(const ductile_allocator *a, ductile_walk_fn visit
     }
 }
 
+/* ---- Recounting ---------------------------------------------------------------------------- */
+
+void dpool_imports_check_locked(const ductile_allocator *a, dti_fault *fault) {
+    DTI_ASSERT_HELD(&a->index_lock);
+    const dpool_imports *all = &a->imports;
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < all->count; i++) {
+        const dpool_import *import = all->items[i];
+        dti_expect_equal(fault, "P11", "an import's range", import->in.range.size,
+                         import->in.mapped_bytes, import->addr);
+        bytes += import->in.mapped_bytes;
+    }
+    dti_expect_equal(fault, "P11", "imported bytes", a->counts.imported, bytes, 0);
+}
+
 /* ---- Destroying ---------------------------------------------------------------------------- */
 
 ductile_status dpool_imports_fini(ductile_allocator *a, bool may_unmap, dseg_idle idle) {

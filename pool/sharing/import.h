@@ -12,6 +12,7 @@
 #define DUCTILE_POOL_SHARING_IMPORT_H
 
 #include "segments/foreign.h"
+#include "vmm/base/fault.h"
 
 #include <ductile_share.h>
 
@@ -78,5 +79,9 @@ ductile_status dpool_imports_fini(struct ductile_allocator *a, bool may_unmap, d
 /* Notifies the map callbacks of imported memory. No lock held. */
 void dpool_announce_import(ductile_allocator *a, ductile_map_change change, const dseg_foreign *in,
                            ductile_stream stream);
+
+/* Recounts imports (P11), and records the first invariant that does not hold in *fault. Both locks
+ * held. */
+void dpool_imports_check_locked(const struct ductile_allocator *a, dti_fault *fault);
 
 #endif

@@ -13,6 +13,7 @@
 #define DUCTILE_POOL_SHARING_PIN_H
 
 #include "segments/segment.h"
+#include "vmm/base/fault.h"
 
 typedef struct dpool_pin {
     ductile_addr addr;
@@ -65,5 +66,10 @@ uint32_t dpool_pin_flags_locked(const struct ductile_allocator *a, const struct 
 
 /* Frees the records. Destroying only. */
 void dpool_pins_fini(struct ductile_allocator *a);
+
+/* Recounts the records, and what they add to handles (P9), and records the first invariant that
+ * does not hold in *fault. Follows pointers: call it only while the fault is empty. For a moment it
+ * changes the handles' counts, which the grow lock guards. Both locks held. */
+void dpool_pins_check_locked(const struct ductile_allocator *a, dti_fault *fault);
 
 #endif

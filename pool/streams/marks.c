@@ -311,6 +311,24 @@ uint64_t dpool_marked_age_locked(const ductile_allocator *a, const dpool_arena *
                              : dpool_restrict_proof(arena, marked).age;
 }
 
+/* ---- Recounting ---------------------------------------------------------------------------- */
+
+void dpool_marks_check_locked(const ductile_allocator *a, dti_fault *fault) {
+    DTI_ASSERT_HELD(&a->index_lock);
+    uint64_t age = 0;
+    dti_expect(fault, "A6", a->proven.age <= a->age, "the age of the proof", a->proven.age, a->age,
+               0);
+    dti_expect(fault, "A6", a->marks.n <= DPOOL_MOST_MARKS, "markers under way", a->marks.n,
+               DPOOL_MOST_MARKS, 0);
+    for (uint32_t i = 0; i < a->marks.n && dti_is_sound(fault); i++) {
+        const dpool_mark *mark = &a->marks.all[i];
+        dti_expect(fault, "A6", mark->marker != NULL, "a marker", 0, 1, 0);
+        dti_expect(fault, "A6", mark->age > age, "a marker's age", mark->age, age, 0);
+        age = mark->age;
+    }
+    dti_expect(fault, "A6", age <= a->age, "the newest marker's age", age, a->age, 0);
+}
+
 /* ---- The end ------------------------------------------------------------------------------- */
 
 void dpool_marks_fini(ductile_allocator *a) {

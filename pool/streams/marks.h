@@ -18,6 +18,7 @@
 #define DUCTILE_POOL_STREAMS_MARKS_H
 
 #include "pool/blocks/arena.h"
+#include "vmm/base/fault.h"
 
 /* May context markers be recorded, as far as options, driver and earlier refusals go? A capture may
  * still forbid it at times. No lock needed. */
@@ -65,5 +66,9 @@ uint64_t dpool_marked_age_locked(const ductile_allocator *a, const dpool_arena *
 
 /* Drops the context markers under way. Destroying only. */
 void dpool_marks_fini(ductile_allocator *a);
+
+/* Recounts the context markers under way (A6), and records the first invariant that does not hold
+ * in *fault. Both locks held. */
+void dpool_marks_check_locked(const ductile_allocator *a, dti_fault *fault);
 
 #endif

@@ -12,9 +12,6 @@ The rooms of the tree, and the arrows between them. Reads the sources as text, s
 5. An include in quotes says from the root where it leads. The public headers alone are included in angle
    brackets, and the C++ of the Python package includes no others.
 
-The one include that may point up: pool/base/allocator.h embeds the state of every room, each of which
-lies in a header called *_state.h that includes no other room's functions.
-
 Exit status: 0 when all holds; 1 with a line for each fault.
 """
 
@@ -50,9 +47,6 @@ ROOMS = {
     "bench/cli": ["bench/workloads", "bench/replay", "bench/contenders", "bench/trace", "bench/base", "vmm/base"],
     "bench/torch": ["bench/cli", "bench/replay", "bench/contenders", "bench/trace", "bench/base", "vmm/base"],
 }
-
-# The struct that embeds every room's state.
-EMBEDDER = "pool/base/allocator"
 
 # Headers that speak for files of other names, and whose: the seam of the driver is one table, at the seam the
 # virtual GPU's library is found, and adapters include one header.
@@ -147,8 +141,7 @@ class Tree:
         for file, text in self.code.items():
             for other in INCLUDE.findall(text):
                 if other in self.code:
-                    if not (stem(file) == EMBEDDER and other.endswith("_state.h")):
-                        yield file, other
+                    yield file, other
 
     def seam_of(self, name):
         """The shared header that declares a function: a caller depends on that alone."""

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "pool/blocks/block_list.h"
+#include "pool/blocks/block.h"
 
 void dpool_list_append(dpool_list *list, dpool_block *b) {
     b->list_prev = list->last;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Checks the whole allocator after public calls, as the option `check` asks. */
-#ifndef DUCTILE_POOL_INSPECT_AUDIT_H
-#define DUCTILE_POOL_INSPECT_AUDIT_H
+#ifndef DUCTILE_POOL_INSPECT_VALIDATE_H
+#define DUCTILE_POOL_INSPECT_VALIDATE_H
 
 #include "pool/base/allocator.h"
 
