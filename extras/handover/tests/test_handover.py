@@ -112,6 +112,27 @@ def test_a_tag_arrives_with_its_names(side, reader):
         part.__dlpack__()
 
 
+@pytest.mark.parametrize("write", [False, True])
+def test_a_part_says_whether_it_may_be_written_and_goes_with_its_import(
+    side, reader, monkeypatch, write
+):
+    monkeypatch.setattr(ductile_gpu.Allocator, "is_virtual", False)
+    exported, imported = hand(side, reader, write=write)
+    part = imported["b"]
+    found = part.__cuda_array_interface__
+    assert (found["data"], found["shape"]) == ((part.address, not write), (4096,))
+    with pytest.raises(ductile_gpu.InvalidArgument, match="records no streams"):
+        part.record_stream(7)
+    capsule = part.__dlpack__(stream=-1)
+    with pytest.raises(BufferError, match="in use"):
+        imported.close()
+    del capsule
+    imported.close()
+    with pytest.raises(BufferError, match="freed"):
+        _ = part.__cuda_array_interface__
+    exported.close()
+
+
 def test_what_a_c_program_may_name_arrives_and_is_released(side, reader):
     """Neither a tag that is no UTF-8 nor a shape of thousands of digits keeps the memory."""
     pool = abi.ductile_pool_id(7, 1)
