@@ -203,8 +203,8 @@ static inline dpool_block *alloc_hit(ductile_allocator *a, const dpool_private_p
     dti_lock_acquire(&a->index_lock);
     dpool_arena *arena = find_arena_locked(a, pool, stream);
     if (__builtin_expect(arena != NULL, 1)) {
-        arena->n_calls++;
-        if (__builtin_expect(arena->n_calls >= arena->maintenance_at, 0)) {
+        arena->calls.n++;
+        if (__builtin_expect(arena->calls.n >= arena->calls.maintenance_at, 0)) {
             return alloc_and_maintain(a, arena, size, requested);
         }
         b = dpool_alloc_from_free_locked(a, arena, size, requested);

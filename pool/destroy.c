@@ -41,7 +41,7 @@ static ductile_status wait_for_work(ductile_allocator *a, dseg_idle *idle) {
 static ductile_status wait_for_all(ductile_allocator *a, dseg_idle *idle) {
     bool mapped = false;
     for (const dpool_arena *arena = a->arenas; arena != NULL; arena = arena->next) {
-        mapped |= arena->mapped_bytes > 0 || dpool_has_old_addresses(arena);
+        mapped |= arena->blocks.mapped_bytes > 0 || dpool_has_old_addresses(arena);
     }
     mapped |= a->imports.count > 0;
     return mapped ? wait_for_work(a, idle) : DUCTILE_OK;
@@ -67,9 +67,9 @@ static ductile_status unmap_all(ductile_allocator *a, dseg_state state, dseg_idl
 
 static ductile_status destroy_regions(ductile_allocator *a, dpool_arena *arena) {
     ductile_status first = DUCTILE_OK;
-    while (arena->regions != NULL) {
-        dpool_region *region = arena->regions;
-        arena->regions = region->next;
+    while (arena->blocks.regions != NULL) {
+        dpool_region *region = arena->blocks.regions;
+        arena->blocks.regions = region->next;
         free_uses(a, region);
         first = keep_first(first, dpool_region_destroy(region));
     }
@@ -124,7 +124,7 @@ static void notify_region_ends(ductile_allocator *a, const dpool_region *region)
 static void notify_all_ends(ductile_allocator *a) {
     dvmm_capture_mode mode = dvmm_capture_relax(a->driver);
     for (const dpool_arena *arena = a->arenas; arena != NULL; arena = arena->next) {
-        for (const dpool_region *r = arena->regions; r != NULL; r = r->next) {
+        for (const dpool_region *r = arena->blocks.regions; r != NULL; r = r->next) {
             notify_region_ends(a, r);
         }
     }

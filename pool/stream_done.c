@@ -44,7 +44,7 @@ static ductile_status part_all(ductile_allocator *a, ductile_stream stream) {
 static bool has_stream_refs_locked(const ductile_allocator *a, ductile_stream stream) {
     DTI_ASSERT_HELD(&a->index_lock);
     for (const dpool_arena *arena = a->arenas; arena != NULL; arena = arena->next) {
-        if (arena->n_stream_refs > 0 && arena->stream == dpool_canonical_stream(stream) &&
+        if (arena->users.n_stream_refs > 0 && arena->stream == dpool_canonical_stream(stream) &&
             dpool_may_name(arena->stream, arena->thread)) {
             return true;
         }

@@ -48,7 +48,7 @@ static dpool_arena *new_arena(const ductile_allocator *a, dpool_private_pool *po
         arena->stream = dpool_canonical_stream(stream);
         arena->thread = dpool_thread_of(arena->stream);
         arena->is_foreign = !dvmm_markers_cover(&a->markers, arena->stream);
-        arena->gaps_tolerated = DPOOL_GAPS_TOLERATED;
+        arena->compaction.gaps_tolerated = DPOOL_GAPS_TOLERATED;
     }
     return arena;
 }
@@ -68,7 +68,7 @@ static void link_arena_locked(ductile_allocator *a, dpool_arena *arena) {
     a->arenas = arena;
     a->counts.arenas++;
     if (a->counts.arenas == 2) {
-        arena->next->maintenance_at = 0; /* marks are of use from now on */
+        arena->next->calls.maintenance_at = 0; /* marks are of use from now on */
     }
     a->counts.table_host_bytes += sizeof *arena;
 }
@@ -114,7 +114,7 @@ static dpool_private_pool *unlink_arena_locked(ductile_allocator *a, dpool_arena
 
 void dpool_arena_drop_if_empty(ductile_allocator *a, dpool_arena *arena) {
     dti_lock_acquire(&a->index_lock);
-    bool is_empty = arena->regions == NULL && arena->n_waiters == 0;
+    bool is_empty = arena->blocks.regions == NULL && arena->users.n_waiters == 0;
     dpool_private_pool *pool = is_empty ? unlink_arena_locked(a, arena) : NULL;
     if (is_empty) {
         dpool_drop_own_mark_locked(a, arena);
@@ -128,9 +128,9 @@ void dpool_arena_drop_if_empty(ductile_allocator *a, dpool_arena *arena) {
 
 void dpool_drop_own_mark_locked(ductile_allocator *a, dpool_arena *arena) {
     DTI_ASSERT_HELD(&a->index_lock);
-    if (arena->own_mark.marker != NULL) {
-        dvmm_marker_drop(&a->markers, arena->own_mark.marker);
-        arena->own_mark.marker = NULL;
+    if (arena->proofs.own_mark.marker != NULL) {
+        dvmm_marker_drop(&a->markers, arena->proofs.own_mark.marker);
+        arena->proofs.own_mark.marker = NULL;
         a->marks.n_own--;
     }
 }
@@ -142,13 +142,13 @@ bool dpool_arena_may_be_named(const dpool_arena *arena) {
 bool dpool_stream_ref_begin(ductile_allocator *a, dpool_arena *arena) {
     dti_lock_acquire(&a->index_lock);
     bool may = dpool_arena_may_be_named(arena);
-    arena->n_stream_refs += may;
+    arena->users.n_stream_refs += may;
     dti_lock_release(&a->index_lock);
     return may;
 }
 
 void dpool_stream_ref_end(ductile_allocator *a, dpool_arena *arena) {
     dti_lock_acquire(&a->index_lock);
-    arena->n_stream_refs--;
+    arena->users.n_stream_refs--;
     dti_lock_release(&a->index_lock);
 }

@@ -35,53 +35,103 @@ typedef struct dpool_region {
     struct dpool_region *next;
 } dpool_region;
 
-typedef struct dpool_arena {
-    /* constant after creation */
-    ductile_stream stream;           /* NULL stands for the legacy default stream */
-    uint64_t thread;                 /* per-thread default stream: its thread; else 0 */
-    bool is_foreign;                 /* of a context that context markers do not cover */
-    struct dpool_private_pool *pool; /* see private_pool.h                               */
-    struct dpool_arena *next_in_bucket;
-    struct dpool_arena *next; /* all arenas */
-    /* guarded by the index lock */
-    dpool_list gaps;     /* GAP blocks, but of is_closed regions: requests are placed in them */
-    dpool_list retiring; /* RETIRING blocks, by age; see progress.h */
-    uint64_t retiring_bytes;
-    dpool_list kept; /* RETIRING blocks too, whose memory may return; see growth/homes.h */
-    uint64_t kept_bytes;
-    dpool_list leaving; /* FREE blocks of is_closed regions, but pads: they go once proven */
-    dpool_pending_list pending;
-    uint64_t pending_since; /* n_calls when the list was last empty                    */
-    uint64_t next_poll_at;  /* n_calls from which a hit polls the pending blocks first */
+/* What a hit counts, and when it has to do more: allocator.c, growth/maintenance.c. */
+typedef struct dpool_calls {
+    uint64_t n;              /* allocations */
+    uint64_t maintenance_at; /* n from which a hit checks what is due */
+} dpool_calls;
+
+/* Live memory, and the levels at which compaction becomes due, or the next level is set:
+ * transitions.c. */
+typedef struct dpool_live {
+    uint64_t bytes;
+    uint64_t rises_above; /* bytes above which the peak grows or the dip is over */
+    uint64_t dips_below;  /* bytes under which the dip begins or goes deeper     */
+    uint64_t peak;        /* that the next dip is measured from                  */
+} dpool_live;
+
+/* The regions, and the blocks that no request finds in the index: region.c, transitions.c. */
+typedef struct dpool_blocks {
     dpool_region *regions;
     uint64_t n_regions;
-    uint64_t live_bytes;
+    uint64_t mapped_bytes; /* own memory: LIVE, PENDING, FREE, and BUSY with memory */
     uint64_t pending_bytes;
-    uint64_t mapped_bytes;   /* own memory: LIVE, PENDING, FREE, and BUSY with memory */
-    uint64_t n_calls;        /* allocations */
-    uint64_t maintenance_at; /* n_calls from which a hit checks what is due */
-    uint64_t not_before;     /* the memory counts as freed at this age, if it was freed before */
+    dpool_list gaps;    /* GAP blocks, but of is_closed regions: requests are placed in them */
+    dpool_list leaving; /* FREE blocks of is_closed regions, but pads: they go once proven */
+} dpool_blocks;
+
+/* Old addresses, RETIRING blocks: streams/progress.c. */
+typedef struct dpool_retiring {
+    dpool_list list; /* by age */
+    uint64_t bytes;
+    dpool_list kept; /* not among those: their memory may return, see growth/homes.h */
+    uint64_t kept_bytes;
+} dpool_retiring;
+
+/* PENDING blocks, and when they are asked about: streams/stream_use.c, pending.c. */
+typedef struct dpool_pending {
+    dpool_pending_list list;
+    uint64_t since;           /* calls.n when the list was last empty                    */
+    uint64_t next_poll_at;    /* calls.n from which a hit polls the pending blocks first */
+    uint32_t fruitless_polls; /* polls in a row that found nothing done; grow lock       */
+} dpool_pending;
+
+/* What is known of the work on the memory: proofs.h; streams/marks.c, host_waits.c. */
+typedef struct dpool_proofs {
+    uint64_t not_before; /* the memory counts as freed at this age, if it was freed before */
     uint64_t joined_age;
-    uint64_t looked_age;     /* the last look for an allocation since: how old it is, and */
-    uint64_t looked_calls;   /* n_calls then; see host_waits.c                            */
-    dpool_proof own_proven;  /* by proofs of the stream alone */
-    dpool_mark own_mark;     /* of the stream alone, under way; marker NULL: none */
-    uint64_t peak_live;      /* see transitions.c: the peak  that the next dip is measured from  */
-    uint64_t dips_below;     /* live_bytes under which the dip begins or goes deeper     */
-    uint64_t rises_above;    /* live_bytes above which the peak grows or the dip is over */
-    uint64_t gaps_tolerated; /* more gaps than this make compaction due at any time       */
-    bool compaction_due;
+    dpool_proof own;       /* by proofs of the stream alone */
+    dpool_mark own_mark;   /* of the stream alone, under way; marker NULL: none */
+    uint64_t looked_age;   /* the last look for an allocation since: how old it is, and */
+    uint64_t looked_calls; /* calls.n then; see host_waits.c                            */
+} dpool_proofs;
+
+/* When compaction is due: growth/compact.c. */
+typedef struct dpool_compaction {
+    uint64_t gaps_tolerated; /* more gaps than this make it due at any time */
+    bool is_due;
+} dpool_compaction;
+
+/* Threads because of which the arena stays, or its stream's handle. */
+typedef struct dpool_users {
+    uint32_t n_waiters;     /* that wait without locks and will read the arena again */
+    uint32_t n_stream_refs; /* of these, those that pass its stream to the driver */
+} dpool_users;
+
+/*
+ *      whose it is     | stream  thread  pool                |
+ *      a hit, a free   | calls  live                         | index: FREE blocks
+ *      other blocks    | blocks: GAP  retiring  pending      |
+ *      what may leave  | proofs                              |
+ *      what is due     | compaction          users           |
+ *
+ * What a hit reads and writes is the first 72 bytes, and the index. Each struct says which files
+ * write it. Guarded by the index lock where nothing else is said.
+ */
+typedef struct dpool_arena {
+    /* constant after creation, but for the chains */
+    ductile_stream stream;           /* NULL stands for the legacy default stream */
+    uint64_t thread;                 /* per-thread default stream: its thread; else 0 */
+    struct dpool_private_pool *pool; /* see private_pool.h */
+    dpool_calls calls;
+    dpool_live live;
+    struct dpool_arena *next_in_bucket;
+    struct dpool_arena *next; /* all arenas */
+    bool is_foreign;          /* constant: of a context that context markers do not cover */
     bool is_gone;             /* ductile_stream_done was called: the driver never gets it again */
     bool is_silent;           /* is_gone, and its own work is known done; foreign arenas only */
-    uint32_t fruitless_polls; /* polls in a row that found nothing done; grow lock */
-    uint32_t n_waiters;       /* threads that wait without locks and will read the arena again */
-    uint32_t n_stream_refs;   /* of these, threads that pass its stream to the driver */
+    dpool_blocks blocks;
+    dpool_retiring retiring;
+    dpool_pending pending;
+    dpool_proofs proofs;
+    dpool_compaction compaction;
+    dpool_users users;
     dpool_free_index index;
 } dpool_arena;
 
 /* Is memory that serves elsewhere still mapped in the arena? */
 static inline bool dpool_has_old_addresses(const dpool_arena *arena) {
-    return arena->retiring.count > 0 || arena->kept.count > 0;
+    return arena->retiring.list.count > 0 || arena->retiring.kept.count > 0;
 }
 
 /* Is it one of the pool's arenas? NULL: of all pools. */
@@ -92,7 +142,7 @@ static inline bool dpool_is_in(const dpool_private_pool *of, const dpool_arena *
 /* Of the is_closed regions, those whose first block is in that state. Linear in the regions. */
 static inline uint64_t dpool_count_closed(const dpool_arena *arena, dpool_state state) {
     uint64_t n = 0;
-    for (const dpool_region *r = arena->regions; r != NULL; r = r->next) {
+    for (const dpool_region *r = arena->blocks.regions; r != NULL; r = r->next) {
         n += r->is_closed && r->first->state == (uint64_t)state;
     }
     return n;
@@ -103,13 +153,13 @@ static inline uint64_t dpool_count_free(const dpool_arena *arena) {
     return dpool_index_count(&arena->index) + dpool_count_closed(arena, DPOOL_FREE);
 }
 static inline uint64_t dpool_count_gaps(const dpool_arena *arena) {
-    return arena->gaps.count + dpool_count_closed(arena, DPOOL_GAP);
+    return arena->blocks.gaps.count + dpool_count_closed(arena, DPOOL_GAP);
 }
 
 /* The least age that the memory of the arena counts as having. */
 static inline uint64_t dpool_least_age(const dpool_arena *arena) {
     const dpool_private_pool *pool = arena->pool;
-    return dti_max(pool->released_age, arena->not_before);
+    return dti_max(pool->released_age, arena->proofs.not_before);
 }
 
 /* The bytes of the block that serves a request of so many. */
@@ -145,8 +195,8 @@ void dpool_drop_own_mark_locked(ductile_allocator *a, dpool_arena *arena);
 
 /* Makes a compaction due from the next allocation on. */
 static inline void dpool_arena_want_compaction(dpool_arena *arena) {
-    arena->compaction_due = true;
-    arena->maintenance_at = 0;
+    arena->compaction.is_due = true;
+    arena->calls.maintenance_at = 0;
 }
 
 /* May this thread pass the stream of the arena to the driver (U7)? */

@@ -168,7 +168,7 @@ static uint64_t mapped_in(const recount *c) {
         return c->sums.mapped;
     }
     uint64_t granules = 0;
-    for (const dpool_region *r = c->arena->regions; r != NULL; r = r->next) {
+    for (const dpool_region *r = c->arena->blocks.regions; r != NULL; r = r->next) {
         granules += r->seg->n_mapped;
     }
     return granules * c->a->granule;
@@ -183,24 +183,25 @@ static void check_phase(recount *c, uint64_t where) {
 static void check_sums(recount *c, uint64_t where) {
     const dpool_arena *arena = c->arena;
     const dpool_block_sums *n = &c->sums;
-    dti_expect_equal(c->fault, "A1", "an arena's live bytes", arena->live_bytes, n->live, where);
-    dti_expect_equal(c->fault, "A1", "an arena's pending bytes", arena->pending_bytes, n->pending,
-                     where);
-    dti_expect_equal(c->fault, "A1", "an arena's mapped bytes", arena->mapped_bytes, n->mapped,
-                     where);
+    dti_expect_equal(c->fault, "A1", "an arena's live bytes", arena->live.bytes, n->live, where);
+    dti_expect_equal(c->fault, "A1", "an arena's pending bytes", arena->blocks.pending_bytes,
+                     n->pending, where);
+    dti_expect_equal(c->fault, "A1", "an arena's mapped bytes", arena->blocks.mapped_bytes,
+                     n->mapped, where);
     check_phase(c, where);
     dti_expect_equal(c->fault, "A2", "blocks in the free index", dpool_index_count(&arena->index),
                      n->free_blocks, where);
-    dti_expect_equal(c->fault, "A3", "blocks in the gap list", arena->gaps.count, n->gap_blocks,
-                     where);
-    dti_expect_equal(c->fault, "A3", "blocks in the list of leaving memory", arena->leaving.count,
-                     n->leaving_blocks, where);
+    dti_expect_equal(c->fault, "A3", "blocks in the gap list", arena->blocks.gaps.count,
+                     n->gap_blocks, where);
+    dti_expect_equal(c->fault, "A3", "blocks in the list of leaving memory",
+                     arena->blocks.leaving.count, n->leaving_blocks, where);
     dti_expect_equal(c->fault, "A3", "blocks in the retire queue, and kept ones",
-                     arena->retiring.count + arena->kept.count, n->retiring_blocks, where);
+                     arena->retiring.list.count + arena->retiring.kept.count, n->retiring_blocks,
+                     where);
     dti_expect_equal(c->fault, "A3", "bytes in the retire queue, and kept ones",
-                     arena->retiring_bytes + arena->kept_bytes, n->retiring, where);
-    dti_expect(c->fault, "A4", arena->own_proven.age <= c->a->age, "the age that is proven",
-               arena->own_proven.age, c->a->age, where);
+                     arena->retiring.bytes + arena->retiring.kept_bytes, n->retiring, where);
+    dti_expect(c->fault, "A4", arena->proofs.own.age <= c->a->age, "the age that is proven",
+               arena->proofs.own.age, c->a->age, where);
 }
 
 static void add_up(dpool_block_sums *to, const dpool_block_sums *n) {
@@ -221,17 +222,17 @@ void dpool_arena_check_locked(const ductile_allocator *a, const dpool_arena *are
     uint64_t where = (uint64_t)(uintptr_t)arena->stream;
     recount c = {.a = a, .arena = arena, .fault = fault};
     dti_expect(fault, "A8", dpool_index_check(&arena->index), "the free index", 0, 1, where);
-    for (const dpool_region *r = arena->regions; r != NULL; r = r->next) {
+    for (const dpool_region *r = arena->blocks.regions; r != NULL; r = r->next) {
         check_region(&c, r);
         dti_expect(fault, "B7", !r->is_closed || is_one_block(a, r->first),
                    "blocks of a region for one: it, behind its pad", 0, 1, r->seg->range.addr);
     }
     c.sums.mapped = mapped_in(&c);
     check_sums(&c, where);
-    check_list(&c, &arena->gaps, DPOOL_GAP);
-    check_list(&c, &arena->leaving, DPOOL_FREE);
-    check_list(&c, &arena->retiring, DPOOL_RETIRING);
-    check_list(&c, &arena->kept, DPOOL_RETIRING);
+    check_list(&c, &arena->blocks.gaps, DPOOL_GAP);
+    check_list(&c, &arena->blocks.leaving, DPOOL_FREE);
+    check_list(&c, &arena->retiring.list, DPOOL_RETIRING);
+    check_list(&c, &arena->retiring.kept, DPOOL_RETIRING);
     add_up(all, &c.sums);
 }
 

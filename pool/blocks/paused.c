@@ -71,7 +71,7 @@ dpool_use *dpool_free_paused_locked(ductile_allocator *a, dpool_block *b) {
 
 /* Once a pool is asleep, no thread changes its granules. */
 static bool has_kept_some(const dpool_arena *arena) {
-    return dpool_is_asleep(arena->pool) && arena->mapped_bytes > 0;
+    return dpool_is_asleep(arena->pool) && arena->blocks.mapped_bytes > 0;
 }
 
 bool dpool_has_no_memory_locked(const ductile_allocator *a, const dpool_block *b) {
@@ -92,7 +92,7 @@ uint64_t dpool_count_without_memory_locked(const ductile_allocator *a, const dpo
         return is_unbacked ? dpool_count_free(arena) : 0;
     }
     uint64_t n = 0;
-    for (const dpool_region *r = arena->regions; r != NULL; r = r->next) {
+    for (const dpool_region *r = arena->blocks.regions; r != NULL; r = r->next) {
         for (const dpool_block *b = r->first; b != NULL; b = b->next) {
             n += b->state == DPOOL_FREE && dpool_has_no_memory_locked(a, b);
         }

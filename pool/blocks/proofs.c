@@ -40,10 +40,10 @@ dpool_proof dpool_restrict_proof(const dpool_arena *arena, dpool_proof p) {
 dpool_proof dpool_proof_to_unmap(const ductile_allocator *a, const dpool_arena *arena) {
     bool is_of_graphs = has_graphs(a, arena);
     if (arena->is_foreign && !arena->is_silent) {
-        bool is_later = is_of_graphs && arena->own_proven.age > a->proven.age;
-        return is_later ? a->proven : arena->own_proven; /* graphs: as far as both prove */
+        bool is_later = is_of_graphs && arena->proofs.own.age > a->proven.age;
+        return is_later ? a->proven : arena->proofs.own; /* graphs: as far as both prove */
     }
-    return is_of_graphs ? a->proven : later_proof(arena->own_proven, a->proven);
+    return is_of_graphs ? a->proven : later_proof(arena->proofs.own, a->proven);
 }
 
 dpool_proof dpool_proof_to_leave(const ductile_allocator *a, const dpool_arena *arena) {
@@ -78,7 +78,7 @@ dseg_span dpool_proven_part_locked(const ductile_allocator *a, const dpool_block
 dpool_block *dpool_find_leaving_locked(const ductile_allocator *a, const dpool_arena *arena,
                                        bool is_proven) {
     DTI_ASSERT_HELD(&a->index_lock);
-    dpool_block *b = arena->leaving.first;
+    dpool_block *b = arena->blocks.leaving.first;
     while (b != NULL &&
            (dpool_is_proven_locked(a, b) != is_proven || !dseg_can_go(b->region->seg, 0))) {
         b = b->list_next;
@@ -102,7 +102,7 @@ static bool may_leave_locked(const ductile_allocator *a, const dpool_block *b) {
 
 bool dpool_awaits_proof_locked(const ductile_allocator *a, const dpool_arena *arena) {
     DTI_ASSERT_HELD(&a->index_lock);
-    if (arena->pending.first != NULL || dpool_awaits_leaving_locked(a, arena)) {
+    if (arena->pending.list.first != NULL || dpool_awaits_leaving_locked(a, arena)) {
         return true;
     }
     const dpool_block *b = dpool_is_frozen(arena) ? NULL : dpool_index_below(&arena->index, NULL);
@@ -116,7 +116,7 @@ bool dpool_awaits_device(ductile_allocator *a) {
     bool is = false;
     dti_lock_acquire(&a->index_lock);
     for (const dpool_arena *arena = a->arenas; arena != NULL && !is; arena = arena->next) {
-        is = has_graphs(a, arena) && !dpool_is_held(arena->pool) && arena->mapped_bytes > 0;
+        is = has_graphs(a, arena) && !dpool_is_held(arena->pool) && arena->blocks.mapped_bytes > 0;
     }
     dti_lock_release(&a->index_lock);
     return is;

@@ -10,7 +10,7 @@
  *     block->age       a->age when the block was freed; it stays when the block retires
  *     a->proven        by the latest context marker that is done: what was freed at an age below
  *                      its age has no work under way on any stream of the context
- *     own_proven       by proofs of the arena's stream alone, where no context marker may be
+ *     proofs.own       by proofs of the arena's stream alone, where no context marker may be
  *                      recorded: proves this for the old addresses of the arena, and for what the
  *                      host gives back to the driver. Its age is never above joined_age (foreign
  *                      arenas: nor above what the context proves besides)

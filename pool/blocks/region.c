@@ -23,9 +23,9 @@ static void link_region_locked(ductile_allocator *a, dpool_arena *arena, dpool_r
                          .size = region->seg->n_granules * a->granule,
                          .region = region};
     region->first = gap;
-    region->next = arena->regions;
-    arena->regions = region;
-    arena->n_regions++;
+    region->next = arena->blocks.regions;
+    arena->blocks.regions = region;
+    arena->blocks.n_regions++;
     (void)dpool_make_gap_locked(a, gap);
     dseg_set_insert(&a->segments, region->seg);
     a->counts.segments++;
@@ -100,13 +100,13 @@ static bool region_is_empty(const dpool_region *region) {
 
 static dpool_region *unlink_empty_region_locked(ductile_allocator *a, dpool_arena *arena) {
     DTI_ASSERT_HELD(&a->index_lock);
-    for (dpool_region **link = &arena->regions; *link != NULL; link = &(*link)->next) {
+    for (dpool_region **link = &arena->blocks.regions; *link != NULL; link = &(*link)->next) {
         dpool_region *region = *link;
         if (!region_is_empty(region)) {
             continue;
         }
         *link = region->next;
-        arena->n_regions--;
+        arena->blocks.n_regions--;
         dpool_make_busy_locked(a, region->first); /* out of the list of gaps, if it is there */
         dpool_node_give(&a->nodes, region->first);
         dseg_set_remove(&a->segments, region->seg);
@@ -136,7 +136,7 @@ dpool_region *dpool_next_region(const ductile_allocator *a, const dpool_private_
     const dpool_arena *arena = before == NULL ? a->arenas : before->arena->next;
     dpool_region *region = before == NULL ? NULL : before->next;
     for (; region == NULL && arena != NULL; arena = arena->next) {
-        region = dpool_is_in(of, arena) ? arena->regions : NULL;
+        region = dpool_is_in(of, arena) ? arena->blocks.regions : NULL;
     }
     return region;
 }
@@ -163,7 +163,7 @@ dpool_block *dpool_block_at_locked(const ductile_allocator *a, ductile_addr addr
 uint64_t dpool_mapped_of(const ductile_allocator *a, const dpool_private_pool *pool) {
     uint64_t mapped = 0;
     for (const dpool_arena *arena = a->arenas; arena != NULL; arena = arena->next) {
-        mapped += arena->pool == pool ? arena->mapped_bytes : 0;
+        mapped += arena->pool == pool ? arena->blocks.mapped_bytes : 0;
     }
     return mapped;
 }
@@ -188,7 +188,7 @@ void dpool_count_span_locked(ductile_allocator *a, dpool_region *region) {
 
 void dpool_count_mapped_locked(ductile_allocator *a, dpool_arena *arena, int64_t change) {
     DTI_ASSERT_HELD(&a->index_lock);
-    arena->mapped_bytes += (uint64_t)change;
+    arena->blocks.mapped_bytes += (uint64_t)change;
     a->counts.mapped += (uint64_t)change;
 }
 

@@ -70,8 +70,8 @@ static __attribute__((noinline)) dpool_block *leave_locked(ductile_allocator *a,
         dpool_absorb_next(&a->nodes, pad);
         b = pad;
     }
-    dpool_list_append(&b->region->arena->leaving, b);
-    b->region->arena->maintenance_at = 0;
+    dpool_list_append(&b->region->arena->blocks.leaving, b);
+    b->region->arena->calls.maintenance_at = 0;
     return b;
 }
 
@@ -108,7 +108,7 @@ dpool_block *dpool_make_free_locked(ductile_allocator *a, dpool_block *b) {
 
 dpool_block *dpool_make_gap_locked(ductile_allocator *a, dpool_block *b) {
     DTI_ASSERT_HELD(&a->index_lock);
-    dpool_list *gaps = &b->region->arena->gaps;
+    dpool_list *gaps = &b->region->arena->blocks.gaps;
     b->age = 0;
     b->is_mixed = false;
     if (b->region->is_closed) {
@@ -135,9 +135,9 @@ void dpool_make_busy_locked(ductile_allocator *a, dpool_block *b) {
     if (b->state == DPOOL_FREE && is_open) {
         dpool_index_remove(&arena->index, b);
     } else if (b->state == DPOOL_FREE) {
-        dpool_list_remove(&arena->leaving, b);
+        dpool_list_remove(&arena->blocks.leaving, b);
     } else if (b->state == DPOOL_GAP && is_open) {
-        dpool_list_remove(&arena->gaps, b);
+        dpool_list_remove(&arena->blocks.gaps, b);
     }
     b->state = DPOOL_BUSY;
 }
@@ -187,22 +187,22 @@ dpool_block *dpool_carve_gap_locked(ductile_allocator *a, dpool_block *b, ductil
  */
 
 static void expect_dip(dpool_arena *arena) {
-    arena->peak_live = arena->live_bytes;
-    arena->rises_above = arena->peak_live;
-    arena->dips_below = arena->peak_live / 3 * 2;
+    arena->live.peak = arena->live.bytes;
+    arena->live.rises_above = arena->live.peak;
+    arena->live.dips_below = arena->live.peak / 3 * 2;
 }
 
 /* Would a compaction find a gap to fill, or memory to move? */
 static bool is_of_use(const ductile_allocator *a, const dpool_arena *arena) {
-    bool has_inner_gaps = arena->gaps.count > arena->n_regions;
-    return has_inner_gaps || arena->kept.count > 0 || dpool_is_tight(a);
+    bool has_inner_gaps = arena->blocks.gaps.count > arena->blocks.n_regions;
+    return has_inner_gaps || arena->retiring.kept.count > 0 || dpool_is_tight(a);
 }
 
 static __attribute__((noinline)) void live_rose_locked(const ductile_allocator *a,
                                                        dpool_arena *arena) {
     DTI_ASSERT_HELD(&a->index_lock);
-    bool dip_is_over = arena->live_bytes <= arena->peak_live;
-    bool was_large = arena->peak_live - arena->dips_below > arena->mapped_bytes / 8;
+    bool dip_is_over = arena->live.bytes <= arena->live.peak;
+    bool was_large = arena->live.peak - arena->live.dips_below > arena->blocks.mapped_bytes / 8;
     if (dip_is_over && __builtin_expect(was_large, 0) && is_of_use(a, arena)) {
         dpool_arena_want_compaction(arena);
     }
@@ -212,11 +212,11 @@ static __attribute__((noinline)) void live_rose_locked(const ductile_allocator *
 static __attribute__((noinline)) void live_dipped_locked(const ductile_allocator *a,
                                                          dpool_arena *arena) {
     DTI_ASSERT_HELD(&a->index_lock);
-    uint64_t low = arena->live_bytes;
-    uint64_t peak = arena->peak_live;
+    uint64_t low = arena->live.bytes;
+    uint64_t peak = arena->live.peak;
     bool is_deep = low < peak / 10 * 3;
-    arena->dips_below = low;
-    arena->rises_above = is_deep ? low : low + (peak - low) / 8;
+    arena->live.dips_below = low;
+    arena->live.rises_above = is_deep ? low : low + (peak - low) / 8;
 }
 
 /* ---- LIVE ---------------------------------------------------------------------------------- */
@@ -255,8 +255,8 @@ static inline void make_live_locked(ductile_allocator *a, dpool_arena *arena, dp
     b->requested = requested;
     b->uses = NULL;
     dpool_map_insert(&a->map, b);
-    arena->live_bytes += b->size;
-    if (arena->live_bytes > arena->rises_above) {
+    arena->live.bytes += b->size;
+    if (arena->live.bytes > arena->live.rises_above) {
         live_rose_locked(a, arena);
     }
     count_live_locked(a, b);
@@ -317,8 +317,8 @@ dpool_block *dpool_alloc_from_free_locked(ductile_allocator *a, dpool_arena *are
 void dpool_leave_live_locked(ductile_allocator *a, dpool_block *b) {
     DTI_ASSERT_HELD(&a->index_lock);
     dpool_arena *arena = b->region->arena;
-    arena->live_bytes -= b->size;
-    if (arena->live_bytes < arena->dips_below) {
+    arena->live.bytes -= b->size;
+    if (arena->live.bytes < arena->live.dips_below) {
         live_dipped_locked(a, arena);
     }
     a->counts.requested -= b->requested;
@@ -327,7 +327,7 @@ void dpool_leave_live_locked(ductile_allocator *a, dpool_block *b) {
 
 void dpool_leave_pending_locked(ductile_allocator *a, const dpool_block *b) {
     DTI_ASSERT_HELD(&a->index_lock);
-    b->region->arena->pending_bytes -= b->size;
+    b->region->arena->blocks.pending_bytes -= b->size;
     a->counts.pending -= b->size;
     a->counts.pending_blocks--;
 }
@@ -362,7 +362,7 @@ void dpool_leave_paused_locked(ductile_allocator *a, const dpool_block *b) {
 void dpool_pause_block_locked(ductile_allocator *a, dpool_block *b) {
     DTI_ASSERT_HELD(&a->index_lock);
     b->state = DPOOL_PAUSED;
-    b->region->arena->live_bytes -= b->size;
+    b->region->arena->live.bytes -= b->size;
     a->counts.requested -= b->requested;
     a->counts.allocated -= b->size;
     a->counts.paused += b->size;
@@ -373,7 +373,7 @@ void dpool_resume_block_locked(ductile_allocator *a, dpool_block *b) {
     DTI_ASSERT_HELD(&a->index_lock);
     dpool_leave_paused_locked(a, b);
     b->state = DPOOL_LIVE;
-    b->region->arena->live_bytes += b->size;
+    b->region->arena->live.bytes += b->size;
     a->counts.requested += b->requested;
     a->counts.allocated += b->size;
     record_peaks_locked(a);

@@ -219,7 +219,7 @@ static void end_plan(ductile_allocator *a, dpool_request *r, dpool_plan *p, duct
     } else {
         dpool_plan_abort_locked(a, p);
     }
-    if (r->arena->gaps.count > r->arena->gaps_tolerated) {
+    if (r->arena->blocks.gaps.count > r->arena->compaction.gaps_tolerated) {
         dpool_arena_want_compaction(r->arena);
     }
     dti_lock_release(&a->index_lock);
@@ -236,7 +236,8 @@ static ductile_status make_dedicated(ductile_allocator *a, dpool_request *r) {
     }
     r->missing = r->size; /* if the device refuses */
     DTI_TRY(add_range(a, r));
-    return dpool_dedicated_fill(a, r->arena->regions, most_held(a, r), r->requested, &r->block);
+    return dpool_dedicated_fill(a, r->arena->blocks.regions, most_held(a, r), r->requested,
+                                &r->block);
 }
 
 /* ---- One attempt --------------------------------------------------------------------------- */
@@ -244,7 +245,7 @@ static ductile_status make_dedicated(ductile_allocator *a, dpool_request *r) {
 /* The arena stays while map callbacks run, even if it holds nothing yet. */
 static void hold_arena(ductile_allocator *a, dpool_arena *arena, int change) {
     dti_lock_acquire(&a->index_lock);
-    arena->n_waiters += (uint32_t)change;
+    arena->users.n_waiters += (uint32_t)change;
     dti_lock_release(&a->index_lock);
 }
 

@@ -23,7 +23,7 @@ static bool plan_any_locked(ductile_allocator *a, dpool_plan *p, dpool_arena *ar
     if (dpool_is_frozen(arena) || a->nodes.n_spare < dpool_plan_nodes(a, budget * a->granule)) {
         return false;
     }
-    for (dpool_block *gap = arena->gaps.first; gap != NULL; gap = gap->list_next) {
+    for (dpool_block *gap = arena->blocks.gaps.first; gap != NULL; gap = gap->list_next) {
         if (dpool_plan_compaction_locked(a, p, arena, gap, budget)) {
             return true;
         }
@@ -33,8 +33,8 @@ static bool plan_any_locked(ductile_allocator *a, dpool_plan *p, dpool_arena *ar
 
 static void finish_locked(const ductile_allocator *a, dpool_arena *arena) {
     DTI_ASSERT_HELD(&a->index_lock);
-    arena->compaction_due = false;
-    arena->gaps_tolerated = dti_max(DPOOL_GAPS_TOLERATED, 2 * arena->gaps.count);
+    arena->compaction.is_due = false;
+    arena->compaction.gaps_tolerated = dti_max(DPOOL_GAPS_TOLERATED, 2 * arena->blocks.gaps.count);
 }
 
 /* What compaction moves stays where it is. */
@@ -77,7 +77,7 @@ static uint32_t compact_once(ductile_allocator *a, dpool_plan *p, dpool_arena *a
  * and make memory that is freed before and after it unlike. */
 static bool finish_if_idle(ductile_allocator *a, dpool_arena *arena) {
     dti_lock_acquire(&a->index_lock);
-    bool is_idle = arena->retiring.count == 0 && arena->pending.first == NULL &&
+    bool is_idle = arena->retiring.list.count == 0 && arena->pending.list.first == NULL &&
                    !dpool_is_tight(a) && !dpool_can_be_compacted_locked(a, arena);
     if (is_idle) {
         finish_locked(a, arena);

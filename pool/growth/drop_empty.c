@@ -23,7 +23,7 @@ static bool has_freed_asleep_locked(const ductile_allocator *a, const dpool_aren
 static bool drop_asleep_locked(ductile_allocator *a, const dpool_arena *arena) {
     DTI_ASSERT_HELD(&a->index_lock);
     bool is_done = !has_freed_asleep_locked(a, arena);
-    for (dpool_region *r = is_done ? NULL : arena->regions; r != NULL; r = r->next) {
+    for (dpool_region *r = is_done ? NULL : arena->blocks.regions; r != NULL; r = r->next) {
         if (dpool_drop_any_granules_locked(a, r)) {
             return true;
         }
@@ -40,7 +40,7 @@ static void unmap_again(ductile_allocator *a, const dpool_arena *arena) {
     dti_lock_acquire(&a->index_lock);
     bool is_at_rest = is_at_rest_locked(a, arena->pool);
     dti_lock_release(&a->index_lock);
-    for (dpool_region *r = is_at_rest ? arena->regions : NULL; r != NULL; r = r->next) {
+    for (dpool_region *r = is_at_rest ? arena->blocks.regions : NULL; r != NULL; r = r->next) {
         dpool_unmap_again(a, r);
     }
 }
@@ -97,7 +97,7 @@ void dpool_drop_empty(ductile_allocator *a, bool all) {
     for (dpool_arena *arena = a->arenas, *next; arena != NULL; arena = next) {
         next = arena->next;
         drop_or_wake_asleep(a, arena);
-        if (all || arena->mapped_bytes == 0) { /* changed under the grow lock too */
+        if (all || arena->blocks.mapped_bytes == 0) { /* changed under the grow lock too */
             dpool_regions_release_empty(a, arena);
             dpool_arena_drop_if_empty(a, arena);
         }

@@ -48,7 +48,7 @@ typedef struct search {
 
 static bool is_unused(const dpool_arena *arena, dpool_unused which) {
     bool is_gone = arena->is_gone || dpool_is_released(arena->pool);
-    return arena->live_bytes == 0 && arena->pending_bytes == 0 &&
+    return arena->live.bytes == 0 && arena->blocks.pending_bytes == 0 &&
            (which == DPOOL_UNUSED_IDLE || (which == DPOOL_UNUSED_GONE && is_gone));
 }
 

@@ -20,7 +20,7 @@ enum {
 static bool may_return_locked(const ductile_allocator *a, const dpool_arena *arena) {
     DTI_ASSERT_HELD(&a->index_lock);
     bool may_keep = dpool_keeps_old_addresses_locked(a, arena);
-    return may_keep && arena->kept.count > 0 && !dpool_is_frozen(arena);
+    return may_keep && arena->retiring.kept.count > 0 && !dpool_is_frozen(arena);
 }
 
 /* ---- What is free --------------------------------------------------------------------------- */
@@ -130,7 +130,8 @@ static void choose_in(walk *w, const dpool_block *old) {
 static void choose_locked(walk *w) {
     DTI_ASSERT_HELD(&w->a->index_lock);
     w->number = stamp_free_locked(w->a, w->arena);
-    for (const dpool_block *b = w->arena->kept.first; b != NULL && !w->is_full; b = b->list_next) {
+    for (const dpool_block *b = w->arena->retiring.kept.first; b != NULL && !w->is_full;
+         b = b->list_next) {
         choose_in(w, b);
     }
 }
@@ -216,7 +217,7 @@ static void exchange_locked(walk *w) {
     for (dpool_block *b; (b = next_free(w->a, w->arena, &last)) != NULL;) {
         leave_locked(w, b);
     }
-    for (dpool_block *b = w->arena->kept.first, *next; b != NULL; b = next) {
+    for (dpool_block *b = w->arena->retiring.kept.first, *next; b != NULL; b = next) {
         next = b->list_next;
         arrive_locked(w, b);
     }
@@ -225,7 +226,7 @@ static void exchange_locked(walk *w) {
 /* In pieces, each as large as there are nodes for. True when any memory changed places. */
 static bool change_places(ductile_allocator *a, dpool_arena *arena, addresses to) {
     bool any = false;
-    walk w = {.is_full = arena->kept.count > 0}; /* changes under the grow lock too */
+    walk w = {.is_full = arena->retiring.kept.count > 0}; /* changes under the grow lock too */
     while (w.is_full && dpool_reserve_room(a, NODES) == DUCTILE_OK) {
         w = (walk){.a = a, .arena = arena, .to = to};
         dti_lock_acquire(&a->index_lock);

@@ -23,7 +23,7 @@ enum {
  * pinned besides. */
 
 static bool wants_poll(const dpool_arena *arena) {
-    return arena->pending.first != NULL && arena->n_calls >= arena->next_poll_at;
+    return arena->pending.list.first != NULL && arena->calls.n >= arena->pending.next_poll_at;
 }
 
 /* A poll that finds nothing costs as much as several hits. So it runs at the 1st, 2nd, 4th, ...
@@ -31,9 +31,9 @@ static bool wants_poll(const dpool_arena *arena) {
  * meanwhile. */
 static void poll_locked(ductile_allocator *a, dpool_arena *arena) {
     DTI_ASSERT_HELD(&a->index_lock);
-    uint64_t age = arena->n_calls - arena->pending_since;
-    uint64_t next = arena->n_calls + dti_min(age, CALLS_BETWEEN_LOOKS);
-    arena->n_waiters++;
+    uint64_t age = arena->calls.n - arena->pending.since;
+    uint64_t next = arena->calls.n + dti_min(age, CALLS_BETWEEN_LOOKS);
+    arena->users.n_waiters++;
     arena->pool->n_users++;
     dti_lock_release(&a->index_lock);
     bool is_mine = dti_lock_try_acquire(&a->grow_lock); /* otherwise perhaps the next time */
@@ -42,17 +42,17 @@ static void poll_locked(ductile_allocator *a, dpool_arena *arena) {
         dti_lock_release(&a->grow_lock);
     }
     dti_lock_acquire(&a->index_lock);
-    arena->n_waiters--;
+    arena->users.n_waiters--;
     arena->pool->n_users--;
-    if (is_mine && arena->pending.first != NULL) {
-        arena->next_poll_at = next;
+    if (is_mine && arena->pending.list.first != NULL) {
+        arena->pending.next_poll_at = next;
     }
 }
 
 /* So that what one stream has freed in a burst is proven by the time another stream wants it. */
 static bool wants_mark_locked(const ductile_allocator *a, const dpool_arena *arena) {
     DTI_ASSERT_HELD(&a->index_lock);
-    bool is_of_use = a->counts.arenas > 1 || arena->leaving.count > 0;
+    bool is_of_use = a->counts.arenas > 1 || arena->blocks.leaving.count > 0;
     return is_of_use && dpool_mark_is_due_locked(a, FREED_BETWEEN_MARKS);
 }
 
@@ -61,8 +61,8 @@ static uint64_t next_at(const dpool_arena *arena) {
     if (!dpool_is_awake(arena->pool)) {
         return 0;
     }
-    uint64_t at = arena->n_calls + CALLS_BETWEEN_LOOKS;
-    return arena->pending.first != NULL ? dti_min(at, arena->next_poll_at) : at;
+    uint64_t at = arena->calls.n + CALLS_BETWEEN_LOOKS;
+    return arena->pending.list.first != NULL ? dti_min(at, arena->pending.next_poll_at) : at;
 }
 
 __attribute__((noinline)) unsigned dpool_maintenance_begin_locked(ductile_allocator *a,
@@ -74,14 +74,14 @@ __attribute__((noinline)) unsigned dpool_maintenance_begin_locked(ductile_alloca
     if (wants_poll(arena)) {
         poll_locked(a, arena);
     }
-    arena->compaction_due = arena->compaction_due && a->options.compact_off == 0;
+    arena->compaction.is_due = arena->compaction.is_due && a->options.compact_off == 0;
     bool may_move = !dpool_is_frozen(arena);
-    bool compacts = may_move && arena->compaction_due;
+    bool compacts = may_move && arena->compaction.is_due;
     unsigned what = (wants_mark_locked(a, arena) ? DPOOL_MAINTENANCE_MARK : 0u) |
                     (compacts ? DPOOL_MAINTENANCE_COMPACT : 0u);
-    arena->maintenance_at = compacts ? 0 : next_at(arena);
+    arena->calls.maintenance_at = compacts ? 0 : next_at(arena);
     if (what != 0) {
-        arena->n_waiters++;
+        arena->users.n_waiters++;
         arena->pool->n_users++;
     }
     return what;
@@ -96,7 +96,7 @@ __attribute__((noinline)) void dpool_maintenance_do(ductile_allocator *a, dpool_
         dpool_compact(a, arena);
     }
     dti_lock_acquire(&a->index_lock);
-    arena->n_waiters--;
+    arena->users.n_waiters--;
     arena->pool->n_users--;
     dti_lock_release(&a->index_lock);
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What requests do besides. A hit polls pending blocks, marks its stream, and compacts; before
- * arena->maintenance_at none of it is due, and a hit only compares. A miss tidies before it looks
- * again.
+ * arena->calls.maintenance_at none of it is due, and a hit only compares. A miss tidies before it
+ * looks again.
  */
 #ifndef DUCTILE_POOL_GROWTH_MAINTENANCE_H
 #define DUCTILE_POOL_GROWTH_MAINTENANCE_H

@@ -246,7 +246,7 @@ dpool_place dpool_place_choose_locked(const ductile_allocator *a, const dpool_ar
                                       uint64_t size) {
     DTI_ASSERT_HELD(&a->index_lock);
     place_search s = search_of(a, arena, size);
-    try_list(&s, &arena->gaps);
+    try_list(&s, &arena->blocks.gaps);
     return s.best;
 }
 
@@ -257,8 +257,8 @@ dpool_place dpool_place_over_old_locked(const ductile_allocator *a, const dpool_
     s.opens_old = true;
     s.stamp = stamp;
     s.proven = dpool_proof_to_unmap(a, arena).age;
-    try_list(&s, &arena->gaps);
-    try_list(&s, &arena->kept);
+    try_list(&s, &arena->blocks.gaps);
+    try_list(&s, &arena->retiring.kept);
     return s.best;
 }
 
@@ -267,7 +267,7 @@ dpool_place dpool_place_in_gap_locked(const ductile_allocator *a, const dpool_ar
     DTI_ASSERT_HELD(&a->index_lock);
     uint64_t lacks = granules_of(a, size);
     dpool_block *best = NULL;
-    for (dpool_block *gap = arena->gaps.first; gap != NULL; gap = gap->list_next) {
+    for (dpool_block *gap = arena->blocks.gaps.first; gap != NULL; gap = gap->list_next) {
         bool fits = gap->size >= lacks * a->granule;
         best = fits && (best == NULL || gap->addr < best->addr) ? gap : best;
     }
@@ -527,7 +527,7 @@ static bool may_give(const dpool_plan *p, const dpool_arena *arena, bool from_po
 }
 
 static uint64_t spare_bytes(const dpool_arena *arena) {
-    return arena->mapped_bytes - arena->live_bytes - arena->pending_bytes;
+    return arena->blocks.mapped_bytes - arena->live.bytes - arena->blocks.pending_bytes;
 }
 
 /* From the arena with most free memory first: a stream with little free memory soon needs it again
@@ -667,7 +667,7 @@ static bool is_worth_filling(const ductile_allocator *a, const dpool_block *gap)
 
 bool dpool_can_be_compacted_locked(const ductile_allocator *a, const dpool_arena *arena) {
     DTI_ASSERT_HELD(&a->index_lock);
-    dpool_block *gap = arena->gaps.first;
+    dpool_block *gap = arena->blocks.gaps.first;
     while (gap != NULL && (!is_worth_filling(a, gap) || top_of_run(gap) == NULL)) {
         gap = gap->list_next;
     }

@@ -106,7 +106,7 @@ uint32_t dpool_ahead_granules(const ductile_allocator *a, const dpool_arena *are
     if (is_fixed(&a->options) || dpool_is_tight(a) || dpool_had_graphs(arena)) {
         return 0;
     }
-    uint64_t held = arena->mapped_bytes / a->granule;
+    uint64_t held = arena->blocks.mapped_bytes / a->granule;
     return (uint32_t)dti_min(dti_min(held, dpool_most_ahead(a)), dpool_handle_granules(a));
 }
 

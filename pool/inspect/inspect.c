@@ -126,10 +126,11 @@ static void add_arena_locked(const ductile_allocator *a, const dpool_arena *aren
                              ductile_stats *s) {
     DTI_ASSERT_HELD(&a->index_lock);
     s->arenas++;
-    s->allocated_bytes += arena->live_bytes;
-    s->pending_bytes += arena->pending_bytes;
-    s->reserved_bytes += arena->mapped_bytes;
-    for (const dpool_region *region = arena->regions; region != NULL; region = region->next) {
+    s->allocated_bytes += arena->live.bytes;
+    s->pending_bytes += arena->blocks.pending_bytes;
+    s->reserved_bytes += arena->blocks.mapped_bytes;
+    for (const dpool_region *region = arena->blocks.regions; region != NULL;
+         region = region->next) {
         add_region_locked(a, region, s);
     }
 }

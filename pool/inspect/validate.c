@@ -50,7 +50,7 @@ static void check_handles(const ductile_allocator *a, dti_fault *fault) {
 
 static uint64_t count_regions(const dpool_arena *arena) {
     uint64_t n = 0;
-    for (const dpool_region *r = arena->regions; r != NULL; r = r->next) {
+    for (const dpool_region *r = arena->blocks.regions; r != NULL; r = r->next) {
         n++;
     }
     return n;

@@ -63,7 +63,8 @@ static void poll_all(ductile_allocator *a) {
 static bool is_quiet_locked(const ductile_allocator *a, const dpool_private_pool *pool) {
     DTI_ASSERT_HELD(&a->index_lock);
     for (const dpool_arena *arena = a->arenas; arena != NULL; arena = arena->next) {
-        if (arena->pool == pool && (arena->pending_bytes > 0 || dpool_has_old_addresses(arena))) {
+        if (arena->pool == pool &&
+            (arena->blocks.pending_bytes > 0 || dpool_has_old_addresses(arena))) {
             return false;
         }
     }

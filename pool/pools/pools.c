@@ -335,7 +335,8 @@ void dpool_default_pool_changed_locked(ductile_allocator *a) {
     DTI_ASSERT_HELD(&a->index_lock);
     record_routes_locked(a);
     for (dpool_arena *arena = a->arenas; arena != NULL; arena = arena->next) {
-        arena->maintenance_at = arena->pool == a->default_pool ? 0 : arena->maintenance_at;
+        arena->calls.maintenance_at =
+            arena->pool == a->default_pool ? 0 : arena->calls.maintenance_at;
     }
 }
 

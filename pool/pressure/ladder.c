@@ -176,8 +176,9 @@ static bool could_a_wait_help(ductile_allocator *a, const dpool_arena *own) {
     bool could = false;
     dpool_lock_both(a); /* no pending list is out of its arena for a poll */
     for (const dpool_arena *arena = a->arenas; arena != NULL && !could; arena = arena->next) {
-        could = arena == own ? own->pending.first != NULL || dpool_awaits_leaving_locked(a, own)
-                             : dpool_awaits_proof_locked(a, arena);
+        could = arena == own
+                    ? own->pending.list.first != NULL || dpool_awaits_leaving_locked(a, own)
+                    : dpool_awaits_proof_locked(a, arena);
     }
     dpool_unlock_both(a);
     return could;

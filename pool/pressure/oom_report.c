@@ -111,7 +111,7 @@ static bool visit_piece(ductile_allocator *a, block_counts *t) {
 
 static void visit_leaving_blocks(ductile_allocator *a, block_counts *t) {
     dti_lock_acquire(&a->index_lock);
-    for (const dpool_block *b = t->arena->leaving.first; b != NULL; b = b->list_next) {
+    for (const dpool_block *b = t->arena->blocks.leaving.first; b != NULL; b = b->list_next) {
         count_block(a, t, b);
     }
     dti_lock_release(&a->index_lock);
@@ -140,10 +140,10 @@ static ductile_oom_holder holder_of(ductile_allocator *a, const dpool_arena *are
     ductile_oom_holder h = {
         .stream = arena->stream,
         .pool = arena->pool->id,
-        .held_bytes = arena->mapped_bytes,
-        .live_bytes = arena->live_bytes,
-        .pending_bytes = arena->pending_bytes,
-        .free_bytes = arena->mapped_bytes - arena->live_bytes - arena->pending_bytes,
+        .held_bytes = arena->blocks.mapped_bytes,
+        .live_bytes = arena->live.bytes,
+        .pending_bytes = arena->blocks.pending_bytes,
+        .free_bytes = arena->blocks.mapped_bytes - arena->live.bytes - arena->blocks.pending_bytes,
     };
     dti_lock_release(&a->index_lock);
     return h;

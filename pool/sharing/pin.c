@@ -87,7 +87,7 @@ static void count_up(dpool_pin *pin, dpool_pin_kind kind) {
 static void record_last_use_locked(ductile_allocator *a, const dpool_pin *pin) {
     DTI_ASSERT_HELD(&a->index_lock);
     const dpool_region *region = pin->seg->owner;
-    region->arena->not_before = a->age;
+    region->arena->proofs.not_before = a->age;
     dpool_want_mark_locked(a);
 }
 

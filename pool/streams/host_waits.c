@@ -50,7 +50,7 @@ static bool record_block(awaited *w, const dpool_use *uses) {
 }
 
 static bool record_arena(awaited *w, const dpool_arena *arena, uint64_t bytes) {
-    const dpool_use *uses = arena->pending.first;
+    const dpool_use *uses = arena->pending.list.first;
     while (uses != NULL && w->bytes < bytes && record_block(w, uses)) {
         uses = uses->pending_next;
     }
@@ -89,7 +89,7 @@ uint64_t dpool_count_pending_marks(ductile_allocator *a) {
     uint64_t n = 0;
     dpool_lock_both(a);
     for (const dpool_arena *arena = a->arenas; arena != NULL; arena = arena->next) {
-        for (const dpool_use *u = arena->pending.first; u != NULL; u = u->pending_next) {
+        for (const dpool_use *u = arena->pending.list.first; u != NULL; u = u->pending_next) {
             for (const dpool_use *use = u; use != NULL; use = use->next) {
                 n += use->marker != NULL;
             }
@@ -208,7 +208,7 @@ void dpool_wait_retired(ductile_allocator *a, struct dpool_private_pool *pool,
     dti_lock_acquire(&a->index_lock);
     dpool_arena *arena = dpool_arena_find_locked(a, pool, stream);
     if (arena != NULL) {
-        arena->n_waiters++;
+        arena->users.n_waiters++;
     }
     dti_lock_release(&a->index_lock);
     if (arena == NULL) {
@@ -218,7 +218,7 @@ void dpool_wait_retired(ductile_allocator *a, struct dpool_private_pool *pool,
     (void)dpool_record_mark(a, arena);
     dti_lock_acquire(&a->index_lock);
     dvmm_marker *m = dpool_hold_marker_of_surplus_locked(a, arena);
-    arena->n_waiters--;
+    arena->users.n_waiters--;
     dti_lock_release(&a->index_lock);
     if (m != NULL && dvmm_marker_query(&a->markers, m) != DUCTILE_OK) {
         (void)dvmm_marker_wait(&a->markers, m);
@@ -235,10 +235,10 @@ static dpool_arena *hold_next(ductile_allocator *a, dpool_arena *arena) {
     dti_lock_acquire(&a->index_lock);
     dpool_arena *next = arena != NULL ? arena->next : a->arenas;
     if (next != NULL) {
-        next->n_waiters++;
+        next->users.n_waiters++;
     }
     if (arena != NULL) {
-        arena->n_waiters--;
+        arena->users.n_waiters--;
     }
     dti_lock_release(&a->index_lock);
     return next;
@@ -302,7 +302,7 @@ static bool is_worth_a_wait(ductile_allocator *a, const dpool_arena *arena) {
  * a foreign stream that is gone; a poll may have read it. Else ERR_CAPTURING. */
 static ductile_status wait_for_own_mark(ductile_allocator *a, const dpool_arena *arena) {
     dti_lock_acquire(&a->index_lock);
-    dvmm_marker *m = arena->own_mark.marker;
+    dvmm_marker *m = arena->proofs.own_mark.marker;
     bool is_last = arena->is_silent || (arena->is_gone && arena->is_foreign && m != NULL);
     if (m != NULL) {
         dvmm_marker_hold(m);
@@ -360,12 +360,12 @@ static uint64_t proven_by_stream_locked(const ductile_allocator *a, const dpool_
  * what was freed before that look is joined. Returns the age up to which the arena is. */
 static uint64_t look_for_joins_locked(ductile_allocator *a, dpool_arena *arena) {
     DTI_ASSERT_HELD(&a->index_lock);
-    if (arena->n_calls > arena->looked_calls) {
-        arena->joined_age = dti_max(arena->joined_age, arena->looked_age);
-        arena->looked_age = ++a->age;
-        arena->looked_calls = arena->n_calls;
+    if (arena->calls.n > arena->proofs.looked_calls) {
+        arena->proofs.joined_age = dti_max(arena->proofs.joined_age, arena->proofs.looked_age);
+        arena->proofs.looked_age = ++a->age;
+        arena->proofs.looked_calls = arena->calls.n;
     }
-    return arena->joined_age;
+    return arena->proofs.joined_age;
 }
 
 /* What the stream was ordered behind is known before the wait. */
@@ -383,7 +383,7 @@ static ductile_status wait_for_arena(ductile_allocator *a, dpool_arena *arena) {
     if (status == DUCTILE_OK) {
         dti_lock_acquire(&a->index_lock);
         uint64_t age = proven_by_stream_locked(a, arena, joined, began);
-        dpool_raise_proof(&arena->own_proven, (dpool_proof){age, dseg_idle_if_joined(idle)});
+        dpool_raise_proof(&arena->proofs.own, (dpool_proof){age, dseg_idle_if_joined(idle)});
         dti_lock_release(&a->index_lock);
     }
     return status;

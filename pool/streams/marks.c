@@ -138,9 +138,10 @@ ductile_status dpool_mark_context(ductile_allocator *a, dpool_mark *held) {
  * that it proves no more than was joined. */
 static ductile_status mark_stream(ductile_allocator *a, dpool_arena *arena, bool is_last) {
     dti_lock_acquire(&a->index_lock);
-    bool may = dpool_arena_may_be_named(arena) && (is_last || arena->own_mark.marker == NULL);
-    arena->joined_age = !is_last ? ++a->age : arena->joined_age;
-    dpool_mark mark = {NULL, arena->joined_age};
+    bool may =
+        dpool_arena_may_be_named(arena) && (is_last || arena->proofs.own_mark.marker == NULL);
+    arena->proofs.joined_age = !is_last ? ++a->age : arena->proofs.joined_age;
+    dpool_mark mark = {NULL, arena->proofs.joined_age};
     dti_lock_release(&a->index_lock);
     DTI_TRY(may ? dvmm_marker_record(&a->markers, arena->stream, &mark.marker)
                 : DUCTILE_ERR_CAPTURING);
@@ -148,9 +149,9 @@ static ductile_status mark_stream(ductile_allocator *a, dpool_arena *arena, bool
     if (is_last) {
         dpool_drop_own_mark_locked(a, arena);
     }
-    bool is_first = arena->own_mark.marker == NULL;
+    bool is_first = arena->proofs.own_mark.marker == NULL;
     if (is_first) {
-        arena->own_mark = mark;
+        arena->proofs.own_mark = mark;
         a->marks.n_own++;
     }
     dti_lock_release(&a->index_lock);
@@ -164,7 +165,7 @@ static ductile_status record_mark(ductile_allocator *a, dpool_arena *arena, bool
     dti_lock_acquire(&a->index_lock);
     bool is_due = dpool_mark_is_due_locked(a, 1);
     if (arena != NULL && !is_last) {
-        arena->joined_age = a->age;
+        arena->proofs.joined_age = a->age;
     }
     dti_lock_release(&a->index_lock);
     bool is_foreign = arena != NULL && arena->is_foreign;
@@ -261,14 +262,14 @@ static void poll_context(ductile_allocator *a) {
 /* Only the holder of the grow lock takes an arena's own mark away. */
 static void poll_stream(ductile_allocator *a, dpool_arena *arena) {
     dti_lock_acquire(&a->index_lock);
-    dpool_mark mark = arena->own_mark;
+    dpool_mark mark = arena->proofs.own_mark;
     dti_lock_release(&a->index_lock);
     if (mark.marker == NULL || !is_done(a, &mark)) {
         return;
     }
     dti_lock_acquire(&a->index_lock);
     dseg_stream_idle idle = dseg_stream_idle_by_marker(mark.marker);
-    dpool_raise_proof(&arena->own_proven, (dpool_proof){mark.age, dseg_idle_if_joined(idle)});
+    dpool_raise_proof(&arena->proofs.own, (dpool_proof){mark.age, dseg_idle_if_joined(idle)});
     arena->is_silent = arena->is_gone && arena->is_foreign;
     dpool_drop_own_mark_locked(a, arena);
     dti_lock_release(&a->index_lock);

@@ -248,10 +248,11 @@ void dpool_poll_pending_all(ductile_allocator *a, dpool_arena *arena) {
 /* A stream finishes its work in order, and mostly one stream holds nearly all blocks: behind an
  * oldest block that is not done, a done block is rare. */
 void dpool_poll_pending_some(ductile_allocator *a, dpool_arena *arena) {
-    if (arena->fruitless_polls < MOST_IN_VAIN) {
-        arena->fruitless_polls = poll_front(a, arena) ? 0 : arena->fruitless_polls + 1;
+    if (arena->pending.fruitless_polls < MOST_IN_VAIN) {
+        arena->pending.fruitless_polls =
+            poll_front(a, arena) ? 0 : arena->pending.fruitless_polls + 1;
     } else if (!poll_oldest(a, arena, MOST_PER_HIT, false)) {
-        arena->fruitless_polls = 0;
+        arena->pending.fruitless_polls = 0;
     }
 }
 
@@ -260,7 +261,8 @@ void dpool_poll_pending_some(ductile_allocator *a, dpool_arena *arena) {
 /* PENDING blocks, except those whose markers a thread is recording just now. */
 static uint64_t count_pending(const dpool_arena *arena, const dti_fault *fault) {
     uint64_t n = 0;
-    for (const dpool_region *r = arena->regions; r != NULL && dti_is_sound(fault); r = r->next) {
+    for (const dpool_region *r = arena->blocks.regions; r != NULL && dti_is_sound(fault);
+         r = r->next) {
         for (const dpool_block *b = r->first; b != NULL; b = b->next) {
             n += b->state == DPOOL_PENDING && !dpool_is_in_transit(b->uses);
         }
@@ -275,7 +277,7 @@ void dpool_pending_check_locked(const ductile_allocator *a, const dpool_arena *a
     uint64_t listed = count_pending(arena, fault);
     uint64_t n = 0;
     const dpool_use *last = NULL;
-    for (const dpool_use *use = arena->pending.first;
+    for (const dpool_use *use = arena->pending.list.first;
          use != NULL && n <= listed && dti_is_sound(fault); use = use->pending_next) {
         const dpool_block *b = use->block;
         dti_expect(fault, "A7", b->state == DPOOL_PENDING && b->uses == use,
@@ -286,5 +288,6 @@ void dpool_pending_check_locked(const ductile_allocator *a, const dpool_arena *a
         n++;
     }
     dti_expect_equal(fault, "A7", "blocks in the pending list", n, listed, where);
-    dti_expect(fault, "A7", arena->pending.last == last, "the pending list's end", 0, 1, where);
+    dti_expect(fault, "A7", arena->pending.list.last == last, "the pending list's end", 0, 1,
+               where);
 }

@@ -51,28 +51,28 @@ static uint64_t most_kept_locked(const ductile_allocator *a, const dpool_arena *
     DTI_ASSERT_HELD(&a->index_lock);
     bool is_left = arena->is_gone || dpool_is_released(arena->pool);
     bool keeps = dpool_keeps_old_addresses_locked(a, arena) && !is_left;
-    return keeps ? arena->mapped_bytes / OLD_ADDRESSES_SHARE : 0;
+    return keeps ? arena->blocks.mapped_bytes / OLD_ADDRESSES_SHARE : 0;
 }
 
 static void list_kept(dpool_arena *arena, dpool_block *b) {
-    dpool_list_insert_by_age(&arena->kept, b);
-    arena->kept_bytes += b->size;
+    dpool_list_insert_by_age(&arena->retiring.kept, b);
+    arena->retiring.kept_bytes += b->size;
 }
 
 static void unlist_kept(dpool_arena *arena, dpool_block *b) {
     if (b != NULL) {
-        dpool_list_remove(&arena->kept, b);
-        arena->kept_bytes -= b->size;
+        dpool_list_remove(&arena->retiring.kept, b);
+        arena->retiring.kept_bytes -= b->size;
     }
 }
 
 static void list_retiring(const ductile_allocator *a, dpool_arena *arena, dpool_block *b) {
     if (dpool_retires_in_order(a)) {
-        dpool_list_append(&arena->retiring, b);
+        dpool_list_append(&arena->retiring.list, b);
     } else {
-        dpool_list_insert_by_age(&arena->retiring, b);
+        dpool_list_insert_by_age(&arena->retiring.list, b);
     }
-    arena->retiring_bytes += b->size;
+    arena->retiring.bytes += b->size;
 }
 
 void dpool_retire_locked(ductile_allocator *a, dpool_block *b, bool stays_in_arena) {
@@ -117,11 +117,11 @@ static dpool_block *next_retired(ductile_allocator *a, dpool_arena *arena, uint6
     uint64_t kept = with_kept ? 0 : most_kept_locked(a, arena);
     dpool_proof proof = dpool_proof_to_unmap(a, arena);
     *idle = proof.idle;
-    dpool_block *b = arena->retiring_bytes > keep ? arena->retiring.first : NULL;
-    dpool_block *old = arena->kept_bytes > kept ? arena->kept.first : NULL;
+    dpool_block *b = arena->retiring.bytes > keep ? arena->retiring.list.first : NULL;
+    dpool_block *old = arena->retiring.kept_bytes > kept ? arena->retiring.kept.first : NULL;
     if (may_go(b, proof.age)) {
-        dpool_list_remove(&arena->retiring, b);
-        arena->retiring_bytes -= b->size;
+        dpool_list_remove(&arena->retiring.list, b);
+        arena->retiring.bytes -= b->size;
     } else {
         b = may_go(old, proof.age) ? old : NULL;
         unlist_kept(arena, b);
@@ -160,7 +160,7 @@ static dpool_block *take_kept_over(ductile_allocator *a, const dpool_region *reg
     dpool_arena *arena = region->arena;
     dti_lock_acquire(&a->index_lock);
     dpool_proof proof = dpool_proof_to_unmap(a, arena);
-    dpool_block *b = arena->kept.first;
+    dpool_block *b = arena->retiring.kept.first;
     while (b != NULL && !(b->addr < to && dpool_end(b) > from && may_go(b, proof.age))) {
         b = b->list_next;
     }
@@ -194,8 +194,8 @@ static dvmm_marker *hold_marker_locked(const ductile_allocator *a, const dpool_a
                                        uint64_t age) {
     DTI_ASSERT_HELD(&a->index_lock);
     dvmm_marker *m = arena->is_foreign ? NULL : dpool_hold_mark_of_locked(a, age);
-    if (m == NULL && arena->own_mark.marker != NULL) {
-        m = arena->own_mark.marker;
+    if (m == NULL && arena->proofs.own_mark.marker != NULL) {
+        m = arena->proofs.own_mark.marker;
         dvmm_marker_hold(m);
     }
     return m;
@@ -204,11 +204,12 @@ static dvmm_marker *hold_marker_locked(const ductile_allocator *a, const dpool_a
 dvmm_marker *dpool_hold_marker_of_surplus_locked(const ductile_allocator *a,
                                                  const dpool_arena *arena) {
     DTI_ASSERT_HELD(&a->index_lock);
-    uint64_t left = arena->retiring_bytes;
+    uint64_t left = arena->retiring.bytes;
     uint64_t keep = kept_bytes(a, arena);
     uint64_t age = 0;
     bool is_surplus = left > keep;
-    for (const dpool_block *b = arena->retiring.first; b != NULL && left > keep; b = b->list_next) {
+    for (const dpool_block *b = arena->retiring.list.first; b != NULL && left > keep;
+         b = b->list_next) {
         age = dti_max(age, b->age);
         left -= b->size;
     }
@@ -228,7 +229,7 @@ void dpool_poll(ductile_allocator *a, dpool_arena *arena, uint32_t most) {
 /* The next arena from this one on that a poll may change something in; NULL for none. */
 static dpool_arena *find_busy(ductile_allocator *a, dpool_arena *arena) {
     dti_lock_acquire(&a->index_lock);
-    while (arena != NULL && arena->pending.first == NULL && !dpool_has_old_addresses(arena)) {
+    while (arena != NULL && arena->pending.list.first == NULL && !dpool_has_old_addresses(arena)) {
         arena = arena->next;
     }
     dti_lock_release(&a->index_lock);

@@ -198,7 +198,7 @@ static void join_all(ductile_allocator *a) {
     dti_lock_acquire(&a->index_lock);
     uint64_t age = ++a->age;
     for (dpool_arena *arena = a->arenas; arena != NULL; arena = arena->next) {
-        arena->joined_age = age;
+        arena->proofs.joined_age = age;
     }
     dti_lock_release(&a->index_lock);
 }
@@ -217,7 +217,7 @@ static ductile_status wait_for_each_stream(ductile_allocator *a, dseg_idle *idle
     ductile_status status = dpool_wait_for_streams(a, &all);
     if (status == DUCTILE_OK) {
         DTI_ASSERT(a->arenas != NULL); /* whose memory is mapped: there are no imports */
-        *idle = a->arenas->own_proven.idle;
+        *idle = a->arenas->proofs.own.idle;
     }
     return status;
 }

@@ -80,7 +80,7 @@ void dpool_pending_begin_locked(ductile_allocator *a, dpool_block *b) {
     b->uses->block = b;
     b->uses->pending_next = b->uses; /* in transit */
     number_marks_locked(a, b->uses);
-    b->region->arena->pending_bytes += b->size;
+    b->region->arena->blocks.pending_bytes += b->size;
     a->counts.pending += b->size;
     a->counts.pending_blocks++;
 }
@@ -99,21 +99,21 @@ static bool becomes_free_at_once(ductile_allocator *a, dpool_use *uses) {
 /* Plans the next poll, unless a poll holds the list and the next one is already planned. */
 static void plan_poll_locked(const ductile_allocator *a, dpool_arena *arena) {
     DTI_ASSERT_HELD(&a->index_lock);
-    if (arena->next_poll_at <= arena->n_calls) {
-        arena->pending_since = arena->n_calls;
-        arena->next_poll_at = arena->n_calls + 1;
+    if (arena->pending.next_poll_at <= arena->calls.n) {
+        arena->pending.since = arena->calls.n;
+        arena->pending.next_poll_at = arena->calls.n + 1;
     }
-    arena->maintenance_at = dti_min(arena->maintenance_at, arena->next_poll_at);
+    arena->calls.maintenance_at = dti_min(arena->calls.maintenance_at, arena->pending.next_poll_at);
 }
 
 /* At the end of its arena's list. */
 static void append(ductile_allocator *a, dpool_use *uses) {
     dpool_arena *arena = uses->block->region->arena;
     dti_lock_acquire(&a->index_lock);
-    if (arena->pending.first == NULL) {
+    if (arena->pending.list.first == NULL) {
         plan_poll_locked(a, arena);
     }
-    dpool_pending_push(&arena->pending, uses);
+    dpool_pending_push(&arena->pending.list, uses);
     dti_lock_release(&a->index_lock);
 }
 
@@ -179,7 +179,7 @@ static void end_uses_locked(ductile_allocator *a, ductile_stream stream, const l
         end_uses_of(b->uses, stream, last);
     }
     for (const dpool_arena *arena = a->arenas; arena != NULL; arena = arena->next) {
-        for (dpool_use *uses = arena->pending.first; uses != NULL; uses = uses->pending_next) {
+        for (dpool_use *uses = arena->pending.list.first; uses != NULL; uses = uses->pending_next) {
             end_uses_of(uses, stream, last);
         }
     }
@@ -198,7 +198,7 @@ static bool is_named_in(const dpool_region *r, ductile_stream stream) {
 bool dpool_uses_name_locked(const ductile_allocator *a, ductile_stream stream) {
     DTI_ASSERT_HELD(&a->index_lock);
     const dpool_region *r = dpool_next_region(a, NULL, NULL);
-    while (r != NULL && !(r->arena->pending_bytes > 0 && is_named_in(r, stream))) {
+    while (r != NULL && !(r->arena->blocks.pending_bytes > 0 && is_named_in(r, stream))) {
         r = dpool_next_region(a, NULL, r);
     }
     return r != NULL;
@@ -251,8 +251,8 @@ void dpool_pending_finish(ductile_allocator *a, dpool_use *done) {
 dpool_pending_list dpool_pending_take(ductile_allocator *a, dpool_arena *arena,
                                       uint64_t *proven_age) {
     dti_lock_acquire(&a->index_lock);
-    dpool_pending_list all = arena->pending;
-    arena->pending = (dpool_pending_list){NULL, NULL};
+    dpool_pending_list all = arena->pending.list;
+    arena->pending.list = (dpool_pending_list){NULL, NULL};
     *proven_age = a->proven.age;
     dti_lock_release(&a->index_lock);
     return all;
@@ -262,12 +262,13 @@ void dpool_pending_put_back_locked(ductile_allocator *a, dpool_arena *arena,
                                    dpool_pending_list kept) {
     DTI_ASSERT_HELD(&a->index_lock);
     if (kept.first != NULL) {
-        arena->maintenance_at = dti_min(arena->maintenance_at, arena->next_poll_at);
+        arena->calls.maintenance_at =
+            dti_min(arena->calls.maintenance_at, arena->pending.next_poll_at);
     }
-    dpool_pending_join(&kept, arena->pending);
-    arena->pending = kept;
-    if (arena->pending.first == NULL) {
-        arena->next_poll_at = 0;
+    dpool_pending_join(&kept, arena->pending.list);
+    arena->pending.list = kept;
+    if (arena->pending.list.first == NULL) {
+        arena->pending.next_poll_at = 0;
     }
 }
 

@@ -44,7 +44,7 @@ static inline dpool_arena *arena_of(size_t stream) {
 /* The block that holds addr. */
 static inline dpool_block *block_at(ductile_addr addr) {
     for (dpool_arena *arena = f.allocator->arenas; arena != NULL; arena = arena->next) {
-        for (dpool_region *r = arena->regions; r != NULL; r = r->next) {
+        for (dpool_region *r = arena->blocks.regions; r != NULL; r = r->next) {
             for (dpool_block *b = r->first; b != NULL; b = b->next) {
                 if (addr >= b->addr && addr < dpool_end(b)) {
                     return b;

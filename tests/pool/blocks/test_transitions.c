@@ -92,7 +92,7 @@ Test(transitions, gaps_merge_with_both_neighbours_and_are_listed_once) {
     (void)free_granules(1);
     dpool_block *low = block_at(first)->next;
     index_lock();
-    dpool_list *gaps = &low->region->arena->gaps;
+    dpool_list *gaps = &low->region->arena->blocks.gaps;
     dpool_make_busy_locked(f.allocator, low);
     cr_assert_null(gaps->first);
     dpool_block *middle = dpool_split(nodes, low, 2 * G);
@@ -132,11 +132,11 @@ Test(transitions, what_is_live_dips_below_two_thirds_of_its_peak_and_not_at_them
     }
     const dpool_arena *arena = arena_of(0);
     give(blocks[0]);
-    assert_u64(arena->live_bytes, 2 * G);
-    assert_u64(arena->rises_above, 3 * G); /* the peak, still */
+    assert_u64(arena->live.bytes, 2 * G);
+    assert_u64(arena->live.rises_above, 3 * G); /* the peak, still */
     give(blocks[1]);
-    assert_u64(arena->dips_below, G);
-    assert_u64(arena->rises_above, G + 2 * G / 8);
+    assert_u64(arena->live.dips_below, G);
+    assert_u64(arena->live.rises_above, G + 2 * G / 8);
     give(blocks[2]);
     close_audited();
 }

@@ -19,9 +19,9 @@ Test(compact, records_no_mark_where_no_gap_can_be_filled) {
     give(high);
     (void)take(512, 0);
     uint64_t age = f.allocator->age;
-    cr_assert(f.allocator->arenas->compaction_due);
+    cr_assert(f.allocator->arenas->compaction.is_due);
     (void)take(512, 0);
-    cr_assert_not(f.allocator->arenas->compaction_due);
+    cr_assert_not(f.allocator->arenas->compaction.is_due);
     cr_assert_eq(f.allocator->age, age);
     close_audited();
 }

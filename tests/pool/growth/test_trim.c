@@ -74,7 +74,7 @@ static size_t trim_with_aliases(uint64_t nth) {
     ductile_status status = ductile_trim(f.allocator, NULL, 0, NULL);
     size_t alone = 0;
     size_t aliased = 0;
-    for (const dpool_region *r = f.allocator->arenas->regions; r != NULL; r = r->next) {
+    for (const dpool_region *r = f.allocator->arenas->blocks.regions; r != NULL; r = r->next) {
         count_handles(r, &alone, &aliased);
     }
     assert_ok(status);

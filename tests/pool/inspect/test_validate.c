@@ -67,7 +67,7 @@ TestSuite(validate, .init = open_variety, .fini = close_audited);
     } while (0)
 
 static dpool_block *first_in_state(dpool_state state) {
-    dpool_block *b = arena->regions->first;
+    dpool_block *b = arena->blocks.regions->first;
     while (b != NULL && b->state != (uint64_t)state) {
         b = b->next;
     }
@@ -76,7 +76,7 @@ static dpool_block *first_in_state(dpool_state state) {
 }
 
 static dseg_slot *first_slot(dseg_state state) {
-    const dseg_segment *seg = arena->regions->seg;
+    const dseg_segment *seg = arena->blocks.regions->seg;
     for (uint32_t g = seg->low; g < seg->high; g++) {
         if (seg->slots[g].state == (uint32_t)state && seg->slots[g].offset == 0) {
             return &seg->slots[g];
@@ -121,21 +121,21 @@ Test(validate, numbers_of_the_store) {
 }
 
 Test(validate, gap_list_and_retire_queue) {
-    assert_finds_change("A3", arena->gaps.count, arena->gaps.count + 1);
-    assert_finds_change("A3", arena->gaps.first, arena->retiring.first);
-    assert_finds_change("A3", arena->gaps.last, NULL);
-    assert_finds_change("A3", arena->retiring.first->list_prev, arena->retiring.first);
+    assert_finds_change("A3", arena->blocks.gaps.count, arena->blocks.gaps.count + 1);
+    assert_finds_change("A3", arena->blocks.gaps.first, arena->retiring.list.first);
+    assert_finds_change("A3", arena->blocks.gaps.last, NULL);
+    assert_finds_change("A3", arena->retiring.list.first->list_prev, arena->retiring.list.first);
 }
 
 Test(validate, a_closed_region_has_one_block) {
-    assert_finds_change("B7", arena->regions->is_closed, true);
+    assert_finds_change("B7", arena->blocks.regions->is_closed, true);
 }
 
 Test(validate, pending_list) {
-    dpool_use *first = arena->pending.first;
+    dpool_use *first = arena->pending.list.first;
     cr_assert_not_null(first);
-    assert_finds_change("A7", arena->pending.first, NULL);
-    assert_finds_change("A7", arena->pending.last, NULL);
+    assert_finds_change("A7", arena->pending.list.first, NULL);
+    assert_finds_change("A7", arena->pending.list.last, NULL);
     assert_finds_change("A7", first->pending_next, first); /* in transit, and yet in the list */
     assert_finds_change("A7", first->block, first_in_state(DPOOL_LIVE));
 }
@@ -213,7 +213,8 @@ Test(validate, paused_pools) {
     assert_sound();
     assert_finds_change("G4", pool->phase, DUCTILE_POOL_AWAKE);
     assert_finds_change("S2", pool->is_unbacked, false);
-    assert_finds_change("A1", paused->mapped_bytes, paused->mapped_bytes + FIXTURE_GRANULE);
+    assert_finds_change("A1", paused->blocks.mapped_bytes,
+                        paused->blocks.mapped_bytes + FIXTURE_GRANULE);
     assert_finds_change("P1", a->counts.paused, a->counts.paused + 512);
     assert_finds_change("P1", a->counts.paused_blocks, a->counts.paused_blocks + 1);
     cr_assert_eq(region->first->state, DPOOL_PAUSED);
@@ -278,7 +279,7 @@ Test(validate_options, a_wait_for_an_old_address) {
 Test(validate_options, memory_before_a_guarded_block) {
     open_with("find:overruns");
     (void)take(1000, 0);
-    dpool_region *guarded = arena_of(0)->regions;
+    dpool_region *guarded = arena_of(0)->blocks.regions;
     assert_u64(guarded->first->state, DPOOL_FREE);
     assert_finds_change("B5", guarded->is_closed, false); /* the index would have it */
     close_audited();

@@ -143,7 +143,7 @@ Test(pending, hit_that_has_to_look_for_another_reason_asks_no_more_often) {
     uint64_t before = count("event_query");
     for (int i = 0; i < 64; i++) {
         dti_lock_acquire(&f.allocator->index_lock);
-        f.allocator->arenas->maintenance_at = 0; /* as the free of a dedicated block does */
+        f.allocator->arenas->calls.maintenance_at = 0; /* as the free of a dedicated block does */
         dti_lock_release(&f.allocator->index_lock);
         (void)take(512, 0);
     }
@@ -153,7 +153,7 @@ Test(pending, hit_that_has_to_look_for_another_reason_asks_no_more_often) {
 }
 
 static dvmm_marker *marker_of_pending(int i) {
-    const dpool_use *uses = f.allocator->arenas->pending.first;
+    const dpool_use *uses = f.allocator->arenas->pending.list.first;
     for (; i > 0; i--) {
         uses = uses->pending_next;
     }
