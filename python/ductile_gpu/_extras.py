@@ -25,7 +25,7 @@ class Place(NamedTuple):
 
 
 _HANDOVER = Place("handover", "ductile_gpu.handover")
-_RUN_ALL = Place("preload", "ductile_gpu._tools._cli.run_all")
+_RUN_ALL = Place("preload", "ductile_gpu.preload.command")
 
 # Of `ductile_gpu`.
 NAMES = {

@@ -48,7 +48,7 @@ def test_the_wheel_carries_library_program_headers_and_types(wheel):
         "ductile_gpu/commands.schema.json",
         "ductile_gpu/snapshot.schema.json",
         "ductile_gpu/include/ductile.h",
-        "ductile_gpu/include/ductile_preload.h",
+        "ductile_gpu/include/ductile_process.h",
         "ductile_gpu/include/ductile_virtual.h",
         "ductile_gpu/_binding/_abi.py",
         "ductile_gpu/py.typed",

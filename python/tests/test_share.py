@@ -4,10 +4,12 @@
 from __future__ import annotations
 
 import gc
+import shutil
+import subprocess
 import sys
 
 import pytest
-from running import held_elsewhere, in_child
+from running import held_elsewhere, in_child, python
 
 import ductile_gpu
 from ductile_gpu import _adapters
@@ -52,6 +54,44 @@ def test_a_provider_owns_the_allocators(allocator):
     found = ductile_gpu.shared(0)
     assert found.is_borrowed
     assert found.pointer == allocator.pointer
+
+
+# Makes one for device 0, by the caller's own function.
+SERVES_ALL = """
+#include <ductile_process.h>
+#include <string.h>
+ductile_allocator *ductile_process_open(const void *create, int device,
+                                        const ductile_options *options) {
+    static ductile_allocator *made;
+    ductile_status (*function)(ductile_allocator **, const ductile_options *);
+    memcpy(&function, &create, sizeof function);
+    if (device == 0 && made == NULL && function(&made, options) != DUCTILE_OK) {
+        return NULL;
+    }
+    return device == 0 ? made : NULL;
+}
+"""
+# Each adapter with C of its own, and Python; the other device is served by none.
+ASKS = """
+import ctypes, sys
+from ductile_gpu import library_path, shared
+plain = ctypes.CDLL(str(library_path().with_name("libductile_torch.so")))
+plain.ductile_torch_plain_open.restype = ctypes.c_void_p
+assert shared(0).is_borrowed and not shared(1).is_borrowed
+assert plain.ductile_torch_plain_open(0) == shared(0).pointer
+assert plain.ductile_torch_plain_open(1) not in (None, shared(0).pointer)
+"""
+
+
+def test_adapters_ask_the_library_that_serves_all_of_a_process(tmp_path):
+    if shutil.which("cc") is None:
+        pytest.skip("no C compiler")
+    library, source = tmp_path / "libserves_all.so", tmp_path / "serves_all.c"
+    source.write_text(SERVES_ALL)
+    include = f"-I{ductile_gpu.include_dir()}"
+    subprocess.run(["cc", "-shared", "-fPIC", include, source, "-o", library], check=True)
+    answer = python("-c", ASKS, LD_PRELOAD=library, DUCTILE_CONF="driver:virtual")
+    assert answer.returncode == 0, answer.stderr
 
 
 def test_allocators_that_only_the_provider_has_used_are_found(allocator):

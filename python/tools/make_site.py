@@ -38,7 +38,7 @@ CHAPTERS = {
               "docs/out-of-memory.md"],
     "Use": ["docs/pytorch.md", "docs/settings.md", "docs/launchers.md", "docs/cupy.md",
             "docs/numba.md", "docs/rmm.md", "docs/python.md", "docs/report.md",
-            "docs/monitoring.md", "docs/sleep.md", "docs/preload.md"],
+            "docs/monitoring.md", "docs/sleep.md"],
     "Reference": ["docs/contract.md", "docs/tuning.md", "docs/pools.md", "docs/sharing.md",
                   "docs/debugging.md", "docs/promises.md", "docs/glossary.md",
                   "docs/changelog.md", "docs/security.md"],

@@ -59,6 +59,7 @@ endfunction()
 # As a subdirectory, shared; that build installs the shared package, and BUILD the static one, below
 # a root of its own, as packagers do.
 build_and_run(subdirectory -D DUCTILE_SOURCE=${ROOT} -D BUILD_SHARED_LIBS=ON -D DUCTILE_INSTALL=ON
+  -D DUCTILE_BUILD_EXTRAS=ON
   -D CMAKE_INSTALL_PREFIX=${PREFIX} -D CMAKE_INSTALL_LIBDIR=${LIBDIR})
 set(build_shared ${SCRATCH}/subdirectory)
 set(build_static ${BUILD})
@@ -109,15 +110,19 @@ run(${virtual} LD_LIBRARY_PATH=${SCRATCH}/root-static${PREFIX}/${LIBDIR} ${alone
 refused("${missing}" ${alone_static})
 run(${virtual} ${alone_shared})
 
-# What is preloaded is a library of its own beside the archives, and finds libductile.so beside itself.
+# What extras install is a library of its own beside the archives, and finds libductile.so beside itself.
 if(NOT EMULATOR)
   foreach(kind static shared)
-    set(preload LD_PRELOAD=${SCRATCH}/root-${kind}${PREFIX}/${LIBDIR}/libductile_preload.so)
-    execute_process(COMMAND ${virtual} LD_LIBRARY_PATH=${SCRATCH}/root-static${PREFIX}/${LIBDIR} ${preload}
-      ${alone_${kind}} RESULT_VARIABLE status ERROR_VARIABLE text)
-    if(NOT status EQUAL 0 OR text MATCHES "preload") # the loader goes on without what it cannot load
-      message(FATAL_ERROR "${preload}: status ${status}: ${text}")
-    endif()
+    set(place ${SCRATCH}/root-${kind}${PREFIX}/${LIBDIR})
+    file(GLOB libraries ${place}/libductile_*.so)
+    list(REMOVE_ITEM libraries ${place}/libductile_virtual.so)
+    foreach(library ${libraries})
+      execute_process(COMMAND ${virtual} LD_LIBRARY_PATH=${SCRATCH}/root-static${PREFIX}/${LIBDIR} LD_PRELOAD=${library}
+        ${alone_${kind}} RESULT_VARIABLE status ERROR_VARIABLE text)
+      if(NOT status EQUAL 0 OR text MATCHES "preload") # the loader goes on without what it cannot load
+        message(FATAL_ERROR "${library}: status ${status}: ${text}")
+      endif()
+    endforeach()
   endforeach()
 endif()
 

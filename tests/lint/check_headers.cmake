@@ -23,7 +23,8 @@ foreach(header ${public_headers})
   endif()
 endforeach()
 
-file(GLOB_RECURSE headers ${ROOT}/vmm/*.h ${ROOT}/segments/*.h ${ROOT}/pool/*.h ${ROOT}/bench/*.h)
+file(GLOB_RECURSE headers ${ROOT}/vmm/*.h ${ROOT}/segments/*.h ${ROOT}/pool/*.h ${ROOT}/bench/*.h
+  ${ROOT}/extras/*.h)
 list(FILTER headers EXCLUDE REGEX "/bench/out/")
 foreach(header ${headers})
   compile(${header} ${CC} -std=c11 -D_GNU_SOURCE ${warnings} -fsyntax-only

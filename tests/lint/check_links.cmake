@@ -38,7 +38,7 @@ endif()
 # `tests/ROOM/test_X.c` and its like stand for many.
 foreach(page ${first_pages} ${pages})
   file(READ ${page} text)
-  set(tops "vmm|segments|pool|preload|bench|tests|python|extras")
+  set(tops "vmm|segments|pool|bench|tests|python|extras")
   string(REGEX MATCHALL "[`(](${tops})/[a-z0-9_/]+\\.(c|h|py|txt|cmake)[`)]" paths "${text}")
   foreach(path ${paths})
     string(REGEX REPLACE "[`()]" "" path "${path}")

@@ -10,9 +10,8 @@ Exit status: 0 when all do; 1 with a line for each that does not.
 
 import lint
 
-# The locks of a list of callbacks and of the library to preload are plain mutexes, which cannot say whether this
-# thread holds them.
-EXEMPT = {"pool/base/callback_list.c", "pool/preload/device.c"}
+# The lock of a list of callbacks is a plain mutex, which cannot say whether this thread holds it.
+EXEMPT = {"pool/base/callback_list.c"}
 
 
 def check(root):

@@ -11,6 +11,8 @@ The rooms of the tree, and the arrows between them. Reads the sources as text, s
 4. docs/architecture.md names each source of pool in its table "Where to look", and no other.
 5. An include in quotes says from the root where it leads. The public headers alone are included in angle
    brackets, and the C++ of the Python package includes no others.
+6. The C of each extra, a folder of extras/, is a room that sees no other. It is built alone too, so that its
+   includes in quotes are those of its own folder.
 
 Exit status: 0 when all holds; 1 with a line for each fault.
 """
@@ -37,7 +39,6 @@ ROOMS = {
     **{room: POOL[:n] + BELOW_POOL for n, room in enumerate(POOL)},
     **{room: POOL + BELOW_POOL for room in SERVICES},  # none knows another, and nothing below knows any
     "pool": POOL + BELOW_POOL + ["vmm/cuda"],  # the front door chooses the backend
-    "pool/preload": [],  # the public headers and the driver's binary interface
     "bench/base": ["vmm/cuda", "vmm/driver", "vmm/base"],  # opens the device
     "bench/trace": ["bench/base", "vmm/base"],
     "bench/contenders": ["bench/base", "vmm", "vmm/driver", "vmm/base"],
@@ -48,15 +49,14 @@ ROOMS = {
     "bench/torch": ["bench/cli", "bench/replay", "bench/contenders", "bench/trace", "bench/base", "vmm/base"],
 }
 
-# Headers that speak for files of other names, and whose: the seam of the driver is one table, at the seam the
-# virtual GPU's library is found, and adapters include one header.
-SHARED_HEADERS = {"vmm/driver/driver.h": "vmm/driver", "vmm/driver/open_virtual.h": "vmm/virtual",
-                  "pool/preload/include/ductile_preload.h": "pool/preload"}
+# Headers that speak for files of other names, and whose: the seam of the driver is one table, and at the seam the
+# virtual GPU's library is found.
+SHARED_HEADERS = {"vmm/driver/driver.h": "vmm/driver", "vmm/driver/open_virtual.h": "vmm/virtual"}
 
 INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*"([^"]+)"', re.M)
 MADE_BY_THE_BUILD = ["commit.h"]
-OF_A_ROOM = re.compile(r'^[ \t]*#[ \t]*include[ \t]*[<"]((?:vmm|segments|pool|bench|tests)/[^">]+)', re.M)
-ANGLED = re.compile(r'^[ \t]*#[ \t]*include[ \t]*<((?:vmm|segments|pool|bench|tests)/[^">]+)', re.M)
+OF_A_ROOM = re.compile(r'^[ \t]*#[ \t]*include[ \t]*[<"]((?:vmm|segments|pool|bench|tests|extras)/[^">]+)', re.M)
+ANGLED = re.compile(r'^[ \t]*#[ \t]*include[ \t]*<((?:vmm|segments|pool|bench|tests|extras)/[^">]+)', re.M)
 COMMENT = re.compile(r'/\*.*?\*/|//[^\n]*|"(?:\\.|[^"\\])*"', re.S)
 # A function that others can call, at the beginning of a line: its name, its arguments, and `{` or `;`.
 FUNCTION = re.compile(r"^(?!static\b|typedef\b|return\b|else\b|#)[A-Za-z_][\w ]*[ *]+([a-z]\w*)\("
@@ -66,9 +66,15 @@ STATIC = re.compile(r"^static [\w \*]*?\b([a-z]\w*)\(", re.M)
 NAME = re.compile(r"\b[a-z]\w*\b")
 
 
+def is_of_an_extra(file):
+    return file.startswith("extras/")
+
+
 def room_of(file):
     """The room of a file: its folder."""
     folder = file.rpartition("/")[0]
+    if is_of_an_extra(file):
+        return folder
     while folder and folder not in ROOMS:
         folder = folder.rpartition("/")[0]
     return folder
@@ -111,7 +117,8 @@ class Tree:
         self.root = root
         self.faults = []
         self.code = {}
-        for file, text in lint.sources(root, *(f"{top}/**/*.[ch]" for top in ("vmm", "segments", "pool", "bench"))):
+        tops = (f"{top}/**/*.[ch]" for top in ("vmm", "segments", "pool", "bench"))
+        for file, text in lint.sources(root, *tops, "extras/*/*.[ch]"):
             if not file.startswith("pool/include/"):
                 self.code[file] = text
         self.bare = {file: COMMENT.sub(" ", text) for file, text in self.code.items()}
@@ -122,7 +129,7 @@ class Tree:
     def read_functions(self, file):
         for match in FUNCTION.finditer(self.bare[file]):
             name, mark = match.group(1), match.group(4)
-            if file.startswith("pool/preload/") and name.startswith("cu"):
+            if is_of_an_extra(file) and name.startswith("cu"):
                 continue  # the driver's names, under which others call the driver
             if mark == "{":
                 self.defined.setdefault(name, file)
@@ -137,9 +144,14 @@ class Tree:
         if here != there and there not in ROOMS.get(here, ()):
             self.faults.append(f"{file}: {here or 'no room'} may not {what} (of {there or 'no room'})")
 
+    def included_by(self, file):
+        """What a file includes in quotes: paths from the root, and of an extra from its folder."""
+        folder = f"{room_of(file)}/" if is_of_an_extra(file) else ""
+        return [folder + other for other in INCLUDE.findall(self.code[file])]
+
     def includes(self):
-        for file, text in self.code.items():
-            for other in INCLUDE.findall(text):
+        for file in self.code:
+            for other in self.included_by(file):
                 if other in self.code:
                     yield file, other
 
@@ -151,7 +163,7 @@ class Tree:
         for file, text in self.bare.items():
             for name in sorted(set(NAME.findall(text)) - set(STATIC.findall(text))):
                 other = self.seam_of(name) or self.defined.get(name)
-                if name.startswith("ductile_") and room_of(file).startswith(("bench/", "pool/preload")):
+                if name.startswith("ductile_") and file.startswith(("bench/", "extras/")):
                     continue  # the public functions are everybody's
                 if other is not None and stem(other) != stem(file):
                     if file.endswith(".c") or name not in self.declared or file not in self.declared[name]:
@@ -177,7 +189,7 @@ class Tree:
 
     def check_paths(self):
         for file, text in self.code.items():
-            hidden = [other for other in INCLUDE.findall(text) if other not in self.code]
+            hidden = [other for other in self.included_by(file) if other not in self.code]
             for other in hidden + ANGLED.findall(text):
                 if other not in MADE_BY_THE_BUILD:
                     self.faults.append(f"{file}: {other} is not the path of a header from the root, in quotes")
@@ -192,7 +204,7 @@ class Tree:
         cells = "".join(row.split("|")[2] for row in rows if row.startswith("|"))
         named = {name.rpartition("/")[2] for name in re.findall(r"`([\w/]+)`", cells)}
         files = {stem(file).rpartition("/")[2]: file for file in self.code
-                 if file.startswith("pool/") and not file.startswith("pool/preload/")}
+                 if file.startswith("pool/")}
         for name, file in files.items():
             if name not in named and f"{stem(file)}.c" in self.code:
                 self.faults.append(f"{stem(file)}.c: docs/architecture.md, \"Where to look\", does not name {name}")

@@ -37,7 +37,7 @@ forbid(segments "dpool_[^ ]*")
 
 # A program that runs with more rights than its caller has must not do what the caller's environment
 # says: secure_getenv.
-foreach(layer vmm model segments pool preload)
+foreach(layer vmm model segments pool)
   forbid(${layer} "(__secure_)?getenv")
 endforeach()
 

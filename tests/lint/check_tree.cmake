@@ -15,7 +15,7 @@ file(GLOB_RECURSE scripts ${ROOT}/python/backend/*.py ${ROOT}/python/ductile_gpu
   ${ROOT}/bench/*.cmake ${ROOT}/cmake/*.cmake
   ${ROOT}/extras/*.py ${ROOT}/extras/*.sh ${ROOT}/extras/*.cmake)
 file(GLOB_RECURSE lists ${ROOT}/vmm/CMakeLists.txt ${ROOT}/segments/CMakeLists.txt
-  ${ROOT}/pool/CMakeLists.txt ${ROOT}/pool/preload/CMakeLists.txt ${ROOT}/bench/CMakeLists.txt
+  ${ROOT}/pool/CMakeLists.txt ${ROOT}/bench/CMakeLists.txt
   ${ROOT}/tests/CMakeLists.txt ${ROOT}/python/CMakeLists.txt ${ROOT}/extras/CMakeLists.txt)
 file(GLOB_RECURSE pages ${ROOT}/docs/*.md ${ROOT}/bench/*.md ${ROOT}/python/*.md ${ROOT}/vmm/*.md
   ${ROOT}/extras/*.md)

@@ -39,6 +39,15 @@ PLANTS = {
     "a path that hides where it leads": (
         "check_rooms.py", "segments/segment.h", '#include "../pool/pressure/ladder.h"\n',
         "segments/segment.h: ../pool/pressure/ladder.h is not the path of a header from the root"),
+    "a layer in an extra": (
+        "check_rooms.py", "extras/planted/planted.c", '#include "pool/blocks/block.h"\n',
+        "extras/planted/planted.c: extras/planted/pool/blocks/block.h is not the path of a header"),
+    "a layer in an extra, by a path": (
+        "check_rooms.py", "extras/planted/planted.h", '#include "../../pool/blocks/block.h"\n',
+        "extras/planted/planted.h: extras/planted/../../pool/blocks/block.h is not the path of a header"),
+    "a call into a layer in an extra": (
+        "check_rooms.py", "extras/planted/planted.c", "static void planted(void) { dseg_set_fini(0); }\n",
+        "extras/planted/planted.c: extras/planted may not use dseg_set_fini"),
     "a layer in the Python package": (
         "check_rooms.py", "python/ductile_gpu/planted.cpp", '#include "vmm/range.h"\n',
         "python/ductile_gpu/planted.cpp: may not include vmm/range.h"),
@@ -147,7 +156,7 @@ ALWAYS = {"vmm/handle.c": "void dvmm_planted_handle(void) { dvmm_planted_range()
 
 def copy_tree(scratch):
     shutil.rmtree(scratch, ignore_errors=True)
-    for top in ("vmm", "segments", "pool", "preload", "bench", "docs", "python/ductile_gpu"):
+    for top in ("vmm", "segments", "pool", "extras", "bench", "docs", "python/ductile_gpu"):
         for path in (ROOT / top).rglob("*.*"):
             if path.suffix in (".c", ".h", ".jsonl", ".json", ".md", ".py", ".svg"):
                 copy = scratch / path.relative_to(ROOT)

@@ -57,11 +57,6 @@ def bench_path() -> Path:
     return find_file("bin", "ductile-bench")
 
 
-def preload_path() -> Path:
-    """The libductile_preload.so that belongs to this package."""
-    return find_file("lib", "libductile_preload.so")
-
-
 def include_dir() -> Path:
     """The folder of the public C headers, as this package was built from them."""
     return find_file("include", "ductile.h").parent

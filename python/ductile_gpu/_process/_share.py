@@ -168,12 +168,12 @@ def shared(device: int = 0) -> Allocator:
     return found if found is not None else _open(device)
 
 
-def _open_preloaded(device: int, options: Mapping[str, Any]) -> Optional[int]:
-    """The `ductile_allocator *` of libductile_preload.so, which serves all calls for a device, made
-    with these options where it is not there yet. None: the library is not in the process, or does
-    not serve the device. Raises InvalidArgument."""
+def _open_of_process(device: int, options: Mapping[str, Any]) -> Optional[int]:
+    """The `ductile_allocator *` of the library that serves all calls for a device, made with these
+    options where it is not there yet. None: no such library is in the process, or it does not serve
+    the device. Raises InvalidArgument."""
     try:
-        function = ctypes.CDLL(None).ductile_preload_open
+        function = ctypes.CDLL(None).ductile_process_open
     except AttributeError:
         return None
     function.restype = ctypes.c_void_p
@@ -190,7 +190,7 @@ def _open(device: int) -> Allocator:
                 found = Allocator.borrow(_provider(device), device)
             else:
                 wanted = cast(Options, {**_provided, **_options})
-                there = _open_preloaded(device, wanted)
+                there = _open_of_process(device, wanted)
                 found = (
                     Allocator(device, **wanted)
                     if there is None

@@ -3,14 +3,14 @@
 
 #include "torch_settings.h"
 
-#include <ductile_preload.h>
+#include <ductile_process.h>
 
 #include <algorithm>
 #include <array>
 #include <cstdio>
 #include <cstring>
 
-#pragma weak ductile_preload_open
+#pragma weak ductile_process_open
 
 namespace ductile_torch {
 
@@ -49,10 +49,10 @@ void keep_report(void *user, ductile_log_level level, const char *text) {
     }
 }
 
-/* That of all libraries, where the process has libductile_preload.so; nullptr otherwise. */
-ductile_allocator *open_preloaded(const ductile_options &options) {
+/* That of all libraries, where one of the process serves them all; nullptr otherwise. */
+ductile_allocator *open_of_process(const ductile_options &options) {
     const void *create = reinterpret_cast<const void *>(&ductile_create);
-    return ductile_preload_open != nullptr ? ductile_preload_open(create, options.device, &options)
+    return ductile_process_open != nullptr ? ductile_process_open(create, options.device, &options)
                                            : nullptr;
 }
 
@@ -169,7 +169,7 @@ ductile_allocator *Device::open() {
     options.log = keep_report;
     options.log_user = this;
     apply_settings(options);
-    a = open_preloaded(options);
+    a = open_of_process(options);
     bool is_own = a == nullptr;
     if (is_own) {
         a = create(options);

@@ -9,7 +9,7 @@
  */
 #include "ductile_torch.h"
 
-#include <ductile_preload.h>
+#include <ductile_process.h>
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -17,7 +17,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#pragma weak ductile_preload_open
+#pragma weak ductile_process_open
 
 /* c10::detail::torchCheckFail(function, file, line, message): throws, never returns. */
 typedef void (*raise_fn)(const char *function, const char *file, uint32_t line,
@@ -29,12 +29,12 @@ static _Atomic(raise_fn) raise_error;
 static char given_options[1024];         /* guarded by `opening` */
 static uint64_t own_limits[MAX_DEVICES]; /* written before the allocator is; 0: none */
 
-/* That of all libraries, where the process has libductile_preload.so; NULL otherwise. */
-static ductile_allocator *open_preloaded(int device, const ductile_options *options) {
+/* That of all libraries, where one of the process serves them all; NULL otherwise. */
+static ductile_allocator *open_of_process(int device, const ductile_options *options) {
     ductile_status (*create)(ductile_allocator **, const ductile_options *) = ductile_create;
     const void *ours;
     memcpy(&ours, &create, sizeof ours);
-    return ductile_preload_open != NULL ? ductile_preload_open(ours, device, options) : NULL;
+    return ductile_process_open != NULL ? ductile_process_open(ours, device, options) : NULL;
 }
 
 static ductile_allocator *open_device(int device) {
@@ -46,7 +46,7 @@ static ductile_allocator *open_device(int device) {
     if (ductile_options_parse(&options, given_options, NULL, 0) != DUCTILE_OK) {
         return NULL;
     }
-    a = open_preloaded(device, &options);
+    a = open_of_process(device, &options);
     return a != NULL || ductile_create(&a, &options) == DUCTILE_OK ? a : NULL;
 }
 

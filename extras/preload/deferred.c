@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "pool/preload/deferred.h"
+#include "deferred.h"
 
-#include "pool/preload/device.h"
+#include "device.h"
 
 #include <pthread.h>
 #include <stdatomic.h>

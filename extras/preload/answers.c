@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What programs ask about memory. */
-#include "pool/preload/counts.h"
-#include "pool/preload/device.h"
-#include "pool/preload/real.h"
+#include "counts.h"
+#include "device.h"
+#include "real.h"
 
 #include <string.h>
 

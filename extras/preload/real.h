@@ -3,7 +3,7 @@
 #ifndef DUCTILE_PRELOAD_REAL_H
 #define DUCTILE_PRELOAD_REAL_H
 
-#include "pool/preload/abi.h"
+#include "abi.h"
 
 /* A function that the driver lacks is NULL. Constant once found. */
 typedef struct dpre_driver {

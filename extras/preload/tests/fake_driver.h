@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A libcuda.so.1 with all that Ductile and libductile_preload.so call. Unlike tests/fake_cuda it
- * hands out addresses, contexts and streams that differ, and knows which stream is being captured.
- * Work is done at once.
+ * A libcuda.so.1 with all that Ductile and libductile_preload.so call. It hands out addresses,
+ * contexts and streams that differ, and knows which stream is being captured. Work is done at once.
  */
-#ifndef TESTS_PRELOAD_FAKE_DRIVER_H
-#define TESTS_PRELOAD_FAKE_DRIVER_H
+#ifndef PRELOAD_TESTS_FAKE_DRIVER_H
+#define PRELOAD_TESTS_FAKE_DRIVER_H
 
-#include "vmm/cuda/abi.h"
+#include "../abi.h"
 
 #include <stdatomic.h>
 #include <stdbool.h>

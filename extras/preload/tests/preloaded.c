@@ -4,10 +4,10 @@
  *
  * A plain CUDA program, as far as memory goes, in a process with libductile_preload.so and the fake
  * driver. It takes the driver's functions in one of the three ways there are, then checks each
- * promise of docs/preload.md; with CHECK only that one. Exit status: 0, or 1 and a line.
+ * promise of README.md; with CHECK only that one. Exit status: 0, or 1 and a line.
  */
-#include "pool/preload/abi.h"
-#include "tests/preload/fake_driver.h"
+#include "../abi.h"
+#include "fake_driver.h"
 
 #include <dlfcn.h>
 #include <pthread.h>

@@ -16,12 +16,16 @@ from types import FrameType
 from typing import Any, Optional
 
 import ductile_gpu_start
-from ductile_gpu._binding._native import preload_path
-from ductile_gpu._process import _notes
-from ductile_gpu._process._children import inherit
-from ductile_gpu._tools import _counts
-from ductile_gpu._tools._cli.common import MISUSED, Failure
-from ductile_gpu._tools._sizes import in_bytes
+from ductile_gpu.interface import (
+    MISUSED,
+    Failure,
+    Note,
+    find_file,
+    in_bytes,
+    inherit,
+    read_notes,
+)
+from ductile_gpu.preload import _counts
 from ductile_gpu_words import say
 
 # JAX's own allocators map memory by themselves; with this one it asks in the order of its streams.
@@ -84,7 +88,8 @@ def _prepare(
     folders: Path,
 ) -> None:
     before = environment.get("LD_PRELOAD", "")
-    environment["LD_PRELOAD"] = f"{preload_path()} {before}".strip()
+    library = find_file("lib", "libductile_preload.so")
+    environment["LD_PRELOAD"] = f"{library} {before}".strip()
     environment[_COUNTS] = str(folders / "counts")
     if options.native_malloc:
         environment["DUCTILE_PRELOAD"] = "async"
@@ -132,7 +137,7 @@ def _share(row: _counts.Asked) -> str:
     )
 
 
-def _tell(counts: list[_counts.Counts], notes: list[_notes.Note]) -> None:
+def _tell(counts: list[_counts.Counts], notes: list[Note]) -> None:
     """Which library had how much from Ductile."""
     for row in _counts.by_library(counts):
         say(_share(row))
@@ -150,7 +155,7 @@ def _unserved_aside(process: _counts.Counts) -> _counts.Counts:
     return process._replace(rows=tuple(row for row in process.rows if row.served_bytes))
 
 
-def _judge(counts: list[_counts.Counts], notes: list[_notes.Note]) -> int:
+def _judge(counts: list[_counts.Counts], notes: list[Note]) -> int:
     """1 where the library that asked for most, or PyTorch, had nothing from Ductile.
 
     What PyTorch's adapter serves is not counted. So what other libraries of its process had from
@@ -185,7 +190,7 @@ def _run_all(options: argparse.Namespace, settings: Mapping[str, Any], folders: 
         (folders / name).mkdir()
     _prepare(environment, options, settings, folders)
     status = _wait(command, environment)
-    counts, notes = _counts.read(folders / "counts"), _notes.read(folders / "notes")
+    counts, notes = _counts.read(folders / "counts"), read_notes(folders / "notes")
     _tell(counts, notes)
     judged = _judge(counts, notes)
     return status or judged

@@ -3,8 +3,8 @@
  * The two ways to ask for a function at run time. Ductile's own requests get the driver's
  * functions: that is what keeps its calls out of this library.
  */
-#include "pool/preload/next.h"
-#include "pool/preload/real.h"
+#include "next.h"
+#include "real.h"
 
 #include <dlfcn.h>
 #include <stdbool.h>

@@ -7,7 +7,7 @@
 #ifndef DUCTILE_PRELOAD_DEVICE_H
 #define DUCTILE_PRELOAD_DEVICE_H
 
-#include "pool/preload/abi.h"
+#include "abi.h"
 
 #include <stdbool.h>
 

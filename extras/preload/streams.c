@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What Ductile has to learn of: the end of streams, captures, peers, default pools, resets. */
-#include "pool/preload/deferred.h"
-#include "pool/preload/device.h"
-#include "pool/preload/real.h"
+#include "deferred.h"
+#include "device.h"
+#include "real.h"
 
 /* ---- Captures ------------------------------------------------------------------------------ */
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "tests/preload/fake_driver.h"
+#include "fake_driver.h"
 
 #include <pthread.h>
 #include <sched.h>
@@ -18,9 +18,12 @@ enum {
     N_DEVICES = 2,
     N_NATIVE = 4096,
     N_STREAMS = 256,
-    NOT_SUPPORTED = 801,
+    INVALID_DEVICE = 101,
+    STREAM_CAPTURE_UNSUPPORTED = 900,
     WRONG_THREAD = 908,
-    STREAM_CAPTURE_UNSUPPORTED = 900
+    ACCESS_RW = 3,
+    HAS_VMM = 102,
+    HAS_MEMORY_POOLS = 115
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -29,8 +32,8 @@ static ductile_addr next_reserved = FIRST_RESERVED, next_native = 0x10000000000;
 static ductile_addr native[N_NATIVE];
 static atomic_int n_capturing;
 static _Thread_local cu_context stack[8];
-static _Thread_local cu_capture_mode capture_mode; /* of the thread */
-static _Thread_local int depth = 1;                /* device 0's primary context is current */
+static _Thread_local int capture_mode; /* of the thread */
+static _Thread_local int depth = 1;    /* device 0's primary context is current */
 
 /* A destroyed stream's handle soon names a new one, as the driver's do. */
 typedef struct fake_stream {
@@ -68,7 +71,7 @@ static cu_context current(void) {
     EXPORTED cu_result name parameters;                                                            \
     cu_result name parameters {                                                                    \
         __VA_ARGS__;                                                                               \
-        return DVMM_SUCCESS;                                                                       \
+        return CU_SUCCESS;                                                                         \
     }
 
 DO(cuInit, (unsigned int flags), )
@@ -77,8 +80,8 @@ DO(cuDeviceGetCount, (int *count), *count = N_DEVICES)
 DO(cuDeviceGet, (cu_device * out, int ordinal), *out = ordinal)
 DO(cuDeviceGetName, (char *name, int size, cu_device device), strncpy(name, "Fake", (size_t)size))
 DO(cuDeviceTotalMem_v2, (size_t * bytes, cu_device device), *bytes = (size_t)64 << 30)
-DO(cuDeviceGetAttribute, (int *value, cu_device_attribute which, cu_device device),
-   *value = which == CU_HAS_VMM || which == CU_HAS_MEMORY_POOLS)
+DO(cuDeviceGetAttribute, (int *value, int which, cu_device device),
+   *value = which == HAS_VMM || which == HAS_MEMORY_POOLS)
 DO(cuDevicePrimaryCtxGetState, (cu_device device, unsigned int *flags, int *is_active), *flags = 0;
    *is_active = 1)
 DO(cuDevicePrimaryCtxRetain, (cu_context * out, cu_device device), *out = primary_of(device))
@@ -103,7 +106,7 @@ cu_result cuCtxSynchronize(void) {
         (void)sched_yield();
     }
     fake_driver.broken_captures += n_capturing > 0;
-    return fake_driver.fails_wait ? STREAM_CAPTURE_UNSUPPORTED : DVMM_SUCCESS;
+    return fake_driver.fails_wait ? STREAM_CAPTURE_UNSUPPORTED : CU_SUCCESS;
 }
 
 /* ---- Memory on demand ----------------------------------------------------------------------- */
@@ -121,50 +124,50 @@ static ductile_addr take(ductile_addr *next, size_t size) {
 
 DO(cuMemGetInfo_v2, (size_t * free_bytes, size_t *total), *free_bytes = (size_t)32 << 30;
    *total = (size_t)64 << 30)
-DO(cuMemGetAllocationGranularity,
-   (size_t * out, const cu_phys_props *props, cu_granularity_option option), *out = (size_t)2 << 20)
+DO(cuMemGetAllocationGranularity, (size_t * out, const void *props, int option),
+   *out = (size_t)2 << 20)
 DO(cuMemAddressReserve,
    (ductile_addr * out, size_t size, size_t alignment, ductile_addr hint, unsigned long long flags),
    *out = take(&next_reserved, size))
 DO(cuMemAddressFree, (ductile_addr addr, size_t size), )
-DO(cuMemRelease, (dvmm_phys phys), fake_driver.is_full = false)
+DO(cuMemRelease, (unsigned long long phys), fake_driver.is_full = false)
 DO(cuMemMap,
-   (ductile_addr addr, size_t size, size_t offset, dvmm_phys phys, unsigned long long flags),
+   (ductile_addr addr, size_t size, size_t offset, unsigned long long phys,
+    unsigned long long flags),
    fake_driver.maps++)
 DO(cuMemUnmap, (ductile_addr addr, size_t size), )
-DO(cuMemSetAccess, (ductile_addr addr, size_t size, const cu_access_desc *descs, size_t n), )
-DO(cuMemGetAccess, (unsigned long long *flags, const cu_location *location, ductile_addr addr),
-   *flags = DVMM_ACCESS_RW)
+DO(cuMemSetAccess, (ductile_addr addr, size_t size, const void *descs, size_t n), )
+DO(cuMemGetAccess, (unsigned long long *flags, const void *location, ductile_addr addr),
+   *flags = ACCESS_RW)
 
-EXPORTED cu_result cuMemCreate(dvmm_phys *out, size_t size, const cu_phys_props *props,
+EXPORTED cu_result cuMemCreate(unsigned long long *out, size_t size, const void *props,
                                unsigned long long flags);
-cu_result cuMemCreate(dvmm_phys *out, size_t size, const cu_phys_props *props,
+cu_result cuMemCreate(unsigned long long *out, size_t size, const void *props,
                       unsigned long long flags) {
     if (fake_driver.is_out_of_memory || fake_driver.is_full) {
-        return DVMM_OUT_OF_MEMORY;
+        return CU_OUT_OF_MEMORY;
     }
-    *out = (dvmm_phys)(0x100 + fake_driver.creates++);
-    return DVMM_SUCCESS;
+    *out = (unsigned long long)(0x100 + fake_driver.creates++);
+    return CU_SUCCESS;
 }
 
-EXPORTED cu_result cuMemExportToShareableHandle(void *out, dvmm_phys phys, cu_handle_type type,
+EXPORTED cu_result cuMemExportToShareableHandle(void *out, unsigned long long phys, int type,
                                                 unsigned long long flags);
-cu_result cuMemExportToShareableHandle(void *out, dvmm_phys phys, cu_handle_type type,
+cu_result cuMemExportToShareableHandle(void *out, unsigned long long phys, int type,
                                        unsigned long long flags) {
-    return NOT_SUPPORTED;
+    return CU_NOT_SUPPORTED;
 }
 
-EXPORTED cu_result cuMemImportFromShareableHandle(dvmm_phys *out, void *shared,
-                                                  cu_handle_type type);
-cu_result cuMemImportFromShareableHandle(dvmm_phys *out, void *shared, cu_handle_type type) {
-    return NOT_SUPPORTED;
+EXPORTED cu_result cuMemImportFromShareableHandle(unsigned long long *out, void *shared, int type);
+cu_result cuMemImportFromShareableHandle(unsigned long long *out, void *shared, int type) {
+    return CU_NOT_SUPPORTED;
 }
 
 /* ---- Memory of its own ---------------------------------------------------------------------- */
 
 static cu_result hand_out(ductile_addr *out, size_t size, atomic_int *count) {
     if (fake_driver.is_full) {
-        return DVMM_OUT_OF_MEMORY;
+        return CU_OUT_OF_MEMORY;
     }
     ductile_addr at = take(&next_native, size);
     (*count)++;
@@ -177,16 +180,16 @@ static cu_result hand_out(ductile_addr *out, size_t size, atomic_int *count) {
     }
     pthread_mutex_unlock(&lock);
     *out = at;
-    return size == 0 ? DVMM_INVALID_VALUE : DVMM_SUCCESS;
+    return size == 0 ? CU_INVALID_VALUE : CU_SUCCESS;
 }
 
 static cu_result take_back(ductile_addr addr, atomic_int *count) {
-    cu_result code = addr == 0 ? DVMM_SUCCESS : DVMM_INVALID_VALUE;
+    cu_result code = addr == 0 ? CU_SUCCESS : CU_INVALID_VALUE;
     pthread_mutex_lock(&lock);
     for (int i = 0; addr != 0 && i < N_NATIVE; i++) {
         if (native[i] == addr) {
             native[i] = 0;
-            code = DVMM_SUCCESS;
+            code = CU_SUCCESS;
             (*count)++;
             break;
         }
@@ -230,14 +233,14 @@ DO(cuPointerGetAttribute, (void *data, int attribute, ductile_addr addr),
 DO(cuPointerGetAttributes, (unsigned int n, int *attributes, void **data, ductile_addr addr),
    for (unsigned int i = 0; i < n; i++) memset(data[i], 7, sizeof(int)))
 DO(cuDeviceGetDefaultMemPool, (cu_mem_pool * out, cu_device device),
-   if (device >= N_DEVICES) return DVMM_INVALID_DEVICE;
+   if (device >= N_DEVICES) return INVALID_DEVICE;
    *out = FAKE_DEFAULT_POOL(device))
 DO(cuDeviceGetMemPool, (cu_mem_pool * out, cu_device device),
    *out = fake_driver.has_own_pool ? FAKE_OWN_POOL : FAKE_DEFAULT_POOL(device))
-DO(cuMemPoolSetAttribute, (cu_mem_pool pool, cu_pool_attribute which, void *value), )
-DO(cuMemPoolGetAttribute, (cu_mem_pool pool, cu_pool_attribute which, void *value), )
+DO(cuMemPoolSetAttribute, (cu_mem_pool pool, int which, void *value), )
+DO(cuMemPoolGetAttribute, (cu_mem_pool pool, int which, void *value), )
 DO(cuMemPoolTrimTo, (cu_mem_pool pool, size_t keep_bytes), fake_driver.trims++)
-DO(cuMemPoolSetAccess, (cu_mem_pool pool, const void *map, size_t n), )
+DO(cuMemPoolSetAccess, (cu_mem_pool pool, const cu_access *map, size_t n), )
 
 /* ---- Streams, captures, events -------------------------------------------------------------- */
 
@@ -254,17 +257,17 @@ static cu_result make_stream(ductile_stream *out) {
     streams[i] = (fake_stream){.context = current(), .is_used = true};
     pthread_mutex_unlock(&lock);
     *out = (ductile_stream)(void *)&streams[i];
-    return DVMM_SUCCESS;
+    return CU_SUCCESS;
 }
 
 static cu_result set_capturing(ductile_stream stream, bool to) {
     fake_stream *s = named(stream);
     if (s == NULL || s->is_capturing == to) {
-        return DVMM_INVALID_VALUE;
+        return CU_INVALID_VALUE;
     }
     s->is_capturing = to;
     n_capturing += to ? 1 : -1;
-    return DVMM_SUCCESS;
+    return CU_SUCCESS;
 }
 
 static cu_result drop_stream(ductile_stream stream) {
@@ -272,35 +275,33 @@ static cu_result drop_stream(ductile_stream stream) {
     pthread_mutex_lock(&lock);
     named(stream)->is_used = false;
     pthread_mutex_unlock(&lock);
-    return DVMM_SUCCESS;
+    return CU_SUCCESS;
 }
 
 RETURN(cuStreamCreate, (ductile_stream * out, unsigned int flags), make_stream(out))
 RETURN(cuStreamDestroy_v2, (ductile_stream stream), drop_stream(stream))
 DO(cuStreamSynchronize, (ductile_stream stream), fake_driver.stream_waits++;
-   fake_driver.broken_captures += n_capturing > 0 && capture_mode != DVMM_CAPTURE_RELAXED)
+   fake_driver.broken_captures += n_capturing > 0 && capture_mode != CU_CAPTURE_RELAXED)
 DO(cuStreamQuery, (ductile_stream stream), )
-DO(cuStreamWaitEvent, (ductile_stream stream, dvmm_event event, unsigned int flags), )
+DO(cuStreamWaitEvent, (ductile_stream stream, void *event, unsigned int flags), )
 DO(cuStreamWaitValue64_v2,
    (ductile_stream stream, ductile_addr addr, uint64_t value, unsigned int flags), )
 DO(cuStreamGetCtx, (ductile_stream stream, cu_context *out),
    *out = named(stream) ? named(stream)->context : current())
-DO(cuStreamIsCapturing, (ductile_stream stream, cu_capture_status *out),
+DO(cuStreamIsCapturing, (ductile_stream stream, int *out),
    *out = named(stream) && named(stream)->is_capturing)
-RETURN(cuStreamBeginCapture_v2, (ductile_stream stream, cu_capture_mode mode),
-       set_capturing(stream, true))
-RETURN(cuStreamEndCapture, (ductile_stream stream, dvmm_graph *out),
+RETURN(cuStreamBeginCapture_v2, (ductile_stream stream, int mode), set_capturing(stream, true))
+RETURN(cuStreamEndCapture, (ductile_stream stream, void **out),
        fake_driver.is_wrong_thread ? WRONG_THREAD : set_capturing(stream, false))
-DO(cuThreadExchangeStreamCaptureMode, (cu_capture_mode * mode),
-   cu_capture_mode before = capture_mode;
-   capture_mode = *mode; *mode = before)
-DO(cuGraphDestroy, (dvmm_graph graph), )
-DO(cuEventCreate, (dvmm_event * out, unsigned int flags), *out = (dvmm_event)0x2000)
-DO(cuEventDestroy_v2, (dvmm_event event), )
-DO(cuEventRecord, (dvmm_event event, ductile_stream stream), )
-DO(cuEventQuery, (dvmm_event event), )
-DO(cuEventSynchronize, (dvmm_event event), )
-DO(cuCtxRecordEvent, (cu_context context, dvmm_event event), fake_driver.markers++;
+DO(cuThreadExchangeStreamCaptureMode, (int *mode), int before = capture_mode; capture_mode = *mode;
+   *mode = before)
+DO(cuGraphDestroy, (void *graph), )
+DO(cuEventCreate, (void **out, unsigned int flags), *out = (void *)0x2000)
+DO(cuEventDestroy_v2, (void *event), )
+DO(cuEventRecord, (void *event, ductile_stream stream), )
+DO(cuEventQuery, (void *event), )
+DO(cuEventSynchronize, (void *event), )
+DO(cuCtxRecordEvent, (cu_context context, void *event), fake_driver.markers++;
    fake_driver.broken_captures += n_capturing > 0)
 
 /* ---- Host memory and contents --------------------------------------------------------------- */
@@ -372,5 +373,5 @@ cu_result cuGetProcAddress_v2(const char *name, void **out, int version, uint64_
             *answer = 0;
         }
     }
-    return DVMM_SUCCESS;
+    return CU_SUCCESS;
 }

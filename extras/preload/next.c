@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "pool/preload/next.h"
+#include "next.h"
 
 #include <dlfcn.h>
 #include <stdatomic.h>

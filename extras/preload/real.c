@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "pool/preload/real.h"
+#include "real.h"
 
-#include "pool/preload/next.h"
+#include "next.h"
 
 #include <dlfcn.h>
 #include <stdatomic.h>

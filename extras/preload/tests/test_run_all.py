@@ -7,14 +7,16 @@ import shutil
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
 
+import noted
 import pytest
 from running import ductile_gpu as command
-from support import ROOT
 
-from ductile_gpu._process import _notes
-from ductile_gpu._tools import _counts
-from ductile_gpu._tools._cli import run_all
+from ductile_gpu import include_dir
+from ductile_gpu.interface import Note
+from ductile_gpu.preload import _counts
+from ductile_gpu.preload import command as run_all
 
 PROGRAM = r"""
 #include <stdio.h>
@@ -50,14 +52,14 @@ def write(place, name, text):
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
     compiler = shutil.which("cc")
-    if compiler is None or not (ROOT / "tests" / "preload").is_dir():
-        pytest.skip("no C compiler, or no checkout")
+    if compiler is None:
+        pytest.skip("no C compiler")
     folder = tmp_path_factory.mktemp("run_all")
     driver = folder / "libcuda.so.1"
-    source = ROOT / "tests" / "preload" / "fake_driver.c"
-    includes = [f"-I{ROOT}", f"-I{ROOT / 'pool' / 'include'}"]
+    source = Path(__file__).with_name("fake_driver.c")
     flags = ["-shared", "-fPIC", "-D_GNU_SOURCE", "-Wl,-soname,libcuda.so.1", "-Wl,-Bsymbolic"]
-    subprocess.run([compiler, *flags, *includes, str(source), "-o", str(driver)], check=True)
+    include = f"-I{include_dir()}"
+    subprocess.run([compiler, *flags, include, str(source), "-o", str(driver)], check=True)
     program = folder / "program.c"
     program.write_text(PROGRAM)
     linked = [str(program), str(driver), f"-Wl,-rpath,{folder}", "-o", str(folder / "program")]
@@ -100,11 +102,9 @@ def test_status_1_where_ductile_served_nothing(place):
 # Stands in for a program whose PyTorch has used the GPU, through the adapter or not, beside another
 # library, whose memory Ductile does not serve.
 BESIDE_PYTORCH = """
-import ctypes, subprocess, sys, types
-from ductile_gpu._process import _notes
-held = types.SimpleNamespace(device_count=lambda: 1, max_memory_reserved=lambda device: 1 << 20)
-sys.modules["torch"] = types.SimpleNamespace(cuda=held)
-_notes.leave({mode!r}, None)
+import ctypes, subprocess
+import noted
+noted.leave({mode!r})
 driver = ctypes.CDLL("libcuda.so.1")
 address = ctypes.c_uint64()
 assert driver.cuMemAllocManaged(ctypes.byref(address), ctypes.c_size_t(8 << 20), 1) == 0
@@ -126,7 +126,7 @@ if {child!r}:
 )
 def test_a_process_whose_pytorch_is_on_its_adapter_is_served(place, mode, child, status):
     (place / "beside.py").write_text(BESIDE_PYTORCH.format(mode=mode, child=child))
-    answer = run(place, "--all", "beside.py")
+    answer = run(place, "--all", "beside.py", PYTHONPATH=Path(noted.__file__).parent)
     assert answer.returncode == status, answer.stderr
     assert "asked for 8.0 MiB in 1 request: 0% from Ductile" in answer.stderr
     assert ("allocated through its adapter" in answer.stderr) == (mode != "off")
@@ -141,7 +141,7 @@ def test_what_is_served_beside_pytorch_is_weighed_with_other_processes(served, s
     )
     helper = _counts.Counts(2, "helper", None, (_counts.Asked("helper", 0, 0, 1, 4 << 20),))
     counts = [_counts.Counts(1, "train", None, libraries), helper]
-    assert run_all._judge(counts, [_notes.Note(1, "train", "full", None)]) == status
+    assert run_all._judge(counts, [Note(1, "train", "full", None)]) == status
     assert run_all._judge(counts, []) == 1
 
 
@@ -226,7 +226,7 @@ def test_a_static_program_is_refused(place):
 def test_python_shares_the_allocator_of_the_interposed_calls(place, first):
     code = f"""
         import ctypes
-        from ductile_gpu._process._share import shared
+        from ductile_gpu import shared
         if "{first}" == "python":
             shared(0)
         driver = ctypes.CDLL("libcuda.so.1")

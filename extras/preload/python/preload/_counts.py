@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The counts that libductile_preload.so keeps: which library asked for how much, and who served it.
 
-The layout is that of pool/preload/counts.c.
+The layout is that of extras/preload/counts.c.
 """
 
 from __future__ import annotations

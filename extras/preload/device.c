@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "pool/preload/device.h"
+#include "device.h"
 
-#include "pool/preload/counts.h"
-#include "pool/preload/include/ductile_preload.h"
-#include "pool/preload/real.h"
+#include "counts.h"
+#include "real.h"
 
 #include <dlfcn.h>
+#include <ductile_process.h>
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
@@ -494,8 +494,8 @@ static ductile_allocator *lend(dpre_device *d, cu_context context, const ductile
     return a;
 }
 
-ductile_allocator *ductile_preload_open(const void *create_of_caller, int device,
-                                        const ductile_options *options) {
+PRELOAD_API ductile_allocator *ductile_process_open(const void *create_of_caller, int device,
+                                                    const ductile_options *options) {
     cu_context context = NULL;
     if (device < 0 || device >= DPRE_N_DEVICES || dpre_served() == DPRE_OFF ||
         !is_our_library(create_of_caller) || !start_driver() ||

@@ -7,7 +7,7 @@
 #ifndef DUCTILE_PRELOAD_DEFERRED_H
 #define DUCTILE_PRELOAD_DEFERRED_H
 
-#include "pool/preload/abi.h"
+#include "abi.h"
 
 #include <stdbool.h>
 

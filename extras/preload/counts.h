@@ -2,8 +2,8 @@
 /*
  * Who asked for how much, and who served it. Kept in a file, mapped into the process, of the folder
  * that DUCTILE_PRELOAD_COUNTS names: it is complete however the process ends, and is not made
- * before the first request. Without the variable nothing is counted. python/ductile_gpu reads it
- * (_tools/_counts.py).
+ * before the first request. Without the variable nothing is counted. python/preload/_counts.py
+ * reads it.
  */
 #ifndef DUCTILE_PRELOAD_COUNTS_H
 #define DUCTILE_PRELOAD_COUNTS_H

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "pool/preload/counts.h"
+#include "counts.h"
 
 #include <dlfcn.h>
 #include <fcntl.h>

@@ -4,10 +4,10 @@
  * is passed to the driver with its arguments untouched, and so is each free of memory that is not
  * ours.
  */
-#include "pool/preload/counts.h"
-#include "pool/preload/deferred.h"
-#include "pool/preload/device.h"
-#include "pool/preload/real.h"
+#include "counts.h"
+#include "deferred.h"
+#include "device.h"
+#include "real.h"
 
 enum { PASS = -1, PITCH_ALIGNMENT = 512 };
 

@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: Apache-2.0
+# The library exports the functions that abi.h interposes, dlsym and what adapters ask for, and nothing
+# else; it reads the environment by secure_getenv alone, since a program that runs with more rights than
+# its caller has must not do what the caller's environment says.
+cmake_minimum_required(VERSION 3.23)
+
+function(symbols_of options result)
+  execute_process(COMMAND ${NM} -D -P ${options} ${LIBRARY} OUTPUT_VARIABLE text COMMAND_ERROR_IS_FATAL ANY)
+  string(REGEX REPLACE "([^ \n]+) [^\n]*" "\\1" names "${text}")
+  string(STRIP "${names}" names)
+  string(REPLACE "\n" ";" names "${names}")
+  list(TRANSFORM names REPLACE "@.*" "")
+  set(${result} ${names} PARENT_SCOPE)
+endfunction()
+
+file(READ ${ABI} text)
+string(REGEX MATCH "#define PRELOADED_FUNCTIONS.*#define CALLED_FUNCTIONS" table "${text}")
+string(REGEX MATCHALL "X\\(cu[A-Za-z0-9_]+," rows "${table}")
+list(TRANSFORM rows REPLACE "X\\((.*)," "\\1")
+list(LENGTH rows n_rows)
+if(n_rows LESS 30)
+  message(FATAL_ERROR "${ABI} has ${n_rows} functions: the table was not found")
+endif()
+set(wanted ${rows} dlsym ductile_process_open)
+
+symbols_of("--defined-only" exported)
+foreach(name ${wanted})
+  if(NOT name IN_LIST exported)
+    message(SEND_ERROR "${LIBRARY} does not export ${name}")
+  endif()
+endforeach()
+list(REMOVE_ITEM exported ${wanted})
+foreach(name ${exported})
+  message(SEND_ERROR "${LIBRARY} exports ${name}")
+endforeach()
+
+symbols_of("--undefined-only" used)
+if(NOT secure_getenv IN_LIST used)
+  message(FATAL_ERROR "what ${LIBRARY} uses was not found")
+endif()
+foreach(name getenv __secure_getenv)
+  if(name IN_LIST used)
+    message(SEND_ERROR "${LIBRARY} uses ${name}")
+  endif()
+endforeach()
