@@ -43,7 +43,6 @@ def test_the_wheel_carries_library_program_headers_and_types(wheel):
     assert {
         "ductile_gpu/lib/libductile.so",
         f"ductile_gpu/lib/{VIRTUAL}",
-        "ductile_gpu/lib/libductile_preload.so",
         "ductile_gpu/bin/ductile-bench",
         "ductile_gpu/commands.schema.json",
         "ductile_gpu/snapshot.schema.json",
