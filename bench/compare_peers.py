@@ -14,6 +14,7 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass
 
+from contender_titles import BESIDE
 from rows import Failed, parse_row
 
 # What the programs of bench/torch do not count: their rows say 0.
@@ -48,17 +49,17 @@ RMM = "build/rmm/rmm_replay"
 # In the order of every table.
 PEERS = [
     Peer("ductile", "Ductile in C", "plain", "ductile"),
-    Peer("ductile-tight", "Ductile in C, sizes=tight", "tight", "ductile", ("sizes=tight",)),
-    Peer("torch-ductile", "Ductile under PyTorch", program=TORCH,
+    Peer("ductile-tight", BESIDE["ductile-tight"], "tight", "ductile", ("sizes=tight",)),
+    Peer("torch-ductile", BESIDE["torch-ductile"], program=TORCH,
          arguments=("--adapter", "build/torch/ductile_torch.so")),
-    Peer("torch-expandable", "PyTorch, expandable segments", program=TORCH,
+    Peer("torch-expandable", BESIDE["torch-expandable"], program=TORCH,
          conf="expandable_segments:True", unknown=(WAITS,)),
-    Peer("torch-native", "PyTorch, native", program=TORCH, unknown=(WAITS,)),
-    Peer("torch-async", "PyTorch, cudaMallocAsync", program=TORCH, conf="backend:cudaMallocAsync",
+    Peer("torch-native", BESIDE["torch-native"], program=TORCH, unknown=(WAITS,)),
+    Peer("torch-async", BESIDE["torch-async"], program=TORCH, conf="backend:cudaMallocAsync",
          unknown=(WAITS,)),
-    Peer("rmm-pool", "RMM, pool", program=RMM, arguments=("--resource", "pool"),
+    Peer("rmm-pool", BESIDE["rmm-pool"], program=RMM, arguments=("--resource", "pool"),
          unknown=(WAITS, RETURNS)),
-    Peer("rmm-arena", "RMM, arena", program=RMM, arguments=("--resource", "arena"),
+    Peer("rmm-arena", BESIDE["rmm-arena"], program=RMM, arguments=("--resource", "arena"),
          unknown=(WAITS, RETURNS), not_drawn="rmm-arena"),  # half of the device at once: all others would look flat
     Peer("cumemallocasync", "cudaMallocAsync in C", "plain", "cumemallocasync"),
     Peer("expandable", "model of expandable segments in C", "plain", "expandable",

@@ -17,8 +17,7 @@ import sys
 from pathlib import Path
 from statistics import median
 
-from compare_peers import BY_NAME
-from contender_titles import TITLES
+from contender_titles import BESIDE, TITLES
 from rows import read_rows
 
 try:
@@ -68,9 +67,7 @@ def look(name):
 def title_of(name):
     """As every page calls it: "ductile wait" is "Ductile, wait"."""
     contender, *way = name.split(" ")
-    peer = BY_NAME.get(name)
-    known = TITLES.get(contender) or (peer.title if peer else name)
-    return ", ".join([known, *way]) if contender in TITLES else known
+    return ", ".join([TITLES[contender], *way]) if contender in TITLES else BESIDE.get(name, name)
 
 
 def by_legend(name):
