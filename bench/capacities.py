@@ -103,7 +103,7 @@ def report(found):
 
 
 def parse(words):
-    parser = parser_of("capacities", __doc__, usage=__doc__.split("\n", 1)[0].removeprefix("usage: "))
+    parser = parser_of("bench/run capacities", __doc__, usage=__doc__.split("\n", 1)[0].removeprefix("usage: "))
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="an option of Ductile")
     parser.add_argument("traces", nargs="*", metavar="TRACE", help="these instead")
     given = parse_study(parser, words, "replays")

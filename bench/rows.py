@@ -76,10 +76,10 @@ def make_each(jobs, make, items, kind):
 # ---- The command line of a study -------------------------------------------------------------------
 
 
-def parser_of(name, doc, **more):
-    """Of `bench/run NAME`, whose description follows the first paragraph."""
+def parser_of(program, doc, **more):
+    """Of a command such as "bench/run sweep", whose description follows the first paragraph."""
     return argparse.ArgumentParser(
-        prog=f"bench/run {name}", description=doc.split("\n\n", 1)[1],
+        prog=program, description=doc.split("\n\n", 1)[1],
         formatter_class=argparse.RawDescriptionHelpFormatter, **more)
 
 

@@ -75,7 +75,7 @@ def draw(given):
 
 
 def parse(words):
-    parser = parser_of("sweep", __doc__, usage=__doc__.split("\n", 1)[0].removeprefix("usage: "))
+    parser = parser_of("bench/run sweep", __doc__, usage=__doc__.split("\n", 1)[0].removeprefix("usage: "))
     parser.set_defaults(output=ROOT / "bench/out/sweep.jsonl")
     parser.add_argument("--seeds", type=int, default=3, metavar="N", help="runs of each kind (3)")
     parser.add_argument("--device", default="virtual", metavar="DEVICE",

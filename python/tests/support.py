@@ -6,7 +6,6 @@ from __future__ import annotations
 import contextlib
 import os
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,7 +19,6 @@ from ductile_gpu._process import _share
 __all__ = ["driver", "runtime", "servers"]
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-sys.path.append(str(Path(__file__).parent / "torch_gpu"))  # they import each other
 
 
 def _children(pid: int) -> list[int]:

@@ -75,16 +75,6 @@ def is_side(process):
     return "spawn_main" in Path(f"/proc/{process}/cmdline").read_text()
 
 
-def test_turns_and_deaths_change_no_result():
-    """The program for hardware, with bytes: 200 turns, and each side killed at random moments."""
-    given = ("--virtual", "--turns", "200", "--kills", "6", "--pairs", "2")
-    answer = python(ROOT / "python" / "tests" / "turns_gpu.py", *given)
-    assert answer.returncode == 0, answer.stdout + answer.stderr
-    said = dict(line.split(": ", 1) for line in answer.stdout.splitlines() if ": " in line)
-    assert "0 refused, asleep 0 bytes" in said["turns"]
-    assert said["kills"].startswith("12 of 12 ")
-
-
 class Seen:
     """A logger of any kind: keeps what it is told."""
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import gc
 import logging
-from pathlib import Path
 
 import pytest
 
@@ -98,27 +97,6 @@ def test_enabling_sets_the_devices_resource_and_disabling_restores_it(shared):
         adapter.disable()
         adapter._resources.clear()
     assert rmm.mr.get_per_device_resource(0) is before
-
-
-def test_results_of_rmms_own_tests_are_read(monkeypatch):
-    monkeypatch.syspath_prepend(str(Path(__file__).parent / "rmm_gpu"))
-    import rmm_tests
-
-    def run(outcomes, **end):
-        lines = [{"test": name, "outcome": outcome} for name, outcome in outcomes]
-        return rmm_tests.Run([*lines, end] if end else lines, "what pytest said")
-
-    plain = run([("a", "passed"), ("b", "skipped")])
-    same = run([("a", "passed"), ("b", "skipped")], allocs=3, live_blocks=0)
-    assert rmm_tests.find_fault({"cuda": plain, "ductile": same}) == []
-    torn_down = run([("a", "passed"), ("a", "failed")], allocs=3, live_blocks=1)
-    assert rmm_tests.find_fault({"cuda": plain, "ductile": torn_down}) == [
-        "a: passed, then failed",
-        "b: skipped, then not run",
-        "no test passed on ductile:\nwhat pytest said",
-    ]
-    unused = run([("a", "passed"), ("b", "skipped")])
-    assert "Ductile served no allocation" in rmm_tests.find_fault({"ductile": unused})
 
 
 @pytest.mark.gpu

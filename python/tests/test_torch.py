@@ -14,7 +14,6 @@ if torch.version.cuda is None:
     pytest.skip("this PyTorch is built without CUDA", allow_module_level=True)
 
 from running import MODE, python
-from torch_server import HERE
 
 from ductile_gpu.torch import _build, _conf, _surface
 
@@ -70,31 +69,6 @@ def test_an_interface_that_does_not_fit_is_refused_in_one_line(tmp_path, monkeyp
         _build.build(found._replace(root=tmp_path, minor=11))
     assert "\n" not in str(caught.value)
     assert not list(tmp_path.glob("torch-*.so"))
-
-
-# ---- The scripts for a GPU ---------------------------------------------------------------------
-
-
-def test_results_of_pytorchs_own_tests_are_read(monkeypatch):
-    monkeypatch.syspath_prepend(str(HERE / "torch_gpu"))
-    import pytorch_tests
-
-    output = """\
-test_a (__main__.TestCuda.test_a) ... ok
-test_b (__main__.TestCuda.test_b)
-What it is about. ... /somewhere/x.py:1: UserWarning: ok?
-  noise
-FAIL
-test_c (__main__.TestMemPool.test_c) ... skipped 'not here'
-test_d (__main__.TestCuda.test_d) ... expected failure
-test_e (__main__.TestCuda.test_e) ... Segmentation"""
-    assert pytorch_tests.read_results(output) == {
-        "TestCuda.test_a": "passed",
-        "TestCuda.test_b": "failed",
-        "TestMemPool.test_c": "skipped",
-        "TestCuda.test_d": "xfailed",
-        "TestCuda.test_e": "crashed",
-    }
 
 
 # ---- Switching on ------------------------------------------------------------------------------

@@ -54,7 +54,7 @@ def start(driver: Path, prelude: str, **environment: str) -> subprocess.Popen[st
     """A process that runs programs behind a prelude."""
     changed = {**os.environ, **environment}
     changed.pop("DUCTILE_CONF", None)
-    paths = [str(PRELUDE), str(HERE), str(HERE / "torch_gpu"), changed.get("PYTHONPATH", "")]
+    paths = [str(PRELUDE), str(HERE), changed.get("PYTHONPATH", "")]
     changed["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
     return subprocess.Popen(
         [sys.executable, str(PRELUDE / "server.py"), str(driver), prelude],

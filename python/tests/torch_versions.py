@@ -29,6 +29,7 @@ PYTHONS = ("3.11", "3.12")  # some version of PyTorch has no wheel for the one, 
 PLATFORMS = ("manylinux1_x86_64", "manylinux2014_x86_64", "manylinux_2_28_x86_64")
 BLOCK = 4 << 20
 TESTS = Path(__file__).parent
+ROOT = TESTS.parents[1]
 
 
 class Remote(io.RawIOBase):
@@ -280,7 +281,8 @@ def run_tests(versions: list[str], place: Path, wheel: Path) -> bool:
         subprocess.run([*install, str(wheel)], check=True)
         config = TESTS.parent / "pyproject.toml"
         command = [python, "-m", "pytest", "-q", "-c", str(config), "--rootdir", str(TESTS.parent)]
-        command += sorted(map(str, TESTS.glob("test_torch*.py")))
+        for folder in (TESTS, *ROOT.glob("extras/*/tests")):
+            command += sorted(map(str, folder.glob("test_torch*.py")))
         print(f"== the adapter's tests on PyTorch {version}", flush=True)
         passed = subprocess.run(command, check=False).returncode == 0 and passed
     return passed

@@ -29,10 +29,10 @@ function(find_matplotlib result)
   set(${result} "${python}" PARENT_SCOPE)
 endfunction()
 
-# expect_picture(python script from to words...): bench/SCRIPT.py draws the one file as the other, with these words.
-function(expect_picture python script from to)
+# expect_picture(python from to words...): bench/plot.py draws the one file as the other, with these words.
+function(expect_picture python from to)
   file(REMOVE ${SCRATCH}/${to})
-  execute_process(COMMAND ${python} ${ROOT}/bench/${script}.py ${from} ${to}
+  execute_process(COMMAND ${python} ${ROOT}/bench/plot.py ${from} ${to}
     WORKING_DIRECTORY ${SCRATCH} COMMAND_ERROR_IS_FATAL ANY)
   file(READ ${SCRATCH}/${to} picture)
   foreach(words IN LISTS ARGN)

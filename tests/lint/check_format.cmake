@@ -12,7 +12,8 @@ if(NOT version MATCHES "version 14\\.")
 endif()
 
 file(GLOB_RECURSE files ${ROOT}/vmm/*.[ch] ${ROOT}/segments/*.[ch] ${ROOT}/pool/*.[ch]
-  ${ROOT}/bench/*.[ch] ${ROOT}/bench/*.[ch]pp ${ROOT}/tests/*.[ch] ${ROOT}/extras/*.[ch])
+  ${ROOT}/bench/*.[ch] ${ROOT}/bench/*.[ch]pp ${ROOT}/tests/*.[ch]
+  ${ROOT}/extras/*.[ch] ${ROOT}/extras/*.[ch]pp)
 if(NOT files)
   message(FATAL_ERROR "no file was looked at")
 endif()

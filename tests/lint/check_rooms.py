@@ -46,7 +46,6 @@ ROOMS = {
     "bench/workloads": ["bench/replay", "bench/contenders", "bench/trace", "bench/base", "vmm", "vmm/driver",
                         "vmm/base"],
     "bench/cli": ["bench/workloads", "bench/replay", "bench/contenders", "bench/trace", "bench/base", "vmm/base"],
-    "bench/torch": ["bench/cli", "bench/replay", "bench/contenders", "bench/trace", "bench/base", "vmm/base"],
 }
 
 # Headers that speak for files of other names, and whose: the seam of the driver is one table, and at the seam the

@@ -28,7 +28,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE.parent / "torch_gpu"))
+sys.path.insert(0, str(HERE.parents[2] / "extras" / "lab" / "torch_gpu"))
 import steps
 
 ALL = [sys.executable, "-m", "ductile_gpu", "run", "--all"]
