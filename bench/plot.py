@@ -7,7 +7,7 @@ Draws what FILE holds:
   what `ductile-bench replay --timeline` wrote: held and live memory over time
   what `bench/run sweep` wrote: medians of the seeds, and all of them as bands
   rows of `ductile-bench replay --json`: what each allocator held for each recorded run
-  rows of `python/tests/preload_gpu/run`: what PyTorch and JAX had of one allocator, from the row `both`
+  rows of cases, in one of which (`both`) PyTorch and JAX had their memory of one allocator: what each had
 
 Needs matplotlib (Debian: apt-get install python3-matplotlib). PICTURE may end in .png or .pdf instead.
 """
@@ -303,7 +303,7 @@ def draw_file(path):
         keys = rows[0].keys()
         return (draw_sweep if "spread_percent" in keys else draw_shared if "case" in keys else draw_held)(rows)
     except (ValueError, KeyError, TypeError, IndexError):
-        return fail(f"{path}: neither memory over time nor rows of a sweep, of replay --json or of preload_gpu")
+        return fail(f"{path}: neither memory over time nor rows of a sweep, of replay --json or of cases")
 
 
 def make_picture(source, picture, draw=draw_file):

@@ -21,8 +21,7 @@ file(GLOB_RECURSE pages ${ROOT}/docs/*.md ${ROOT}/bench/*.md ${ROOT}/python/*.md
   ${ROOT}/extras/*.md)
 list(FILTER pages EXCLUDE REGEX "/python/(build|dist|\\.)")
 set(programs bench/run bench/plot.py tests/run tests/campaign tests/mutate tests/coverage tests/readme tests/variants
-  tests/sanitize python/tests/run python/tests/build_package python/tests/torch_versions python/tests/preload_gpu/run
-  .ci/run)
+  tests/sanitize python/tests/run python/tests/build_package python/tests/torch_versions .ci/run)
 list(TRANSFORM programs PREPEND ${ROOT}/)
 file(GLOB_RECURSE extras ${ROOT}/extras/*)
 list(FILTER extras EXCLUDE REGEX "/\\.|\\.[a-z]+$")

@@ -10,7 +10,10 @@ from running import run
 from support import ROOT
 
 LAB = ROOT / "extras" / "lab"
-VERBS = ["compare", "ranks", "lag", "capped", "cost", "plot", "hardware", "torch", "libraries"]
+VERBS = [
+    "compare", "ranks", "lag", "capped", "cost", "plot",
+    "hardware", "torch", "preload", "libraries",
+]  # fmt: skip
 
 
 def test_the_help_names_each_verb():

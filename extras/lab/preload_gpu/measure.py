@@ -28,7 +28,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE.parents[2] / "extras" / "lab" / "torch_gpu"))
+sys.path.insert(0, str(HERE.parent / "torch_gpu"))
 import steps
 
 ALL = [sys.executable, "-m", "ductile_gpu", "run", "--all"]
@@ -204,7 +204,7 @@ def main() -> int:
     builds = any("torch" in known[name].needs for name in chosen) and find_spec("torch") is not None
     adapter = subprocess.Popen([*PYTHON, "-m", "ductile_gpu.torch", "build"]) if builds else None
     where = steps.where_from()
-    where["command"] = " ".join(["python/tests/preload_gpu/run", "FOLDER", *options.case])
+    where["command"] = " ".join(["extras/lab/run preload", "FOLDER", *options.case])
     rows: dict[str, dict[str, object]] = {}
     begun = time.monotonic()
     for name in chosen:
