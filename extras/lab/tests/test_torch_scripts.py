@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+import gzip
 import importlib
 import json
 import os
@@ -30,6 +31,7 @@ import slower
 import steps
 import turns
 from running import python, replayed
+from support import ROOT
 from torch_scripts import SCRIPTS, needs, run
 
 import ductile_gpu
@@ -615,6 +617,11 @@ def test_what_dies_under_expandable_segments_dies_under_their_model(
     program, is_completed, tmp_path
 ):
     assert completed(program, tmp_path) == {"ductile": True, "expandable": is_completed}
+
+
+def test_the_kept_trace_is_what_its_program_writes():
+    kept = ROOT / "bench" / "traces" / "synthetic" / "requests.trace.gz"
+    assert gzip.decompress(kept.read_bytes()).decode() == capped_programs.trace("requests")
 
 
 def test_every_cap_has_room_for_what_its_program_uses():
