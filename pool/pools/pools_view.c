@@ -27,7 +27,8 @@ static ductile_pool_info describe_pool(const dpool_private_pool *pool) {
                               .state = state,
                               .policy = pool->policy,
                               .contents = pool->contents};
-    bool keeps = state == DUCTILE_POOL_ASLEEP || (pool->retains && state == DUCTILE_POOL_AWAKE);
+    /* `retains` is asked last: a pause under way writes it, without the lock. */
+    bool keeps = state == DUCTILE_POOL_ASLEEP || (state == DUCTILE_POOL_AWAKE && pool->retains);
     info.kept_bytes = keeps ? pool->host_copy.bytes : 0;
     memcpy(info.tag, pool->tag, sizeof info.tag);
     return info;
