@@ -30,6 +30,7 @@ from ductile_gpu._tools._report._collect import Choices, Recording, collect  # n
 TRACES = ROOT / "bench" / "traces"
 GPT2 = TRACES / "gpt2_medium_var_batch_seq.trace.gz"
 VIT = TRACES / "vit_multistream_record.trace.gz"
+REQUESTS = TRACES / "synthetic" / "requests.trace.gz"
 WHOLE = ROOT / "tests" / "bench" / "data" / "torch_whole.pickle.gz"
 WIDE, PHONE = (1100, 900, 1.5), (390, 844, 1.5)
 MIB = 1 << 20
@@ -214,8 +215,16 @@ def shoot_first(studio: Studio, target: Path) -> None:
     studio.shoot(target, page, "#shot", (1300, 900, 1.25), before=[FIRST])
 
 
+def shoot_refused(studio: Studio, target: Path) -> None:
+    """A run that only Ductile completes, on the device that the README gives it."""
+    recording = collect(REQUESTS, Choices(capacity="5700M"), lambda line: None)
+    page = _page.make_page([recording])
+    studio.shoot(target, page, "#shot", (1300, 900, 1.25), before=[FIRST])
+
+
 SHOTS: dict[str, Shot] = {
     "report": shoot_first,
+    "report-refused": shoot_refused,
     "report-device": lambda s, t: shoot_section(s, t, GPT2, "device-title", device(32)),
     "report-timeline": lambda s, t: shoot_section(
         s, t, GPT2, "time-title", device(40), "state.split = 'classic'; show()"
