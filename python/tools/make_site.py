@@ -35,13 +35,13 @@ TO_EXTRAS = re.compile(r"\[([^]]+)\]\((?:\.\./)*extras/[^)]*\)")
 
 CHAPTERS = {
     "Start": ["README.md", "docs/pytorch-in-five-minutes.md", "docs/from-expandable-segments.md",
-              "docs/out-of-memory.md"],
+              "docs/out-of-memory.md", "docs/how-it-works.md", "docs/comparison.md"],
     "Use": ["docs/pytorch.md", "docs/settings.md", "docs/launchers.md", "docs/cupy.md",
             "docs/numba.md", "docs/rmm.md", "docs/python.md", "docs/report.md",
-            "docs/monitoring.md", "docs/sleep.md"],
+            "docs/monitoring.md", "docs/sleep.md", "docs/c.md", "docs/integrating.md"],
     "Reference": ["docs/contract.md", "docs/tuning.md", "docs/pools.md", "docs/sharing.md",
                   "docs/debugging.md", "docs/promises.md", "docs/glossary.md",
-                  "docs/changelog.md", "docs/security.md"],
+                  "docs/versions.md", "docs/changelog.md", "docs/security.md"],
     "Measurements": ["docs/benchmarking.md", "bench/traces/README.md", "bench/results/README.md"],
     "Inside": ["docs/architecture.md", "docs/invariants.md", "docs/proofs.md", "docs/testing.md",
                "docs/contributing.md", "docs/recipes.md", "docs/interface.md",

@@ -11,7 +11,7 @@ paragraph, list, table or output that has numbers stands a comment:
 
 The section says "measured at COMMIT", so that a reader knows which code the numbers speak of. Numbers in code, in
 links, in names (GPT-2) and in versions (CUDA 11.2) are not looked at. Also whether the picture of the README is what
-its rows make.
+its rows make, and whether what the package index shows has no other numbers than the README.
 
 Exit status: 0 when all numbers are; 1 with a line for each block that is not.
 """
@@ -25,6 +25,7 @@ import derivations
 import lint
 
 PAGES = ("README.md", "docs/benchmarking.md", "docs/settings.md")
+COPY, OF = "python/README.md", "README.md"
 PICTURE, ROWS = "docs/images/held.svg", "bench/results/replay-virtual.jsonl"
 
 NUMBER = re.compile(r"(?<![\w.,])(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?(?!\w)")
@@ -127,8 +128,16 @@ def check_picture(root):
         yield f"{PICTURE}: not what bench/plot.py makes of {ROWS}"
 
 
+def check_copy(root):
+    known = (root / OF).read_text(encoding="utf-8").splitlines()
+    for number, line in enumerate((root / COPY).read_text(encoding="utf-8").splitlines(), 1):
+        if numbers_in(line) and line not in known:
+            yield f"{COPY}:{number}: {OF} has no such line, and it has numbers"
+
+
 def check(root):
     yield from check_picture(root)
+    yield from check_copy(root)
     for name in PAGES:
         for number, text, section in blocks_of((root / name).read_text(encoding="utf-8")):
             if wrong := check_block(root, text, section):

@@ -32,24 +32,46 @@ def span(values, form="{:,.0f}"):
     return [form.format(min(values)), form.format(max(values))]
 
 
-def percent_less(less, more):
-    return round(100 * (1 - less / more))
-
-
 # ---- The README ------------------------------------------------------------------------------
 
 
-def readme_picture(rows):
-    held = [{name: one(rows, trace=trace, contender=name) for name in ("ductile", "expandable", "classic")}
-            for trace in TRACES]
-    needed = [{name: row["min_capacity_bytes"] for name, row in run.items()} for run in held]
-    against_native = [100 * (1 - run["ductile"] / run["classic"]) for run in needed]
-    against_expandable = [100 * (1 - run["ductile"] / run["expandable"]) for run in needed]
-    return [
-        [percent_less(run["ductile"]["reserved_peak_bytes"], run["classic"]["reserved_peak_bytes"]) for run in held],
-        span(against_native, "{:.1f}"),
-        f"{-min(against_expandable):.1f}", f"{max(against_expandable):.1f}",
-    ]
+def readme_replay(rows):
+    """What `ductile-gpu replay` prints; it counts events from 0."""
+    program = where(rows, trace="requests", capacity_bytes=5700 * MIB)
+    events, live = f"{program[0]['events']:,}", gib(program[0]["live_peak_bytes"])
+    yield events, live
+    for name in ("classic", "expandable"):
+        yield f"{one(program, contender=name, completed=False)['stopped_at_event']:,}", events
+    own = one(program, contender="ductile", completed=True)
+    yield gib(own["reserved_peak_bytes"]), f"{100 * own['efficiency']:.1f}"
+
+
+def readme_refused(rows):
+    """Need and cap of programs that only Ductile ends; seven of nine are refused under expandable segments."""
+    found = settings_rows([rows], "dies")
+    runs = {program: [bool(found[program, way].get("refused")) for way in ALLOCATORS] for program in DYING}
+    if (len(runs), [sum(way) for way in zip(*runs.values())][1:]) != (9, [7, 0]):
+        raise ValueError(f"refused under each: {runs}")
+    for program in ("requests", "shapes", "outputs", "pool", "libraries"):
+        if runs[program] != [True, True, False]:
+            raise ValueError(f"{program} is not refused by both of PyTorch's")
+        own = found[program, "native"]
+        yield gib(own["needs"]), gib(own["cap"]) if own["cap"] else []
+
+
+def readme_held(rows):
+    for trace in ("llama_1b_lora_recompute", "fsdp2_llama", "gpt2_medium_var_batch_seq", "resnet50_var_batch_res",
+                  "vit_multistream_record"):
+        yield [f"{one(rows, trace=trace, contender=name)['reserved_peak_bytes'] / (1 << 30):.1f}"
+               for name in ("ductile", "expandable", "classic")]
+
+
+def readme_smallest(rows):
+    """Per cent by which the smallest device is larger than with expandable segments at most, and smaller at most."""
+    needed = [[one(rows, trace=trace, contender=name)["min_capacity_bytes"] for name in ("ductile", "expandable")]
+              for trace in TRACES]
+    less = [100 * (1 - own / theirs) for own, theirs in needed]
+    return f"{-min(less):.1f}", f"{max(less):.1f}"
 
 
 def first_pass_ms(rows, name):
@@ -68,8 +90,18 @@ def all_calls(rows):
     return [span(own_ns(rows, "ductile")), span(own_ns(rows, "torch-ductile")), span(torch)]
 
 
-def readme_cost(tight, compare):
-    return [span(first_pass_ms(tight, "ductile")), span(first_pass_ms(tight, "expandable")), all_calls(compare)]
+def readme_cost(slower_one, slower_two, tight):
+    """Of how many programs how many pay nothing in a step; what the two others pay; the first pass near the limit."""
+    costs = {program: (row["costs_percent"], row) for program, way, row in slower_ways((slower_one, slower_two))
+             if way == "ductile"}
+    paying = sorted(program for program, (percent, _) in costs.items() if percent >= 0.05)
+    if paying != ["fsdp2", "streams"]:
+        raise ValueError(f"these pay: {paying}")
+    hidden = costs["streams"][1]
+    yield len(costs), len(costs) - len(paying)
+    yield f"{100 * (hidden['of_native'] - 1):.1f}", f"{100 * hidden['of_native_noise']:.1f}"
+    yield f"{costs['fsdp2'][0]:.1f}"
+    yield span(first_pass_ms(tight, "ductile")), span(first_pass_ms(tight, "expandable"))
 
 
 # ---- Every peer in one run -------------------------------------------------------------------

@@ -17,7 +17,7 @@ ROOT = HERE.parents[1]
 
 # What the README says of costs, with its first number changed.
 COSTS = re.search(r"<!-- from [^>]* readme_cost -->.*?\n\n", (ROOT / "README.md").read_text(), re.S).group()
-FALSE_COSTS = re.sub(r"takes \d+", "takes 999", COSTS, count=1)
+FALSE_COSTS = re.sub(r"of \d+ programs", "of 999 programs", COSTS, count=1)
 
 # The lint, the file that gets the text, the text, and what the lint has to print.
 PLANTS = {
@@ -132,12 +132,14 @@ PLANTS = {
         "0.987: from no file of bench/results"),
     "a number that the file does not make": (
         "check_numbers.py", "README.md", "\n" + FALSE_COSTS, "says 999 where readme_cost makes"),
+    "a number that only the package index has": (
+        "check_numbers.py", "python/README.md", "\n17 times\n", "README.md has no such line, and it has numbers"),
     "a number that is neither given nor measured": (
         "check_numbers.py", "docs/benchmarking.md", "\n<!-- given 2: a constant -->\nOf 2 and 3.\n",
         "3: neither given nor from a file"),
     "a commit that was not measured": (
         "check_numbers.py", "docs/benchmarking.md",
-        "\n<!-- from bench/results/replay-virtual.jsonl@0123456: readme_picture -->\n29\n",
+        "\n<!-- from bench/results/replay-virtual.jsonl@0123456: readme_held -->\n29\n",
         "bench/results/replay-virtual.jsonl@0123456: the file has no rows of that commit"),
     "a commit that the page does not name": (
         "check_numbers.py", "docs/benchmarking.md",
