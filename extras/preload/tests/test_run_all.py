@@ -71,6 +71,13 @@ def run(place, *words, **environment):
     return command("run", *words, folder=place, LD_LIBRARY_PATH=place, **environment)
 
 
+def test_nothing_starts_under_a_wrong_environment(place):
+    answer = run(place, "--all", "./program", "m8", DUCTILE_CONF="sizes:tigt")
+    assert (answer.returncode, answer.stdout) == (2, "")
+    assert "DUCTILE_CONF: option 'sizes' takes" in answer.stderr
+    assert "did you mean tight?" in answer.stderr
+
+
 def test_a_plain_program_is_served_and_its_share_is_told(place):
     answer = run(place, "--all", "./program", "m8", "f", "m24", "f")
     assert answer.returncode == 0, answer.stderr
