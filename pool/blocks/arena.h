@@ -50,14 +50,17 @@ typedef struct dpool_live {
     uint64_t peak;        /* that the next dip is measured from                  */
 } dpool_live;
 
-/* The regions, and the blocks that no request finds in the index: region.c, transitions.c. */
+/* The regions, and the blocks that no request finds in the index: region.c, transitions.c,
+ * growth/dedicated.c. */
 typedef struct dpool_blocks {
     dpool_region *regions;
     uint64_t n_regions;
     uint64_t mapped_bytes; /* own memory: LIVE, PENDING, FREE, and BUSY with memory */
     uint64_t pending_bytes;
-    dpool_list gaps;    /* GAP blocks, but of is_closed regions: requests are placed in them */
-    dpool_list leaving; /* FREE blocks of is_closed regions, but pads: they go once proven */
+    dpool_list gaps;        /* GAP blocks, but of is_closed regions: requests are placed in them */
+    dpool_list leaving;     /* FREE blocks of is_closed regions, but pads: they go once proven */
+    uint64_t n_pads;        /* of is_closed regions, in no list */
+    uint64_t n_closed_gaps; /* likewise, GAP blocks */
 } dpool_blocks;
 
 /* Old addresses, RETIRING blocks: streams/progress.c. */
@@ -139,21 +142,12 @@ static inline bool dpool_is_in(const dpool_private_pool *of, const dpool_arena *
     return of == NULL || arena->pool == of;
 }
 
-/* Of the is_closed regions, those whose first block is in that state. Linear in the regions. */
-static inline uint64_t dpool_count_closed(const dpool_arena *arena, dpool_state state) {
-    uint64_t n = 0;
-    for (const dpool_region *r = arena->blocks.regions; r != NULL; r = r->next) {
-        n += r->is_closed && r->first->state == (uint64_t)state;
-    }
-    return n;
-}
-
 /* FREE and GAP blocks. Index lock held. */
 static inline uint64_t dpool_count_free(const dpool_arena *arena) {
-    return dpool_index_count(&arena->index) + dpool_count_closed(arena, DPOOL_FREE);
+    return dpool_index_count(&arena->index) + arena->blocks.leaving.count + arena->blocks.n_pads;
 }
 static inline uint64_t dpool_count_gaps(const dpool_arena *arena) {
-    return arena->blocks.gaps.count + dpool_count_closed(arena, DPOOL_GAP);
+    return arena->blocks.gaps.count + arena->blocks.n_closed_gaps;
 }
 
 /* The least age that the memory of the arena counts as having. */

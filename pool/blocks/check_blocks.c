@@ -67,8 +67,10 @@ static void count_block(recount *c, const dpool_block *b) {
     n->live_blocks += live;
     n->pending_blocks += pending;
     n->free_blocks += is_free && !b->region->is_closed;
-    n->leaving_blocks += is_free && b->region->is_closed && b->next == NULL; /* no pad */
+    n->leaving_blocks += is_free && b->region->is_closed && b->next == NULL;
+    n->pads += is_free && b->region->is_closed && b->next != NULL;
     n->gap_blocks += b->state == DPOOL_GAP && !b->region->is_closed;
+    n->closed_gap_blocks += b->state == DPOOL_GAP && b->region->is_closed;
     n->retiring_blocks += retiring;
     n->paused_blocks += paused;
 }
@@ -195,6 +197,10 @@ static void check_sums(recount *c, uint64_t where) {
                      n->gap_blocks, where);
     dti_expect_equal(c->fault, "A3", "blocks in the list of leaving memory",
                      arena->blocks.leaving.count, n->leaving_blocks, where);
+    dti_expect_equal(c->fault, "A3", "pads before blocks of closed regions", arena->blocks.n_pads,
+                     n->pads, where);
+    dti_expect_equal(c->fault, "A3", "gaps of closed regions", arena->blocks.n_closed_gaps,
+                     n->closed_gap_blocks, where);
     dti_expect_equal(c->fault, "A3", "blocks in the retire queue, and kept ones",
                      arena->retiring.list.count + arena->retiring.kept.count, n->retiring_blocks,
                      where);

@@ -67,6 +67,7 @@ static __attribute__((noinline)) dpool_block *leave_locked(ductile_allocator *a,
     if (b->prev != NULL) {
         dpool_block *pad = b->prev;
         pad->age = b->age;
+        b->region->arena->blocks.n_pads--;
         dpool_absorb_next(&a->nodes, pad);
         b = pad;
     }
@@ -113,6 +114,7 @@ dpool_block *dpool_make_gap_locked(ductile_allocator *a, dpool_block *b) {
     b->is_mixed = false;
     if (b->region->is_closed) {
         b->state = DPOOL_GAP;
+        b->region->arena->blocks.n_closed_gaps++;
         return b;
     }
     if (is_in_state(b->next, DPOOL_GAP)) {
@@ -138,6 +140,8 @@ void dpool_make_busy_locked(ductile_allocator *a, dpool_block *b) {
         dpool_list_remove(&arena->blocks.leaving, b);
     } else if (b->state == DPOOL_GAP && is_open) {
         dpool_list_remove(&arena->blocks.gaps, b);
+    } else if (b->state == DPOOL_GAP) {
+        arena->blocks.n_closed_gaps--;
     }
     b->state = DPOOL_BUSY;
 }

@@ -42,6 +42,7 @@ static dpool_block *cut_pad_locked(ductile_allocator *a, dpool_block *b, uint64_
     }
     dpool_block *body = dpool_split(&a->nodes, b, b->size - size);
     b->state = DPOOL_FREE;
+    b->region->arena->blocks.n_pads++;
     return body;
 }
 

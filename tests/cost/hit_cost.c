@@ -2,7 +2,8 @@
 /*
  * Instructions of ductile_alloc and ductile_free where free memory fits, in a few situations,
  * against the reference for this compiler: more than 3 % off fails. Fewer instructions fail, too:
- * with the old reference they could come back unseen.
+ * with the old reference they could come back unseen. And of ductile_get_stats, which is to need
+ * the same beside many dedicated blocks as beside one.
  *
  *     hit_cost --reference FILE [--update]
  */
@@ -39,6 +40,7 @@ enum {
     N_LIVE = 100000,
     FEW_STREAMS = 10,
     N_STREAMS = 1000,
+    N_DEDICATED = 1000,
     N_SPREAD = 120, /* free blocks of as many sizes: most of them in the bins */
     MOST_SLOTS = N_STREAMS,
     WARM_UP = 3,
@@ -277,6 +279,36 @@ static void open_bench(bench *b) {
     need(ductile_create(&b->allocator, &options));
 }
 
+/* ---- Statistics ---------------------------------------------------------------------------- */
+
+static void take_dedicated(bench *b, size_t n) {
+    for (size_t i = 0; i < n; i++) {
+        ductile_addr kept = 0;
+        need(ductile_alloc_dedicated(b->allocator, KIB, b->streams[0], &kept));
+    }
+}
+
+static uint64_t cost_of_stats(bench *b) {
+    ductile_stats stats = {.struct_size = sizeof stats};
+    count_begin();
+    ductile_status status = ductile_get_stats(b->allocator, NULL, &stats);
+    uint64_t n = count_end();
+    need(status);
+    return n;
+}
+
+static bool compare_stats(bench *b) {
+    take_dedicated(b, 1);
+    (void)cost_of_stats(b);
+    uint64_t beside_one = cost_of_stats(b);
+    take_dedicated(b, N_DEDICATED);
+    uint64_t beside_many = cost_of_stats(b);
+    (void)printf("%-22s %8llu          beside %d dedicated blocks; %llu beside one\n",
+                 "ductile_get_stats", (unsigned long long)beside_many, N_DEDICATED,
+                 (unsigned long long)beside_one);
+    return is_near((double)beside_many, (double)beside_one);
+}
+
 static int run(void) {
     static bench b;
     cost costs[N_SITUATIONS];
@@ -287,6 +319,10 @@ static int run(void) {
         costs[i] = measure(&b, &situations[i]);
         (void)printf("%-22s %8.1f %8.1f\n", situations[i].name, costs[i].alloc, costs[i].free);
         is_good = (wanted.updates || compare(situations[i].name, &costs[i])) && is_good;
+    }
+    if (!compare_stats(&b)) {
+        (void)fprintf(stderr, "hit_cost: statistics cost more beside more dedicated blocks\n");
+        return COMMAND_BROKEN;
     }
     if (wanted.updates) {
         write_reference(costs);
