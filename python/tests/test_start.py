@@ -745,3 +745,25 @@ def test_a_script_behind_a_link_finds_its_siblings(place, command):
     (place.folder / "link" / "train.py").symlink_to("../real/train.py")
     answer = place.command(command, "link/train.py")
     assert answer.stdout == place.python("link/train.py").stdout == "sibling\n", answer.stderr
+
+
+@pytest.mark.parametrize("text", ["", "ductile_gpu_gone:begin\n"])
+def test_a_start_file_that_fails_stops_neither_others_nor_a_sitecustomize(place, carried, text):
+    place.write("own/sitecustomize.py", "print('mine')")
+    place.environment["PYTHONPATH"] += os.pathsep + str(place.folder / "own")
+    place.write("carried/ductile_gpu_broken.start", text)
+    place.write("carried/ductile_gpu_planted.py", "def begin(): print('begun')")
+    place.write("carried/ductile_gpu_planted.start", "ductile_gpu_planted:begin\n")
+    place.write("child.py", "print('child')")
+    place.write(
+        "parent.py",
+        """
+        import subprocess, sys
+        print("parent", flush=True)
+        subprocess.run([sys.executable, "child.py"])
+        """,
+    )
+    answer = place.execute(carried, "-m", "ductile_gpu", "run", "parent.py")
+    assert answer.returncode == 0, answer.stderr
+    assert answer.stdout.split("parent")[1].split() == ["begun", "mine", "child"]
+    assert "ductile_gpu_broken.start: " in answer.stderr

@@ -24,13 +24,22 @@ class Package:
         return PathFinder.find_spec(name, [PACKAGES])
 
 
+def call(path):  # type: ignore[no-untyped-def]
+    """Calls what a .start file names, `module:function`."""
+    with open(path) as file:
+        module, _, function = file.read().strip().partition(":")
+    getattr(__import__(module), function)()
+
+
 def start():  # type: ignore[no-untyped-def]
-    """Does what is done at each start where the package is installed."""
+    """Does what is done at each start where the package is installed. One that fails costs the
+    others nothing, and the program neither, as with .pth files."""
     for name in sorted(os.listdir(PACKAGES)):
         if name.startswith("ductile_gpu") and name.endswith(".start"):
-            with open(os.path.join(PACKAGES, name)) as file:
-                module, _, function = file.read().strip().partition(":")
-            getattr(__import__(module), function)()
+            try:
+                call(os.path.join(PACKAGES, name))  # type: ignore[no-untyped-call]
+            except Exception as error:
+                sys.stderr.write(f"ductile-gpu: {name}: {type(error).__name__}: {error}\n")
 
 
 sys.path[:] = [folder for folder in sys.path if os.path.abspath(folder or ".") != HERE]
