@@ -40,7 +40,7 @@ __all__ = [
 
 # What `cmake -D DUCTILE_BUILD_TESTS=OFF` reads.
 CARRIED = ("CMakeLists.txt", "LICENSE", "README.md", "vmm", "segments", "pool", "bench")
-LEFT_OUT = shutil.ignore_patterns("__pycache__", "*.trace.gz", "results", "out", "torch")
+LEFT_OUT = shutil.ignore_patterns("__pycache__", "*.trace.gz", "results", "out")
 EXTRAS_LEFT_OUT = shutil.ignore_patterns("__pycache__", "tests", ".*")
 OWN_LEFT_OUT = shutil.ignore_patterns(
     "__pycache__", "build", "dist", ".*", "*.egg-info", "*.so", "*.pyc"

@@ -3,7 +3,7 @@
 
     python lasting.py --state FOLDER --seconds 400                         # a piece under Ductile
     python lasting.py --state FOLDER --seconds 200 --allocators expandable
-    python bench/plot_long.py FOLDER/ductile.jsonl lasting.svg    # rows of several: cat them
+    extras/lab/run plot FOLDER/ductile.jsonl lasting.svg    # rows of several: cat them
 
 One program under a cap of 16 GiB: a Llama with corrections of low rank, batch and length that
 change at every step, a data loader with workers and pinned memory, evaluations with CUDA graphs
