@@ -111,3 +111,16 @@ def held_elsewhere(*locks: Any) -> Iterator[None]:
     finally:
         done.set()
         thread.join()
+
+
+def check_mistyped(program: str, mistyped: dict[str, str], folder: Path, *options: str) -> None:
+    """mypy finds a fault in each of the lines behind the program, and no other; what it says of a
+    line has the word that the line is given with."""
+    file = folder / "program.py"
+    file.write_text(program + "\n".join(mistyped), encoding="utf-8")
+    answer = python("-m", "mypy", *options, file, folder=folder)
+    faults = [line for line in answer.stdout.splitlines() if ": error: " in line]
+    first = program.count("\n") + 1
+    expected = [f"program.py:{first + at}:" for at in range(len(mistyped))]
+    assert [line[line.index("program.py") :].split(" ")[0] for line in faults] == expected, faults
+    assert all(word in line for word, line in zip(mistyped.values(), faults)), faults

@@ -14,7 +14,7 @@ from importlib.metadata import metadata, version
 from pathlib import Path
 
 import pytest
-from running import python, run
+from running import check_mistyped, python, run
 from support import ROOT
 
 import ductile_gpu
@@ -210,14 +210,7 @@ MISTYPED = {
 
 def test_mistyped_options_fail_a_type_checker(tmp_path):
     pytest.importorskip("mypy")
-    program = tmp_path / "program.py"
-    program.write_text(TYPED + "\n".join(MISTYPED), encoding="utf-8")
-    answer = python("-m", "mypy", "--ignore-missing-imports", program, folder=tmp_path)
-    faults = [line for line in answer.stdout.splitlines() if ": error: " in line]
-    first = TYPED.count("\n") + 1
-    expected = [f"program.py:{first + at}:" for at in range(len(MISTYPED))]
-    assert [line[line.index("program.py") :].split(" ")[0] for line in faults] == expected, faults
-    assert all(word in line for word, line in zip(MISTYPED.values(), faults)), faults
+    check_mistyped(TYPED, MISTYPED, tmp_path, "--ignore-missing-imports")
 
 
 WAYS = {

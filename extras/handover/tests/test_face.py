@@ -4,8 +4,8 @@
 from __future__ import annotations
 
 import pytest
+from running import check_mistyped
 from running import ductile_gpu as command
-from running import python
 
 import ductile_gpu
 from ductile_gpu import handover
@@ -41,14 +41,7 @@ MISTYPED = {
 
 def test_who_checks_types_sees_the_signatures(tmp_path):
     pytest.importorskip("mypy")
-    program = tmp_path / "program.py"
-    program.write_text(PROGRAM + "\n".join(MISTYPED), encoding="utf-8")
-    answer = python("-m", "mypy", "--strict", program, folder=tmp_path)
-    faults = [line for line in answer.stdout.splitlines() if ": error: " in line]
-    first = PROGRAM.count("\n") + 1
-    expected = [f"program.py:{first + at}:" for at in range(len(MISTYPED))]
-    assert [line[line.index("program.py") :].split(" ")[0] for line in faults] == expected, faults
-    assert all(word in line for word, line in zip(MISTYPED.values(), faults)), faults
+    check_mistyped(PROGRAM, MISTYPED, tmp_path, "--strict")
 
 
 def test_the_package_has_every_name_of_the_module_and_the_command():
