@@ -83,7 +83,7 @@ static ductile_status check_properties(ductile_allocator *a, char *message, size
 
 static ductile_status make_host_memory(ductile_allocator *a, char *message, size_t size) {
     uint64_t bytes = a->options.sleep_host_bytes;
-    ductile_status status = bytes > 0 ? ductile_sleep_reserve(a, bytes, NULL) : DUCTILE_OK;
+    ductile_status status = bytes > 0 ? ductile_sleep_host_reserve(a, bytes, NULL) : DUCTILE_OK;
     if (status != DUCTILE_OK) {
         (void)snprintf(message, size,
                        "sleep_host_bytes: %llu bytes of host memory cannot be page-locked: %s",

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The public free, and what happens to a freed block. */
 #include "pool/blocks/address_map.h"
-#include "pool/blocks/paused.h"
+#include "pool/blocks/asleep_blocks.h"
 #include "pool/blocks/region.h"
 #include "pool/blocks/transitions.h"
 #include "pool/growth/give_back.h"
@@ -18,8 +18,8 @@ static __attribute__((noinline)) ductile_status free_other(ductile_allocator *a,
     return status == DUCTILE_ERR_FOREIGN_POINTER ? dpool_import_leave(a, addr) : status;
 }
 
-static __attribute__((noinline)) ductile_status free_paused(ductile_allocator *a, dpool_block *b) {
-    dpool_use *uses = dpool_free_paused_locked(a, b);
+static __attribute__((noinline)) ductile_status free_asleep(ductile_allocator *a, dpool_block *b) {
+    dpool_use *uses = dpool_free_asleep_locked(a, b);
     dti_lock_release(&a->index_lock);
     dpool_uses_drop(a, uses);
     return DUCTILE_OK;
@@ -45,7 +45,7 @@ free_block(ductile_allocator *a, ductile_addr addr, int *is_pending) {
         return free_other(a, addr);
     }
     if (__builtin_expect(b->state != DPOOL_LIVE, 0)) {
-        return free_paused(a, b);
+        return free_asleep(a, b);
     }
     dpool_leave_live_locked(a, b);
     dpool_use *uses = b->uses;

@@ -64,7 +64,7 @@ static bool is_named(ductile_allocator *a, ductile_stream stream) {
 static void wait_while_named(ductile_allocator *a, ductile_stream stream) {
     bool is = true;
     while (is) {
-        dpool_pause_briefly();
+        dpool_wait_briefly();
         dti_lock_acquire(&a->grow_lock);
         is = is_named(a, stream);
         dti_lock_release(&a->grow_lock);

@@ -62,7 +62,7 @@ typedef struct dseg_growth {
 ductile_status dseg_grow(dseg_growth *g);
 
 /*
- * Maps memory behind all of [first, end) again, after a pause unmapped it. A handle that the pause
+ * Maps memory behind all of [first, end) again, after a sleep unmapped it. A handle that the sleep
  * left stays, if the driver confirms that it is mapped. After a failure, a part may be mapped.
  * ERR_DRIVER when a granule is QUARANTINED, or when the driver cannot tell whether it is mapped.
  */

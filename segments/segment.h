@@ -31,7 +31,7 @@ typedef struct dseg_slot {
     dvmm_handle *handle; /* NULL when EMPTY; QUARANTINED: may dangle, never followed */
     uint32_t offset;     /* which granule of the handle this is                      */
     uint16_t state;      /* dseg_state                                               */
-    uint16_t stays;      /* first of a handle: dseg_unmap_for_pause leaves it where it is     */
+    uint16_t stays;      /* first of a handle: dseg_unmap_for_sleep leaves it where it is     */
 } dseg_slot;
 
 typedef struct dseg_segment {

@@ -101,7 +101,7 @@ void dseg_serve_again(dseg_segment *seg, uint32_t first, uint32_t n_granules) {
     dseg_set_states(seg, first, n_granules, DSEG_MAPPED);
 }
 
-/* ---- Pause --------------------------------------------------------------------------------- */
+/* ---- Sleep --------------------------------------------------------------------------------- */
 
 /* Sets or clears the mark at every granule: only where a handle begins it may be set. */
 void dseg_mark_what_stays(dseg_segment *seg) {
@@ -150,7 +150,7 @@ static bool unmap_if_movable(dseg_segment *seg, uint32_t first) {
     return is_gone;
 }
 
-uint32_t dseg_unmap_for_pause(dseg_segment *seg, uint32_t *at, uint32_t end, uint32_t most,
+uint32_t dseg_unmap_for_sleep(dseg_segment *seg, uint32_t *at, uint32_t end, uint32_t most,
                               dseg_idle proof) {
     uint32_t n_gone = 0;
     uint32_t g = *at < seg->low ? seg->low : *at;

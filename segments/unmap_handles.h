@@ -89,10 +89,10 @@ ductile_status dseg_unmap_handles(dseg_segment *seg, uint32_t first, uint32_t n_
  * unmaps a span. Pre: the proof covers the segment. */
 ductile_status dseg_unmap_all(dseg_segment *seg, dseg_state state, dseg_idle proof);
 
-/* ---- Pause --------------------------------------------------------------------------------- */
+/* ---- Sleep --------------------------------------------------------------------------------- */
 
-/* Marks the handles that must stay when a pause unmaps the segment, whatever happens to their pins
- * until it resumes; dseg_unmap_for_pause skips them. Marks of an earlier pause go. */
+/* Marks the handles that must stay when a sleep unmaps the segment, whatever happens to their pins
+ * until it wakes; dseg_unmap_for_sleep skips them. Marks of an earlier sleep go. */
 void dseg_mark_what_stays(dseg_segment *seg);
 
 /* Is the handle that begins there marked? */
@@ -108,10 +108,10 @@ bool dseg_has_stayed(const dseg_segment *seg, dseg_span s);
  * begins. Handles that the driver refuses to unmap, or may have refused, stay
  * MAPPED. Returns how many granules became EMPTY. Pre: the proof covers the segment.
  */
-uint32_t dseg_unmap_for_pause(dseg_segment *seg, uint32_t *at, uint32_t end, uint32_t most,
+uint32_t dseg_unmap_for_sleep(dseg_segment *seg, uint32_t *at, uint32_t end, uint32_t most,
                               dseg_idle proof);
 
-/* Asks the driver whether a handle that dseg_unmap_for_pause left is mapped. If not, its granules
+/* Asks the driver whether a handle that dseg_unmap_for_sleep left is mapped. If not, its granules
  * become EMPTY and it goes to the cache. ERR_DRIVER when the driver cannot tell; then nothing has
  * changed. */
 ductile_status dseg_confirm(dseg_segment *seg, uint32_t granule);

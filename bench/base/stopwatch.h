@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A clock that can be paused often: reading the clock takes about as long as what is measured, so
- * the readings' own time is counted and taken off.
+ * A clock that can be stopped and started often: reading the clock takes about as long as what is
+ * measured, so the readings' own time is counted and taken off.
  */
 #ifndef DUCTILE_BENCH_BASE_STOPWATCH_H
 #define DUCTILE_BENCH_BASE_STOPWATCH_H
@@ -31,7 +31,7 @@ static inline void stopwatch_start(stopwatch *w) {
     w->started_ns = host_now_ns();
 }
 
-static inline void stopwatch_pause(stopwatch *w) {
+static inline void stopwatch_stop(stopwatch *w) {
     w->total_ns += host_now_ns() - w->started_ns;
     w->n_periods++;
 }
@@ -39,7 +39,7 @@ static inline void stopwatch_pause(stopwatch *w) {
 /* What an empty period seems to last on this machine: the least of many, measured once. */
 uint64_t stopwatch_cost_ns(void);
 
-/* The total without the readings' own time. Pre: paused. */
+/* The total without the readings' own time. Pre: stopped. */
 uint64_t stopwatch_total_ns(const stopwatch *w);
 
 #endif

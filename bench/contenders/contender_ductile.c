@@ -133,7 +133,7 @@ static int visit_block(void *user, const ductile_block_info *block) {
     case DUCTILE_BLOCK_RETIRING:
     case DUCTILE_BLOCK_QUARANTINED:
     case DUCTILE_BLOCK_IMPORTED:
-    case DUCTILE_BLOCK_PAUSED:
+    case DUCTILE_BLOCK_ASLEEP:
         return 0;
     }
     to->visit(to->user, &span);

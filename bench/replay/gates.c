@@ -37,8 +37,8 @@ typedef struct sight {
 } sight;
 
 static void sleep_ns(uint64_t ns) {
-    struct timespec pause = {.tv_nsec = (long)ns};
-    (void)nanosleep(&pause, NULL);
+    struct timespec span = {.tv_nsec = (long)ns};
+    (void)nanosleep(&span, NULL);
 }
 
 /* Both threads write words; a word only ever rises. */

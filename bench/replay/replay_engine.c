@@ -96,7 +96,7 @@ static ductile_status write_block(replay *r, const trace_event *event) {
     const testbed *bed = &r->bed;
     const ductile_virtual_use use = {
         .address = r->addresses[event->slot], .size = event->size, .writes = 1};
-    stopwatch_pause(&r->watch);
+    stopwatch_stop(&r->watch);
     ductile_virtual_block_begin(bed->gpu, use.address, use.size);
     ductile_status status = ductile_virtual_launch(bed->gpu, bed->streams[event->stream], &use, 1);
     stopwatch_start(&r->watch);
@@ -105,7 +105,7 @@ static ductile_status write_block(replay *r, const trace_event *event) {
 
 /* Only for --check. */
 static void end_block(replay *r, ductile_addr address) {
-    stopwatch_pause(&r->watch);
+    stopwatch_stop(&r->watch);
     ductile_virtual_block_end(r->bed.gpu, address);
     stopwatch_start(&r->watch);
 }
@@ -120,7 +120,7 @@ typedef ductile_status (*gate_fn)(gates *g, size_t stream, uint64_t number);
 static ductile_status for_each_gate(replay *r, const trace_event *event, gate_fn visit) {
     const trace_gate *gate = gates_of(r, event);
     ductile_status status = DUCTILE_OK;
-    stopwatch_pause(&r->watch);
+    stopwatch_stop(&r->watch);
     for (size_t i = 0; status == DUCTILE_OK && i < event->stream; i++) {
         status = visit(&r->gates, gate[i].stream, gate[i].number);
     }
@@ -164,7 +164,7 @@ static ductile_status use_block(replay *r, const trace_event *event) {
     ductile_status status = DUCTILE_OK;
     if (bed->gpu != NULL) {
         const ductile_virtual_use use = {.address = address, .size = event->size};
-        stopwatch_pause(&r->watch);
+        stopwatch_stop(&r->watch);
         status = ductile_virtual_launch(bed->gpu, stream, &use, 1);
         stopwatch_start(&r->watch);
     }
@@ -180,7 +180,7 @@ static ductile_status end_stream(replay *r, const trace_event *event) {
     ductile_status status = event->size != 0
                                 ? r->ops->stream_done(r->contender, bed->streams[event->stream])
                                 : DUCTILE_OK;
-    stopwatch_pause(&r->watch);
+    stopwatch_stop(&r->watch);
     ductile_status renewed = testbed_renew_stream(bed, event->stream);
     stopwatch_start(&r->watch);
     return status == DUCTILE_OK ? renewed : status;
@@ -194,7 +194,7 @@ static ductile_status use_pool(replay *r, uint16_t pool) {
     ductile_pool_id from = r->pool != 0 ? t->pools.ids[r->pool - 1] : none;
     ductile_pool_id to = pool != 0 ? t->pools.ids[pool - 1] : none;
     if (r->ops->use_pool != NULL) {
-        stopwatch_pause(&r->watch);
+        stopwatch_stop(&r->watch);
         ductile_status status = r->ops->use_pool(r->contender, from, to);
         stopwatch_start(&r->watch);
         if (status != DUCTILE_OK) {
@@ -327,7 +327,7 @@ static double measure_loop(replay *r) {
         r->watch = (stopwatch){0};
         stopwatch_start(&r->watch);
         uint64_t n = play_plain(r, end);
-        stopwatch_pause(&r->watch);
+        stopwatch_stop(&r->watch);
         double ns = n > 0 ? (double)stopwatch_total_ns(&r->watch) / (double)n : 0;
         least = i == 0 || ns < least ? ns : least;
         memset(r->addresses, 0, t->n_slots * sizeof *r->addresses);
@@ -467,7 +467,7 @@ static bool play_all(replay *r) {
         size_t stop = next_stop(r, at);
         stopwatch_start(&r->watch);
         ok = play(r, at, stop);
-        stopwatch_pause(&r->watch);
+        stopwatch_stop(&r->watch);
         at = stop;
         between(r, at);
     }

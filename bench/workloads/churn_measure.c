@@ -108,7 +108,7 @@ static bool play(churn *c, uint64_t pairs, stopwatch *watch) {
         draw_batch(c, n);
         stopwatch_start(watch);
         ductile_status status = play_batch(c, n);
-        stopwatch_pause(watch);
+        stopwatch_stop(watch);
         if (status != DUCTILE_OK) {
             return stop(c, status);
         }

@@ -118,7 +118,7 @@ typedef struct dpool_counts {
     uint64_t requested_total, active_peak; /* of allocated + pending */
     uint64_t allocated_total, live_peak;   /* of blocks              */
     uint64_t allocs, pending;
-    uint64_t paused, paused_blocks;
+    uint64_t asleep, asleep_blocks;
     uint64_t mapped, retiring;  /* mapped: own memory of all arenas */
     uint64_t limit, soft_limit; /* see limits.h                     */
     uint64_t imported;
@@ -205,9 +205,9 @@ static inline bool dpool_is_tight(const ductile_allocator *a) {
     return atomic_load_explicit(&a->sizes.is_tight, memory_order_relaxed);
 }
 
-/* PAUSED blocks are in the address map too. */
+/* ASLEEP blocks are in the address map too. */
 static inline uint64_t dpool_live_blocks_locked(const ductile_allocator *a) {
-    return a->map.count - a->counts.paused_blocks;
+    return a->map.count - a->counts.asleep_blocks;
 }
 
 static inline void dpool_lock_both(ductile_allocator *a) {

@@ -10,7 +10,7 @@
  *     BUSY         as before it became busy   the plan of the holder of the grow lock
  *     RETIRING     old address of a handle    the arena's retire queue
  *     QUARANTINED  unusable                   nothing
- *     PAUSED       none now (pools/pause.h)   the address map
+ *     ASLEEP       none now (pools/sleep.h)   the address map
  *
  * GAP, RETIRING and QUARANTINED spans are whole granules; FREE memory may end anywhere.
  * Two neighbours are never both FREE, nor both GAP.
@@ -32,7 +32,7 @@ typedef enum dpool_state {
     DPOOL_GAP = DUCTILE_BLOCK_GAP,
     DPOOL_RETIRING = DUCTILE_BLOCK_RETIRING,
     DPOOL_QUARANTINED = DUCTILE_BLOCK_QUARANTINED,
-    DPOOL_PAUSED = DUCTILE_BLOCK_PAUSED
+    DPOOL_ASLEEP = DUCTILE_BLOCK_ASLEEP
 } dpool_state;
 
 typedef struct dpool_block {
@@ -42,7 +42,7 @@ typedef struct dpool_block {
     struct dpool_block *next;
     struct dpool_region *region;
     union {
-        struct { /* LIVE, PENDING, PAUSED */
+        struct { /* LIVE, PENDING, ASLEEP */
             uint64_t requested;
             struct dpool_use *uses; /* recorded streams; NULL for none */
         };
@@ -85,7 +85,7 @@ static inline ductile_addr dpool_end(const dpool_block *b) {
 
 /* Does the program hold the block? */
 static inline bool dpool_is_in_use(const dpool_block *b) {
-    return b->state == DPOOL_LIVE || b->state == DPOOL_PAUSED;
+    return b->state == DPOOL_LIVE || b->state == DPOOL_ASLEEP;
 }
 
 /* Does it serve a request: is it in use, or were its recorded uses not done when it was freed? */

@@ -22,7 +22,7 @@ static uint64_t wanted_slot(uint64_t state) {
     case DPOOL_LIVE:
     case DPOOL_FREE:
     case DPOOL_PENDING:
-    case DPOOL_PAUSED:
+    case DPOOL_ASLEEP:
         return DSEG_MAPPED;
     case DPOOL_RETIRING:
         return DSEG_RETIRING;
@@ -57,12 +57,12 @@ static void count_block(recount *c, const dpool_block *b) {
     bool pending = b->state == DPOOL_PENDING;
     bool is_free = b->state == DPOOL_FREE;
     bool retiring = b->state == DPOOL_RETIRING;
-    bool paused = b->state == DPOOL_PAUSED;
+    bool asleep = b->state == DPOOL_ASLEEP;
     n->live += live ? b->size : 0;
     n->requested += live ? b->requested : 0;
     n->pending += pending ? b->size : 0;
-    n->paused += paused ? b->size : 0;
-    n->mapped += live || pending || is_free || paused ? b->size : 0;
+    n->asleep += asleep ? b->size : 0;
+    n->mapped += live || pending || is_free || asleep ? b->size : 0;
     n->retiring += retiring ? b->size : 0;
     n->live_blocks += live;
     n->pending_blocks += pending;
@@ -72,7 +72,7 @@ static void count_block(recount *c, const dpool_block *b) {
     n->gap_blocks += b->state == DPOOL_GAP && !b->region->is_closed;
     n->closed_gap_blocks += b->state == DPOOL_GAP && b->region->is_closed;
     n->retiring_blocks += retiring;
-    n->paused_blocks += paused;
+    n->asleep_blocks += asleep;
 }
 
 static bool is_in_own_structure(const recount *c, const dpool_block *b) {
@@ -179,7 +179,7 @@ static uint64_t mapped_in(const recount *c) {
 static void check_phase(recount *c, uint64_t where) {
     const dpool_block_sums *n = &c->sums;
     uint64_t in_use = n->live_blocks + n->pending_blocks + n->retiring_blocks;
-    dpool_phase_check_locked(c->a, c->arena->pool, n->paused_blocks, in_use, where, c->fault);
+    dpool_phase_check_locked(c->a, c->arena->pool, n->asleep_blocks, in_use, where, c->fault);
 }
 
 static void check_sums(recount *c, uint64_t where) {
@@ -216,10 +216,10 @@ static void add_up(dpool_block_sums *to, const dpool_block_sums *n) {
     to->mapped += n->mapped;
     to->retiring += n->retiring;
     to->requested += n->requested;
-    to->paused += n->paused;
+    to->asleep += n->asleep;
     to->live_blocks += n->live_blocks;
     to->pending_blocks += n->pending_blocks;
-    to->paused_blocks += n->paused_blocks;
+    to->asleep_blocks += n->asleep_blocks;
 }
 
 void dpool_arena_check_locked(const ductile_allocator *a, const dpool_arena *arena,

@@ -11,9 +11,9 @@
 
 /* What the blocks of arenas add up to. */
 typedef struct dpool_block_sums {
-    uint64_t live, pending, mapped, retiring, requested, paused; /* bytes */
+    uint64_t live, pending, mapped, retiring, requested, asleep; /* bytes */
     uint64_t live_blocks, pending_blocks, free_blocks, leaving_blocks, pads, gap_blocks,
-        closed_gap_blocks, retiring_blocks, paused_blocks;
+        closed_gap_blocks, retiring_blocks, asleep_blocks;
 } dpool_block_sums;
 
 /* One arena: its blocks and regions (B1-B6, S2, S4, A5), its free index (A8), sums (A1), lists (A2,

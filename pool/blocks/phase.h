@@ -2,13 +2,13 @@
 /*
  * Whether a pool may be used: the phases between awake and asleep.
  *
- *     AWAKE --claim--> PAUSING --unmap--> ASLEEP --claim--> RESUMING --publish--> AWAKE
+ *     AWAKE --claim--> FALLING_ASLEEP --unmap--> ASLEEP --claim--> WAKING --publish--> AWAKE
  *       ^                  | fails           ^                  | fails
  *       +------------------+                 +------------------+
  *
  * In every phase but AWAKE the pool serves no request, its memory does not move, and only the
  * thread that claimed it changes its granules (G4). What the phases do to blocks and granules is in
- * pools/pause.h. Only this file reads and writes the phase, whether blocks have memory, and the
+ * pools/sleep.h. Only this file reads and writes the phase, whether blocks have memory, and the
  * claim. Index lock held.
  */
 #ifndef DUCTILE_POOL_BLOCKS_PHASE_H
@@ -44,19 +44,19 @@ static inline bool dpool_is_unbacked(const dpool_private_pool *pool) {
 
 /* Have they none, or is it just coming back? */
 static inline bool dpool_is_away(const dpool_private_pool *pool) {
-    return pool->is_unbacked || pool->phase == DUCTILE_POOL_RESUMING;
+    return pool->is_unbacked || pool->phase == DUCTILE_POOL_WAKING;
 }
 
 typedef enum dpool_readiness {
-    DPOOL_READY,   /* for a call that pauses or resumes it */
+    DPOOL_READY,   /* for a call that puts it to sleep or wakes it */
     DPOOL_ALREADY, /* the call would change nothing */
-    DPOOL_TAKEN    /* another call pauses or resumes it */
+    DPOOL_TAKEN    /* another call puts it to sleep or wakes it */
 } dpool_readiness;
 
-dpool_readiness dpool_readiness_of(const dpool_private_pool *pool, bool to_pause);
+dpool_readiness dpool_readiness_of(const dpool_private_pool *pool, bool to_sleep);
 
-/* Claims a READY pool, which is PAUSING or RESUMING then and stays until it is left. */
-void dpool_claim_locked(ductile_allocator *a, dpool_private_pool *pool, bool to_pause);
+/* Claims a READY pool, which is FALLING_ASLEEP or WAKING then and stays until it is left. */
+void dpool_claim_locked(ductile_allocator *a, dpool_private_pool *pool, bool to_sleep);
 
 /* Ends the claim. Returns the pool when nothing needs it any more, for the caller to free without
  * the lock; else NULL. */
@@ -73,7 +73,7 @@ void dpool_set_awake_locked(ductile_allocator *a, dpool_private_pool *pool);
 
 /* Compares the phase with the blocks that were found in an arena of the pool (G4). */
 void dpool_phase_check_locked(const ductile_allocator *a, const dpool_private_pool *pool,
-                              uint64_t n_paused, uint64_t n_with_memory, uint64_t where,
+                              uint64_t n_asleep, uint64_t n_with_memory, uint64_t where,
                               dti_fault *fault);
 
 #endif

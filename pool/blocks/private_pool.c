@@ -11,7 +11,7 @@ bool dpool_is_same_pool(ductile_pool_id a, ductile_pool_id b) {
     return a.first == b.first && a.second == b.second;
 }
 
-void dpool_pause_briefly(void) {
+void dpool_wait_briefly(void) {
     const struct timespec moment = {.tv_nsec = 20000};
     (void)nanosleep(&moment, NULL);
 }

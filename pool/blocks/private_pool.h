@@ -31,19 +31,20 @@ typedef struct dpool_private_pool {
     uint64_t n_routes;        /* open this often */
     uint64_t n_arenas;        /* arenas of this pool */
     uint64_t n_users;         /* calls under way that refer to it without a lock */
-    uint64_t released_age;    /* a->age when its last reference was dropped, or its pause ended:
+    uint64_t released_age;    /* a->age when its last reference was dropped, or its sleep ended:
                                  graphs may have used its memory until then, on any stream */
     ductile_pool_state phase; /* see phase.h */
     bool is_unbacked;         /* see phase.h */
-    bool is_claimed; /* by a call that pauses or resumes it, to its end: its phase changes before */
+    bool is_claimed; /* by a call that puts it to sleep or wakes it, to the end of the call: its
+                        phase changes before */
     dseg_idle idle;  /* while it sleeps: proof for all work on its memory */
-    dvmm_host_copy host_copy; /* contents while it is paused, or retained; owned by the thread that
-                                 claimed the pool */
+    dvmm_host_copy host_copy;    /* contents while it sleeps, or retained; owned by the thread that
+                                    claimed the pool */
     char tag[DUCTILE_TAG_BYTES]; /* "": none */
-    ductile_contents policy;     /* for a pause that leaves it to the pool */
-    ductile_contents contents;   /* unless AWAKE: what the pause promised */
-    bool retains;      /* RESUMING, AWAKE, PAUSING: host_copy stays, for the blocks that are marked
-                          so */
+    ductile_contents policy;     /* for a sleep that leaves it to the pool */
+    ductile_contents contents;   /* unless AWAKE: what the sleep promised */
+    bool retains; /* WAKING, AWAKE, FALLING_ASLEEP: host_copy stays, for the blocks that are marked
+                     so */
     bool has_captured; /* a stream under capture has requested memory of it: replays read what a
                           capture has written once */
     struct dpool_private_pool *next_in_set; /* owned by the thread that claimed the pool */
@@ -110,7 +111,7 @@ void dpool_stream_wait_end(ductile_allocator *a);
 dpool_private_pool *dpool_leave_pool_locked(ductile_allocator *a, dpool_private_pool *pool);
 
 /* Sleeps briefly between two polls of another thread. */
-void dpool_pause_briefly(void);
+void dpool_wait_briefly(void);
 
 /* Frees a pool that was unlinked; NULL: does nothing. Index lock not held. */
 void dpool_free_pool(dpool_private_pool *pool);

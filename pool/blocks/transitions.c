@@ -355,27 +355,27 @@ void dpool_unserve_locked(ductile_allocator *a, dpool_block *b) {
     a->marks.is_wanted = true; /* it is younger than before, though nothing was freed */
 }
 
-/* ---- PAUSED -------------------------------------------------------------------------------- */
+/* ---- ASLEEP -------------------------------------------------------------------------------- */
 
-void dpool_leave_paused_locked(ductile_allocator *a, const dpool_block *b) {
+void dpool_leave_asleep_locked(ductile_allocator *a, const dpool_block *b) {
     DTI_ASSERT_HELD(&a->index_lock);
-    a->counts.paused -= b->size;
-    a->counts.paused_blocks--;
+    a->counts.asleep -= b->size;
+    a->counts.asleep_blocks--;
 }
 
-void dpool_pause_block_locked(ductile_allocator *a, dpool_block *b) {
+void dpool_sleep_block_locked(ductile_allocator *a, dpool_block *b) {
     DTI_ASSERT_HELD(&a->index_lock);
-    b->state = DPOOL_PAUSED;
+    b->state = DPOOL_ASLEEP;
     b->region->arena->live.bytes -= b->size;
     a->counts.requested -= b->requested;
     a->counts.allocated -= b->size;
-    a->counts.paused += b->size;
-    a->counts.paused_blocks++;
+    a->counts.asleep += b->size;
+    a->counts.asleep_blocks++;
 }
 
-void dpool_resume_block_locked(ductile_allocator *a, dpool_block *b) {
+void dpool_wake_block_locked(ductile_allocator *a, dpool_block *b) {
     DTI_ASSERT_HELD(&a->index_lock);
-    dpool_leave_paused_locked(a, b);
+    dpool_leave_asleep_locked(a, b);
     b->state = DPOOL_LIVE;
     b->region->arena->live.bytes += b->size;
     a->counts.requested += b->requested;

@@ -62,9 +62,9 @@ dpool_block *dpool_alloc_from_free_locked(ductile_allocator *a, dpool_arena *are
 /* Counts a LIVE block, out of the address map, as freed. The caller changes its state. */
 void dpool_leave_live_locked(ductile_allocator *a, dpool_block *b);
 
-/* The same for a PENDING block, and for a PAUSED one. */
+/* The same for a PENDING block, and for an ASLEEP one. */
 void dpool_leave_pending_locked(ductile_allocator *a, const dpool_block *b);
-void dpool_leave_paused_locked(ductile_allocator *a, const dpool_block *b);
+void dpool_leave_asleep_locked(ductile_allocator *a, const dpool_block *b);
 
 /* Makes a block that dpool_leave_live_locked has counted out FREE: its own stream may reuse it at
  * once. */
@@ -74,9 +74,9 @@ void dpool_free_at_once_locked(ductile_allocator *a, dpool_block *b);
  * allocation. */
 void dpool_unserve_locked(ductile_allocator *a, dpool_block *b);
 
-/* The first makes a LIVE block PAUSED, the second makes it LIVE again. The block stays in the
+/* The first makes a LIVE block ASLEEP, the second makes it LIVE again. The block stays in the
  * address map. */
-void dpool_pause_block_locked(ductile_allocator *a, dpool_block *b);
-void dpool_resume_block_locked(ductile_allocator *a, dpool_block *b);
+void dpool_sleep_block_locked(ductile_allocator *a, dpool_block *b);
+void dpool_wake_block_locked(ductile_allocator *a, dpool_block *b);
 
 #endif

@@ -16,7 +16,7 @@
  *
  * Meanwhile other threads may plan and trim, each with a plan of its own. `n_announcing` counts the
  * threads that have unlocked the grow lock in the middle. While there are any, blocks are BUSY:
- * ductile_check checks nothing, and pausing a pool waits, since such a plan may move its memory.
+ * ductile_check checks nothing, and a pool's sleep waits, since such a plan may move its memory.
  *
  * An address that memory has left stays mapped for a while (RETIRING), and is unmapped unannounced.
  */

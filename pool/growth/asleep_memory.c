@@ -2,7 +2,7 @@
 #include "pool/growth/asleep_memory.h"
 
 #include "pool/blocks/address_map.h"
-#include "pool/blocks/paused.h"
+#include "pool/blocks/asleep_blocks.h"
 #include "pool/blocks/phase.h"
 #include "pool/blocks/region.h"
 
@@ -60,7 +60,7 @@ static bool unmap_part(ductile_allocator *a, dpool_region *region, dseg_idle idl
     uint64_t cached = a->store.totals.cached_bytes; /* the cache keeps what it had */
     uint32_t at = *from > seg->range.addr ? dseg_granule(seg, *from) : 0;
     uint32_t before = at;
-    uint32_t gone = dseg_unmap_for_pause(seg, &at, end, GRANULES_PER_HOLD, idle);
+    uint32_t gone = dseg_unmap_for_sleep(seg, &at, end, GRANULES_PER_HOLD, idle);
     *from = dseg_addr(seg, at);
     (void)dvmm_store_shrink_cache(&a->store, cached);
     count_unmapped(a, region, gone);
@@ -90,8 +90,8 @@ static bool has_stayed(const dpool_block *b) {
     return dseg_has_stayed(seg, dseg_granules_over(seg, b->addr, dpool_end(b)));
 }
 
-/* Registered memory may be written during the pause, so memory that stayed mapped is not copied
- * back. At the next pause it may go, if it is no longer pinned. Nor is a copy whose end was never
+/* Registered memory may be written during the sleep, so memory that stayed mapped is not copied
+ * back. At the next sleep it may go, if it is no longer pinned. Nor is a copy whose end was never
  * seen: its memory was not unmapped. */
 static void record_what_stays(ductile_allocator *a, dpool_private_pool *pool) {
     dti_lock_acquire(&a->grow_lock);
@@ -119,7 +119,7 @@ void dpool_unmap_pool(ductile_allocator *a, dpool_private_pool *pool) {
     record_what_stays(a, pool);
 }
 
-void dpool_finish_pause(ductile_allocator *a, dpool_private_pool *pool) {
+void dpool_finish_sleep(ductile_allocator *a, dpool_private_pool *pool) {
     dti_lock_acquire(&a->index_lock);
     drop_free_granules_locked(a, pool);
     dpool_set_asleep_locked(a, pool);
@@ -128,7 +128,7 @@ void dpool_finish_pause(ductile_allocator *a, dpool_private_pool *pool) {
 
 /* ---- Copies whose end was not seen ----------------------------------------------------------- */
 
-/* The next pool of which copies may be under way, claimed as a resume would have it: frees leave
+/* The next pool of which copies may be under way, claimed as a wake would have it: frees leave
  * its granules alone. */
 static dpool_private_pool *claim_next_locked(ductile_allocator *a, const dpool_private_pool *after,
                                              const dpool_private_pool *of) {
@@ -164,7 +164,7 @@ bool dpool_finish_copies(ductile_allocator *a, const dpool_private_pool *of) {
          pool = leave_and_claim_next(a, pool, of)) {
         dpool_unmap_pool(a, pool);
         any |= pool->host_copy.busy == NULL;
-        dpool_finish_pause(a, pool);
+        dpool_finish_sleep(a, pool);
     }
     return any;
 }

@@ -12,14 +12,14 @@
 
 /* ---- No lock held -------------------------------------------------------------------------- */
 
-/* Unmaps the memory of a pool whose blocks are PAUSED, a part under each hold of the grow lock,
+/* Unmaps the memory of a pool whose blocks are ASLEEP, a part under each hold of the grow lock,
  * once no copy uses it. Cannot fail: memory that the driver refuses to unmap stays mapped, and
  * dpool_map_pool checks it; so does all memory of which copies may be under way. By the thread that
  * claimed the pool. */
 void dpool_unmap_pool(ductile_allocator *a, dpool_private_pool *pool);
 
 /* Makes the pool ASLEEP; its free blocks drop their granules. By the thread that claimed it. */
-void dpool_finish_pause(ductile_allocator *a, dpool_private_pool *pool);
+void dpool_finish_sleep(ductile_allocator *a, dpool_private_pool *pool);
 
 /* Waits again for copies of sleeping pools whose end was not seen, and unmaps what they used. Of
  * one pool, or of all (NULL). True when a wait has succeeded. The caller has relaxed the capture
@@ -29,7 +29,7 @@ bool dpool_finish_copies(ductile_allocator *a, const dpool_private_pool *of);
 /* ---- Grow lock held, index lock not held ----------------------------------------------------- */
 
 /* Unmaps what the driver would not unmap in a region of a pool that is asleep: the callbacks were
- * told that it leaves, and the proof of the pause covers it still. */
+ * told that it leaves, and the proof of the sleep covers it still. */
 void dpool_unmap_again(ductile_allocator *a, dpool_region *region);
 
 #endif

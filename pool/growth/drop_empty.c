@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "pool/growth/drop_empty.h"
 
-#include "pool/blocks/paused.h"
+#include "pool/blocks/asleep_blocks.h"
 #include "pool/blocks/phase.h"
 #include "pool/blocks/region.h"
 #include "pool/blocks/room.h"
@@ -53,12 +53,12 @@ static bool is_all_that_is_left_locked(const ductile_allocator *a, const dpool_p
          b = dpool_next_block(a, pool, b)) {
         const dseg_segment *seg = b->region->seg;
         bool has_stayed = dseg_has_stayed(seg, dseg_granules_in(seg, b->addr, dpool_end(b)));
-        is_all = b->state != DPOOL_PAUSED && (b->state != DPOOL_FREE || has_stayed);
+        is_all = b->state != DPOOL_ASLEEP && (b->state != DPOOL_FREE || has_stayed);
     }
     return is_all;
 }
 
-/* The proof of the pause does not cover what was done with pinned memory since. So the pool runs
+/* The proof of the sleep does not cover what was done with pinned memory since. So the pool runs
  * again, and its memory goes as that of others, once no pin holds it. */
 static void wake_what_stayed(ductile_allocator *a, dpool_private_pool *pool) {
     dvmm_host_copy left = {.n_pieces = 0};

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Giving memory back: to the driver, or to the handle cache, from which it serves every stream. All
- * memory that leaves its address, but for what a plan moves or a pause takes, leaves it here: whole
+ * memory that leaves its address, but for what a plan moves or a sleep takes, leaves it here: whole
  * handles of FREE memory, proven done, run by run; map callbacks hear of each before it goes.
  *
  *     of                          how much               in this order        to

@@ -56,7 +56,7 @@ static bool wants_mark_locked(const ductile_allocator *a, const dpool_arena *are
     return is_of_use && dpool_mark_is_due_locked(a, FREED_BETWEEN_MARKS);
 }
 
-/* A pause may have begun during the poll: then hits go on to stop here (allocator.c). */
+/* A sleep may have begun during the poll: then hits go on to stop here (allocator.c). */
 static uint64_t next_at(const dpool_arena *arena) {
     if (!dpool_is_awake(arena->pool)) {
         return 0;

@@ -12,7 +12,7 @@
 /* What a hit has to know, bits of it: STOP is alone. The others are work that is left for when the
  * index lock is unlocked; the arena stays until then. */
 enum {
-    DPOOL_MAINTENANCE_STOP = 1, /* the pool is not awake: its pause found no pin of this hit */
+    DPOOL_MAINTENANCE_STOP = 1, /* the pool is not awake: its sleep found no pin of this hit */
     DPOOL_MAINTENANCE_MARK = 2,
     DPOOL_MAINTENANCE_COMPACT = 4,
     DPOOL_MAINTENANCE_LATER = DPOOL_MAINTENANCE_MARK | DPOOL_MAINTENANCE_COMPACT

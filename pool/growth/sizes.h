@@ -24,7 +24,7 @@ void dpool_sizes_init(ductile_allocator *a, uint64_t largest);
 /* The granules of the largest handle that is made now, but for dedicated ones. */
 uint32_t dpool_handle_granules(const ductile_allocator *a);
 
-/* The same for memory that goes and comes back whole, by a pause: what is held at that moment says
+/* The same for memory that goes and comes back whole, by a sleep: what is held at that moment says
  * nothing about how large its handles may be. They are larger in a pool with a tag. */
 uint32_t dpool_whole_granules(ductile_allocator *a, const dpool_private_pool *pool);
 
@@ -43,11 +43,11 @@ uint64_t dpool_above_limits(const ductile_allocator *a, uint64_t held, uint64_t 
 uint64_t dpool_room(ductile_allocator *a);
 
 /* Looks how much room is left. One call in 64 asks the driver. Called by each attempt and
- * resume; index lock not held. */
+ * wake; index lock not held. */
 void dpool_sizes_look(ductile_allocator *a);
 
 /* Requests may get a handle of so many granules, or have got one: also the cached handle of a
- * dedicated block, where nothing may be created, or in a pool that is resumed. */
+ * dedicated block, where nothing may be created, or in a pool that wakes. */
 void dpool_sizes_note(ductile_allocator *a, uint32_t n_granules);
 
 /* The device had less memory than was thought. True when the request should be tried again, with

@@ -61,7 +61,7 @@ extern "C" {
     X(ERR_INVALID_ARGUMENT, 1, "an argument is outside its documented range")                      \
     X(ERR_UNSUPPORTED, 2, "this build, device or option combination does not support the request") \
     X(ERR_BUSY, 3, "the object is in use and cannot be changed now")                               \
-    X(ERR_ASLEEP, 4, "the memory sleeps: resume its pool first")                                   \
+    X(ERR_ASLEEP, 4, "the memory sleeps: wake its pool first")                                     \
     X(ERR_AWAKE, 5, "the memory does not sleep")                                                   \
     X(ERR_FOREIGN_POINTER, 10, "the address lies outside every range of this allocator")           \
     X(ERR_INTERIOR_POINTER, 11, "the address lies inside a live block but is not its start")       \
@@ -254,7 +254,8 @@ typedef struct ductile_options {
     void *log_user;
     ductile_virtual_gpu *virtual_gpu; /* driver VIRTUAL: the device; NULL: a private default one */
     uint64_t sleep_host_bytes; /* page-locked host memory for contents of what sleeps, made by
-                                  ductile_create as by ductile_sleep_reserve; 0: at first use    */
+                                  ductile_create as by ductile_sleep_host_reserve; 0: at first
+                                  use                                                          */
 } ductile_options;
 
 /**
@@ -450,7 +451,7 @@ DUCTILE_API DUCTILE_CHECKED ductile_status ductile_record_stream(ductile_allocat
  * On error:  the stream's progress could not be marked. The allocator forgets the stream all the
  *            same, except after ERR_EXITING, ERR_FORKED or ERR_INVALID_ARGUMENT.
  * Threads:   safe. It waits for threads that are about to pass the stream to the driver, and for
- *            threads that wait for its work: trims, pauses, and requests that are short of memory.
+ *            threads that wait for its work: trims, sleeps, and requests that are short of memory.
  * Cost:      one event record for the uses, and a context marker or one record for each arena;
  *            linear in live and pending blocks.
  */
@@ -540,8 +541,8 @@ DUCTILE_API DUCTILE_CHECKED ductile_status ductile_trim(ductile_allocator *alloc
     X(pinned_bytes, "physical memory that must not move: pinned or exported")                      \
     X(exported_bytes, "of pinned_bytes, passed to other processes")                                \
     X(imported_bytes, "memory of other processes, mapped here; in no other statistic")             \
-    X(paused_bytes, "bytes of paused blocks; not in allocated_bytes")                              \
-    X(paused_blocks, "paused blocks; not in live_blocks")                                          \
+    X(asleep_bytes, "bytes of sleeping blocks; not in allocated_bytes")                            \
+    X(asleep_blocks, "sleeping blocks; not in live_blocks")                                        \
     X(pressure_waits, "times the host waited for the GPU because a request lacked memory")         \
     X(pressure_returns, "times memory went back to the driver because a request lacked it")        \
     X(pressure_returned_total_bytes, "bytes that went back so")                                    \
@@ -563,7 +564,7 @@ typedef struct ductile_stats {
  * Arguments: pool: NULL: all. {0,0}: the memory outside private pools. out: not NULL.
  * Returns:   DUCTILE_OK; ERR_INVALID_ARGUMENT (also: there is no such pool), ERR_FORKED.
  * Cost:      linear in the number of streams, independent of the number of blocks, but for those of
- *            a paused pool in which memory stayed mapped. Of one pool linear in its blocks.
+ *            a sleeping pool in which memory stayed mapped. Of one pool linear in its blocks.
  */
 DUCTILE_API DUCTILE_CHECKED ductile_status ductile_get_stats(ductile_allocator *allocator,
                                                              const ductile_pool_id *pool,
@@ -594,7 +595,7 @@ typedef enum ductile_block_state {
     DUCTILE_BLOCK_RETIRING = 5,
     DUCTILE_BLOCK_QUARANTINED = 6,
     DUCTILE_BLOCK_IMPORTED = 7, /* memory of another process, alone in its range */
-    DUCTILE_BLOCK_PAUSED = 8    /* live, but without memory until ductile_resume */
+    DUCTILE_BLOCK_ASLEEP = 8    /* live, but without memory until ductile_wake */
 } ductile_block_state;
 
 /* True of a block when it is true of any part of the memory behind it. */
@@ -607,7 +608,7 @@ typedef struct ductile_block_info {
     size_t struct_size; /* set by the caller */
     ductile_addr address;
     uint64_t size;           /* bytes, rounded                                            */
-    uint64_t requested_size; /* bytes asked for; 0 unless live, pending, paused, imported */
+    uint64_t requested_size; /* bytes asked for; 0 unless live, pending, asleep, imported */
     ductile_block_state state;
     ductile_stream stream;      /* the stream that the memory belongs to                  */
     ductile_addr segment;       /* start of the range that holds the block                */
@@ -621,7 +622,7 @@ typedef struct ductile_block_info {
 /**
  * Describes the live block that starts at `address`.
  *
- * Arguments: address: the start of a live or paused block, or of an import. out: not NULL.
+ * Arguments: address: the start of a live or sleeping block, or of an import. out: not NULL.
  * Returns:   DUCTILE_OK; ERR_FOREIGN_POINTER, ERR_INTERIOR_POINTER, ERR_NOT_LIVE;
  *            ERR_INVALID_ARGUMENT, ERR_FORKED.
  * On error:  for the pointer errors all fields but struct_size are 0; otherwise *out is unchanged.

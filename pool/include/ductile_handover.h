@@ -23,7 +23,7 @@
  * ductile_hold_tag, while trainers and generators come and go.
  *
  * Memory that is exported stays mapped in the exporter while its pool sleeps (ductile_sleep.h): a
- * pause of an exported tag gives back nothing but its free memory, and counts the rest in
+ * sleep of an exported tag gives back nothing but its free memory, and counts the rest in
  * stayed_bytes. Importers keep the memory for as long as they map it, whatever the exporter does.
  *
  * Included by ductile.h; compiles alone.
@@ -65,7 +65,7 @@ typedef struct ductile_tag_name {
  *            option `shareable` is none); ERR_NOT_LIVE (the pools have no live block);
  *            ERR_INVALID_ARGUMENT (no pool has the tag, a name is not in one of its blocks);
  *            ERR_ASLEEP (a pool sleeps); ERR_BUSY (a block was freed meanwhile, or a pool is being
- *            paused or resumed); ERR_BAD_MESSAGE (as ductile_export), ERR_NO_DESCRIPTORS,
+ *            put to sleep or woken); ERR_BAD_MESSAGE (as ductile_export), ERR_NO_DESCRIPTORS,
  *            ERR_OUT_OF_HOST_MEMORY, ERR_DRIVER, ERR_DEVICE_LOST, ERR_EXITING, ERR_FORKED.
  * On error:  this call has exported nothing and left no descriptor open; *id is 0. The socket may
  *            hold part of a message: close it.

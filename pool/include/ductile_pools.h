@@ -163,9 +163,9 @@ DUCTILE_API DUCTILE_CHECKED ductile_status ductile_pool_set_kind(ductile_allocat
 /** See ductile_sleep.h. */
 typedef enum ductile_pool_state {
     DUCTILE_POOL_AWAKE = 0,
-    DUCTILE_POOL_PAUSING = 1, /* a call that pauses it is under way  */
-    DUCTILE_POOL_ASLEEP = 2,  /* paused                              */
-    DUCTILE_POOL_RESUMING = 3 /* a call that resumes it is under way */
+    DUCTILE_POOL_FALLING_ASLEEP = 1, /* a call that puts it to sleep is under way */
+    DUCTILE_POOL_ASLEEP = 2,
+    DUCTILE_POOL_WAKING = 3 /* a call that wakes it is under way */
 } ductile_pool_state;
 
 typedef struct ductile_pool_info {
@@ -174,10 +174,10 @@ typedef struct ductile_pool_info {
     uint64_t references; /* held now; 0: other requests may take its free memory */
     uint64_t open;       /* how many times it is open now */
     ductile_pool_kind kind;
-    int paused; /* 1: state is not AWAKE                                   */
+    int asleep; /* 1: state is not AWAKE                                   */
     ductile_pool_state state;
     ductile_contents policy;     /* as ductile_pool_set_tag set it                          */
-    ductile_contents contents;   /* unless AWAKE: what the pause promised; else POLICY      */
+    ductile_contents contents;   /* unless AWAKE: what the sleep promised; else POLICY      */
     uint64_t kept_bytes;         /* of contents kept on the host now                        */
     char tag[DUCTILE_TAG_BYTES]; /* "": none                                                */
 } ductile_pool_info;

@@ -62,7 +62,7 @@ DUCTILE_API DUCTILE_CHECKED ductile_status ductile_set_limits(ductile_allocator 
 
 /**
  * Keeps memory of the device free for others that share it: libraries that allocate by themselves
- * (NCCL, cuBLAS), other processes. Memory is created, for a request or a resume, only where the
+ * (NCCL, cuBLAS), other processes. Memory is created, for a request or a wake, only where the
  * driver reports so much more free; otherwise it counts as out of memory, with all that follows
  * (callbacks, trims). What is held already stays: several threads or processes that create at the
  * same moment may each see the same free memory.

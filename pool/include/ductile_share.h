@@ -35,7 +35,7 @@ extern "C" {
  *
  * Arguments: address: the start of a live block.
  * Returns:   DUCTILE_OK; ERR_FOREIGN_POINTER, ERR_INTERIOR_POINTER, ERR_NOT_LIVE; ERR_ASLEEP (the
- *            block is paused); ERR_INVALID_ARGUMENT, ERR_OUT_OF_HOST_MEMORY, ERR_DEVICE_LOST,
+ *            block is asleep); ERR_INVALID_ARGUMENT, ERR_OUT_OF_HOST_MEMORY, ERR_DEVICE_LOST,
  *            ERR_EXITING, ERR_FORKED.
  * Ownership: a pin belongs to the address. Give it back with ductile_unpin(address), before or
  *            after the free. Suppose the block is freed and a larger block that starts there is
@@ -95,13 +95,13 @@ typedef struct ductile_map_event {
  *   is freed.
  *
  * It may free, record streams, pin, query, walk, and allocate what a free block serves. Calls that
- * would map or unmap memory get ERR_BUSY: a larger allocation, a trim, a pause, a resume, an
+ * would map or unmap memory get ERR_BUSY: a larger allocation, a trim, a sleep, a wake, an
  * import. It must not call ductile_destroy, nor ductile_stream_done for the stream of the request.
- * It must not wait for a thread that may be pausing a pool. While a callback runs for a request, a
- * compaction or a trim, ductile_check checks nothing.
+ * It must not wait for a thread that may put a pool to sleep. While a callback runs for a request,
+ * a compaction or a trim, ductile_check checks nothing.
  *
  * Threads:   runs on the thread whose call maps or unmaps: an allocation (also a hit, when it
- *            compacts), a trim, a pause, a resume, an import, its close or free, or
+ *            compacts), a trim, a sleep, a wake, an import, its close or free, or
  *            ductile_destroy. No lock is held. Several threads may run it at once, for different
  *            addresses. Driver calls that a capture would forbid are relaxed
  *            (CU_STREAM_CAPTURE_MODE_RELAXED).
@@ -215,7 +215,7 @@ DUCTILE_API DUCTILE_CHECKED ductile_status ductile_disable_peer(ductile_allocato
  * Returns:   DUCTILE_OK; ERR_UNSUPPORTED (the option `shareable` is none); ERR_BAD_MESSAGE (the
  *            other side hung up, timed out, gave up, or is not ductile_import); ERR_NO_DESCRIPTORS;
  *            ERR_FOREIGN_POINTER, ERR_INTERIOR_POINTER, ERR_NOT_LIVE; ERR_BUSY (the block is
- *            paused); ERR_INVALID_ARGUMENT, ERR_OUT_OF_HOST_MEMORY, ERR_DRIVER, ERR_DEVICE_LOST,
+ *            asleep); ERR_INVALID_ARGUMENT, ERR_OUT_OF_HOST_MEMORY, ERR_DRIVER, ERR_DEVICE_LOST,
  *            ERR_EXITING, ERR_FORKED.
  * On error:  this call has exported nothing and left no descriptor open. The socket may hold part
  *            of a message: close it.

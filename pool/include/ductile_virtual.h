@@ -245,9 +245,9 @@ DUCTILE_API DUCTILE_CHECKED ductile_status
 ductile_virtual_graph_launch(ductile_virtual_graph *graph, ductile_stream stream);
 
 /**
- * Tells the device that a graph rests: its pool is paused, and it is not launched until it wakes.
+ * Tells the device that a graph rests: its pool is asleep, and it is not launched until it wakes.
  * Meanwhile its memory may be unmapped (GRAPH_MEMORY is not reported). Call it right before
- * ductile_pause, and again right after ductile_resume. A launch of a graph at rest is a MISUSE.
+ * ductile_sleep, and again right after ductile_wake. A launch of a graph at rest is a MISUSE.
  *
  * Arguments: graph: NULL does nothing. rests: 1: rests; 0: wakes, with whatever is mapped at its
  *            addresses now.
@@ -433,7 +433,7 @@ DUCTILE_API void ductile_virtual_block_begin(ductile_virtual_gpu *gpu, ductile_a
 
 /**
  * Tells the device that the block that starts there is free. Call it right before ductile_free, and
- * for the blocks of a pool right before ductile_pause; after ductile_resume they begin again.
+ * for the blocks of a pool right before ductile_sleep; after ductile_wake they begin again.
  */
 DUCTILE_API void ductile_virtual_block_end(ductile_virtual_gpu *gpu, ductile_addr address);
 

@@ -2,7 +2,7 @@
 /* The public calls that read statistics, one block, or all blocks. */
 #include "pool/base/guards.h"
 #include "pool/blocks/address_map.h"
-#include "pool/blocks/paused.h"
+#include "pool/blocks/asleep_blocks.h"
 #include "pool/blocks/region.h"
 #include "pool/growth/sizes.h"
 #include "pool/sharing/import.h"
@@ -54,8 +54,8 @@ static void fill_counts_locked(const ductile_allocator *a, ductile_stats *s) {
     s->address_span_bytes = c->span;
     s->address_span_peak_bytes = c->span_peak;
     s->live_blocks = dpool_live_blocks_locked(a);
-    s->paused_bytes = c->paused;
-    s->paused_blocks = c->paused_blocks;
+    s->asleep_bytes = c->asleep;
+    s->asleep_blocks = c->asleep_blocks;
     s->pending_blocks = c->pending_blocks;
     s->segments = c->segments;
     s->arenas = c->arenas;
@@ -99,8 +99,8 @@ static void fill_driver(const ductile_allocator *a, ductile_stats *s) {
 
 static void add_block_locked(const ductile_allocator *a, const dpool_block *b, ductile_stats *s) {
     DTI_ASSERT_HELD(&a->index_lock);
-    s->paused_blocks += b->state == DPOOL_PAUSED;
-    s->paused_bytes += b->state == DPOOL_PAUSED ? b->size : 0;
+    s->asleep_blocks += b->state == DPOOL_ASLEEP;
+    s->asleep_bytes += b->state == DPOOL_ASLEEP ? b->size : 0;
     s->live_blocks += b->state == DPOOL_LIVE;
     bool is_free = b->state == DPOOL_FREE;
     bool is_gap = is_free && dpool_has_no_memory_locked(a, b);

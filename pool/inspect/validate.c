@@ -31,10 +31,10 @@ static void check_totals(const ductile_allocator *a, const dpool_block_sums *all
     dti_expect_equal(fault, "P1", "mapped bytes", n->mapped, all->mapped, 0);
     dti_expect_equal(fault, "P1", "retiring bytes", n->retiring, all->retiring, 0);
     dti_expect_equal(fault, "P1", "pending blocks", n->pending_blocks, all->pending_blocks, 0);
-    dti_expect_equal(fault, "P1", "paused bytes", n->paused, all->paused, 0);
-    dti_expect_equal(fault, "P1", "paused blocks", n->paused_blocks, all->paused_blocks, 0);
+    dti_expect_equal(fault, "P1", "sleeping bytes", n->asleep, all->asleep, 0);
+    dti_expect_equal(fault, "P1", "sleeping blocks", n->asleep_blocks, all->asleep_blocks, 0);
     dti_expect_equal(fault, "P2", "entries of the address map", a->map.count,
-                     all->live_blocks + all->paused_blocks, 0);
+                     all->live_blocks + all->asleep_blocks, 0);
     dti_expect_equal(fault, "P3", "physical memory held", store->held_bytes,
                      n->mapped + store->cached_bytes + store->lost_bytes, 0);
 }

@@ -81,7 +81,8 @@ ductile_status ductile_sleep_refusal(ductile_allocator *a, ductile_refusal *out)
 
 /* ---- Kept contents ------------------------------------------------------------------------- */
 
-/* Where no call that pauses or resumes the pool is under way, its host copy does not change. */
+/* Where no call that puts the pool to sleep or wakes it is under way, its host copy does not
+ * change. */
 static ductile_status find_kept_locked(const ductile_allocator *a, const dpool_block *b,
                                        ductile_addr address, void **host, uint64_t *bytes) {
     DTI_ASSERT_HELD(&a->index_lock);
@@ -89,14 +90,14 @@ static ductile_status find_kept_locked(const ductile_allocator *a, const dpool_b
     if (dpool_need_awake(pool) == DUCTILE_ERR_BUSY) {
         return DUCTILE_ERR_NOT_READY;
     }
-    if (b->state != DPOOL_PAUSED && (!pool->retains || b->age == 0)) {
+    if (b->state != DPOOL_ASLEEP && (!pool->retains || b->age == 0)) {
         return DUCTILE_ERR_AWAKE;
     }
     *host = dvmm_host_copy_find(&pool->host_copy, address, bytes);
     return *host != NULL ? DUCTILE_OK : DUCTILE_ERR_UNSUPPORTED;
 }
 
-/* The live or paused block that holds the address; found at once where it begins there. */
+/* The live or sleeping block that holds the address; found at once where it begins there. */
 static ductile_status find_block_locked(const ductile_allocator *a, ductile_addr address,
                                         const dpool_block **out) {
     DTI_ASSERT_HELD(&a->index_lock);

@@ -10,8 +10,8 @@ static inline bool dpool_is_contents(ductile_contents contents) {
     return (unsigned)contents <= DUCTILE_CONTENTS_POISON;
 }
 
-/* May a request of so many bytes use the pool? ERR_ASLEEP, also while a call pauses or resumes it;
- * the refusal is kept for this thread. Index lock held. */
+/* May a request of so many bytes use the pool? ERR_ASLEEP, also while a call puts it to sleep or
+ * wakes it; the refusal is kept for this thread. Index lock held. */
 ductile_status dpool_admit_locked(const ductile_allocator *a, const dpool_private_pool *pool,
                                   uint64_t bytes);
 

@@ -163,7 +163,7 @@ static void open_route(ductile_allocator *a, ductile_pool_id id, dpool_route *ro
         is_open = try_to_open_locked(a, id, route, &spare);
         dti_lock_release(&a->index_lock);
         if (!is_open) {
-            dpool_pause_briefly();
+            dpool_wait_briefly();
         }
     }
     free(spare);
@@ -233,7 +233,7 @@ static void close_route(ductile_allocator *a, dpool_route *route) {
         gone = is_out ? unlink_route_locked(a, route) : NULL;
         dti_lock_release(&a->index_lock);
         if (!is_out) {
-            dpool_pause_briefly();
+            dpool_wait_briefly();
         }
     }
     dvmm_captures_end(DVMM_CAPTURE_POSSIBLE);
@@ -329,7 +329,7 @@ ductile_status dpool_default_pool_make(ductile_allocator *a) {
     return DUCTILE_OK;
 }
 
-/* A hit pins no pool, and may have passed has_routes before the pause began. It stops where
+/* A hit pins no pool, and may have passed has_routes before the sleep began. It stops where
  * maintenance is due. */
 void dpool_default_pool_changed_locked(ductile_allocator *a) {
     DTI_ASSERT_HELD(&a->index_lock);

@@ -23,11 +23,11 @@ static ductile_pool_info describe_pool(const dpool_private_pool *pool) {
                               .references = pool->refs,
                               .open = pool->n_routes,
                               .kind = pool->kind,
-                              .paused = state != DUCTILE_POOL_AWAKE,
+                              .asleep = state != DUCTILE_POOL_AWAKE,
                               .state = state,
                               .policy = pool->policy,
                               .contents = pool->contents};
-    /* `retains` is asked last: a pause under way writes it, without the lock. */
+    /* `retains` is asked last: a sleep under way writes it, without the lock. */
     bool keeps = state == DUCTILE_POOL_ASLEEP || (state == DUCTILE_POOL_AWAKE && pool->retains);
     info.kept_bytes = keeps ? pool->host_copy.bytes : 0;
     memcpy(info.tag, pool->tag, sizeof info.tag);

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The public calls that pause and resume sets of pools: which pools, and what a call reports. */
+/* The public calls that put sets of pools to sleep and wake them: which pools, and what a call
+ * reports. */
 #include "pool/base/guards.h"
 #include "pool/base/log.h"
 #include "pool/blocks/phase.h"
 #include "pool/pools/asleep.h"
-#include "pool/pools/pause.h"
+#include "pool/pools/sleep.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -17,7 +18,7 @@
 typedef struct set_call {
     ductile_allocator *a;
     const ductile_sleep_request *request;
-    bool pauses;
+    bool sleeps;
     dpool_private_pool *set;   /* linked by next_in_set */
     dpool_private_pool *spare; /* for a bypass that does not exist */
     bool has_default;          /* the default pool is in the set */
@@ -87,7 +88,7 @@ static ductile_contents contents_for(const ductile_sleep_request *r,
 
 static bool has_bypass(const set_call *c) {
     const ductile_pool_id id = c->request->bypass;
-    return c->pauses && (id.first != 0 || id.second != 0);
+    return c->sleeps && (id.first != 0 || id.second != 0);
 }
 
 /* ---- Bad requests -------------------------------------------------------------------------- */
@@ -177,21 +178,22 @@ static ductile_status stop_at(set_call *c, const dpool_private_pool *pool, ducti
 /* Adds the pool to the set, passes over it, or says why neither. */
 static ductile_status choose_locked(set_call *c, dpool_private_pool *pool) {
     DTI_ASSERT_HELD(&c->a->index_lock);
-    dpool_readiness readiness = dpool_readiness_of(pool, c->pauses);
+    dpool_readiness readiness = dpool_readiness_of(pool, c->sleeps);
     if (readiness == DPOOL_ALREADY) {
-        bool has_woken = !c->pauses && dpool_is_released(pool); /* perhaps by itself */
+        bool has_woken = !c->sleeps && dpool_is_released(pool); /* perhaps by itself */
         c->report.passed_over++;
         if (c->request->all != 0 || c->request->lenient != 0 || has_woken) {
             return DUCTILE_OK;
         }
-        return c->pauses ? stop_at(c, pool, DUCTILE_ERR_ASLEEP, "sleeps already")
+        return c->sleeps ? stop_at(c, pool, DUCTILE_ERR_ASLEEP, "sleeps already")
                          : stop_at(c, pool, DUCTILE_ERR_AWAKE, "does not sleep");
     }
     if (readiness == DPOOL_TAKEN) {
-        return stop_at(c, pool, DUCTILE_ERR_BUSY, "is being paused or resumed by another thread");
+        return stop_at(c, pool, DUCTILE_ERR_BUSY,
+                       "is falling asleep or being woken by another thread");
     }
     /* The request that asks an out-of-memory callback may be one of the pool's users. */
-    if (c->pauses && pool->n_users > 0 && dpool_is_inside_callback(DPOOL_CALLBACK_OOM)) {
+    if (c->sleeps && pool->n_users > 0 && dpool_is_inside_callback(DPOOL_CALLBACK_OOM)) {
         return stop_at(c, pool, DUCTILE_ERR_BUSY,
                        "has requests under way, and this is an out-of-memory callback");
     }
@@ -248,8 +250,8 @@ static dpool_private_pool *close_bypass_locked(ductile_allocator *a) {
 static void claim_all_locked(set_call *c) {
     DTI_ASSERT_HELD(&c->a->index_lock);
     for (dpool_private_pool *pool = c->set; pool != NULL; pool = pool->next_in_set) {
-        dpool_claim_locked(c->a, pool, c->pauses);
-        if (c->pauses) { /* what was retained goes when it is replaced */
+        dpool_claim_locked(c->a, pool, c->sleeps);
+        if (c->sleeps) { /* what was retained goes when it is replaced */
             pool->contents = contents_for(c->request, pool);
         } else {
             pool->retains = c->request->retain != 0 && pool->contents == DUCTILE_CONTENTS_KEEP;
@@ -257,7 +259,7 @@ static void claim_all_locked(set_call *c) {
         c->has_default |= dpool_is_default(pool);
         c->report.pools++;
     }
-    if (c->has_default && c->pauses) {
+    if (c->has_default && c->sleeps) {
         open_bypass_locked(c);
     }
 }
@@ -281,7 +283,8 @@ static ductile_status claim_locked(set_call *c) {
 static ductile_status claim(set_call *c) {
     ductile_status status = check_request(c);
     if (status == DUCTILE_OK && dpool_is_inside_callback(DPOOL_CALLBACK_MAP)) {
-        explain(c, "a map callback must not pause or resume"); /* it would wait for itself */
+        /* It would wait for itself. */
+        explain(c, "a map callback must put no pool to sleep, and wake none");
         status = DUCTILE_ERR_BUSY;
     }
     if (status == DUCTILE_OK) {
@@ -297,7 +300,7 @@ static ductile_status claim(set_call *c) {
 /* Callers without a report read it in the log. */
 static void explain_failure(set_call *c, ductile_status status) {
     char why[DPOOL_FAILURE_BYTES];
-    const char *what = c->pauses ? "the pause" : "the resume";
+    const char *what = c->sleeps ? "the sleep" : "the wake";
     bool is_drivers = status == DUCTILE_ERR_DRIVER || status == DUCTILE_ERR_DEVICE_LOST;
     if (is_drivers && dpool_describe_failure(why, sizeof why)) {
         explain(c, "%s failed: %s", what, why);
@@ -308,7 +311,7 @@ static void explain_failure(set_call *c, ductile_status status) {
 }
 
 static void report_failure(set_call *c, ductile_status status) {
-    if (status == DUCTILE_ERR_OUT_OF_MEMORY && !c->pauses) {
+    if (status == DUCTILE_ERR_OUT_OF_MEMORY && !c->sleeps) {
         c->report.missing_bytes = dpool_missing_bytes(c->a, c->set);
         explain(c, "%llu more bytes must be free on the device, or under the limit",
                 (unsigned long long)c->report.missing_bytes);
@@ -337,8 +340,8 @@ static ductile_status run_claimed(set_call *c) {
     ductile_allocator *a = c->a;
     dpool_forget_failure();
     dvmm_capture_mode mode = dvmm_capture_relax(a->driver);
-    ductile_status status = c->pauses ? dpool_pause_set(a, c->set, &c->report)
-                                      : dpool_resume_set(a, c->set, &c->report);
+    ductile_status status =
+        c->sleeps ? dpool_sleep_set(a, c->set, &c->report) : dpool_wake_set(a, c->set, &c->report);
     if (status != DUCTILE_OK) {
         report_failure(c, status);
     } else { /* of a first try */
@@ -350,7 +353,7 @@ static ductile_status run_claimed(set_call *c) {
     return status;
 }
 
-/* The default pool has woken, or was not paused after all. */
+/* The default pool has woken, or does not sleep after all. */
 static void end_bypass(set_call *c) {
     dpool_private_pool *gone = NULL;
     dti_lock_acquire(&c->a->index_lock);
@@ -393,18 +396,18 @@ static void end_report(set_call *c, ductile_status status) {
     ductile_sleep_report *r = &c->report;
     r->pools = r->bytes = r->copied_bytes = r->stayed_bytes = 0;
     if (r->message[0] == '\0') {
-        explain(c, "%s failed: %s", c->pauses ? "the pause" : "the resume",
+        explain(c, "%s failed: %s", c->sleeps ? "the sleep" : "the wake",
                 ductile_status_string(status));
     }
 }
 
 static ductile_status call_for_set(ductile_allocator *a, const ductile_sleep_request *request,
-                                   ductile_sleep_report *report, bool pauses) {
+                                   ductile_sleep_report *report, bool sleeps) {
     ductile_sleep_request known = {.struct_size = sizeof known};
     if (!is_report(report)) {
         return DUCTILE_ERR_INVALID_ARGUMENT;
     }
-    set_call c = {.a = a, .request = &known, .pauses = pauses};
+    set_call c = {.a = a, .request = &known, .sleeps = sleeps};
     ductile_status status = DUCTILE_ERR_INVALID_ARGUMENT;
     if (a != NULL && is_request(request)) {
         memcpy(&known, request, request->struct_size);
@@ -420,25 +423,25 @@ static ductile_status call_for_set(ductile_allocator *a, const ductile_sleep_req
     return status;
 }
 
-ductile_status ductile_pause_set(ductile_allocator *a, const ductile_sleep_request *request,
+ductile_status ductile_sleep_set(ductile_allocator *a, const ductile_sleep_request *request,
                                  ductile_sleep_report *report) {
     return call_for_set(a, request, report, true);
 }
 
-ductile_status ductile_resume_set(ductile_allocator *a, const ductile_sleep_request *request,
-                                  ductile_sleep_report *report) {
+ductile_status ductile_wake_set(ductile_allocator *a, const ductile_sleep_request *request,
+                                ductile_sleep_report *report) {
     return call_for_set(a, request, report, false);
 }
 
-ductile_status ductile_pause(ductile_allocator *a, ductile_pool_id id, ductile_contents contents) {
+ductile_status ductile_sleep(ductile_allocator *a, ductile_pool_id id, ductile_contents contents) {
     ductile_sleep_request one = {
         .struct_size = sizeof one, .pools = &id, .n_pools = 1, .contents = contents};
-    return ductile_pause_set(a, &one, NULL);
+    return ductile_sleep_set(a, &one, NULL);
 }
 
-ductile_status ductile_resume(ductile_allocator *a, ductile_pool_id id) {
+ductile_status ductile_wake(ductile_allocator *a, ductile_pool_id id) {
     ductile_sleep_request one = {.struct_size = sizeof one, .pools = &id, .n_pools = 1};
-    return ductile_resume_set(a, &one, NULL);
+    return ductile_wake_set(a, &one, NULL);
 }
 
 /* ---- Host memory --------------------------------------------------------------------------- */
@@ -449,7 +452,7 @@ static ductile_status may_change_host_memory(ductile_allocator *a) {
     return dpool_is_inside_callback(DPOOL_CALLBACK_MAP) ? DUCTILE_ERR_BUSY : DUCTILE_OK;
 }
 
-ductile_status ductile_sleep_reserve(ductile_allocator *a, uint64_t bytes, uint64_t *held) {
+ductile_status ductile_sleep_host_reserve(ductile_allocator *a, uint64_t bytes, uint64_t *held) {
     if (held != NULL) {
         *held = 0;
     }
@@ -463,8 +466,8 @@ ductile_status ductile_sleep_reserve(ductile_allocator *a, uint64_t bytes, uint6
     return status;
 }
 
-ductile_status ductile_sleep_release(ductile_allocator *a, uint64_t keep_bytes,
-                                     uint64_t *released) {
+ductile_status ductile_sleep_host_release(ductile_allocator *a, uint64_t keep_bytes,
+                                          uint64_t *released) {
     uint64_t ignored = 0;
     released = released != NULL ? released : &ignored;
     *released = 0;

@@ -145,7 +145,7 @@ static bool wait_for_spans(ductile_allocator *a, dpool_climb *c) {
 
 /* ---- Memory of sleeping pools -------------------------------------------------------------- */
 
-/* Copies whose end a call that paused or resumed them did not see. */
+/* Copies whose end the call that made them, of a sleep or a wake, did not see. */
 static bool finish_copies(ductile_allocator *a, dpool_climb *c) {
     (void)c;
     dvmm_capture_mode mode = dvmm_capture_relax(a->driver);

@@ -106,7 +106,7 @@ static void end_marking(ductile_allocator *a, dpool_import *import) {
 static ductile_status mark(ductile_allocator *a, dpool_import *import) {
     bool names = false;
     while (!try_to_mark(a, import, &names)) {
-        dpool_pause_briefly();
+        dpool_wait_briefly();
     }
     if (!names) {
         return import->marker == NULL ? dpool_wait_for_all_work(a, &import->idle) : DUCTILE_OK;

@@ -171,7 +171,7 @@ ductile_status dpool_pin_drop(ductile_allocator *a, ductile_addr addr, dpool_pin
 }
 
 /* While the index lock is held, no thread changes the granules or the pins of a block, unless the
- * block is BUSY, has no memory, or is being resumed. */
+ * block is BUSY, has no memory, or is being woken. */
 uint32_t dpool_pin_flags_locked(const ductile_allocator *a, const dpool_block *b) {
     DTI_ASSERT_HELD(&a->index_lock);
     bool has_memory = b->state == DPOOL_LIVE || b->state == DPOOL_FREE || b->state == DPOOL_PENDING;

@@ -48,7 +48,7 @@ struct dpool_block;
 
 /* Pins the live block that starts at addr. Grow lock held, index lock not. ERR_OUT_OF_HOST_MEMORY;
  * the errors of dpool_explain_miss_locked when no live block starts there; ERR_ASLEEP when it
- * is paused. */
+ * is asleep. */
 ductile_status dpool_pin_add(struct ductile_allocator *a, ductile_addr addr, dpool_pin_kind kind,
                              dpool_pinned *out);
 

@@ -121,7 +121,7 @@ static ductile_status mark_streams(ductile_allocator *a, const dpool_private_poo
 }
 
 /*
- * Waits for the present work of every stream recorded on a block that is LIVE, PAUSED, PENDING or
+ * Waits for the present work of every stream recorded on a block that is LIVE, ASLEEP, PENDING or
  * behind a span with waits. A wait for the device does not cover work of another GPU, whose streams
  * may be recorded once it has access. So when a peer has access, the host records a marker on each
  * such stream and waits for it (U12); otherwise this returns at once. The wait for the device

@@ -29,7 +29,7 @@ class OnGpu:
 
         memory.enable(limit_bytes=self.cap)
         self.torch, self.memory = torch, memory
-        self.pause, self.resume = memory.pause, memory.resume
+        self.sleep, self.wake = memory.sleep, memory.wake
         n = int((self.cap * 0.7 / 3 / 4) ** 0.5) // 64 * 64
         self.x = torch.randn(32, n, device="cuda")  # in no pool, since both sides read it
         with memory.pool("train"):
@@ -40,12 +40,12 @@ class OnGpu:
             # Backward's threads are outside of the pool: what they make would be, too.
             self.layer.weight.grad = torch.zeros_like(self.layer.weight)
             self.train()  # makes the momentum, which is to sleep too
-        memory.pause("train")
+        memory.sleep("train")
         with memory.pool("weights"):
             self.weights = torch.zeros(n, n, device="cuda")
         with memory.pool("cache", contents="drop"):
             self.cache = torch.empty(int(self.cap * 0.65) // 4, device="cuda")
-        memory.pause(["weights", "cache"])
+        memory.sleep(["weights", "cache"])
 
     def train(self) -> float:
         with self.memory.pool("train"):
@@ -56,7 +56,7 @@ class OnGpu:
         return float(loss.detach())
 
     def send_weights(self) -> None:
-        """To the host copy of the generator's, which sleeps: its resume brings them."""
+        """To the host copy of the generator's, which sleeps: its wake brings them."""
         kept = self.memory.kept(self.weights, copy=False)
         assert kept is not None
         kept.copy_(self.layer.weight.detach())
@@ -89,13 +89,13 @@ class OnVirtualGpu:
                 self.blocks[tag] = self.allocator.alloc(sizes[tag] * MIB)
             self.allocator.set_tag(pool, tag, "drop" if tag == "cache" else "keep")
             self.gpu.fill(self.blocks[tag], 0, sizes[tag] * MIB)
-            self.pause(tag)
+            self.sleep(tag)
 
-    def pause(self, tags: Any) -> None:
-        self.allocator.pause(tags)
+    def sleep(self, tags: Any) -> None:
+        self.allocator.sleep(tags)
 
-    def resume(self, tags: Any) -> None:
-        self.allocator.resume(tags)
+    def wake(self, tags: Any) -> None:
+        self.allocator.wake(tags)
 
     def train(self) -> float:
         before = self.gpu.read_back(self.blocks["train"], 1)[0]
@@ -133,19 +133,19 @@ def main() -> int:
     side: Any = None if given.virtual else on_gpu()
     side = side or OnVirtualGpu()
     for turn in range(given.turns):
-        side.resume("train")
+        side.wake("train")
         loss = side.train()
         draw(turn, "trains", side.held(), side.cap)
         if turn == 0:
             print("    t: train, w: weights, c: cache")
         side.send_weights()
-        side.pause("train")
-        side.resume(["weights", "cache"])
+        side.sleep("train")
+        side.wake(["weights", "cache"])
         said = side.generate()
         draw(turn, "generates", side.held(), side.cap)
-        side.pause(["weights", "cache"])
+        side.sleep(["weights", "cache"])
         print(f"    loss {loss:.4f}, said {said:.4f}")
-    side.resume("train")
+    side.wake("train")
     return 0
 
 

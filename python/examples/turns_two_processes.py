@@ -75,13 +75,13 @@ class Turns:
 
 
 def wake(side: Any) -> int:
-    """A process that was killed is gone before the driver has taken back what it held. A resume
+    """A process that was killed is gone before the driver has taken back what it held. A wake
     without room changes nothing, so it can be tried again; returns how often that was."""
     until = time.monotonic() + SECONDS_TO_TAKE_BACK
     refused = 0
     while True:
         try:
-            side.resume()
+            side.wake()
             return refused
         except ductile_gpu.OutOfMemory:
             refused += 1
@@ -130,12 +130,12 @@ class OnGpu:
     def held(self) -> int:
         return self.memory.tags()["all"].held_bytes
 
-    def pause(self) -> None:
-        self.memory.pause("all")
+    def sleep(self) -> None:
+        self.memory.sleep("all")
         self.torch.cuda.empty_cache()
 
-    def resume(self) -> None:
-        self.memory.resume("all")
+    def wake(self) -> None:
+        self.memory.wake("all")
 
 
 class OnVirtualGpu:
@@ -168,11 +168,11 @@ class OnVirtualGpu:
     def held(self) -> int:
         return self.allocator.stats((1, 1)).reserved_bytes
 
-    def pause(self) -> None:
-        self.allocator.pause("all")
+    def sleep(self) -> None:
+        self.allocator.sleep("all")
 
-    def resume(self) -> None:
-        self.allocator.resume("all")
+    def wake(self) -> None:
+        self.allocator.wake("all")
 
 
 def shared_bytes(kind: Any) -> int:
@@ -199,7 +199,7 @@ def take_one(turns: Turns, side: Any, step: int) -> None:
         side.read(turns.words[turns.WEIGHTS])
     held = {turns.mine: side.held(), turns.other: others}
     assert sum(held.values()) <= side.cap, "both together hold more than there is"
-    side.pause()
+    side.sleep()
     draw(step, turns.mine, held, side.held() + others, side.cap)
     turns.give(side.held())
 
@@ -213,7 +213,7 @@ def work(mine: int, is_virtual: bool, n_turns: int, folder: Path) -> None:
         shared = memoryview(mmap.mmap(file.fileno(), shared_bytes(kind)))
     turns.take()  # what is made here holds memory
     side = kind(shared)
-    side.pause()
+    side.sleep()
     turns.give(side.held())
     for step in range(1, n_turns + 1):
         take_one(turns, side, step)

@@ -532,8 +532,8 @@ def test_memory_of_a_graph_at_rest_may_sleep():
         gpu.sync(stream)
         for _ in range(2):
             graph.rest()
-            allocator.pause("weights")
-            allocator.resume("weights")
+            allocator.sleep("weights")
+            allocator.wake("weights")
             graph.wake()
             graph.launch(stream)
             gpu.sync(stream)

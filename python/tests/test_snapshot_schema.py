@@ -42,7 +42,7 @@ def states(snapshot):
 
 @pytest.fixture
 def busy(gpu) -> Iterator[ductile_gpu.Allocator]:
-    """An allocator with blocks in many states: live, free, pending, paused, of a pool, a gap."""
+    """An allocator with blocks in many states: live, free, pending, asleep, of a pool, a gap."""
     allocator = gpu.allocator(check=2)
     gpu.set_schedule("lazy")
     side = gpu.stream()

@@ -42,17 +42,17 @@ def test_what_is_made_inside_has_the_tag_and_sleeps(torch):
         cache = torch.tensor(20 * MIB)
     assert (live("weights"), live("cache")) == (8 * MIB, 20 * MIB)
     assert torch.native_bytes == 3 * MIB
-    slept = _tags.pause()
+    slept = _tags.sleep()
     assert slept.pools == 2
     assert slept.bytes == 28 * MIB
     found = _tags.tags()
     assert found["weights"].kept_bytes == 8 * MIB
     assert found["cache"].kept_bytes == 0
-    assert found["weights"].paused_bytes == 8 * MIB
+    assert found["weights"].asleep_bytes == 8 * MIB
     assert found["weights"].held_bytes == found["cache"].held_bytes == 0
     assert _tags.sleeping() == ["cache", "weights"]
     addresses = [t.data_ptr() for t in (weights, cache, outside)]
-    assert _tags.resume().bytes == 28 * MIB
+    assert _tags.wake().bytes == 28 * MIB
     assert [t.data_ptr() for t in (weights, cache, outside)] == addresses
     assert _tags.sleeping() == []
 
@@ -82,22 +82,22 @@ def test_one_tag_may_have_memory_of_several_kinds(torch):
         kept = torch.tensor(4 * MIB)
     with _tags.pool("default", contents="drop"):
         dropped = torch.tensor(6 * MIB)
-    _tags.pause("default")
+    _tags.sleep("default")
     assert _tags.tags()["default"].kept_bytes == 4 * MIB
     assert _tags.tags()["default"].pools == 2
-    _tags.resume("default")
+    _tags.wake("default")
     del kept, dropped
 
 
-def test_a_pause_may_say_otherwise_by_tag(torch):
+def test_a_sleep_may_say_otherwise_by_tag(torch):
     with _tags.pool("weights", contents="drop"):
         weights = torch.tensor(4 * MIB)
     with _tags.pool("cache", contents="keep"):
         cache = torch.tensor(6 * MIB)
-    _tags.pause(contents={"weights": "keep", None: "drop"})
+    _tags.sleep(contents={"weights": "keep", None: "drop"})
     assert _tags.tags()["weights"].kept_bytes == 4 * MIB
     assert _tags.tags()["cache"].kept_bytes == 0
-    _tags.resume()
+    _tags.wake()
     del weights, cache
 
 
@@ -105,34 +105,34 @@ def test_misuse_says_what_to_do(torch):
     with _tags.pool("weights"):
         weights = torch.tensor(MIB)
     with pytest.raises(ductile_gpu.InvalidArgument, match=r"'wieghts'; tags there are: 'weights'"):
-        _tags.pause("wieghts")
-    _tags.pause("wieghts", strict=False)
+        _tags.sleep("wieghts")
+    _tags.sleep("wieghts", strict=False)
     with pytest.raises(ductile_gpu.Awake, match="weights"):
-        _tags.resume("weights")
-    _tags.resume("weights", strict=False)
-    _tags.pause("weights")
+        _tags.wake("weights")
+    _tags.wake("weights", strict=False)
+    _tags.sleep("weights")
     with pytest.raises(ductile_gpu.Asleep, match="weights"):
-        _tags.pause("weights")
-    assert _tags.pause("weights", strict=False).passed_over == 1
+        _tags.sleep("weights")
+    assert _tags.sleep("weights", strict=False).passed_over == 1
     with pytest.raises(ductile_gpu.InvalidArgument, match="contents is one of"):
-        _tags.pause("weights", contents="kept")
+        _tags.sleep("weights", contents="kept")
     with pytest.raises(ductile_gpu.InvalidArgument), _tags.pool("x" * 64):
         pass
     with pytest.raises(ductile_gpu.Unsupported, match="enable Ductile before CUDA"):
-        _tags.pause_all()
-    _tags.resume("weights")
+        _tags.sleep_all()
+    _tags.wake("weights")
     del weights
 
 
 def test_a_tag_that_sleeps_serves_nothing(torch):
     with _tags.pool("cache", contents="drop"):
         first = torch.tensor(MIB)
-    _tags.pause("cache")
+    _tags.sleep("cache")
     with _tags.pool("cache", contents="drop"), pytest.raises(RuntimeError):
         torch.tensor(MIB)
     del first
     torch.empty_cache()
-    _tags.resume("cache")
+    _tags.wake("cache")
     with _tags.pool("cache", contents="drop"):
         assert torch.tensor(MIB).data_ptr()
 
@@ -141,12 +141,12 @@ def test_kept_contents_can_be_read_and_changed_asleep(torch):
     with _tags.pool("weights"):
         weights = torch.tensor(4 * MIB)
     assert _tags.kept_memory(weights.data_ptr(), 16) is None
-    _tags.pause("weights")
+    _tags.sleep("weights")
     found = _tags.kept_memory(weights.data_ptr() + 256, 16)
     assert found is not None
     found[:] = bytes(range(16))
     assert bytes(_tags.kept_memory(weights.data_ptr(), 512)[256:272]) == bytes(range(16))
-    _tags.resume("weights")
+    _tags.wake("weights")
     assert _tags.kept_memory(weights.data_ptr(), 16) is None
 
 
@@ -157,11 +157,11 @@ def test_freed_tensors_give_their_memory_back_to_the_device(torch):
     del tensors[0]
     torch.empty_cache()
     assert _tags.tags()["cache"].held_bytes == 20 * MIB
-    _tags.pause("cache")
+    _tags.sleep("cache")
     tensors.clear()
     torch.empty_cache()
-    assert _tags.tags()["cache"].paused_bytes == 0
-    _tags.resume("cache")
+    assert _tags.tags()["cache"].asleep_bytes == 0
+    _tags.wake("cache")
 
 
 def test_a_region_inside_a_region_counts_and_other_threads_are_outside(torch):
@@ -193,8 +193,8 @@ def test_a_graphs_memory_sleeps_and_graphs_may_share_a_pool(torch):
             graph.output = torch.tensor(2 * MIB)
     assert live("graphs") == 4 * MIB
     assert _tags.tags()["graphs"].pools == 1
-    _tags.pause("graphs")
-    _tags.resume("graphs")
+    _tags.sleep("graphs")
+    _tags.wake("graphs")
     del handle
     assert live("graphs") == 4 * MIB
     assert not fake_torch.destroyed_in_use
@@ -230,9 +230,9 @@ def test_contents_are_as_promised(plain, shared, gpu, contents, after):
     with _tags.pool("weights", contents=contents):
         address = shared.alloc(4 * MIB)
     gpu.fill(address, 7, 4 * MIB)
-    _tags.pause("weights")
-    assert shared.stats((0, 0)).paused_blocks == 0
-    _tags.resume("weights")
+    _tags.sleep("weights")
+    assert shared.stats((0, 0)).asleep_blocks == 0
+    _tags.wake("weights")
     assert gpu.read_back(address, 64) == after * 64
     assert gpu.read_back(address + 4 * MIB - 64, 64) == after * 64
     shared.free(address)
@@ -242,16 +242,16 @@ def test_kept_contents_can_be_retained_in_their_place(plain, shared, gpu):
     with _tags.pool("weights"):
         first, second = shared.alloc(4 * MIB), shared.alloc(MIB)
     gpu.fill(first, 7, 4 * MIB)
-    _tags.pause()
+    _tags.sleep()
     place = _address(first)
-    _tags.resume(retain=True)
+    _tags.wake(retain=True)
     assert _address(first) == place
     assert bytes(_tags.kept_memory(first, 8)) == b"\x07" * 8
     gpu.fill(first, 8, 4 * MIB)
-    _tags.pause()
+    _tags.sleep()
     assert _address(first) == place
     assert bytes(_tags.kept_memory(first, 8)) == b"\x08" * 8
-    _tags.resume(retain=True)
+    _tags.wake(retain=True)
     shared.free(second)
     with _tags.pool("weights"):
         newer = shared.alloc(MIB)
@@ -259,9 +259,9 @@ def test_kept_contents_can_be_retained_in_their_place(plain, shared, gpu):
     assert _tags.kept_memory(newer, 8) is None  # an address is not a block
     assert _tags.kept_memory(first, 8) is not None
     assert _tags.tags()["weights"].kept_bytes == 5 * MIB
-    _tags.pause(contents="drop")
+    _tags.sleep(contents="drop")
     assert _tags.kept_memory(first, 8) is None
-    _tags.resume()
+    _tags.wake()
     assert _tags.kept_memory(first, 8) is None
     assert _tags.tags()["weights"].kept_bytes == 0
     assert shared.release_host() > 0
@@ -277,11 +277,11 @@ def test_changes_to_kept_contents_come_back(plain, shared, gpu):
     with _tags.pool("weights"):
         address = shared.alloc(4 * MIB)
     gpu.fill(address, 7, 4 * MIB)
-    _tags.pause()
+    _tags.sleep()
     found = _tags.kept_memory(address, 8)
     assert bytes(found) == b"\x07" * 8
     found[:] = b"\x09" * 8
-    _tags.resume()
+    _tags.wake()
     assert gpu.read_back(address, 16) == b"\x09" * 8 + b"\x07" * 8
     shared.free(address)
 
@@ -293,14 +293,14 @@ def test_everything_sleeps_but_what_is_named(plain, shared, gpu):
         weights = shared.alloc(4 * MIB)
     with _tags.pool("cache", contents="drop"):
         cache = shared.alloc(8 * MIB)
-    _tags.pause_all(awake="cache", serve_others=False)
+    _tags.sleep_all(awake="cache", serve_others=False)
     assert _tags.sleeping() == ["", "weights"]
     with pytest.raises(ductile_gpu.Asleep, match="the default pool"):
         shared.alloc(MIB)
     with _tags.outside():
         aside = shared.alloc(MIB)
     shared.free(aside)
-    _tags.resume_all()
+    _tags.wake_all()
     assert _tags.sleeping() == []
     assert gpu.read_back(constant, 64) == b"\x03" * 64
     for address in (constant, weights, cache):
@@ -309,21 +309,21 @@ def test_everything_sleeps_but_what_is_named(plain, shared, gpu):
 
 def test_requests_are_served_apart_while_everything_sleeps(plain, shared):
     constant = shared.alloc(2 * MIB)
-    _tags.pause_all()
+    _tags.sleep_all()
     meanwhile = shared.alloc(MIB)
-    _tags.resume_all()
+    _tags.wake_all()
     for address in (constant, meanwhile):
         shared.free(address)
 
 
-def test_a_resume_without_room_says_how_much_is_missing(plain, shared, gpu):
+def test_a_wake_without_room_says_how_much_is_missing(plain, shared, gpu):
     with _tags.pool("weights"):
         weights = shared.alloc(600 * MIB)
-    _tags.pause()
+    _tags.sleep()
     gpu.set_external(500 * MIB)
     with pytest.raises(ductile_gpu.OutOfMemory, match=r"(?s)more"):
-        _tags.resume()
+        _tags.wake()
     assert _tags.sleeping() == ["weights"]
     gpu.set_external(0)
-    _tags.resume()
+    _tags.wake()
     shared.free(weights)

@@ -75,8 +75,8 @@ Test(process, a_fork_inside_a_callback_is_told_too, .fini = close_fixture) {
 /* ---- Exit ---------------------------------------------------------------------------------- */
 
 static void rest(long milliseconds) {
-    const struct timespec pause = {.tv_nsec = milliseconds * 1000000};
-    (void)nanosleep(&pause, NULL);
+    const struct timespec span = {.tv_nsec = milliseconds * 1000000};
+    (void)nanosleep(&span, NULL);
 }
 
 enum { N_THREADS = 4 };

@@ -72,10 +72,10 @@ typedef enum need { NEEDS_DRIVER, NEEDS_PROCESS } need;
     X(NEEDS_DRIVER, ductile_pool_set_kind(a, pool, DUCTILE_POOL_PLAIN))                            \
     X(NEEDS_DRIVER, ductile_trim(a, &pool, 0, &bytes))                                             \
     X(NEEDS_DRIVER, ductile_pool_alloc_at(a, pool, block, 512))                                    \
-    X(NEEDS_DRIVER, ductile_pause(a, pool, DUCTILE_CONTENTS_DROP))                                 \
-    X(NEEDS_DRIVER, ductile_resume(a, pool))                                                       \
-    X(NEEDS_DRIVER, ductile_pause_set(a, &all, NULL))                                              \
-    X(NEEDS_DRIVER, ductile_resume_set(a, &all, NULL))                                             \
+    X(NEEDS_DRIVER, ductile_sleep(a, pool, DUCTILE_CONTENTS_DROP))                                 \
+    X(NEEDS_DRIVER, ductile_wake(a, pool))                                                         \
+    X(NEEDS_DRIVER, ductile_sleep_set(a, &all, NULL))                                              \
+    X(NEEDS_DRIVER, ductile_wake_set(a, &all, NULL))                                               \
     X(NEEDS_DRIVER, ductile_pin(a, block))                                                         \
     X(NEEDS_DRIVER, ductile_export(a, block, 0))                                                   \
     X(NEEDS_DRIVER, ductile_import(a, 0, NULL, &address, &bytes))                                  \
@@ -269,18 +269,18 @@ static const ductile_sleep_tag bad_tags[] = {
     X(INVALID_ARGUMENT, ductile_pool_retain(a, none))                                              \
     X(INVALID_ARGUMENT, ductile_pool_begin(a, none, NULL, NULL))                                   \
     X(INVALID_ARGUMENT, ductile_pool_set_kind(a, pool, (ductile_pool_kind)2))                      \
-    X(INVALID_ARGUMENT, ductile_pause(a, unknown, DUCTILE_CONTENTS_DROP))                          \
-    X(INVALID_ARGUMENT, ductile_pause(a, pool, (ductile_contents)5))                               \
-    X(INVALID_ARGUMENT, ductile_pause_set(a, NULL, NULL))                                          \
-    X(INVALID_ARGUMENT, ductile_pause_set(a, SET(.all = 1), &small))                               \
-    X(INVALID_ARGUMENT, ductile_pause_set(a, SET(.all = 1, .contents = (ductile_contents)77), 0))  \
-    X(INVALID_ARGUMENT, ductile_pause_set(a, SET(.all = 1, .n_pools = 1), NULL))                   \
-    X(INVALID_ARGUMENT, ductile_pause_set(a, SET(.pools = &unknown, .n_pools = 1), &report))       \
-    X(INVALID_ARGUMENT, ductile_pause_set(a, &large, NULL))                                        \
-    X(INVALID_ARGUMENT, ductile_pause_set(a, &tags[0], NULL))                                      \
-    X(INVALID_ARGUMENT, ductile_pause_set(a, &tags[1], NULL))                                      \
-    X(INVALID_ARGUMENT, ductile_pause_set(a, &tags[2], NULL))                                      \
-    X(INVALID_ARGUMENT, ductile_pause_set(a, &tags[3], NULL))                                      \
+    X(INVALID_ARGUMENT, ductile_sleep(a, unknown, DUCTILE_CONTENTS_DROP))                          \
+    X(INVALID_ARGUMENT, ductile_sleep(a, pool, (ductile_contents)5))                               \
+    X(INVALID_ARGUMENT, ductile_sleep_set(a, NULL, NULL))                                          \
+    X(INVALID_ARGUMENT, ductile_sleep_set(a, SET(.all = 1), &small))                               \
+    X(INVALID_ARGUMENT, ductile_sleep_set(a, SET(.all = 1, .contents = (ductile_contents)77), 0))  \
+    X(INVALID_ARGUMENT, ductile_sleep_set(a, SET(.all = 1, .n_pools = 1), NULL))                   \
+    X(INVALID_ARGUMENT, ductile_sleep_set(a, SET(.pools = &unknown, .n_pools = 1), &report))       \
+    X(INVALID_ARGUMENT, ductile_sleep_set(a, &large, NULL))                                        \
+    X(INVALID_ARGUMENT, ductile_sleep_set(a, &tags[0], NULL))                                      \
+    X(INVALID_ARGUMENT, ductile_sleep_set(a, &tags[1], NULL))                                      \
+    X(INVALID_ARGUMENT, ductile_sleep_set(a, &tags[2], NULL))                                      \
+    X(INVALID_ARGUMENT, ductile_sleep_set(a, &tags[3], NULL))                                      \
     X(INVALID_ARGUMENT, ductile_kept_contents(a, block, NULL, &id))                                \
     X(INTERIOR_POINTER, ductile_export(a, block + 512, 0))                                         \
     X(INVALID_ARGUMENT, ductile_export(a, block, -1))                                              \

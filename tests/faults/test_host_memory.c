@@ -316,8 +316,8 @@ static void use_blocks_again(const fixture *g) {
     }
 }
 
-/* A pause forgets the waits of all blocks of its pool at once. */
-static void pause_used_blocks(const fixture *g) {
+/* A sleep forgets the waits of all blocks of its pool at once. */
+static void sleep_used_blocks(const fixture *g) {
     const ductile_pool_id id = {9, 9};
     ductile_addr blocks[6];
     assert_ok(ductile_pool_begin(g->allocator, id, NULL, NULL));
@@ -328,8 +328,8 @@ static void pause_used_blocks(const fixture *g) {
     for (size_t i = 0; i < 6; i += 2) {
         assert_ok(ductile_free_ex(g->allocator, blocks[i], &g->streams[1], 1, NULL));
     }
-    assert_ok(ductile_pause(g->allocator, id, DUCTILE_CONTENTS_DROP));
-    assert_ok(ductile_resume(g->allocator, id));
+    assert_ok(ductile_sleep(g->allocator, id, DUCTILE_CONTENTS_DROP));
+    assert_ok(ductile_wake(g->allocator, id));
 }
 
 static void be_refused_a_range(const fixture *g) {
@@ -351,7 +351,7 @@ static const char *live_and_go(const char *conf) {
     TRY(fixture_open(&g, &setup));
     leave_callbacks(&g);
     use_blocks_again(&g);
-    pause_used_blocks(&g);
+    sleep_used_blocks(&g);
     be_refused_a_range(&g);
     TRY(fixture_close(&g));
     return is_given_back(before);
@@ -362,19 +362,19 @@ Test(host_memory, is_all_free_once_the_allocator_is_gone) {
     assert_fine(live_and_go("record_stream:wait"));
 }
 
-/* ---- Announcing a pause -------------------------------------------------------------------- */
+/* ---- Announcing a sleep -------------------------------------------------------------------- */
 
 typedef struct sleeper {
     shadow heard;
     fixture f;
     ductile_addr block;
-    ductile_status paused;
-    ductile_status resumed;
+    ductile_status slept;
+    ductile_status woken;
 } sleeper;
 
 static const ductile_pool_id asleep = {1, 1};
 
-/* What is told of needs room in a list: without it the pool neither pauses nor resumes. */
+/* What is told of needs room in a list: without it the pool neither sleeps nor wakes. */
 static const char *sleep_with_failure(sleeper *s, ductile_contents contents, uint64_t nth,
                                       bool *failed) {
     memset(s, 0, sizeof *s);
@@ -384,11 +384,11 @@ static const char *sleep_with_failure(sleeper *s, ductile_contents contents, uin
     NEED_OK(ductile_alloc(s->f.allocator, 3 * FIXTURE_GRANULE, s->f.streams[0], &s->block));
     NEED_OK(ductile_pool_end(s->f.allocator, asleep));
     arm(nth);
-    s->paused = ductile_pause(s->f.allocator, asleep, contents);
-    s->resumed = s->paused == DUCTILE_OK ? ductile_resume(s->f.allocator, asleep) : DUCTILE_OK;
+    s->slept = ductile_sleep(s->f.allocator, asleep, contents);
+    s->woken = s->slept == DUCTILE_OK ? ductile_wake(s->f.allocator, asleep) : DUCTILE_OK;
     *failed = disarm();
-    NEED(is_outcome(s->paused) && is_outcome(s->resumed), "pause %s, resume %s",
-         ductile_status_name(s->paused), ductile_status_name(s->resumed));
+    NEED(is_outcome(s->slept) && is_outcome(s->woken), "sleep %s, wake %s",
+         ductile_status_name(s->slept), ductile_status_name(s->woken));
     return NULL;
 }
 
@@ -397,9 +397,9 @@ static const char *end_sleeper(sleeper *s) {
     NEED_OK(ductile_pool_release(s->f.allocator, asleep));
     NEED_OK(ductile_trim(s->f.allocator, NULL, 0, NULL));
     ductile_stats left = fixture_stats(s->f.allocator);
-    NEED(left.reserved_bytes == 0, "%llu bytes are held, %llu free, pause %s, resume %s",
+    NEED(left.reserved_bytes == 0, "%llu bytes are held, %llu free, sleep %s, wake %s",
          (unsigned long long)left.reserved_bytes, (unsigned long long)left.free_bytes,
-         ductile_status_name(s->paused), ductile_status_name(s->resumed));
+         ductile_status_name(s->slept), ductile_status_name(s->woken));
     TRY(shadow_is_true(&s->heard, s->f.allocator));
     return fixture_close(&s->f);
 }
@@ -407,14 +407,13 @@ static const char *end_sleeper(sleeper *s) {
 static const char *try_again(uint64_t nth, bool *failed) {
     static sleeper s;
     TRY(sleep_with_failure(&s, DUCTILE_CONTENTS_DROP, nth, failed));
-    NEED(s.resumed == DUCTILE_OK || ductile_resume(s.f.allocator, asleep) == DUCTILE_OK,
-         "resume again");
+    NEED(s.woken == DUCTILE_OK || ductile_wake(s.f.allocator, asleep) == DUCTILE_OK, "wake again");
     TRY(shadow_is_true(&s.heard, s.f.allocator));
     TRY(shadow_covers(&s.heard, s.block, 3 * FIXTURE_GRANULE));
     return end_sleeper(&s);
 }
 
-Test(host_memory, an_announced_pause_undoes_itself) {
+Test(host_memory, an_announced_sleep_undoes_itself) {
     NEEDS_FAILURES();
     sweep(try_again, 3);
 }
@@ -437,33 +436,33 @@ static const char *give_up_kept(uint64_t nth, bool *failed) {
     return give_up(DUCTILE_CONTENTS_KEEP, nth, failed);
 }
 
-Test(host_memory, what_a_failed_resume_has_mapped_goes_with_its_pool) {
+Test(host_memory, what_a_failed_wake_has_mapped_goes_with_its_pool) {
     NEEDS_FAILURES();
     sweep(give_up_dropped, 3);
     sweep(give_up_kept, 3);
 }
 
 /* Also where the call has none before it knows its pools. */
-static const char *pause_beside_bypass(uint64_t nth, bool *failed) {
+static const char *sleep_beside_bypass(uint64_t nth, bool *failed) {
     const ductile_sleep_request all = {.struct_size = sizeof all, .all = 1, .bypass = {7, 7}};
     ductile_sleep_report report = {.struct_size = sizeof report};
     fixture f;
     TRY(fixture_open(&f, NULL));
     arm(nth);
-    ductile_status status = ductile_pause_set(f.allocator, &all, &report);
+    ductile_status status = ductile_sleep_set(f.allocator, &all, &report);
     *failed = disarm();
-    NEED(is_outcome(status), "pause %s", ductile_status_name(status));
+    NEED(is_outcome(status), "sleep %s", ductile_status_name(status));
     NEED((report.message[0] != '\0') == (status != DUCTILE_OK), "%s, and it says \"%s\"",
          ductile_status_name(status), report.message);
     return fixture_close(&f);
 }
 
-Test(host_memory, a_pause_that_lacks_some_says_so) {
+Test(host_memory, a_sleep_that_lacks_some_says_so) {
     NEEDS_FAILURES();
-    sweep(pause_beside_bypass, 1);
+    sweep(sleep_beside_bypass, 1);
 }
 
-/* ---- A stream that comes while a pause asks for memory --------------------------------------- */
+/* ---- A stream that comes while a sleep asks for memory --------------------------------------- */
 
 static fixture busy;
 static pthread_t newcomer;
@@ -474,14 +473,14 @@ static void *allocate_first(void *unused) {
     return unused;
 }
 
-/* Gives the other thread some time: it may have to wait for the pause. */
+/* Gives the other thread some time: it may have to wait for the sleep. */
 static void let_newcomer_in(void) {
     cr_expect_eq(pthread_create(&newcomer, NULL, allocate_first, NULL), 0);
     (void)usleep(20 * 1000);
 }
 
-/* Pauses a pool under work. True: there was an nth request for memory. */
-static bool pause_beside_newcomer(uint64_t nth) {
+/* Puts a pool to sleep under work. True: there was an nth request for memory. */
+static bool sleep_beside_newcomer(uint64_t nth) {
     const fixture_setup setup = {.schedule = DUCTILE_SCHEDULE_LAZY, .n_streams = 2};
     const ductile_pool_id id = {1, 1};
     ductile_addr block = 0;
@@ -494,28 +493,28 @@ static bool pause_beside_newcomer(uint64_t nth) {
     assert_ok(ductile_virtual_fill(busy.gpu, block, 7, 3 * FIXTURE_GRANULE, busy.streams[0]));
     instead = let_newcomer_in;
     arm(nth);
-    ductile_status paused = ductile_pause(busy.allocator, id, DUCTILE_CONTENTS_DROP);
+    ductile_status slept = ductile_sleep(busy.allocator, id, DUCTILE_CONTENTS_DROP);
     bool came = disarm();
     instead = NULL;
     if (came) {
         cr_assert_eq(pthread_join(newcomer, NULL), 0);
     }
-    assert_ok(paused);
+    assert_ok(slept);
     cr_assert_eq(fixture_state(&busy).violations, 0, "request %llu: memory went under work",
                  (unsigned long long)nth);
-    assert_ok(ductile_resume(busy.allocator, id));
+    assert_ok(ductile_wake(busy.allocator, id));
     assert_ok(ductile_pool_release(busy.allocator, id));
     assert_fine(fixture_close(&busy));
     return came;
 }
 
-Test(host_memory, a_stream_that_comes_while_a_pause_lists_streams_hides_none) {
+Test(host_memory, a_stream_that_comes_while_a_sleep_lists_streams_hides_none) {
     NEEDS_FAILURES();
     uint64_t nth = 1;
-    while (pause_beside_newcomer(nth)) {
+    while (sleep_beside_newcomer(nth)) {
         nth++;
     }
-    cr_assert_gt(nth, 1, "a pause asks for no host memory");
+    cr_assert_gt(nth, 1, "a sleep asks for no host memory");
 }
 
 /* ---- Others between two looks -------------------------------------------------------------- */

@@ -79,8 +79,8 @@ static const char *fall_asleep(child *c) {
     const ductile_sleep_request all = {
         .struct_size = sizeof all, .all = 1, .contents = DUCTILE_CONTENTS_KEEP};
     bool is_all = strcmp(c->request->child, "all") == 0;
-    NEED_OK(is_all ? ductile_pause_set(c->a, &all, NULL)
-                   : ductile_pause(c->a, POOL, DUCTILE_CONTENTS_KEEP));
+    NEED_OK(is_all ? ductile_sleep_set(c->a, &all, NULL)
+                   : ductile_sleep(c->a, POOL, DUCTILE_CONTENTS_KEEP));
     return NULL;
 }
 
@@ -93,7 +93,7 @@ static const char *wait_for_parent(const child *c) {
 
 static const char *wake(child *c) {
     const ductile_sleep_request all = {.struct_size = sizeof all, .all = 1};
-    NEED_OK(ductile_resume_set(c->a, &all, NULL));
+    NEED_OK(ductile_wake_set(c->a, &all, NULL));
     for (size_t i = 0; i < N_BLOCKS; i++) {
         TRY(pattern_expect(&c->on.tester, &c->live[i], c->stream));
         TRY(pattern_expect(&c->on.tester, &c->kept[i], c->stream));

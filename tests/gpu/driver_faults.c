@@ -45,7 +45,7 @@ typedef struct request {
 typedef struct block {
     pattern_block block;
     uint32_t stream;
-    bool is_paused;
+    bool is_asleep;
 } block;
 
 typedef struct program {
@@ -184,7 +184,7 @@ static const char *use_elsewhere(program *p, size_t i, uint32_t other) {
 static const char *check_all(program *p) {
     TRY(sync_all(p));
     for (size_t i = 0; i < p->n_blocks; i++) {
-        if (!p->blocks[i].is_paused) {
+        if (!p->blocks[i].is_asleep) {
             ductile_stream stream = p->on.streams[p->blocks[i].stream];
             TRY(pattern_expect(&p->on.tester, &p->blocks[i].block, stream));
         }
@@ -239,29 +239,28 @@ static const char *limits_and_trims(program *p) {
 static const ductile_pool_id PLAIN = {0, 11};
 static const ductile_pool_id GRAPH = {11, 0};
 
-static const char *pause_and_resume(program *p) {
+static const char *sleep_and_wake(program *p) {
     size_t first = p->n_blocks;
     CLEAN(ductile_pool_begin(p->allocator, PLAIN, NULL, NULL));
     TRY(take_some(p, 2, 2 * p->granule + 512, 0));
     TRY(take_some(p, 3, 5000, 1));
     CLEAN(ductile_pool_end(p->allocator, PLAIN));
     TRY(sync_all(p));
-    ductile_status status = ductile_pause(p->allocator, PLAIN, DUCTILE_CONTENTS_KEEP);
-    TRY(clean("ductile_pause", status));
+    ductile_status status = ductile_sleep(p->allocator, PLAIN, DUCTILE_CONTENTS_KEEP);
+    TRY(clean("ductile_sleep", status));
     for (size_t i = first; i < p->n_blocks && status == DUCTILE_OK; i++) {
-        p->blocks[i].is_paused = true;
+        p->blocks[i].is_asleep = true;
     }
     TRY(take_some(p, 1, 4 * p->granule, 0));
-    return status == DUCTILE_OK ? clean("ductile_resume", ductile_resume(p->allocator, PLAIN))
-                                : NULL;
+    return status == DUCTILE_OK ? clean("ductile_wake", ductile_wake(p->allocator, PLAIN)) : NULL;
 }
 
 /* Which blocks have their memory. */
-static const char *note_paused(program *p) {
+static const char *note_asleep(program *p) {
     for (size_t i = 0; i < p->n_blocks; i++) {
         ductile_block_info info = {.struct_size = sizeof info};
         NEED_OK(ductile_query_block(p->allocator, p->blocks[i].block.address, &info));
-        p->blocks[i].is_paused = info.state == DUCTILE_BLOCK_PAUSED;
+        p->blocks[i].is_asleep = info.state == DUCTILE_BLOCK_ASLEEP;
     }
     return NULL;
 }
@@ -324,7 +323,7 @@ static const char *run_calls(program *p) {
     TRY(streams_and_recycling(p));
     TRY(pins_and_dedicated(p));
     TRY(limits_and_trims(p));
-    TRY(pause_and_resume(p));
+    TRY(sleep_and_wake(p));
     TRY(capture(p));
     TRY(reports(p));
     return end_of_a_stream(p);
@@ -339,21 +338,21 @@ static const char *statistics_agree(program *p) {
                                  s.quarantined_bytes,
          "the statistics do not add up");
     NEED(s.requested_bytes <= s.allocated_bytes, "more is requested than allocated");
-    NEED(s.live_blocks + s.paused_blocks == p->n_blocks, "%llu blocks are live, not %zu",
-         (unsigned long long)(s.live_blocks + s.paused_blocks), p->n_blocks);
+    NEED(s.live_blocks + s.asleep_blocks == p->n_blocks, "%llu blocks are live, not %zu",
+         (unsigned long long)(s.live_blocks + s.asleep_blocks), p->n_blocks);
     return NULL;
 }
 
-/* The driver works again: a pool that stayed paused comes back, and all is as it was. */
+/* The driver works again: a pool that stayed asleep comes back, and all is as it was. */
 static const char *recover(program *p) {
     ductile_pool_info info = {.struct_size = sizeof info};
     NEED_OK(ductile_list_pools(p->allocator, &PLAIN, &info, 1, NULL));
-    if (info.paused) {
-        ductile_status status = ductile_resume(p->allocator, PLAIN);
-        NEED(status == DUCTILE_OK || faulty.n_failures > 0, "resume: %s",
+    if (info.asleep) {
+        ductile_status status = ductile_wake(p->allocator, PLAIN);
+        NEED(status == DUCTILE_OK || faulty.n_failures > 0, "wake: %s",
              ductile_status_name(status));
     }
-    TRY(note_paused(p));
+    TRY(note_asleep(p));
     TRY(statistics_agree(p));
     return check_all(p);
 }

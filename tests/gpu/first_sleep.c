@@ -131,7 +131,7 @@ static const char *copy_together(dvmm_batch *batch, ductile_stream stream) {
     return NULL;
 }
 
-/* On a stream that is made for it, as a pause does. */
+/* On a stream that is made for it, as a sleep does. */
 static const char *copy_all(bool is_out) {
     ductile_stream stream = NULL;
     dvmm_batch batch;

@@ -33,7 +33,7 @@ enum { BY_OWNER = 1, BY_USER, BY_TAKER, BY_OWNER_AGAIN, BY_GRAPH };
 
 enum { SCRATCH_BYTES = 1 << 20, SECONDS_IN_ALL = 240 };
 
-static const ductile_pool_id paused_pool = {1, 0};
+static const ductile_pool_id sleeping_pool = {1, 0};
 static const ductile_pool_id open_pool = {2, 0};
 
 typedef struct program {
@@ -113,8 +113,8 @@ static const char *end_owner(program *p) {
     return NULL;
 }
 
-static const char *resume(program *p, bool *is_served) {
-    ductile_status status = ductile_resume(p->allocator, paused_pool);
+static const char *wake(program *p, bool *is_served) {
+    ductile_status status = ductile_wake(p->allocator, sleeping_pool);
     *is_served = status == DUCTILE_OK;
     if (status == DUCTILE_ERR_OUT_OF_MEMORY) {
         return NULL;
@@ -125,13 +125,13 @@ static const char *resume(program *p, bool *is_served) {
 }
 
 /* Its contents stay: the user's, also when it had not written yet. */
-static const char *pause_pool(program *p, bool *is_served) {
+static const char *sleep_pool(program *p, bool *is_served) {
     program_announce(&p->on, &p->used, false);
-    ductile_status status = ductile_pause(p->allocator, paused_pool, DUCTILE_CONTENTS_KEEP);
+    ductile_status status = ductile_sleep(p->allocator, sleeping_pool, DUCTILE_CONTENTS_KEEP);
     *is_served = status == DUCTILE_OK;
-    NEED(*is_served || status == DUCTILE_ERR_CAPTURING, "pause: %s", ductile_status_name(status));
+    NEED(*is_served || status == DUCTILE_ERR_CAPTURING, "sleep: %s", ductile_status_name(status));
     if (*is_served) {
-        NEED_OK(ductile_resume(p->allocator, paused_pool));
+        NEED_OK(ductile_wake(p->allocator, sleeping_pool));
     }
     program_announce(&p->on, &p->used, true);
     return NULL;
@@ -147,22 +147,22 @@ static const char *take_used(program *p) {
 }
 
 static const char *take_in_pool(program *p, unsigned stream, pattern_block *c) {
-    NEED_OK(ductile_pool_retain(p->allocator, paused_pool));
-    NEED_OK(ductile_pool_set_kind(p->allocator, paused_pool, DUCTILE_POOL_PLAIN));
-    NEED_OK(ductile_pool_begin(p->allocator, paused_pool, NULL, NULL));
+    NEED_OK(ductile_pool_retain(p->allocator, sleeping_pool));
+    NEED_OK(ductile_pool_set_kind(p->allocator, sleeping_pool, DUCTILE_POOL_PLAIN));
+    NEED_OK(ductile_pool_begin(p->allocator, sleeping_pool, NULL, NULL));
     TRY(take(p, stream, c));
     NEED(c->address != 0, "no memory for the pool");
-    NEED_OK(ductile_pool_end(p->allocator, paused_pool));
-    NEED_OK(ductile_pool_release(p->allocator, paused_pool)); /* of the begin */
+    NEED_OK(ductile_pool_end(p->allocator, sleeping_pool));
+    NEED_OK(ductile_pool_release(p->allocator, sleeping_pool)); /* of the begin */
     return NULL;
 }
 
 /* The used block has its memory meanwhile. */
-static const char *take_used_beside_paused(program *p) {
+static const char *take_used_beside_sleeping(program *p) {
     p->wanted = (pattern_block){.size = p->limit / 2, .id = BY_TAKER};
     TRY(take_in_pool(p, TAKER, &p->wanted));
     program_announce(&p->on, &p->wanted, false);
-    NEED_OK(ductile_pause(p->allocator, paused_pool, DUCTILE_CONTENTS_DROP));
+    NEED_OK(ductile_sleep(p->allocator, sleeping_pool, DUCTILE_CONTENTS_DROP));
     return take_used(p);
 }
 
@@ -177,16 +177,16 @@ typedef struct action {
     const char *(*prepare)(program *p);
     const char *(*lead_in)(program *p); /* once, under the user's work; may be NULL */
     const char *(*run)(program *p, bool *is_served);
-    bool is_of_pool;   /* there is `paused_pool` */
+    bool is_of_pool;   /* there is `sleeping_pool` */
     bool is_live_used; /* the used block stays live */
 } action;
 
 static const action actions[] = {
     {"request", take_used, NULL, ask, false, false},
-    {"resume", take_used_beside_paused, NULL, resume, true, false},
+    {"wake", take_used_beside_sleeping, NULL, wake, true, false},
     {"trim", take_used, NULL, trim_and_ask, false, false},
     {"end of stream, trim", take_used, end_owner, trim_and_ask, false, false},
-    {"pause", take_used_in_pool, NULL, pause_pool, true, true},
+    {"sleep", take_used_in_pool, NULL, sleep_pool, true, true},
 };
 
 /* ---- What is open besides ------------------------------------------------------------------- */
@@ -301,7 +301,7 @@ static const char *end_case(program *p, const action *a) {
     TRY(give(p, &p->again));
     TRY(a->is_live_used ? give(p, &p->used) : give(p, &p->wanted));
     if (a->is_of_pool) {
-        NEED_OK(ductile_pool_release(p->allocator, paused_pool));
+        NEED_OK(ductile_pool_release(p->allocator, sleeping_pool));
     }
     TRY(program_is_sound(p->allocator));
     NEED_OK(ductile_destroy(p->allocator));

@@ -11,7 +11,7 @@
  *                   [--streams N] [--limit BYTES] [--seed N] [--state FILE] [--no-control]
  *
  * --soak: meanwhile another program takes most of the device and gives it back (memory_balloon.h),
- * and after each cycle a graph is captured and launched, and a pool is paused and resumed.
+ * and after each cycle a graph is captured and launched, and a pool is put to sleep and woken.
  * --state: a piece of a longer run (pieces.h), which goes on with the next seed and the count where
  * the last piece ended; a file that is not there begins one with --seed.
  *
@@ -69,7 +69,7 @@ typedef struct churn {
     uint64_t next_id;
 
     uint64_t allocs, frees, refusals, shared, cycles, checks;
-    uint64_t graphs_launched, pauses;
+    uint64_t graphs_launched, sleeps;
     uint64_t pattern_bytes;
 } churn;
 
@@ -255,12 +255,12 @@ static const char *use_a_graph(churn *c) {
     return NULL;
 }
 
-/* What another program took meanwhile does not come back: then the pool stays paused. */
-static const char *pause_and_resume(churn *c, ductile_pool_id pool, const pattern_block *it) {
+/* What another program took meanwhile does not come back: then the pool stays asleep. */
+static const char *sleep_and_wake(churn *c, ductile_pool_id pool, const pattern_block *it) {
     TRY(pattern_write(&c->p.tester, it, c->p.streams[0]));
-    NEED_OK(ductile_pause(c->allocator, pool, DUCTILE_CONTENTS_KEEP));
-    ductile_status status = ductile_resume(c->allocator, pool);
-    c->pauses++;
+    NEED_OK(ductile_sleep(c->allocator, pool, DUCTILE_CONTENTS_KEEP));
+    ductile_status status = ductile_wake(c->allocator, pool);
+    c->sleeps++;
     if (status == DUCTILE_ERR_OUT_OF_MEMORY) {
         c->refusals++;
         return NULL;
@@ -269,7 +269,7 @@ static const char *pause_and_resume(churn *c, ductile_pool_id pool, const patter
     return pattern_expect(&c->p.tester, it, c->p.streams[0]);
 }
 
-static const char *pause_a_pool(churn *c) {
+static const char *sleep_a_pool(churn *c) {
     const ductile_pool_id pool = {2, c->cycles};
     pattern_block it = {.size = c->limit / 1024 / 4 * 4};
     bool got = false;
@@ -277,7 +277,7 @@ static const char *pause_a_pool(churn *c) {
     TRY(ask(c, c->p.streams[0], &it, &got));
     NEED_OK(ductile_pool_end(c->allocator, pool));
     if (got) {
-        TRY(pause_and_resume(c, pool, &it));
+        TRY(sleep_and_wake(c, pool, &it));
         NEED_OK(ductile_free(c->allocator, it.address));
     }
     NEED_OK(ductile_pool_release(c->allocator, pool));
@@ -291,7 +291,7 @@ static const char *run_round(churn *c) {
     }
     NEED(!memory_balloon_is_broken(c->balloon), "the other program has failed");
     TRY(use_a_graph(c));
-    return pause_a_pool(c);
+    return sleep_a_pool(c);
 }
 
 /* ---- Twenty parts --------------------------------------------------------------------------- */
@@ -357,15 +357,15 @@ static const char *judge(churn *c) {
     command_figure("quarantined_bytes", stats.quarantined_bytes);
     command_figure("checks_passed", c->checks);
     command_figure("graphs_launched", c->graphs_launched);
-    command_figure("pauses", c->pauses);
+    command_figure("sleeps", c->sleeps);
     command_figure("mismatches", mismatches);
     TRY(pattern_all_hold(&c->p.tester));
     NEED(stats.reserved_peak_bytes <= c->limit, "the limit was not kept");
     NEED(stats.live_blocks == 0, "%llu blocks are live after all were freed",
          (unsigned long long)stats.live_blocks);
     NEED(stats.quarantined_bytes == 0, "memory was lost");
-    NEED(!c->request.is_soak || (c->graphs_launched > 0 && c->pauses > 0),
-         "no graph was launched, or no pool paused");
+    NEED(!c->request.is_soak || (c->graphs_launched > 0 && c->sleeps > 0),
+         "no graph was launched, or no pool slept");
     NEED(stats.recycled_handles > 0 && stats.compacted_handles > 0,
          "no handle was recycled, or none compacted: nothing was tested");
     return NULL;

@@ -2,11 +2,11 @@
 /*
  * How fast does a pool fall asleep and wake, and what does it leave? First the link by itself:
  * copies between page-locked memory and the device. Then for each size a pool with contents, first
- * without host memory and later with what the first pause made, and a second allocator whose host
+ * without host memory and later with what the first sleep made, and a second allocator whose host
  * memory is made ahead. Then a pool that grew in many blocks, without contents. At last many cycles
  * of a small pool that grows and shrinks between them: from the third on the device has the same
- * memory free after each pause, to the byte. Every block has a pattern of its own, which is checked
- * after each resume that promised it.
+ * memory free after each sleep, to the byte. Every block has a pattern of its own, which is checked
+ * after each wake that promised it.
  *
  *     sleep [--virtual | --device N] [--mib N] [--most-mib N] [--grown-blocks N] [--cycles N]
  *
@@ -134,48 +134,48 @@ static const char *measure_link(uint64_t bytes) {
 /* ---- With contents ------------------------------------------------------------------------- */
 
 typedef struct cycle_times {
-    uint64_t pause_us, resume_us;
+    uint64_t sleep_us, wake_us;
 } cycle_times;
 
 static const char *cycle(ductile_contents contents, cycle_times *t) {
     NEED_OK(dvmm_context_sync(p.on.driver));
     uint64_t start = now_us();
-    NEED_OK(ductile_pause(p.a, POOL, contents));
+    NEED_OK(ductile_sleep(p.a, POOL, contents));
     uint64_t middle = now_us();
-    NEED_OK(ductile_resume(p.a, POOL));
+    NEED_OK(ductile_wake(p.a, POOL));
     *t = (cycle_times){middle - start, now_us() - middle};
     return NULL;
 }
 
-static int by_pause(const void *l, const void *r) {
+static int by_sleep(const void *l, const void *r) {
     const cycle_times *left = l;
     const cycle_times *right = r;
-    return (left->pause_us > right->pause_us) - (left->pause_us < right->pause_us);
+    return (left->sleep_us > right->sleep_us) - (left->sleep_us < right->sleep_us);
 }
 
-static int by_resume(const void *l, const void *r) {
+static int by_wake(const void *l, const void *r) {
     const cycle_times *left = l;
     const cycle_times *right = r;
-    return (left->resume_us > right->resume_us) - (left->resume_us < right->resume_us);
+    return (left->wake_us > right->wake_us) - (left->wake_us < right->wake_us);
 }
 
 static cycle_times median(cycle_times *all, size_t n) {
     cycle_times m;
-    qsort(all, n, sizeof *all, by_pause);
-    m.pause_us = all[n / 2].pause_us;
-    qsort(all, n, sizeof *all, by_resume);
-    m.resume_us = all[n / 2].resume_us;
+    qsort(all, n, sizeof *all, by_sleep);
+    m.sleep_us = all[n / 2].sleep_us;
+    qsort(all, n, sizeof *all, by_wake);
+    m.wake_us = all[n / 2].wake_us;
     return m;
 }
 
 static void report(const char *what, uint64_t bytes, cycle_times t) {
     char name[64];
-    (void)snprintf(name, sizeof name, "%s pause", what);
-    figure(name, bytes / DTI_MIB, "us", t.pause_us);
-    figure(name, bytes / DTI_MIB, "MB/s", speed(bytes, t.pause_us));
-    (void)snprintf(name, sizeof name, "%s resume", what);
-    figure(name, bytes / DTI_MIB, "us", t.resume_us);
-    figure(name, bytes / DTI_MIB, "MB/s", speed(bytes, t.resume_us));
+    (void)snprintf(name, sizeof name, "%s sleep", what);
+    figure(name, bytes / DTI_MIB, "us", t.sleep_us);
+    figure(name, bytes / DTI_MIB, "MB/s", speed(bytes, t.sleep_us));
+    (void)snprintf(name, sizeof name, "%s wake", what);
+    figure(name, bytes / DTI_MIB, "us", t.wake_us);
+    figure(name, bytes / DTI_MIB, "MB/s", speed(bytes, t.wake_us));
 }
 
 /* Blocks as weights have them: some large, many small. */
@@ -197,7 +197,7 @@ static const char *measure_contents(uint64_t bytes, bool is_made_ahead) {
     TRY(fill_pool(bytes));
     uint64_t start = now_us();
     if (is_made_ahead) {
-        NEED_OK(ductile_sleep_reserve(p.a, bytes, NULL));
+        NEED_OK(ductile_sleep_host_reserve(p.a, bytes, NULL));
         figure("host memory made ahead", bytes / DTI_MIB, "us", now_us() - start);
     }
     TRY(cycle(DUCTILE_CONTENTS_KEEP, &first));
@@ -242,7 +242,7 @@ static const char *vary(rng *r) {
 }
 
 typedef struct seen {
-    uint64_t free_asleep; /* of the device, from the third pause on */
+    uint64_t free_asleep; /* of the device, from the third sleep on */
     uint64_t early_us, late_us;
 } seen;
 
@@ -251,15 +251,15 @@ static const char *one_of_many(rng *r, uint64_t i, seen *s) {
     TRY(vary(r));
     NEED_OK(dvmm_context_sync(p.on.driver));
     uint64_t start = now_us();
-    NEED_OK(ductile_pause(p.a, POOL, DUCTILE_CONTENTS_KEEP));
+    NEED_OK(ductile_sleep(p.a, POOL, DUCTILE_CONTENTS_KEEP));
     uint64_t took = now_us() - start;
     TRY(program_free_bytes(p.on.driver, &free_bytes));
     s->free_asleep = i == 2 ? free_bytes : s->free_asleep;
     NEED(i < 3 || free_bytes == s->free_asleep,
-         "%llu bytes are free after pause %llu, and %llu were after the third",
+         "%llu bytes are free after sleep %llu, and %llu were after the third",
          (unsigned long long)free_bytes, (unsigned long long)i, (unsigned long long)s->free_asleep);
     start = now_us();
-    NEED_OK(ductile_resume(p.a, POOL));
+    NEED_OK(ductile_wake(p.a, POOL));
     took += now_us() - start;
     s->early_us += i >= 10 && i < p.cycles / 4 ? took : 0;
     s->late_us += i >= p.cycles - p.cycles / 4 ? took : 0;
@@ -274,7 +274,7 @@ static const char *measure_residue(void) {
     rng r = rng_seeded(7);
     seen s = {0};
     TRY(open_pool());
-    NEED_OK(ductile_sleep_reserve(p.a, 256 * DTI_MIB, NULL));
+    NEED_OK(ductile_sleep_host_reserve(p.a, 256 * DTI_MIB, NULL));
     TRY(fill_pool(dti_min(p.mib, 128) * DTI_MIB));
     for (uint64_t i = 0; i < p.cycles; i++) {
         TRY(one_of_many(&r, i, &s));

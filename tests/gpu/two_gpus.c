@@ -3,16 +3,16 @@
  * Does a GPU that was enabled reach all memory of an allocator on another one, wherever that moves?
  * Blocks of all sizes get patterns by kernels of one GPU, which kernels of the other check, in
  * turns, while live memory rises and dips, so that handles are recycled and compacted between the
- * two, with work of both in flight. Beside that the memory is trimmed, paused and resumed, copied
- * in both directions, and the other GPU is shut out and let in again. Every granule of every block
- * is asked who may reach it.
+ * two, with work of both in flight. Beside that the memory is trimmed, put to sleep and woken,
+ * copied in both directions, and the other GPU is shut out and let in again. Every granule of every
+ * block is asked who may reach it.
  *
  *     two_gpus [--virtual] [--device N] [--peer N] [--seconds N] [--seed N]
  *
  * First, in a process of its own, the other GPU is shut out and tries all the same: its work has to
- * fail. Last, pools pause and allocators end while it has yet to write. Prints one figure a line.
- * Ends with 1 when anything is wrong, also when no handle was recycled or compacted, because then
- * nothing was tested; 77 without two devices of which the second reaches the first; 3 when it
+ * fail. Last, pools fall asleep and allocators end while it has yet to write. Prints one figure a
+ * line. Ends with 1 when anything is wrong, also when no handle was recycled or compacted, because
+ * then nothing was tested; 77 without two devices of which the second reaches the first; 3 when it
  * hangs.
  *
  * On the virtual GPU streams of the machine's second device do the other one's work.
@@ -46,7 +46,7 @@ typedef struct worker {
     dvmm_event event; /* recorded where the other one is to go on */
 } worker;
 
-enum { LATE_NS = 200000000 }; /* longer than a pause that does not wait */
+enum { LATE_NS = 200000000 }; /* longer than a sleep that does not wait */
 
 static const char *worker_open(worker *w) {
     program_device *on = &w->on;
@@ -95,9 +95,9 @@ static bool is_over(const late_work *l) {
     return dvmm_event_query(l->peer->on.driver, l->peer->event) == DUCTILE_OK;
 }
 
-/* A pool is paused while the peer has yet to write to a block of it. Afterwards that is done, and
- * what it wrote is there when the contents were kept. */
-static const char *late_before_pause(late_work *l, ductile_allocator *a,
+/* A pool is put to sleep while the peer has yet to write to a block of it. Afterwards that is done,
+ * and what it wrote is there when the contents were kept. */
+static const char *late_before_sleep(late_work *l, ductile_allocator *a,
                                      ductile_contents contents) {
     pattern_block c;
     const ductile_pool_id id = {9, l->id}; /* one that holds nothing yet */
@@ -107,9 +107,9 @@ static const char *late_before_pause(late_work *l, ductile_allocator *a,
     TRY(begin_late(l, a, &c));
     NEED_OK(ductile_pool_end(a, id));
     l->n_late += !is_over(l);
-    NEED_OK(ductile_pause(a, id, contents));
-    NEED(is_over(l), "a pause did not wait for the peer's stream");
-    NEED_OK(ductile_resume(a, id));
+    NEED_OK(ductile_sleep(a, id, contents));
+    NEED(is_over(l), "a sleep did not wait for the peer's stream");
+    NEED_OK(ductile_wake(a, id));
     if (contents == DUCTILE_CONTENTS_KEEP) {
         TRY(pattern_check(&l->owner->on.tester, &c, l->owner->stream));
     }
@@ -147,7 +147,7 @@ typedef struct pair {
     uint64_t limit;
     live_blocks live;
     uint64_t next_id;
-    uint64_t cycles, ops, granules_asked, enables, pauses, copies;
+    uint64_t cycles, ops, granules_asked, enables, sleeps, copies;
 } pair;
 
 /* ---- Opening and closing ------------------------------------------------------------------- */
@@ -338,20 +338,20 @@ static const char *shut_out_and_let_in(pair *p) {
     return ask_all_blocks(p, DVMM_ACCESS_RW);
 }
 
-static const char *pause_and_resume(pair *p) {
+static const char *sleep_and_wake(pair *p) {
     pattern_block c = {.size = 10 * DTI_MIB + 512, .id = p->next_id++};
     NEED_OK(ductile_pool_begin(p->a, pool, NULL, NULL));
     NEED_OK(ductile_alloc(p->a, c.size, p->owner.stream, &c.address));
     NEED_OK(ductile_pool_end(p->a, pool));
     TRY(by_peer(p, pattern_write, &c));
-    NEED_OK(ductile_pause(p->a, pool, DUCTILE_CONTENTS_KEEP));
-    NEED_OK(ductile_resume(p->a, pool));
+    NEED_OK(ductile_sleep(p->a, pool, DUCTILE_CONTENTS_KEEP));
+    NEED_OK(ductile_wake(p->a, pool));
     TRY(ask_block(p, &c, DVMM_ACCESS_RW));
     TRY(by_peer(p, pattern_check, &c));
     TRY(by_owner(p, pattern_check, &c));
     NEED_OK(ductile_free(p->a, c.address));
     NEED_OK(ductile_pool_release(p->a, pool));
-    p->pauses++;
+    p->sleeps++;
     return NULL;
 }
 
@@ -425,12 +425,12 @@ static const char *free_under_the_peer_often(pair *p) {
     return NULL;
 }
 
-/* Memory goes, at a pause or with its allocator, while the peer has yet to write to it. */
+/* Memory goes, at a sleep or with its allocator, while the peer has yet to write to it. */
 static const char *let_memory_go_under_the_peer(pair *p) {
     late_work l = {.owner = &p->owner, .peer = &p->peer, .id = p->next_id};
     ductile_allocator *other = NULL;
     for (unsigned i = 0; i < 6; i++) {
-        TRY(late_before_pause(&l, p->a,
+        TRY(late_before_sleep(&l, p->a,
                               i % 2 == 0 ? DUCTILE_CONTENTS_KEEP : DUCTILE_CONTENTS_DROP));
         TRY(program_allocator(&p->owner.on, p->limit, &other));
         TRY(late_before_destroy(&l, other, i % 2 == 0));
@@ -453,7 +453,7 @@ static const char *run_cycle(pair *p) {
         TRY(shut_out_and_let_in(p));
     }
     if (p->cycles % 3 == 1) {
-        TRY(pause_and_resume(p));
+        TRY(sleep_and_wake(p));
     }
     if (p->cycles % 4 == 3) {
         TRY(wait_for_both(p));
@@ -464,7 +464,7 @@ static const char *run_cycle(pair *p) {
     return program_is_sound(p->a);
 }
 
-/* What was mapped before the peer was let in, and what comes. The pool is for pauses alone. */
+/* What was mapped before the peer was let in, and what comes. The pool is for sleeps alone. */
 static const char *begin(pair *p) {
     bool got = false;
     NEED_OK(ductile_pool_retain(p->a, pool));
@@ -488,7 +488,7 @@ static const char *judge(const pair *p) {
     command_figure("ops", p->ops);
     command_figure("granules_asked", p->granules_asked);
     command_figure("let_in_again", p->enables);
-    command_figure("pauses", p->pauses);
+    command_figure("sleeps", p->sleeps);
     command_figure("copies", p->copies);
     command_figure("recycled_handles", s.recycled_handles);
     command_figure("compacted_handles", s.compacted_handles);

@@ -34,6 +34,22 @@ RETIRED = {
     r"rivals?": "contender",
 }
 
+# What sleeps and wakes has these two words, and no others, but where others name it.
+SLEEP_AND_WAKE = {
+    r"paus(?:e[ds]?|ing)": "sleep, put to sleep, asleep",
+    r"resum(?:e[ds]?|ing)": "wake, woken",
+}
+NAMES_OF_OTHERS = re.compile(r"__builtin_ia32_pause|signal\.pause\(|torch_memory_saver pauses")
+
+# They speak of torch_memory_saver, vLLM and SGLang, of what was recorded, and of what these words once were here.
+SPEAK_OF_OTHERS = (
+    "extras/plugins/",
+    "extras/lab/torch_gpu/savers.py",
+    "extras/lab/tests/test_torch_scripts.py",
+    "tests/lint/derivations.py",
+    "docs/changelog.md",
+)
+
 # The same in C of the tests: a page has a canvas, and a training stages.
 RETIRED_IN_TESTS = {
     r"painters?|painted|canvas(?:es)?": "pattern, block",
@@ -75,6 +91,7 @@ def any_of(words):
 
 ANY_WORD = any_of(RETIRED)
 ANY_WORD_OF_TESTS = any_of(RETIRED_IN_TESTS)
+ANY_WORD_OF_SLEEP = any_of(SLEEP_AND_WAKE)
 ANY_PHRASE = re.compile(r"\b(?:" + "|".join(PHRASES) + ")")
 
 # Made while building, output of old commands, or what these words are looked for in.
@@ -105,11 +122,13 @@ def instead_of(words, table):
     return next(say for old, say in table.items() if re.fullmatch(old, words))
 
 
-def found_in(text, is_test):
+def found_in(text, name):
     """The number of the line, the words, and what to say."""
     tables = [(ANY_WORD, RETIRED, text.lower()), (ANY_PHRASE, PHRASES, text)]
-    if is_test:
+    if name.startswith("tests/") and name.endswith((".c", ".h")):
         tables.append((ANY_WORD_OF_TESTS, RETIRED_IN_TESTS, text.lower()))
+    if not name.startswith(SPEAK_OF_OTHERS):
+        tables.append((ANY_WORD_OF_SLEEP, SLEEP_AND_WAKE, NAMES_OF_OTHERS.sub("", text).lower()))
     for pattern, table, read in tables:
         for match in pattern.finditer(read):
             yield read.count("\n", 0, match.start()) + 1, match.group(), instead_of(match.group(), table)
@@ -118,8 +137,7 @@ def found_in(text, is_test):
 def check(root):
     for file in filter(pathlib.Path.exists, files_of(root)):
         name = str(file.relative_to(root))
-        is_test = name.startswith("tests/") and file.suffix in (".c", ".h")
-        for number, words, say in found_in(file.read_text(), is_test):
+        for number, words, say in found_in(file.read_text(), name):
             yield f'{name}:{number}: "{words}": say {say}'
 
 

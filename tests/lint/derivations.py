@@ -309,8 +309,9 @@ def fsdp1(rows):
 
 # ---- Long runs ---------------------------------------------------------------------------------
 
-# What are swings of the balloon is called breaths in the soaks recorded so far.
-SOAK = re.compile(r"(ops|pauses|graphs_launched|breaths|swings|mismatches) (\d+)$")
+# What are swings of the balloon is called breaths in the soaks recorded so far, and what are sleeps pauses.
+SOAK = re.compile(r"(ops|pauses|sleeps|graphs_launched|breaths|swings|mismatches) (\d+)$")
+SINCE = {"breaths": "swings", "pauses": "sleeps"}
 SAMPLE = re.compile(r"\d+ operations: \d+ ns each, (\d+) KiB resident, (\d+) KiB bookkeeping, .* (\d+) MiB addresses")
 
 
@@ -319,8 +320,8 @@ def soak(*runs):
     what has to stay flat."""
     for lines in filter(None, (piece.strip() for run in runs for piece in "\n".join(run).split("\npassed"))):
         lines = lines.splitlines()
-        found = {match[1].replace("breaths", "swings"): int(match[2]) for match in map(SOAK.match, lines) if match}
-        yield [f"{found[name]:,}" for name in ("ops", "graphs_launched", "pauses", "swings", "mismatches")]
+        found = {SINCE.get(match[1], match[1]): int(match[2]) for match in map(SOAK.match, lines) if match}
+        yield [f"{found[name]:,}" for name in ("ops", "graphs_launched", "sleeps", "swings", "mismatches")]
         samples = [[int(word) for word in match.groups()] for match in map(SAMPLE.match, lines) if match]
         for n in range(2):
             yield [f"{sample[n]:,}" for sample in (samples[2], samples[-1])]

@@ -103,6 +103,8 @@ PLANTS = {
         "check_words.py", "vmm/range.c", "static int n_chores;\n", '"chores": say maintenance'),
     "a private word in a comment": (
         "check_words.py", "pool/blocks/block.h", "/* Held with the slow lock. */\n", '"slow lock": say grow lock'),
+    "a second word for sleep": (
+        "check_words.py", "pool/pools/sleep.c", "static void has_paused(void);\n", '"paused": say sleep, put to sleep, asleep'),
     "a vague subject in a public header": (
         "check_words.py", "pool/include/ductile.h", "/** Whoever calls it twice: nobody knows. */\n",
         '"nobody": say which caller, thread or process'),

@@ -157,7 +157,7 @@ static const char *verify_here(subject *s, void *argument) {
 }
 
 const char *verify_block(subject *s, const model_block *b) {
-    if (b->is_paused || b->is_blank || is_capturing(s)) {
+    if (b->is_asleep || b->is_blank || is_capturing(s)) {
         return NULL;
     }
     deed d = {b, b->stream == GONE ? 0 : b->stream};
@@ -196,11 +196,11 @@ const char *lacks_memory(subject *s, uint64_t size) {
 }
 
 static const char *refused(subject *s, uint64_t size, size_t slot) {
-    bool is_paused = s->pools[pool_for(s, slot)].is_paused;
+    bool is_asleep = s->pools[pool_for(s, slot)].is_asleep;
     bool is_short = s->status == DUCTILE_ERR_OUT_OF_ADDRESSES && s->is_short_of_addresses;
-    bool is_asleep = s->status == DUCTILE_ERR_ASLEEP && is_paused;
+    bool sleeps = s->status == DUCTILE_ERR_ASLEEP && is_asleep;
     bool is_out = s->status == DUCTILE_ERR_OUT_OF_MEMORY;
-    TRY(may_be(s, "alloc", s->status, is_short || is_asleep || is_out));
+    TRY(may_be(s, "alloc", s->status, is_short || sleeps || is_out));
     return is_out ? lacks_memory(s, size) : NULL;
 }
 
@@ -251,7 +251,7 @@ static const char *request_block(subject *s, uint64_t size, size_t slot, bool is
     }
     NEED((size == 0) == (b.address == 0), "%llu bytes are at %llx", (unsigned long long)size,
          b.address);
-    NEED(size == 0 || !s->pools[b.pool].is_paused, "a paused pool has served a request");
+    NEED(size == 0 || !s->pools[b.pool].is_asleep, "a sleeping pool has served a request");
     return size == 0 ? NULL : admit_block(s, &b);
 }
 
@@ -268,7 +268,7 @@ const char *do_dedicated(subject *s, const record *r) {
 /* The program is done with it. In a callback of the call that frees it, it must not be found. */
 static model_block withdraw(subject *s, size_t i) {
     model_block b = model_remove(&s->m, i);
-    if (!b.is_paused) {
+    if (!b.is_asleep) {
         ductile_virtual_block_end(s->f.gpu, b.address);
     }
     s->live_bytes -= b.size;
@@ -285,7 +285,7 @@ static const char *after_free(subject *s, const model_block *b, const char *call
         return NULL;
     }
     s->live_bytes += b->size;
-    if (!b->is_paused) {
+    if (!b->is_asleep) {
         ductile_virtual_block_begin(s->f.gpu, b->address, b->size);
     }
     return model_add(&s->m, b);
@@ -380,7 +380,7 @@ const char *do_phase(subject *s, const record *r) {
 
 static bool may_use(const subject *s, const model_block *b, size_t slot) {
     bool is_own_captured = b->stream != GONE && is_captured(s, b->stream);
-    return b->stream != slot && !b->is_paused && !is_captured(s, slot) && !is_own_captured;
+    return b->stream != slot && !b->is_asleep && !is_captured(s, slot) && !is_own_captured;
 }
 
 const char *use_elsewhere(subject *s, model_block *b, size_t slot) {
@@ -476,7 +476,7 @@ const char *do_query(subject *s, const record *r) {
     say(s, "query %llx", b->address);
     ductile_block_info info = {.struct_size = sizeof info};
     NEED_OK(ductile_query_block(s->f.allocator, b->address, &info));
-    ductile_block_state state = b->is_paused ? DUCTILE_BLOCK_PAUSED : DUCTILE_BLOCK_LIVE;
+    ductile_block_state state = b->is_asleep ? DUCTILE_BLOCK_ASLEEP : DUCTILE_BLOCK_LIVE;
     NEED(info.address == b->address && info.requested_size == b->requested &&
              info.size >= b->size && info.state == state,
          "the query describes another block than %llx", b->address);
@@ -485,8 +485,8 @@ const char *do_query(subject *s, const record *r) {
          "block %llx is in another pool", b->address);
     NEED(b->stream == GONE || info.stream == s->slots[b->stream].stream,
          "block %llx is of another stream", b->address);
-    bool is_pinned = false; /* paused blocks show nothing of it */
-    for (size_t i = 0; i < s->n_pins && !b->is_paused; i++) {
+    bool is_pinned = false; /* sleeping blocks show nothing of it */
+    for (size_t i = 0; i < s->n_pins && !b->is_asleep; i++) {
         is_pinned |= s->pins[i].address < b->address + b->size &&
                      b->address < s->pins[i].address + s->pins[i].size;
     }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Resumes that fail: a wait for copies does, once or as long as the call lasts, or a request for
+ * Wakes that fail: a wait for copies does, once or as long as the call lasts, or a request for
  * host memory. Nothing is lost by it. The program tries again later, or gives up: it frees the
  * pool's blocks and its references, and then a trim gives all of the pool back.
  */
@@ -53,7 +53,7 @@ static const char *is_all_given_back(subject *s, unsigned pool) {
     ductile_status status = ductile_get_stats(s->f.allocator, &s->pools[pool].id, &left);
     bool is_excused = s->is_faulty || s->is_over || s->n_pins > 0 || s->ends.importer != NULL;
     NEED(status != DUCTILE_OK || left.reserved_bytes == left.quarantined_bytes || is_excused,
-         "pool %u was given up after a resume that failed, and holds %llu bytes", pool,
+         "pool %u was given up after a wake that failed, and holds %llu bytes", pool,
          (unsigned long long)left.reserved_bytes);
     return NULL;
 }
@@ -63,7 +63,7 @@ static const char *give_up(subject *s, unsigned pool) {
     while (s->pools[pool].n_refs > 0 && !s->is_over) {
         TRY(release_pool(s, pool));
     }
-    say(s, "pool %u is given up after a resume that failed", pool);
+    say(s, "pool %u is given up after a wake that failed", pool);
     return pool_exists(s, pool) ? NULL : is_all_given_back(s, pool);
 }
 
@@ -74,8 +74,8 @@ const char *fail_to_wake(subject *s, unsigned pool, const record *r) {
     hardship planned = hardship_of(s, pool, r);
     TRY(planned.lacks_memory_at > 0 ? sync_all(s) : NULL);
     s->hardship = planned;
-    TRY(resume_pool(s, pool));
+    TRY(wake_pool(s, pool));
     s->hardship = (hardship){.is_planned = false};
-    bool gives_up = s->pools[pool].is_paused && pool != 0 && pool <= N_PLAIN_POOLS && r->d % 2 == 0;
+    bool gives_up = s->pools[pool].is_asleep && pool != 0 && pool <= N_PLAIN_POOLS && r->d % 2 == 0;
     return gives_up && !s->is_over ? give_up(s, pool) : NULL;
 }

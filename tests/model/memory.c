@@ -18,7 +18,7 @@ uint64_t limit_of(const subject *s) {
 
 /* Granules of all handles that hold a byte of a live block. Handles are widened to in the order of
  * addresses, so that blocks that share one count it once. Only for moments when no other call is
- * running and no pool is paused. */
+ * running and no pool is asleep. */
 static uint64_t granules_of_held_handles(ductile_allocator *allocator, const model *m) {
     uint64_t n = 0;
     ductile_addr counted = 0; /* up to there */
@@ -35,7 +35,7 @@ static uint64_t granules_of_held_handles(ductile_allocator *allocator, const mod
     return n;
 }
 
-/* Single granules; but where nothing may be created, and where a pool is resumed, the handle of a
+/* Single granules; but where nothing may be created, and where a pool wakes, the handle of a
  * dedicated block that is gone serves others as it is, and stays whole for as long as a part of it
  * is in use. */
 uint64_t held_by_live(subject *s) {
@@ -124,7 +124,7 @@ static const char *trim_to(subject *s, uint64_t keep) {
 static const char *free_dedicated(subject *s) {
     for (size_t i = s->m.n; i-- > 0;) {
         const model_block *b = &s->m.blocks[i];
-        TRY(b->is_dedicated && !b->is_paused ? free_block(s, i, 0) : NULL);
+        TRY(b->is_dedicated && !b->is_asleep ? free_block(s, i, 0) : NULL);
     }
     return NULL;
 }
@@ -152,7 +152,7 @@ const char *do_trim(subject *s, const record *r) {
 static bool is_unused(const subject *s) {
     bool any_pool = false;
     for (unsigned i = 1; i <= N_POOLS; i++) {
-        any_pool |= pool_exists(s, i) || s->pools[i].may_be_paused;
+        any_pool |= pool_exists(s, i) || s->pools[i].may_be_asleep;
     }
     return s->m.n == 0 && !any_pool && s->n_pins == 0 && s->n_imports == 0;
 }
@@ -353,7 +353,7 @@ static ductile_addr wrong_address(const subject *s, const record *r, ductile_sta
     *expected = DUCTILE_ERR_FOREIGN_POINTER;
     if (s->m.n > 0 && r->a % 3 == 0) {
         const model_block *b = &s->m.blocks[r->d % s->m.n];
-        *expected = b->is_paused ? DUCTILE_OK : DUCTILE_ERR_INTERIOR_POINTER;
+        *expected = b->is_asleep ? DUCTILE_OK : DUCTILE_ERR_INTERIOR_POINTER;
         return b->address + 1 + r->d % (b->size - 1);
     }
     if (r->a % 3 == 1 && s->last_freed != 0 && model_find(&s->m, s->last_freed) == s->m.n) {

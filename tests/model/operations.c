@@ -28,7 +28,7 @@ static const struct operation {
 /* What a soak leaves out: what changes how much memory there is, or ends everything. */
 static const char *(*const unsteady[])(subject *s, const record *r) = {
     do_phase, do_limit, do_soft_limit, do_external, do_fault,        do_share,    do_anew,
-    do_peer,  do_pause, do_pool_open,  do_callback, do_set_captures, do_pool_hold};
+    do_peer,  do_sleep, do_pool_open,  do_callback, do_set_captures, do_pool_hold};
 
 enum { N_OPERATIONS = sizeof operations / sizeof operations[0] };
 

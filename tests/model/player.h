@@ -111,6 +111,14 @@ void player_add_verb(const char *word, player_verb verb);
         return p->how.is_lenient ? NULL : complain("no block had that name");                      \
     }
 
+/* ---- player_memory.c ---- */
+
+/* A plain pool, by its number. */
+const char *pool_at(player *p, const words *w, size_t i, unsigned *out);
+#define POOL(variable)                                                                             \
+    unsigned variable = 0;                                                                         \
+    TRY(pool_at(p, w, 1, &variable))
+
 /* ---- player_faults.c ---- */
 
 /* The device is as it was, or what is missing is what the failed calls were about. */

@@ -115,7 +115,7 @@ static const char *end_lost(player *p) {
              ductile_status_name(status));
     }
     NEED(ductile_trim(a, NULL, 0, NULL) == DUCTILE_ERR_DEVICE_LOST, "trim on a lost device");
-    if (p->s.m.n > 0 && !p->s.m.blocks[0].is_paused) {
+    if (p->s.m.n > 0 && !p->s.m.blocks[0].is_asleep) {
         TRY(free_block(&p->s, 0, 0));
     }
     NEED(fixture_state(&p->s.f).calls == calls, "the driver was called on a lost device");

@@ -10,7 +10,7 @@
 
 /* ---- Pools --------------------------------------------------------------------------------- */
 
-static const char *pool_at(player *p, const words *w, size_t i, unsigned *out) {
+const char *pool_at(player *p, const words *w, size_t i, unsigned *out) {
     uint64_t pool = 0;
     TRY(number_at(w, i, &pool));
     NEED(pool >= 1 && pool <= N_PLAIN_POOLS, "there is no pool %s", word_at(w, i));
@@ -18,10 +18,6 @@ static const char *pool_at(player *p, const words *w, size_t i, unsigned *out) {
     *out = (unsigned)pool;
     return NULL;
 }
-
-#define POOL(variable)                                                                             \
-    unsigned variable = 0;                                                                         \
-    TRY(pool_at(p, w, 1, &variable))
 
 /* "open 1": for the thread's requests; "open 1 2": for those of stream 2. */
 VERB(open_it, "open") {
@@ -68,27 +64,6 @@ VERB(plain, "plain") {
     ductile_pool_id id = p->s.pools[pool].id;
     NEED_OK(ductile_pool_set_kind(p->s.f.allocator, id, DUCTILE_POOL_PLAIN));
     return NULL;
-}
-
-/* "pause 1" keeps the contents, "pause 1 drop" does not. */
-VERB(pause_it, "pause") {
-    POOL(pool);
-    if (p->s.pools[pool].is_paused) {
-        return answers(p, w,
-                       ductile_pause(p->s.f.allocator, p->s.pools[pool].id, DUCTILE_CONTENTS_DROP));
-    }
-    ductile_contents contents = has_word(w, "drop") ? DUCTILE_CONTENTS_DROP : DUCTILE_CONTENTS_KEEP;
-    TRY(pause_pool(&p->s, pool, contents));
-    return answers(p, w, p->s.status);
-}
-
-VERB(resume, "resume") {
-    POOL(pool);
-    if (!p->s.pools[pool].is_paused) {
-        return answers(p, w, ductile_resume(p->s.f.allocator, p->s.pools[pool].id));
-    }
-    TRY(resume_pool(&p->s, pool));
-    return answers(p, w, p->s.status);
 }
 
 /* "gives 8M": so much goes back. */
@@ -154,7 +129,7 @@ VERB(limit, "limit") {
 NUMBER_VERB(soft_limit, "soft_limit", set_soft_limit(p->s.f.allocator, number))
 
 /* "host_memory 40M": room for contents of pools that sleep. */
-NUMBER_VERB(host_memory, "host_memory", ductile_sleep_reserve(p->s.f.allocator, number, NULL))
+NUMBER_VERB(host_memory, "host_memory", ductile_sleep_host_reserve(p->s.f.allocator, number, NULL))
 
 /* "margin 10M": so much of the device stays free. */
 NUMBER_VERB(margin, "margin", ductile_set_margin(p->s.f.allocator, number))
@@ -176,7 +151,7 @@ static const char *reach_is_as_known(const player *p) {
     bool can_tell = !p->how.fault.persistent && fixture_state(&s->f).poisoned == 0;
     for (size_t i = 0; can_tell && i < s->m.n; i++) {
         const model_block *b = &s->m.blocks[i];
-        for (uint64_t at = 0; at < b->size && !b->is_paused; at += FIXTURE_GRANULE) {
+        for (uint64_t at = 0; at < b->size && !b->is_asleep; at += FIXTURE_GRANULE) {
             int access = ductile_virtual_access(s->f.gpu, b->address + at, 1);
             NEED(access == (s->has_peer ? 3 : 0), "another GPU has access %d to block %llx", access,
                  b->address);
@@ -199,7 +174,7 @@ VERB(peer, "peer") {
 /* "free_host_memory gives 8M": of that what holds no contents goes. */
 VERB(free_host_memory, "free_host_memory") {
     uint64_t released = 0;
-    TRY(answers(p, w, ductile_sleep_release(p->s.f.allocator, 0, &released)));
+    TRY(answers(p, w, ductile_sleep_host_release(p->s.f.allocator, 0, &released)));
     return gives(p, w, 1, released);
 }
 
@@ -288,7 +263,7 @@ VERB(no_fault, "no_fault") {
 VERB(destroy, "destroy") {
     subject *s = &p->s;
     for (size_t i = 0; i < s->m.n; i++) {
-        if (!s->m.blocks[i].is_paused) {
+        if (!s->m.blocks[i].is_asleep) {
             ductile_virtual_block_end(s->f.gpu, s->m.blocks[i].address);
         }
     }

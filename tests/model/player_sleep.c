@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a scenario may say of sets of pools that sleep and wake together. */
+/* What a scenario may say of pools that sleep and wake: one, and sets. */
 #include "tests/model/player.h"
 
+#include <ctype.h>
 #include <string.h>
 
 static const struct {
@@ -91,7 +92,7 @@ static bool is_of_set(const player *p, const set_words *set, unsigned pool) {
     return is_named;
 }
 
-static const char *call_set(player *p, const words *w, bool pauses) {
+static const char *call_set(player *p, const words *w, bool sleeps) {
     set_words set;
     char text[MOST_WORDS][WORD_BYTES];
     bool is_meant[N_SETS];
@@ -100,17 +101,43 @@ static const char *call_set(player *p, const words *w, bool pauses) {
     for (unsigned pool = 0; pool < N_SETS; pool++) {
         is_meant[pool] = is_of_set(p, &set, pool);
     }
-    TRY(change_set(&p->s, &set.request, is_meant, pauses, &p->report, &status));
-    p->s.bypass = pauses && status == DUCTILE_OK ? (unsigned)set.bypass : p->s.bypass;
+    TRY(change_set(&p->s, &set.request, is_meant, sleeps, &p->report, &status));
+    p->s.bypass = sleeps && status == DUCTILE_OK ? (unsigned)set.bypass : p->s.bypass;
     return answers(p, w, status);
 }
 
+/* "sleep 1" keeps the contents, "sleep 1 drop" does not. */
+static const char *sleep_one(player *p, const words *w) {
+    POOL(pool);
+    if (p->s.pools[pool].is_asleep) {
+        return answers(p, w,
+                       ductile_sleep(p->s.f.allocator, p->s.pools[pool].id, DUCTILE_CONTENTS_DROP));
+    }
+    ductile_contents contents = has_word(w, "drop") ? DUCTILE_CONTENTS_DROP : DUCTILE_CONTENTS_KEEP;
+    TRY(sleep_pool(&p->s, pool, contents));
+    return answers(p, w, p->s.status);
+}
+
+static const char *wake_one(player *p, const words *w) {
+    POOL(pool);
+    if (!p->s.pools[pool].is_asleep) {
+        return answers(p, w, ductile_wake(p->s.f.allocator, p->s.pools[pool].id));
+    }
+    TRY(wake_pool(&p->s, pool));
+    return answers(p, w, p->s.status);
+}
+
+/* A pool has a number, a tag a name. */
+static bool is_one_pool(const words *w) {
+    return isdigit((unsigned char)*word_at(w, 1));
+}
+
 VERB(play_sleep, "sleep") {
-    return call_set(p, w, true);
+    return is_one_pool(w) ? sleep_one(p, w) : call_set(p, w, true);
 }
 
 VERB(play_wake, "wake") {
-    return call_set(p, w, false);
+    return is_one_pool(w) ? wake_one(p, w) : call_set(p, w, false);
 }
 
 /* "asleep": a bit for each pool; "host_arena": bytes for contents; "report:pools" and others: of
@@ -125,7 +152,7 @@ bool figure_of_sleep(const player *p, const char *name, uint64_t *out) {
         {"missing", offsetof(ductile_sleep_report, missing_bytes)},
         {"stopped_by", offsetof(ductile_sleep_report, pool.first)}};
     if (strcmp(name, "host_arena") == 0) {
-        return ductile_sleep_reserve(p->s.f.allocator, 0, out) == DUCTILE_OK;
+        return ductile_sleep_host_reserve(p->s.f.allocator, 0, out) == DUCTILE_OK;
     }
     if (strcmp(name, "asleep") == 0) {
         for (unsigned pool = 0, bit = 1; pool < N_SETS; pool++, bit <<= 1) {

@@ -87,7 +87,7 @@ static const char *admit(player *p, const words *w, const request *q) {
                      .stream = q->slot,
                      .pool = pool_for(s, q->slot),
                      .is_dedicated = q->is_dedicated || s->is_guarded};
-    b.pool = b.pool == 0 && s->pools[0].is_paused ? s->bypass : b.pool;
+    b.pool = b.pool == 0 && s->pools[0].is_asleep ? s->bypass : b.pool;
     TRY(player_name(p, w->target, q->address));
     be_late(p, w);
     const char *why = has_word(w, "blank") ? admit_blank(s, &b) : admit_block(s, &b);
@@ -203,8 +203,8 @@ static const char *work(player *p, const words *w, bool writes) {
     subject *s = &p->s;
     request q = {.slot = slot, .address = b->address, .size = b->size};
     bool has_access = s->slots[slot].kind != PEER_STREAM || s->has_peer;
-    if (b->is_paused || (p->how.is_lenient && !has_access)) { /* which a failed call may cause */
-        return p->how.is_lenient ? NULL : complain("the block is paused");
+    if (b->is_asleep || (p->how.is_lenient && !has_access)) { /* which a failed call may cause */
+        return p->how.is_lenient ? NULL : complain("the block is asleep");
     }
     TRY(b->stream != slot ? order_slots(s, b->stream, slot) : NULL);
     be_late(p, w);

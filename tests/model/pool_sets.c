@@ -28,9 +28,9 @@ static void take_contents(subject *s, unsigned pool, ductile_contents contents) 
 static const char *look_at(subject *s, unsigned pool, ductile_status status) {
     ductile_pool_info info = pool_info_of(s, pool);
     bool sleeps = info.state == DUCTILE_POOL_ASLEEP;
-    bool slept = s->pools[pool].is_paused;
+    bool slept = s->pools[pool].is_asleep;
     if (!pool_exists(s, pool)) {
-        s->pools[pool].may_be_paused |= sleeps;
+        s->pools[pool].may_be_asleep |= sleeps;
         return NULL;
     }
     NEED(status == DUCTILE_OK || sleeps == slept, "pool %u has changed, with %s", pool,
@@ -60,28 +60,28 @@ static void let_graphs_rest(subject *s, bool rest) {
 static bool is_any_asleep(const subject *s) {
     bool is_any = false;
     for (unsigned pool = 0; pool < N_SETS; pool++) {
-        is_any |= s->pools[pool].is_paused;
+        is_any |= s->pools[pool].is_asleep;
     }
     return is_any;
 }
 
 const char *change_set(subject *s, const ductile_sleep_request *r, const bool *is_meant,
-                       bool pauses, ductile_sleep_report *report, ductile_status *status) {
+                       bool sleeps, ductile_sleep_report *report, ductile_status *status) {
     *report = (ductile_sleep_report){.struct_size = sizeof *report};
     for (unsigned pool = 0; pool < N_SETS; pool++) {
-        if (pauses && is_meant[pool] && !s->pools[pool].is_paused) {
+        if (sleeps && is_meant[pool] && !s->pools[pool].is_asleep) {
             pool_may_sleep(s, pool);
         }
     }
     s->moving_pool = ANY_POOL;
     let_graphs_rest(s, true);
-    *status = pauses ? ductile_pause_set(s->f.allocator, r, report)
-                     : ductile_resume_set(s->f.allocator, r, report);
+    *status = sleeps ? ductile_sleep_set(s->f.allocator, r, report)
+                     : ductile_wake_set(s->f.allocator, r, report);
     s->moving_pool = 0;
-    bool is_undone = pauses && *status != DUCTILE_OK && !s->is_scripted;
+    bool is_undone = sleeps && *status != DUCTILE_OK && !s->is_scripted;
     TRY(is_undone ? sync_all(s) : NULL); /* to the device the blocks are new ones now */
     for (unsigned pool = 0; pool < N_SETS && fixture_state(&s->f).poisoned == 0; pool++) {
-        bool is_same = !is_meant[pool] || (!pauses && !s->pools[pool].is_paused);
+        bool is_same = !is_meant[pool] || (!sleeps && !s->pools[pool].is_asleep);
         TRY(is_same ? NULL : look_at(s, pool, *status));
     }
     let_graphs_rest(s, is_any_asleep(s));
@@ -110,7 +110,7 @@ const char *do_sets(subject *s, const record *r) {
     ductile_pool_id pools[N_SETS];
     bool is_meant[N_SETS];
     const ductile_sleep_request set = set_of(r, pools, is_meant);
-    bool pauses = r->d % 2 == 0;
+    bool sleeps = r->d % 2 == 0;
     ductile_sleep_report report;
     ductile_status status = DUCTILE_OK;
     if (set.n_pools == 0) {
@@ -118,10 +118,10 @@ const char *do_sets(subject *s, const record *r) {
     }
     TRY(sync_foreign(s));
     s->may_hold_large |= caches_large(s);
-    TRY(change_set(s, &set, is_meant, pauses, &report, &status));
-    say(s, "%s pools %u, contents %u, retained %d: %s", pauses ? "pause" : "resume",
+    TRY(change_set(s, &set, is_meant, sleeps, &report, &status));
+    say(s, "%s pools %u, contents %u, retained %d: %s", sleeps ? "sleep" : "wake",
         (unsigned)r->a % (1u << N_SETS), (unsigned)set.contents, set.retain,
         ductile_status_name(status));
-    bool is_short = !pauses && status == DUCTILE_ERR_OUT_OF_MEMORY;
-    return may_be(s, pauses ? "pause_set" : "resume_set", status, status == DUCTILE_OK || is_short);
+    bool is_short = !sleeps && status == DUCTILE_ERR_OUT_OF_MEMORY;
+    return may_be(s, sleeps ? "sleep_set" : "wake_set", status, status == DUCTILE_OK || is_short);
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Private pools: open, held, paused. Pools above N_PLAIN_POOLS belong to graphs. */
+/* Private pools: open, held, asleep. Pools above N_PLAIN_POOLS belong to graphs. */
 #include "tests/model/subject.h"
 
 /* ---- Which pools there are ----------------------------------------------------------------- */
@@ -16,19 +16,19 @@ bool pool_exists(const subject *s, unsigned pool) {
     return pool == 0 || s->pools[pool].n_refs > 0 || blocks_in(s, pool) > 0;
 }
 
-static void set_paused(subject *s, unsigned pool, bool is_paused) {
-    s->pools[pool].is_paused = is_paused;
-    s->m.has_paused_pool = s->has_left_paused;
+static void set_asleep(subject *s, unsigned pool, bool is_asleep) {
+    s->pools[pool].is_asleep = is_asleep;
+    s->m.has_sleeping_pool = s->has_left_asleep;
     for (unsigned i = 0; i <= N_POOLS; i++) {
-        s->m.has_paused_pool |= s->pools[i].is_paused || s->pools[i].may_be_paused;
+        s->m.has_sleeping_pool |= s->pools[i].is_asleep || s->pools[i].may_be_asleep;
     }
 }
 
-/* A pool without a reference goes with its memory, paused or not. */
+/* A pool without a reference goes with its memory, asleep or not. */
 void note_if_gone(subject *s, unsigned pool) {
     if (pool != 0 && !pool_exists(s, pool)) {
-        s->pools[pool].may_be_paused |= s->pools[pool].is_paused;
-        set_paused(s, pool, false);
+        s->pools[pool].may_be_asleep |= s->pools[pool].is_asleep;
+        set_asleep(s, pool, false);
     }
 }
 
@@ -37,9 +37,9 @@ static const char *note_if_back(subject *s, unsigned pool) {
     pool_state *p = &s->pools[pool];
     ductile_pool_info info = {.struct_size = sizeof info};
     NEED_OK(ductile_list_pools(s->f.allocator, &p->id, &info, 1, NULL));
-    NEED(info.paused == 0 || p->may_be_paused, "a new pool is paused");
-    p->may_be_paused = false;
-    set_paused(s, pool, info.paused != 0);
+    NEED(info.asleep == 0 || p->may_be_asleep, "a new pool is asleep");
+    p->may_be_asleep = false;
+    set_asleep(s, pool, info.asleep != 0);
     return NULL;
 }
 
@@ -182,7 +182,7 @@ const char *do_pool_kind(subject *s, const record *r) {
 
 static int count_live(void *user, const ductile_block_info *block) {
     size_t *n = user;
-    *n += block->state == DUCTILE_BLOCK_LIVE || block->state == DUCTILE_BLOCK_PAUSED;
+    *n += block->state == DUCTILE_BLOCK_LIVE || block->state == DUCTILE_BLOCK_ASLEEP;
     return 0;
 }
 
@@ -210,12 +210,12 @@ const char *do_pool_view(subject *s, const record *r) {
              ductile_status_name(got[i]));
     }
     if (got[0] == DUCTILE_OK) {
-        bool is_paused = info.paused != 0;
+        bool is_asleep = info.asleep != 0;
         NEED(info.references == p->n_refs && info.open == p->n_open &&
-                 (is_paused == p->is_paused || !pool_exists(s, pool)),
-             "pool %u has %llu references, is open %llu times, paused %d", pool,
-             (unsigned long long)info.references, (unsigned long long)info.open, info.paused);
-        NEED(n == blocks_in(s, pool) && stats.live_blocks + stats.paused_blocks == n,
+                 (is_asleep == p->is_asleep || !pool_exists(s, pool)),
+             "pool %u has %llu references, is open %llu times, asleep %d", pool,
+             (unsigned long long)info.references, (unsigned long long)info.open, info.asleep);
+        NEED(n == blocks_in(s, pool) && stats.live_blocks + stats.asleep_blocks == n,
              "pool %u has %zu blocks, not %zu", pool, n, blocks_in(s, pool));
     }
     return NULL;
@@ -234,7 +234,7 @@ const char *do_pool_trim(subject *s, const record *r) {
                   pool == 0 ? status == DUCTILE_OK : may_answer(s, pool, status));
 }
 
-/* ---- Pause --------------------------------------------------------------------------------- */
+/* ---- Sleep --------------------------------------------------------------------------------- */
 
 static void tell_device(subject *s, unsigned pool, bool live) {
     for (size_t i = 0; i < s->m.n; i++) {
@@ -250,13 +250,13 @@ static void tell_device(subject *s, unsigned pool, bool live) {
     }
 }
 
-static void mark_paused(subject *s, unsigned pool, bool is_paused) {
-    set_paused(s, pool, is_paused);
+static void mark_asleep(subject *s, unsigned pool, bool is_asleep) {
+    set_asleep(s, pool, is_asleep);
     for (size_t i = 0; i < s->m.n; i++) {
         model_block *b = &s->m.blocks[i];
         if (b->pool == pool) {
-            b->is_paused = is_paused;
-            b->is_blank |= is_paused && !s->pools[pool].keeps_contents;
+            b->is_asleep = is_asleep;
+            b->is_blank |= is_asleep && !s->pools[pool].keeps_contents;
         }
     }
 }
@@ -270,20 +270,20 @@ const char *sync_foreign(subject *s) {
     return NULL;
 }
 
-const char *pause_pool(subject *s, unsigned pool, ductile_contents contents) {
+const char *sleep_pool(subject *s, unsigned pool, ductile_contents contents) {
     bool is_there = pool_exists(s, pool);
     TRY(sync_foreign(s));
     tell_device(s, pool, false);
     s->pools[pool].keeps_contents = contents == DUCTILE_CONTENTS_KEEP;
     s->moving_pool = pool + 1;
-    ductile_status status = ductile_pause(s->f.allocator, s->pools[pool].id, contents);
+    ductile_status status = ductile_sleep(s->f.allocator, s->pools[pool].id, contents);
     s->moving_pool = 0;
-    say(s, "pause pool %u: %s", pool, ductile_status_name(status));
+    say(s, "sleep pool %u: %s", pool, ductile_status_name(status));
     if (status == DUCTILE_OK && is_there) {
-        mark_paused(s, pool, true);
+        mark_asleep(s, pool, true);
     } else if (status == DUCTILE_OK) {
-        s->pools[pool].may_be_paused = true;
-        set_paused(s, pool, false);
+        s->pools[pool].may_be_asleep = true;
+        set_asleep(s, pool, false);
     } else {
         /* To the device the blocks are new ones now. */
         TRY(is_capturing(s) || s->is_scripted ? NULL : sync_all(s));
@@ -292,7 +292,7 @@ const char *pause_pool(subject *s, unsigned pool, ductile_contents contents) {
     bool is_none = !is_there && (may_answer(s, pool, status) || status == DUCTILE_ERR_ASLEEP);
     /* An open pool may mean a capture. */
     bool meets_capture = s->n_routes > 0 && status == DUCTILE_ERR_CAPTURING;
-    return may_be(s, "pause", status,
+    return may_be(s, "sleep", status,
                   is_none || meets_capture || (is_there && status == DUCTILE_OK));
 }
 
@@ -308,19 +308,19 @@ static const char *refill(subject *s, unsigned pool) {
     return NULL;
 }
 
-const char *resume_pool(subject *s, unsigned pool) {
+const char *wake_pool(subject *s, unsigned pool) {
     s->moving_pool = pool + 1;
     s->may_hold_large |= caches_large(s);
     TRY(hardship_begin(s));
-    ductile_status status = ductile_resume(s->f.allocator, s->pools[pool].id);
+    ductile_status status = ductile_wake(s->f.allocator, s->pools[pool].id);
     hardship_end(s);
     s->moving_pool = 0;
-    say(s, "resume pool %u: %s", pool, ductile_status_name(status));
-    TRY(may_be(s, "resume", status, status == DUCTILE_OK || status == DUCTILE_ERR_OUT_OF_MEMORY));
+    say(s, "wake pool %u: %s", pool, ductile_status_name(status));
+    TRY(may_be(s, "wake", status, status == DUCTILE_OK || status == DUCTILE_ERR_OUT_OF_MEMORY));
     if (status != DUCTILE_OK) {
         return NULL;
     }
-    mark_paused(s, pool, false);
+    mark_asleep(s, pool, false);
     tell_device(s, pool, true);
     return refill(s, pool);
 }
@@ -330,32 +330,32 @@ void pool_may_sleep(subject *s, unsigned pool) {
 }
 
 const char *pool_sleeps(subject *s, unsigned pool, bool sleeps) {
-    bool slept = s->pools[pool].is_paused;
-    mark_paused(s, pool, sleeps);
+    bool slept = s->pools[pool].is_asleep;
+    mark_asleep(s, pool, sleeps);
     if (!sleeps) {
         tell_device(s, pool, true);
     }
     return slept && !sleeps ? refill(s, pool) : NULL;
 }
 
-const char *do_pause(subject *s, const record *r) {
+const char *do_sleep(subject *s, const record *r) {
     unsigned pool = 1 + r->a % N_POOLS;
     if (!has(s, POOLS) || name_pool(s, pool)->id.first == 0 ||
-        (!s->pools[pool].is_paused && (s->n_pins > 0 || is_capturing(s)))) {
+        (!s->pools[pool].is_asleep && (s->n_pins > 0 || is_capturing(s)))) {
         return NULL;
     }
-    return s->pools[pool].is_paused
-               ? resume_pool(s, pool)
-               : pause_pool(s, pool, r->b % 3 != 0 ? DUCTILE_CONTENTS_KEEP : DUCTILE_CONTENTS_DROP);
+    return s->pools[pool].is_asleep
+               ? wake_pool(s, pool)
+               : sleep_pool(s, pool, r->b % 3 != 0 ? DUCTILE_CONTENTS_KEEP : DUCTILE_CONTENTS_DROP);
 }
 
 /* What was dedicated may come back as a part of the pool. */
 static const char *wake_up(subject *s, unsigned pool, const record *r) {
     TRY(r->b % 2 == 0 && pool != 0 ? leave_large_handle(s, r) : NULL);
     TRY(r->c % 4 == 1 ? fail_to_wake(s, pool, r) : NULL);
-    TRY(s->pools[pool].is_paused && r->c % 8 != 1 ? resume_pool(s, pool) : NULL);
+    TRY(s->pools[pool].is_asleep && r->c % 8 != 1 ? wake_pool(s, pool) : NULL);
     TRY(r->d % 4 == 0 ? free_blocks_of_pool(s, pool) : NULL);
-    bool may_open = pool != 0 && !s->pools[pool].is_paused && s->n_routes < MOST_ROUTES / 2;
+    bool may_open = pool != 0 && !s->pools[pool].is_asleep && s->n_routes < MOST_ROUTES / 2;
     return may_open ? open_pool(s, pool, r->b % 4 < 2 ? N_SLOTS : owner_slot(s, r->c)) : NULL;
 }
 
@@ -369,7 +369,7 @@ const char *do_nap(subject *s, const record *r) {
         TRY(close_all(s));
         return do_sets(s, r);
     }
-    if (s->pools[pool].is_paused) {
+    if (s->pools[pool].is_asleep) {
         return wake_up(s, pool, r);
     }
     TRY(close_all(s));
@@ -377,7 +377,7 @@ const char *do_nap(subject *s, const record *r) {
         return open_pool(s, pool, N_SLOTS);
     }
     TRY(pool != 0 && s->pools[pool].n_refs == 0 ? hold_pool(s, pool) : NULL);
-    return pause_pool(s, pool, r->b % 3 != 0 ? DUCTILE_CONTENTS_KEEP : DUCTILE_CONTENTS_DROP);
+    return sleep_pool(s, pool, r->b % 3 != 0 ? DUCTILE_CONTENTS_KEEP : DUCTILE_CONTENTS_DROP);
 }
 
 /* ---- Back at an address -------------------------------------------------------------------- */
@@ -385,7 +385,7 @@ const char *do_nap(subject *s, const record *r) {
 /* A block of a graph is freed and made again, as a checkpoint is restored. */
 const char *do_alloc_at(subject *s, const record *r) {
     model_block *b = any_block(s, r->d);
-    if (b == NULL || b->pool <= N_PLAIN_POOLS || b->is_paused || b->is_dedicated ||
+    if (b == NULL || b->pool <= N_PLAIN_POOLS || b->is_asleep || b->is_dedicated ||
         b->recorded != 0 || b->stream == GONE || is_capturing(s) || s->is_faulty) {
         return NULL;
     }
@@ -405,11 +405,11 @@ const char *do_alloc_at(subject *s, const record *r) {
 const char *end_pools(subject *s) {
     TRY(close_all(s));
     for (unsigned pool = 0; pool <= N_POOLS && !s->is_over; pool++) {
-        if (s->pools[pool].is_paused) {
-            TRY(resume_pool(s, pool));
+        if (s->pools[pool].is_asleep) {
+            TRY(wake_pool(s, pool));
         }
-        TRY(s->pools[pool].is_paused ? free_blocks_of_pool(s, pool) : NULL);
-        TRY(s->pools[0].is_paused ? resume_pool(s, 0) : NULL); /* it stays, and needs nothing now */
+        TRY(s->pools[pool].is_asleep ? free_blocks_of_pool(s, pool) : NULL);
+        TRY(s->pools[0].is_asleep ? wake_pool(s, 0) : NULL); /* it stays, and needs nothing now */
         for (unsigned n = s->pools[pool].n_refs; n > 0; n--) {
             TRY(release_pool(s, pool));
         }

@@ -10,7 +10,7 @@
 static const char *take_pin(subject *s, const model_block *b) {
     say(s, "pin %llx", b->address);
     ductile_status status = ductile_pin(s->f.allocator, b->address);
-    TRY(may_be(s, "pin", status, status == (b->is_paused ? DUCTILE_ERR_ASLEEP : DUCTILE_OK)));
+    TRY(may_be(s, "pin", status, status == (b->is_asleep ? DUCTILE_ERR_ASLEEP : DUCTILE_OK)));
     if (status == DUCTILE_OK) {
         s->pins[s->n_pins++] = (pin_state){b->address, b->size, false};
     }
@@ -49,7 +49,7 @@ const char *make_importer(subject *s) {
 
 const char *is_seen_at(subject *s, const model_block *b, ductile_addr at) {
     uint8_t bytes[64];
-    if (b->is_blank || b->is_paused) {
+    if (b->is_blank || b->is_asleep) {
         return NULL;
     }
     NEED_OK(ductile_virtual_read_back(s->f.gpu, bytes, at, sizeof bytes, s->slots[0].stream));
@@ -79,7 +79,7 @@ static const char *pass_block(subject *s, const model_block *b) {
 /* Not beside faults, which would leave half a message in the socket, nor where addresses end. */
 const char *do_share(subject *s, const record *r) {
     const model_block *b = any_block(s, r->d);
-    if (!s->shares || b == NULL || b->is_paused || b->pool > N_PLAIN_POOLS || s->is_faulty ||
+    if (!s->shares || b == NULL || b->is_asleep || b->pool > N_PLAIN_POOLS || s->is_faulty ||
         is_capturing(s) || s->is_short_of_addresses || s->n_imports == MOST_IMPORTS ||
         s->n_pins == MOST_PINS) {
         return NULL;

@@ -206,7 +206,7 @@ const char *do_capture_begin(subject *s, const record *r) {
     say(s, "capture on %zu", slot);
     TRY(r->d % 2 == 0 ? pay(s, slot) : NULL);
     TRY(join_all_with(s, slot));
-    s->has_left_paused |= s->is_faulty && s->pools[pool].may_be_paused;
+    s->has_left_asleep |= s->is_faulty && s->pools[pool].may_be_asleep;
     s->pools[pool] = (pool_state){.id = {++s->n_captures, 1}};
     TRY(open_pool(s, pool, slot));
     if (s->status != DUCTILE_OK) {
@@ -288,7 +288,7 @@ const char *do_launch(subject *s, const record *r) {
     size_t i = r->b % N_GRAPHS;
     size_t slot = r->a % 4;
     graph_state *g = &s->graphs[i];
-    if (g->graph == NULL || g->is_stale || s->pools[pool_of_graph(i)].is_paused ||
+    if (g->graph == NULL || g->is_stale || s->pools[pool_of_graph(i)].is_asleep ||
         is_captured(s, slot) || is_captured(s, g->slot) || s->slots[slot].kind > BLOCKING_STREAM) {
         return NULL;
     }

@@ -253,7 +253,7 @@ bool is_captured(const subject *s, size_t slot) {
 }
 
 bool is_simple(const subject *s) {
-    bool any_pool = s->pools[0].is_paused;
+    bool any_pool = s->pools[0].is_asleep;
     for (unsigned i = 1; i <= N_POOLS; i++) {
         any_pool |= pool_exists(s, i);
     }
@@ -286,7 +286,7 @@ static uint64_t give_back_some(void *user, ductile_allocator *a, uint64_t missin
     (void)a, (void)stream;
     uint64_t before = s->live_bytes;
     for (size_t i = s->m.n; i-- > 0 && before - s->live_bytes < missing;) {
-        const char *why = i < s->m.n && !s->m.blocks[i].is_paused ? free_block(s, i, 0) : NULL;
+        const char *why = i < s->m.n && !s->m.blocks[i].is_asleep ? free_block(s, i, 0) : NULL;
         s->wrong = s->wrong != NULL ? s->wrong : why;
         if (why != NULL || before - s->live_bytes > s->setup.capacity_bytes / 8) {
             break;
@@ -295,12 +295,13 @@ static uint64_t give_back_some(void *user, ductile_allocator *a, uint64_t missin
     return before - s->live_bytes;
 }
 
-/* Memory leaves under no live block, but for those of a pool that pauses or resumes just now. */
+/* Memory leaves under no live block, but for those of a pool that falls asleep or wakes just now.
+ */
 static void look_for_live(subject *s, const ductile_map_event *e) {
     for (size_t i = 0; i < s->m.n; i++) {
         const model_block *b = &s->m.blocks[i];
         bool meets = b->address < e->address + e->size && e->address < b->address + b->size;
-        if (meets && !b->is_paused && s->moving_pool != ANY_POOL && b->pool + 1 != s->moving_pool) {
+        if (meets && !b->is_asleep && s->moving_pool != ANY_POOL && b->pool + 1 != s->moving_pool) {
             s->wrong = "memory leaves under a live block";
         }
     }
@@ -398,7 +399,7 @@ static const char *limit_is_kept(subject *s) {
 /* The table that map callbacks keep is what is mapped. */
 static const char *listener_is_right(subject *s) {
     bool device_agrees = !s->is_faulty && s->ends.importer == NULL;
-    if (s->is_faulty && s->m.has_paused_pool) {
+    if (s->is_faulty && s->m.has_sleeping_pool) {
         return shadow_complaint(&s->listener); /* what a failed unmap left has been said to leave */
     }
     return device_agrees ? shadow_is_true(&s->listener, s->f.allocator)
@@ -514,7 +515,7 @@ void subject_abandon(subject *s) {
  * of other contexts. */
 static const char *end_blocks(subject *s) {
     while (s->m.n > 0) {
-        if (!s->m.blocks[s->m.n - 1].is_paused) {
+        if (!s->m.blocks[s->m.n - 1].is_asleep) {
             ductile_virtual_block_end(s->f.gpu, s->m.blocks[s->m.n - 1].address);
         }
         (void)model_remove(&s->m, s->m.n - 1);
@@ -535,8 +536,8 @@ const char *subject_make_anew(subject *s, bool is_idle) {
         TRY(forgive(s, i));
     }
     memset(s->pools, 0, sizeof s->pools);
-    s->m.has_paused_pool = false;
-    s->has_left_paused = false;
+    s->m.has_sleeping_pool = false;
+    s->has_left_asleep = false;
     s->has_peer = false;
     s->has_silent_memory = false;
     s->may_hold_large = false;

@@ -7,7 +7,7 @@
  * complains of is a bug.
  *
  * The model knows which blocks are live, of which stream and pool, and what they contain; which
- * pools are open, held and paused; and how much memory there is. It knows nothing of how the
+ * pools are open, held and asleep; and how much memory there is. It knows nothing of how the
  * allocator finds memory.
  */
 #ifndef TESTS_MODEL_SUBJECT_H
@@ -82,9 +82,9 @@ typedef struct slot_state {
 typedef struct pool_state {
     ductile_pool_id id;
     unsigned n_refs, n_open;
-    bool is_paused;
-    bool may_be_paused;  /* it was when it was last held, and may be there still */
-    bool keeps_contents; /* while paused */
+    bool is_asleep;
+    bool may_be_asleep;  /* it was when it was last held, and may be there still */
+    bool keeps_contents; /* while asleep */
 } pool_state;
 
 /* Requests go to the newest route that accepts them. */
@@ -118,7 +118,7 @@ typedef struct pin_state {
     bool is_export;
 } pin_state;
 
-/* What fails while a pool resumes, and must lose nothing. */
+/* What fails while a pool wakes, and must lose nothing. */
 typedef struct hardship {
     bool is_planned;
     uint64_t lacks_memory_at; /* the request for host memory that fails; 0: none */
@@ -174,8 +174,8 @@ typedef struct subject {
     pool_state pools[N_POOLS + 1]; /* [0] is none */
     route routes[MOST_ROUTES];
     size_t n_routes;
-    bool has_left_paused; /* memory that the driver did not unmap, in a pool whose name is gone */
-    unsigned moving_pool; /* one more than is paused or resumed; 0: none; ANY_POOL: a set is */
+    bool has_left_asleep; /* memory that the driver did not unmap, in a pool whose name is gone */
+    unsigned moving_pool; /* one more than falls asleep or wakes; 0: none; ANY_POOL: a set is */
     unsigned bypass;      /* serves for the default pool while that sleeps; 0: none does */
     graph_state graphs[N_GRAPHS];
     uint64_t n_captures;
@@ -196,7 +196,7 @@ typedef struct subject {
     uint64_t live_bytes, target_bytes, typical_bytes;
     bool is_armed;       /* a fault is planned */
     bool is_faulty;      /* one was planned before */
-    hardship hardship;   /* of the next resume */
+    hardship hardship;   /* of the next wake */
     bool is_over;        /* the device is lost */
     bool is_misused;     /* by a scenario that asks what is found then */
     uint64_t n_foreseen; /* violations that were meant */
@@ -311,7 +311,7 @@ bool rests(const subject *s, size_t slot);
 
 /* ---- failed_wakes.c ------------------------------------------------------------------------ */
 
-/* A resume that fails; then the pool sleeps on, or is given up. */
+/* A wake that fails; then the pool sleeps on, or is given up. */
 const char *fail_to_wake(subject *s, unsigned pool, const record *r);
 /* Around the call that the planned hardship is for; without one nothing happens. */
 const char *hardship_begin(subject *s);
@@ -329,8 +329,8 @@ const char *open_pool(subject *s, unsigned pool, size_t only);
 const char *close_pool(subject *s, unsigned pool);
 const char *hold_pool(subject *s, unsigned pool);
 const char *release_pool(subject *s, unsigned pool);
-const char *pause_pool(subject *s, unsigned pool, ductile_contents contents);
-const char *resume_pool(subject *s, unsigned pool);
+const char *sleep_pool(subject *s, unsigned pool, ductile_contents contents);
+const char *wake_pool(subject *s, unsigned pool);
 /* In the handle cache, of a dedicated block. */
 const char *leave_large_handle(subject *s, const record *r);
 /* Does the handle cache hold what may serve several requests? */
@@ -339,13 +339,13 @@ const char *do_nap(subject *s, const record *r);
 const char *do_sets(subject *s, const record *r);
 ductile_pool_id pool_id_of(uint64_t pool);
 ductile_pool_info pool_info_of(const subject *s, unsigned pool);
-/* Calls pause_set or resume_set for what is meant, and follows what it did. */
+/* Calls sleep_set or wake_set for what is meant, and follows what it did. */
 const char *change_set(subject *s, const ductile_sleep_request *r, const bool *is_meant,
-                       bool pauses, ductile_sleep_report *report, ductile_status *status);
+                       bool sleeps, ductile_sleep_report *report, ductile_status *status);
 const char *end_pools(subject *s);
-/* Before a set of pools is paused, for each of it: to the device its blocks are not live. */
+/* Before a set of pools falls asleep, for each of it: to the device its blocks are not live. */
 void pool_may_sleep(subject *s, unsigned pool);
-/* Whether it does now; for pools of a set that was paused or resumed. */
+/* Whether it sleeps now; for pools of a set that was put to sleep or woken. */
 const char *pool_sleeps(subject *s, unsigned pool, bool sleeps);
 
 /* ---- memory.c ------------------------------------------------------------------------------ */
@@ -397,7 +397,7 @@ const char *end_sharing(subject *s);
     X(do_pool_kind, 3)                                                                             \
     X(do_pool_view, 3)                                                                             \
     X(do_pool_trim, 3)                                                                             \
-    X(do_pause, 8)                                                                                 \
+    X(do_sleep, 8)                                                                                 \
     X(do_alloc_at, 2)                                                                              \
     X(do_trim, 3)                                                                                  \
     X(do_empty, 3)                                                                                 \

@@ -141,7 +141,7 @@ static unsigned marks_of_program(void) {
 }
 
 static void try_program(const effort *it, uint64_t seed) {
-    const unsigned slow = scheduler_chooses ? IS_SLOW : IS_SLOW | SLEEPS;
+    const unsigned slow = scheduler_chooses ? IS_SLOW : IS_SLOW | DEFAULT_SLEEPS;
     uint64_t share = (marks_of_program() & slow) != 0 ? 10 : 1;
     size_t n_steps = 0;
     for (unsigned stops = 1; stops <= it->stops; stops++) { /* few stops first */

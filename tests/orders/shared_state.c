@@ -51,7 +51,7 @@ void change_use(shared_state *s, unsigned *what, int by) {
 }
 
 static bool may_touch(const shared_state *s, const held *h) {
-    return s->n_dozing == 0 || (!h->is_in_plain && !has_mark(s, SLEEPS));
+    return s->n_dozing == 0 || (!h->is_in_plain && !has_mark(s, DEFAULT_SLEEPS));
 }
 
 static const char *write_to(shared_state *s, held *h, ductile_stream stream) {
@@ -63,11 +63,11 @@ static const char *write_to(shared_state *s, held *h, ductile_stream stream) {
     return NULL;
 }
 
-const char *resumed(shared_state *s, ductile_status status, bool drops) {
+const char *woken(shared_state *s, ductile_status status, bool drops) {
     bool is_refused = status == DUCTILE_ERR_OUT_OF_MEMORY && has_mark(s, STARVES);
-    NEED(status == DUCTILE_OK || is_refused, "resume: %s", ductile_status_name(status));
+    NEED(status == DUCTILE_OK || is_refused, "wake: %s", ductile_status_name(status));
     scheduler_mute();
-    s->is_paused = is_refused; /* no other thread can resume it, or pause it again */
+    s->is_asleep = is_refused; /* no other thread can wake it, or put it to sleep again */
     s->drops = drops;
     scheduler_unmute();
     if (!is_refused) {
@@ -79,13 +79,13 @@ const char *resumed(shared_state *s, ductile_status status, bool drops) {
 
 const char *wake_what_was_refused(shared_state *s) {
     scheduler_mute();
-    bool is_mine = s->is_paused;
-    s->is_paused = false;
+    bool is_mine = s->is_asleep;
+    s->is_asleep = false;
     scheduler_unmute();
     const ductile_pool_id all[] = {{0, 0}, PLAIN_POOL};
     const ductile_sleep_request set = {
         .struct_size = sizeof set, .pools = all, .n_pools = 2, .lenient = 1};
-    return is_mine ? resumed(s, ductile_resume_set(s->t.f.allocator, &set, NULL), s->drops) : NULL;
+    return is_mine ? woken(s, ductile_wake_set(s->t.f.allocator, &set, NULL), s->drops) : NULL;
 }
 
 static const char *verify_at(const shared_state *s, const held *h, uint64_t offset) {
@@ -122,7 +122,7 @@ static const char *verify(shared_state *s, const held *h) {
 
 /* The device takes it for a mistake that the memory of a live block goes. */
 static bool is_announced(const shared_state *s, const held *h) {
-    return !has_mark(s, h->is_in_plain ? PAUSES : SLEEPS);
+    return !has_mark(s, h->is_in_plain ? PLAIN_SLEEPS : DEFAULT_SLEEPS);
 }
 
 const char *take(test_thread *self, held *h) {
@@ -174,7 +174,8 @@ static const char *request(test_thread *self, held *out) {
         return take(self, out);
     }
     out->size = 0;
-    if (status == DUCTILE_ERR_ASLEEP && has_mark(s, out->is_in_plain ? PAUSES : SLEEPS)) {
+    if (status == DUCTILE_ERR_ASLEEP &&
+        has_mark(s, out->is_in_plain ? PLAIN_SLEEPS : DEFAULT_SLEEPS)) {
         return NULL;
     }
     NEED(status == DUCTILE_ERR_OUT_OF_MEMORY && has_mark(s, STARVES), "alloc of %llu bytes: %s",
@@ -256,7 +257,7 @@ const char *use_on(shared_state *s, held *h, ductile_stream stream) {
 
 const char *launch(shared_state *s, ductile_virtual_graph *graph, ductile_stream stream) {
     begin_use(s);
-    bool may = s->n_dozing == 0 || !has_mark(s, SLEEPS);
+    bool may = s->n_dozing == 0 || !has_mark(s, DEFAULT_SLEEPS);
     ductile_status status = may ? ductile_virtual_graph_launch(graph, stream) : DUCTILE_OK;
     end_use(s);
     NEED_OK(status);
@@ -414,8 +415,8 @@ static const char *empty(shared_state *s) {
 const char *shared_close(shared_state *s) {
     NEED(s->wrong[0] == '\0', "%s", s->wrong);
     TRY(wake_what_was_refused(s));
-    NEED(!s->is_paused, "the pool cannot be resumed");
-    TRY(audit_allocator(s->t.f.allocator, has_mark(s, PAUSES) ? NULL : &s->live));
+    NEED(!s->is_asleep, "the pool cannot be woken");
+    TRY(audit_allocator(s->t.f.allocator, has_mark(s, PLAIN_SLEEPS) ? NULL : &s->live));
     TRY(no_capture_is_left());
     TRY(end_twice(s));
     TRY(give(&s->threads[0], &s->apart));

@@ -24,16 +24,16 @@ enum { N_COMMON = 2, SMALL = 4096, N_LEFT = 64 };
 
 /* What a task may do to the others. */
 enum {
-    STARVES = 1,     /* they may be refused memory               */
-    PAUSES = 2,      /* the plain pool's memory may be gone      */
-    SHARES = 4,      /* blocks pass between two allocators       */
-    HAS_PEER = 8,    /* the machine has a second GPU             */
-    IS_SLOW = 16,    /* few orders are tried: a process is made  */
-    IS_APART = 32,   /* it works on a stream of its own, which has memory   */
-    IN_STRESS = 64,  /* only there: it has a thread that is no scheduler's */
-    IN_ORDERS = 128, /* only there: its partner has to be named            */
+    STARVES = 1,      /* they may be refused memory               */
+    PLAIN_SLEEPS = 2, /* the plain pool's memory may be gone      */
+    SHARES = 4,       /* blocks pass between two allocators       */
+    HAS_PEER = 8,     /* the machine has a second GPU             */
+    IS_SLOW = 16,     /* few orders are tried: a process is made  */
+    IS_APART = 32,    /* it works on a stream of its own, which has memory   */
+    IN_STRESS = 64,   /* only there: it has a thread that is no scheduler's */
+    IN_ORDERS = 128,  /* only there: its partner has to be named            */
     CAPTURES = 256,
-    SLEEPS = 512 /* the default pool's memory may be gone, and PAUSES */
+    DEFAULT_SLEEPS = 512 /* the default pool's memory may be gone, and PLAIN_SLEEPS */
 };
 
 typedef struct test_thread test_thread;
@@ -84,7 +84,7 @@ struct shared_state {
     model live;
     test_thread threads[MOST_THREADS];
     unsigned n_threads, marks;
-    bool is_paused;      /* the plain pool, after a resume that was refused */
+    bool is_asleep;      /* the plain pool, after a wake that was refused */
     bool drops;          /* its contents, in that case                      */
     unsigned n_captures; /* under way                            */
     bool announces;      /* captures, even with a pool that is open */
@@ -138,7 +138,7 @@ const char *record_on(shared_state *s, held *h, ductile_stream stream);
 const char *end_stream_of(shared_state *s, ductile_stream *stream);
 /* The end of a sleep of the plain pool, and maybe the default one; refused where a thread starves
  * the others, and then it goes on until wake_what_was_refused. */
-const char *resumed(shared_state *s, ductile_status status, bool drops);
+const char *woken(shared_state *s, ductile_status status, bool drops);
 const char *wake_what_was_refused(shared_state *s);
 bool has_mark(const shared_state *s, unsigned mark);
 /* Of n_dozing, life and n_captures: while no thread looks at contents or writes some. */

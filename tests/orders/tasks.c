@@ -42,7 +42,7 @@ static const char *may_be(const char *call, ductile_status status, ductile_statu
 
 /* A request that others may keep from being served. */
 static const char *may_lack(const test_thread *self, const char *call, ductile_status status) {
-    bool is_asleep = status == DUCTILE_ERR_ASLEEP && has_mark(self->s, SLEEPS);
+    bool is_asleep = status == DUCTILE_ERR_ASLEEP && has_mark(self->s, DEFAULT_SLEEPS);
     bool is_refused = status == DUCTILE_ERR_OUT_OF_MEMORY && has_mark(self->s, STARVES);
     return may_be(call, status, is_asleep || is_refused ? status : DUCTILE_OK);
 }
@@ -231,7 +231,7 @@ TASK(announce, "announce", CAPTURES) {
 /* Others may have it asleep, or be about to. */
 static const char *may_sleep(ductile_status status) {
     bool is_known = status == DUCTILE_ERR_CAPTURING || status == DUCTILE_ERR_ASLEEP;
-    return may_be("pause", status, is_known ? status : DUCTILE_ERR_BUSY);
+    return may_be("sleep", status, is_known ? status : DUCTILE_ERR_BUSY);
 }
 
 /* Under stress contents are kept now and then, and the others go on meanwhile. */
@@ -251,14 +251,13 @@ static const char *has_slept(test_thread *self, ductile_status status) {
     return NULL;
 }
 
-TASK(pause_pool, "pause", PAUSES) {
+TASK(sleep_pool, "sleep", PLAIN_SLEEPS) {
     bool keeps = keeps_contents(self);
     change_use(self->s, &self->s->n_dozing, 1);
     ductile_status status =
-        ductile_pause(of(self), PLAIN_POOL, keeps ? DUCTILE_CONTENTS_KEEP : DUCTILE_CONTENTS_DROP);
+        ductile_sleep(of(self), PLAIN_POOL, keeps ? DUCTILE_CONTENTS_KEEP : DUCTILE_CONTENTS_DROP);
     TRY(has_slept(self, status));
-    return status == DUCTILE_OK ? resumed(self->s, ductile_resume(of(self), PLAIN_POOL), !keeps)
-                                : NULL;
+    return status == DUCTILE_OK ? woken(self->s, ductile_wake(of(self), PLAIN_POOL), !keeps) : NULL;
 }
 
 /* A set: a pool of this thread's own, the one that all share, and the default one, maybe. */
@@ -273,14 +272,14 @@ static const char *sleep_and_wake(test_thread *self, unsigned n_pools, ductile_p
                                        .bypass = bypass};
     ductile_pool_info own = {.struct_size = sizeof own};
     change_use(self->s, &self->s->n_dozing, 1);
-    ductile_status status = ductile_pause_set(of(self), &set, NULL);
+    ductile_status status = ductile_sleep_set(of(self), &set, NULL);
     TRY(has_slept(self, status));
     if (status == DUCTILE_OK) {
-        status = ductile_resume_set(of(self), &set, NULL);
-        TRY(resumed(self->s, status, !keeps));
+        status = ductile_wake_set(of(self), &set, NULL);
+        TRY(woken(self->s, status, !keeps));
     }
     NEED_OK(ductile_list_pools(of(self), &pools[0], &own, 1, NULL));
-    NEED(own.paused == (status == DUCTILE_ERR_OUT_OF_MEMORY), "the own pool is in state %d",
+    NEED(own.asleep == (status == DUCTILE_ERR_OUT_OF_MEMORY), "the own pool is in state %d",
          (int)own.state);
     return NULL;
 }
@@ -297,18 +296,18 @@ static const char *with_own_pool(test_thread *self, unsigned n_pools, ductile_po
     return NULL;
 }
 
-TASK(sleep_set, "sleep_set", PAUSES) {
+TASK(sleep_set, "sleep_set", PLAIN_SLEEPS) {
     return with_own_pool(self, 2, (ductile_pool_id){0, 0});
 }
 
 /* Others are refused meanwhile, or served by a pool that goes when the default one is back. */
-TASK(sleep_all, "sleep_all", PAUSES | SLEEPS) {
+TASK(sleep_all, "sleep_all", PLAIN_SLEEPS | DEFAULT_SLEEPS) {
     uint64_t number = self->number % 2 == 0 ? 0 : 20 + self->number;
     return with_own_pool(self, 3, (ductile_pool_id){number, 0});
 }
 
 /* Pinned memory that is freed asleep is all that is left of a pool. */
-TASK(leave_pinned, "leave_pinned", PAUSES | IN_STRESS) {
+TASK(leave_pinned, "leave_pinned", PLAIN_SLEEPS | IN_STRESS) {
     ductile_pool_id pool = CAPTURE_POOL(self);
     ductile_addr address = 0;
     NEED_OK(ductile_pool_begin(of(self), pool, NULL, NULL));
@@ -317,7 +316,7 @@ TASK(leave_pinned, "leave_pinned", PAUSES | IN_STRESS) {
     TRY(may_lack(self, "alloc", made));
     if (made == DUCTILE_OK) {
         NEED_OK(ductile_pin(of(self), address));
-        TRY(may_sleep(ductile_pause(of(self), pool, DUCTILE_CONTENTS_KEEP)));
+        TRY(may_sleep(ductile_sleep(of(self), pool, DUCTILE_CONTENTS_KEEP)));
         NEED_OK(ductile_free(of(self), address));
     }
     NEED_OK(ductile_pool_release(of(self), pool));
@@ -338,7 +337,7 @@ TASK(grow_in_pool, "grow_in_pool", 0) {
     return keep(self, &h);
 }
 
-/* Others may have taken the memory, or paused it. */
+/* Others may have taken the memory, or put it to sleep. */
 TASK(alloc_at, "alloc_at", 0) {
     const ductile_addr address = self->in_pool.address;
     const uint64_t size = self->in_pool.size;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * ductile_stream_done beside threads that are about to name the stream, untold: in a trim, in a
- * pause, at the close of an import, at a free that fails to. A thread stops just before it names
+ * sleep, at the close of an import, at a free that fails to. A thread stops just before it names
  * the stream; once ductile_stream_done has returned and the stream is destroyed, it must not. The
  * linker puts the stops in: see __wrap_. Frees and trims are beside it in tests/orders, in any
  * order.
@@ -21,7 +21,7 @@
 
 /* ---- A thread that stops ------------------------------------------------------------------- */
 
-typedef enum deed { FREE, TRIM, PAUSE, CLOSE, DONE } deed;
+typedef enum deed { FREE, TRIM, SLEEP, CLOSE, DONE } deed;
 
 /* What a thread does with the allocator. Owner: one test. */
 typedef struct errand {
@@ -73,8 +73,8 @@ static ductile_status call(const errand *e) {
         return ductile_free(e->allocator, e->address);
     case TRIM:
         return ductile_trim(e->allocator, NULL, 0, NULL);
-    case PAUSE:
-        return ductile_pause(e->allocator, POOL, DUCTILE_CONTENTS_DROP);
+    case SLEEP:
+        return ductile_sleep(e->allocator, POOL, DUCTILE_CONTENTS_DROP);
     case CLOSE:
         return ductile_import_close(e->allocator, e->address);
     case DONE:
@@ -196,18 +196,18 @@ Test(stream_done_beside, a_trim_that_waits_for_the_stream) {
     end_stream();
 }
 
-/* Where another GPU has access, a pause marks the streams that live blocks are recorded on. */
-Test(stream_done_beside, a_pause_that_marks_the_stream) {
+/* Where another GPU has access, a sleep marks the streams that live blocks are recorded on. */
+Test(stream_done_beside, a_sleep_that_marks_the_stream) {
     ductile_allocator *a = t.f.allocator;
     assert_ok(ductile_enable_peer(a, 1));
     assert_ok(ductile_pool_begin(a, POOL, NULL, NULL));
     ductile_addr address = take_recorded();
     assert_ok(ductile_pool_end(a, POOL));
-    errand e = with_last_stream(PAUSE, address);
+    errand e = with_last_stream(SLEEP, address);
     cr_expect(!is_done_beside(&e), "the stream is done, and will be named");
     end_stream();
-    assert_ok(ductile_resume(a, POOL));
-    assert_ok(ductile_pause(a, POOL, DUCTILE_CONTENTS_DROP)); /* asks for the marker alone */
+    assert_ok(ductile_wake(a, POOL));
+    assert_ok(ductile_sleep(a, POOL, DUCTILE_CONTENTS_DROP)); /* asks for the marker alone */
     assert_ok(ductile_free(a, address));
     assert_ok(ductile_pool_release(a, POOL));
 }

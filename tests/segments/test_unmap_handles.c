@@ -63,22 +63,22 @@ Test(unmap_handles, that_the_driver_refuses_are_lost_with_their_place) {
     segment_fixture_abandon();
 }
 
-/* ---- Pause --------------------------------------------------------------------------------- */
+/* ---- Sleep --------------------------------------------------------------------------------- */
 
 /* The driver says no, whether it has done it or not: a look at the place tells. */
-Test(unmap_handles, of_a_pause_that_failed_are_looked_at) {
+Test(unmap_handles, of_a_sleep_that_failed_are_looked_at) {
     (void)back(0, 1);
     dseg_idle idle = proof_of_all();
     uint32_t at = 0;
     break_calls("unmap", 1, DVMM_UNKNOWN, 0);
-    assert_u64(dseg_unmap_for_pause(seg, &at, N_GRANULES, N_GRANULES, idle), 0);
+    assert_u64(dseg_unmap_for_sleep(seg, &at, N_GRANULES, N_GRANULES, idle), 0);
     mend_calls();
     assert_state(0, 1, DSEG_MAPPED);
     assert_ok(dseg_confirm(seg, 0));
     assert_state(0, 1, DSEG_MAPPED);
     break_calls("unmap", 1, DVMM_UNKNOWN, 1);
     at = 0;
-    assert_u64(dseg_unmap_for_pause(seg, &at, N_GRANULES, N_GRANULES, idle), 1);
+    assert_u64(dseg_unmap_for_sleep(seg, &at, N_GRANULES, N_GRANULES, idle), 1);
     mend_calls();
     assert_state(0, 1, DSEG_EMPTY);
     segment_fixture_close();

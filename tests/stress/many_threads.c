@@ -54,8 +54,8 @@ static time_t began;
 /* ---- What is run --------------------------------------------------------------------------- */
 
 static unsigned marks_of_plan(void) {
-    return STARVES | IN_STRESS | (plan.pools ? PAUSES | CAPTURES : 0) | (plan.sleeps ? SLEEPS : 0) |
-           (plan.shares ? SHARES | HAS_PEER : 0);
+    return STARVES | IN_STRESS | (plan.pools ? PLAIN_SLEEPS | CAPTURES : 0) |
+           (plan.sleeps ? DEFAULT_SLEEPS : 0) | (plan.shares ? SHARES | HAS_PEER : 0);
 }
 
 /* Where others want memory, any task may be refused some. */

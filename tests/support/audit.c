@@ -19,10 +19,10 @@ static const char *same(const char *what, uint64_t got, uint64_t expected) {
 
 /* What is recounted from a walk, by state of block. */
 typedef struct recount {
-    uint64_t bytes[DUCTILE_BLOCK_PAUSED + 1];
-    uint64_t blocks[DUCTILE_BLOCK_PAUSED + 1];
+    uint64_t bytes[DUCTILE_BLOCK_ASLEEP + 1];
+    uint64_t blocks[DUCTILE_BLOCK_ASLEEP + 1];
     uint64_t requested_bytes; /* of live blocks */
-    uint64_t paused_requested_bytes;
+    uint64_t asleep_requested_bytes;
     uint64_t segments;
     uint64_t address_bytes;
     uint64_t span_bytes; /* from the first to the last block that has memory, over ranges */
@@ -70,8 +70,8 @@ static const char *leave_segment(const ductile_block_info *last) {
 static const char *live_is_known(const model *m, const ductile_block_info *b) {
     size_t i = model_find(m, b->address);
     NEED(i < m->n, "live block %llx was never handed out", b->address);
-    NEED(m->blocks[i].is_paused == (b->state == DUCTILE_BLOCK_PAUSED), "block %llx is %s paused",
-         b->address, m->blocks[i].is_paused ? "not" : "by itself");
+    NEED(m->blocks[i].is_asleep == (b->state == DUCTILE_BLOCK_ASLEEP), "block %llx is %s asleep",
+         b->address, m->blocks[i].is_asleep ? "not" : "by itself");
     TRY(same("requested size of a live block", b->requested_size, m->blocks[i].requested));
     NEED(b->size >= m->blocks[i].size, "live block %llx has %llu bytes, not %llu", b->address,
          ULL(b->size), ULL(m->blocks[i].size));
@@ -81,13 +81,13 @@ static const char *live_is_known(const model *m, const ductile_block_info *b) {
 static const char *sound_block(const walk *w, const ductile_block_info *b) {
     NEED(b->size > 0 && b->size % DUCTILE_ALIGNMENT == 0, "block %llx has %llu bytes", b->address,
          ULL(b->size));
-    NEED(b->state <= DUCTILE_BLOCK_PAUSED, "block %llx is in state %d", b->address, (int)b->state);
+    NEED(b->state <= DUCTILE_BLOCK_ASLEEP, "block %llx is in state %d", b->address, (int)b->state);
     NEED(b->state != DUCTILE_BLOCK_BUSY, "block %llx is left busy", b->address);
     bool has_request = b->state == DUCTILE_BLOCK_LIVE || b->state == DUCTILE_BLOCK_PENDING ||
-                       b->state == DUCTILE_BLOCK_PAUSED || b->state == DUCTILE_BLOCK_IMPORTED;
+                       b->state == DUCTILE_BLOCK_ASLEEP || b->state == DUCTILE_BLOCK_IMPORTED;
     NEED((b->requested_size != 0) == has_request, "block %llx in state %d has %llu requested bytes",
          b->address, (int)b->state, ULL(b->requested_size));
-    bool is_users = b->state == DUCTILE_BLOCK_LIVE || b->state == DUCTILE_BLOCK_PAUSED;
+    bool is_users = b->state == DUCTILE_BLOCK_LIVE || b->state == DUCTILE_BLOCK_ASLEEP;
     if (is_users && w->model != NULL) {
         return live_is_known(w->model, b);
     }
@@ -98,7 +98,7 @@ static void add_block(walk *w, const ductile_block_info *b) {
     w->count->bytes[b->state] += b->size;
     w->count->blocks[b->state]++;
     w->count->requested_bytes += b->state == DUCTILE_BLOCK_LIVE ? b->requested_size : 0;
-    w->count->paused_requested_bytes += b->state == DUCTILE_BLOCK_PAUSED ? b->requested_size : 0;
+    w->count->asleep_requested_bytes += b->state == DUCTILE_BLOCK_ASLEEP ? b->requested_size : 0;
     if (b->state == DUCTILE_BLOCK_GAP) {
         return;
     }
@@ -138,8 +138,8 @@ static const char *walk_all(ductile_allocator *allocator, const model *m, recoun
     TRY(leave_segment(&w.last));
     if (m != NULL) {
         TRY(same("live blocks walked",
-                 out->blocks[DUCTILE_BLOCK_LIVE] + out->blocks[DUCTILE_BLOCK_PAUSED], m->n));
-        TRY(same("bytes requested, walked", out->requested_bytes + out->paused_requested_bytes,
+                 out->blocks[DUCTILE_BLOCK_LIVE] + out->blocks[DUCTILE_BLOCK_ASLEEP], m->n));
+        TRY(same("bytes requested, walked", out->requested_bytes + out->asleep_requested_bytes,
                  m->requested_bytes));
     }
     return NULL;
@@ -155,7 +155,7 @@ static const char *identities_of_each_call(const ductile_stats *s) {
              s->allocated_bytes + s->free_bytes + s->pending_bytes + s->cached_bytes +
                  s->quarantined_bytes));
     NEED(s->reserved_peak_bytes >= s->reserved_bytes, "reserved peak below its value");
-    return same("allocs - frees", s->allocs - s->frees, s->live_blocks + s->paused_blocks);
+    return same("allocs - frees", s->allocs - s->frees, s->live_blocks + s->asleep_blocks);
 }
 
 static const char *identities(const ductile_stats *s) {
@@ -194,13 +194,13 @@ static const char *addresses(ductile_allocator *allocator, const ductile_stats *
                : same("address_bytes", s->address_bytes, r->address_bytes);
 }
 
-static const char *recounted(const ductile_stats *s, const recount *r, bool is_paused) {
+static const char *recounted(const ductile_stats *s, const recount *r, bool is_asleep) {
     TRY(same("requested_bytes", s->requested_bytes, r->requested_bytes));
     TRY(same("allocated_bytes", s->allocated_bytes, r->bytes[DUCTILE_BLOCK_LIVE]));
-    TRY(same("paused_bytes", s->paused_bytes, r->bytes[DUCTILE_BLOCK_PAUSED]));
-    TRY(same("paused_blocks", s->paused_blocks, r->blocks[DUCTILE_BLOCK_PAUSED]));
-    if (s->paused_blocks == 0 &&
-        !is_paused) { /* behind paused blocks may be memory the driver kept mapped */
+    TRY(same("asleep_bytes", s->asleep_bytes, r->bytes[DUCTILE_BLOCK_ASLEEP]));
+    TRY(same("asleep_blocks", s->asleep_blocks, r->blocks[DUCTILE_BLOCK_ASLEEP]));
+    if (s->asleep_blocks == 0 &&
+        !is_asleep) { /* behind sleeping blocks may be memory the driver kept mapped */
         TRY(same("free_bytes", s->free_bytes, r->bytes[DUCTILE_BLOCK_FREE]));
     }
     TRY(same("pending_bytes", s->pending_bytes, r->bytes[DUCTILE_BLOCK_PENDING]));
@@ -210,7 +210,7 @@ static const char *recounted(const ductile_stats *s, const recount *r, bool is_p
     TRY(same("pending_blocks", s->pending_blocks, r->blocks[DUCTILE_BLOCK_PENDING]));
     TRY(same("gap_blocks", s->gap_blocks, r->blocks[DUCTILE_BLOCK_GAP]));
     TRY(same("segments", s->segments, r->segments));
-    if (r->blocks[DUCTILE_BLOCK_QUARANTINED] + s->paused_blocks == 0 && !is_paused) {
+    if (r->blocks[DUCTILE_BLOCK_QUARANTINED] + s->asleep_blocks == 0 && !is_asleep) {
         TRY(same("address_span_bytes", s->address_span_bytes, r->span_bytes));
     }
     return NULL;
@@ -231,7 +231,7 @@ static const char *audit_into(ductile_allocator *allocator, const model *m, duct
     TRY(identities(s));
     TRY(peaks(s));
     TRY(addresses(allocator, s, r));
-    return recounted(s, r, m != NULL && m->has_paused_pool);
+    return recounted(s, r, m != NULL && m->has_sleeping_pool);
 }
 
 const char *audit_allocator(ductile_allocator *allocator, const model *m) {

@@ -61,7 +61,7 @@ static inline const char *layout_at(ductile_addr addr) {
     static const char letters[] = {
         [DPOOL_LIVE] = 'L',        [DPOOL_FREE] = 'F',  [DPOOL_PENDING] = 'P',
         [DPOOL_BUSY] = 'B',        [DPOOL_GAP] = 'G',   [DPOOL_RETIRING] = 'R',
-        [DPOOL_QUARANTINED] = 'Q', [DPOOL_PAUSED] = 'S'};
+        [DPOOL_QUARANTINED] = 'Q', [DPOOL_ASLEEP] = 'S'};
     size_t n = 0;
     for (const dpool_block *b = block_at(addr)->region->first; b != NULL; b = b->next) {
         bool is_whole = b->size % FIXTURE_GRANULE == 0;

@@ -41,8 +41,8 @@ struct memory_balloon {
 };
 
 static void nap(long ns) {
-    struct timespec pause = {.tv_nsec = ns};
-    (void)nanosleep(&pause, NULL);
+    struct timespec span = {.tv_nsec = ns};
+    (void)nanosleep(&span, NULL);
 }
 
 /* ---- The balloon --------------------------------------------------------------------------- */

@@ -23,7 +23,7 @@ typedef struct model_block {
     uint8_t pattern;    /* the byte it is filled with, when contents are checked             */
     uint8_t captured;   /* what a graph fills it with when it is launched; 0: none does      */
     bool is_blank;      /* its contents are undefined                                        */
-    bool is_paused, is_dedicated;
+    bool is_asleep, is_dedicated;
     unsigned pool; /* 0: none; else the caller's number of its private pool */
 } model_block;
 
@@ -32,7 +32,7 @@ typedef struct model {
     model_block *blocks;
     size_t n, capacity;
     uint64_t requested_bytes; /* sum over blocks */
-    bool has_paused_pool;     /* which may hold mapped memory that no block shows */
+    bool has_sleeping_pool;   /* which may hold mapped memory that no block shows */
 } model;
 
 void model_init(model *m);

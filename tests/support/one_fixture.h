@@ -54,7 +54,7 @@ static inline void assert_refused(uint64_t size, size_t stream) {
     assert_u64(none, 0);
 }
 
-/* ---- Pools that may be paused -------------------------------------------------------------- */
+/* ---- Pools that may be asleep -------------------------------------------------------------- */
 
 static inline void make_plain_pool(ductile_pool_id id) {
     assert_ok(ductile_pool_retain(f.allocator, id));

@@ -116,11 +116,11 @@ class OnGpu(Side):
     def free_on_device(self) -> int:
         return int(self.torch.cuda.mem_get_info()[0])
 
-    def pause(self) -> None:
-        self.memory.pause_all()
+    def sleep(self) -> None:
+        self.memory.sleep_all()
 
-    def resume(self) -> None:
-        self.memory.resume_all()
+    def wake(self) -> None:
+        self.memory.wake_all()
 
 
 class Trainer(OnGpu):
@@ -232,12 +232,12 @@ class OnVirtualGpu(Side):
     def free_on_device(self) -> int:
         return 0
 
-    def pause(self) -> None:
-        self.allocator.pause()
+    def sleep(self) -> None:
+        self.allocator.sleep()
         self.allocator.trim()
 
-    def resume(self) -> None:
-        self.allocator.resume()
+    def wake(self) -> None:
+        self.allocator.wake()
 
 
 class VirtualTrainer(OnVirtualGpu):
@@ -311,7 +311,7 @@ def live(place: Place, mine: int, n_turns: int) -> None:
     side.set_others(turns.words[turns.HELD + turns.other])
     begun = int(turns.words[turns.WEIGHTS])
     side.restore(begun)
-    side.pause()
+    side.sleep()
     turns.give(side.held())
     for done in range(1, n_turns + 1):
         take_one(place, turns, side)
@@ -326,7 +326,7 @@ def take_one(place: Place, turns: Turns, side: Any) -> None:
     line = side.turn(step) if step else "0"
     side.share(step)
     most = side.held()
-    side.pause()
+    side.sleep()
     place.say(turns.mine, f"{line} | {refused} {most} {side.held()} {side.free_on_device()}")
     if turns.mine == TRAINER:
         turns.words[turns.WEIGHTS] = step
@@ -348,7 +348,7 @@ def live_alone(place: Place, mine: int) -> None:
         side.share(step)
         if mine == TRAINER:
             kept[:] = now
-    side.pause()
+    side.sleep()
     place.say(mine, f"asleep {free_on_device()}")
 
 

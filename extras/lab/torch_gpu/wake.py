@@ -37,19 +37,19 @@ Inputs = Mapping[str, torch.Tensor]
 
 def sleep_whole() -> None:
     """All memory of the process; what is made meanwhile shows where memory is read too early."""
-    memory.pause_all()
+    memory.sleep_all()
     other = torch.full((64 * MIB,), 0xA5, dtype=torch.uint8, device="cuda")
     assert int(other[-1]) == 0xA5
     del other
-    memory.resume_all()
+    memory.wake_all()
 
 
 def sleep_tags() -> None:
     """Every tag, while memory without one is awake."""
-    memory.pause()
+    memory.sleep()
     assert memory.sleeping()
     torch.full((64 * MIB,), 0xA5, dtype=torch.uint8, device="cuda")
-    memory.resume()
+    memory.wake()
 
 
 def results(step: Step, sleep: Sleep) -> Iterator[torch.Tensor]:
@@ -211,23 +211,23 @@ def a_kernel_on_what_sleeps_ends_the_context() -> None:
     """As on any address without memory; every later call of the process says so."""
     with memory.pool("weights"):
         weights = torch.ones(1 << 20, device="cuda")
-    memory.pause("weights")
+    memory.sleep("weights")
     told = told_in_a_thread(lambda: weights.add_(1))
     print(f"the thread was told: {told}")
     assert "illegal memory access" in told.lower(), told
     try:
-        memory.resume("weights")
+        memory.wake("weights")
     except ductile_gpu.Error as error:
-        print(f"a resume says: {type(error).__name__}: {error}")
+        print(f"a wake says: {type(error).__name__}: {error}")
         return
-    raise AssertionError("a resume in a context that has ended was taken for a success")
+    raise AssertionError("a wake in a context that has ended was taken for a success")
 
 
 def a_copy_of_what_sleeps_is_refused_or_ends_the_context() -> None:
     """The driver looks at a copy's addresses; one that it lets pass ends like a kernel."""
     with memory.pool("weights"):
         weights = torch.ones(1 << 20, device="cuda")
-    memory.pause("weights")
+    memory.sleep("weights")
     told = told_in_a_thread(weights.cpu)
     print(f"the thread was told: {told}")
     assert "illegal memory access" in told.lower() or "invalid argument" in told.lower(), told

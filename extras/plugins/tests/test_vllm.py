@@ -195,7 +195,7 @@ def test_those_who_were_told_of_a_sleep_that_failed_are_told_that_it_is_back(
         raise ductile_gpu.OutOfHostMemory(ductile_gpu.Status.ERR_OUT_OF_HOST_MEMORY, "no room")
 
     with monkeypatch.context() as failing:
-        failing.setattr(ductile_gpu.Allocator, "pause", fail)
+        failing.setattr(ductile_gpu.Allocator, "sleep", fail)
         with pytest.raises(RuntimeError, match="no room"):
             engine.worker.sleep(1)
     assert told == ["leaves", "back"]

@@ -72,8 +72,8 @@ static const char *state_name(ductile_block_state state) {
         return "quarantined";
     case DUCTILE_BLOCK_IMPORTED:
         return "imported";
-    case DUCTILE_BLOCK_PAUSED:
-        return "paused";
+    case DUCTILE_BLOCK_ASLEEP:
+        return "asleep";
     }
     return "unknown";
 }

@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from ductile_gpu._binding._virtual import VirtualGPU
 
 _KEEP = (1 << 64) - 1  # DUCTILE_LIMIT_KEEP
-_HAVE_OWNERS = (_abi.BlockState.LIVE, _abi.BlockState.PAUSED)
+_HAVE_OWNERS = (_abi.BlockState.LIVE, _abi.BlockState.ASLEEP)
 
 VARIABLE = "DUCTILE_CONF"
 

@@ -88,7 +88,7 @@ class Busy(Error):
 
 
 class Asleep(Busy):
-    """The memory sleeps: resume its pool first."""
+    """The memory sleeps: wake its pool first."""
 
 
 class Awake(Busy):

@@ -34,11 +34,11 @@ class Pool(NamedTuple):
     tag: str
     """"": none"""
     policy: Optional[Contents]
-    """what a pause does with its contents unless it says otherwise; None: "keep" for the default
+    """what a sleep does with its contents unless it says otherwise; None: "keep" for the default
     pool, "drop" for others"""
-    state: Literal["awake", "pausing", "asleep", "resuming"]
+    state: Literal["awake", "falling_asleep", "asleep", "waking"]
     contents: Optional[Contents]
-    """what the pause promised; None while awake"""
+    """what the sleep promised; None while awake"""
     kept_bytes: int
     """contents on the host now"""
     references: int
@@ -49,7 +49,7 @@ class Pool(NamedTuple):
 
 
 class Slept(NamedTuple):
-    """What a pause or a resume did."""
+    """What a sleep or a wake did."""
 
     pools: int
     passed_over: int
@@ -59,7 +59,7 @@ class Slept(NamedTuple):
     copied_bytes: int
     """contents copied to the host, or back"""
     stayed_bytes: int
-    """memory of paused pools that stays on the device: pinned or exported"""
+    """memory of sleeping pools that stays on the device: pinned or exported"""
 
 
 def kind_number(name: Optional[str]) -> Optional[int]:
@@ -105,7 +105,7 @@ def list_tags(tags: Tags) -> list[str]:
 def describe_sleeper(tag: str, pool: PoolId) -> str:
     """Names a pool that sleeps, and says what to do."""
     name = f"'{tag}'" if tag else "the default pool" if pool == (0, 0) else f"pool {pool}"
-    return f"{name}, which sleeps: resume it first, or allocate outside of it"
+    return f"{name}, which sleeps: wake it first, or allocate outside of it"
 
 
 class Request:
@@ -160,7 +160,7 @@ class Request:
 
 
 def ask(function: Any, pointer: int, request: Request, what: str) -> Slept:
-    """Pauses or resumes. Raises what the status says, with the library's advice."""
+    """Puts to sleep or wakes. Raises what the status says, with the library's advice."""
     report = sized(_abi.ductile_sleep_report)
     _log.forget()
     status = function(pointer, byref(request.c), byref(report))
@@ -226,27 +226,27 @@ class Sleeps:
         return list_pools(self.pointer)
 
     def set_tag(self, pool: PoolId, tag: str, contents: Optional[Contents] = None) -> None:
-        """Names a pool, and says what a pause does with its contents unless it says otherwise.
+        """Names a pool, and says what a sleep does with its contents unless it says otherwise.
 
         Several pools may have one tag, each with contents of its own.
 
         Args:
             pool: (0, 0) is all memory outside private pools.
             tag: fewer than 64 bytes; "": none.
-            contents: "keep", "drop", "zero" or "poison" (see `pause`); None: "keep" for the default
+            contents: "keep", "drop", "zero" or "poison" (see `sleep`); None: "keep" for the default
                 pool, "drop" for others.
 
         Raises:
             InvalidArgument: no such pool or contents, the tag is too long.
             Asleep: the pool sleeps: its tag is how it is woken.
-            Busy: it is being paused or resumed.
+            Busy: it is falling asleep or being woken.
         """
         status = lib.ductile_pool_set_tag(
             self.pointer, pool_id(pool), tag_bytes(tag), contents_number(contents)
         )
         _log.check(status, f"tag '{tag}' for pool {pool}")
 
-    def pause(
+    def sleep(
         self,
         tags: Tags = None,
         *,
@@ -259,8 +259,8 @@ class Sleeps:
     ) -> Slept:
         """Gives the memory behind pools back to the driver; every address stays. All or none.
 
-        The blocks become paused: nothing may touch them until `resume`. They can be freed. A
-        request that belongs to a paused pool is refused (Asleep). The call waits for all work of
+        The blocks fall asleep: nothing may touch them until `wake`. They can be freed. A
+        request that belongs to a sleeping pool is refused (Asleep). The call waits for all work of
         the device that was issued before it.
 
         Args:
@@ -281,9 +281,9 @@ class Sleeps:
             Busy, Capturing, OutOfHostMemory, DriverError, DeviceLost: nothing has changed.
         """
         request = Request(tags, pools, contents, except_tags, except_pools, lenient, bypass)
-        return ask(lib.ductile_pause_set, self.pointer, request, "pause")
+        return ask(lib.ductile_sleep_set, self.pointer, request, "sleep")
 
-    def resume(
+    def wake(
         self,
         tags: Tags = None,
         *,
@@ -293,12 +293,12 @@ class Sleeps:
         lenient: bool = False,
         retain: bool = False,
     ) -> Slept:
-        """Puts memory behind paused pools again, at the same addresses. All of them, or none.
+        """Puts memory behind sleeping pools again, at the same addresses. All of them, or none.
 
         Args:
-            tags, pools, except_tags, except_pools, lenient: as `pause`.
+            tags, pools, except_tags, except_pools, lenient: as `sleep`.
             retain: kept contents stay on the host, where `kept_contents` finds them until the next
-                pause, a resume without it, or the block is freed.
+                sleep, a wake without it, or the block is freed.
 
         Raises:
             InvalidArgument: no pool has the tag; no such pool.
@@ -307,13 +307,13 @@ class Sleeps:
             Busy, OutOfHostMemory, DriverError, DeviceLost: they sleep as before.
         """
         request = Request(tags, pools, None, except_tags, except_pools, lenient, None, retain)
-        return ask(lib.ductile_resume_set, self.pointer, request, "resume")
+        return ask(lib.ductile_wake_set, self.pointer, request, "wake")
 
     def kept_contents(self, address: int) -> memoryview:
         """The kept contents of a block, from `address` to its end, without a copy.
 
-        Writing to them changes what the resume brings back. Not to be used after the block is
-        freed, or once its pool is being resumed; where the resume retains them, once it is paused.
+        Writing to them changes what the wake brings back. Not to be used after the block is
+        freed, or once its pool is being woken; where the wake retains them, once it sleeps.
 
         Raises:
             Awake: the block does not sleep, and nothing was retained.
@@ -339,9 +339,9 @@ class Sleeps:
         _log.check(status, f"margin of {size} bytes")
 
     def reserve_host(self, size: Union[int, str]) -> int:
-        """Makes page-locked host memory for kept contents ahead of the pause that needs it.
+        """Makes page-locked host memory for kept contents ahead of the sleep that needs it.
 
-        About 0.1 s per GiB. It serves every later pause, until `release_host`.
+        About 0.1 s per GiB. It serves every later sleep, until `release_host`.
 
         Args:
             size: bytes that there shall be in all, or text such as "40G".
@@ -353,7 +353,7 @@ class Sleeps:
             OutOfHostMemory, DriverError, Busy.
         """
         held = ctypes.c_uint64()
-        status = lib.ductile_sleep_reserve(self.pointer, parse_bytes(size), byref(held))
+        status = lib.ductile_sleep_host_reserve(self.pointer, parse_bytes(size), byref(held))
         _log.check(status, f"host memory of {size} bytes")
         return held.value
 
@@ -367,6 +367,6 @@ class Sleeps:
             DriverError, Busy.
         """
         released = ctypes.c_uint64()
-        status = lib.ductile_sleep_release(self.pointer, parse_bytes(keep), byref(released))
+        status = lib.ductile_sleep_host_release(self.pointer, parse_bytes(keep), byref(released))
         _log.check(status, "release_host")
         return released.value

@@ -85,12 +85,12 @@ class VirtualGraph(Closes):
     def rest(self) -> None:
         """Tells the device that the graph is not launched until `wake`: its memory may leave.
 
-        Call it right before the pause of that memory; a launch meanwhile is a violation.
+        Call it right before the sleep of that memory; a launch meanwhile is a violation.
         """
         lib.ductile_virtual_graph_rest(self.pointer, 1)
 
     def wake(self) -> None:
-        """Tells that it may be launched again. Call it right after the resume."""
+        """Tells that it may be launched again. Call it right after the wake."""
         lib.ductile_virtual_graph_rest(self.pointer, 0)
 
     def close(self) -> None:

@@ -86,8 +86,8 @@ _GAUGES = {
     "requested_bytes": _Family(
         "Bytes requested for live blocks, before rounding.", _one("requested_bytes")
     ),
-    "paused_bytes": _Family(
-        "Bytes of paused blocks, which hold no physical memory.", _one("paused_bytes")
+    "asleep_bytes": _Family(
+        "Bytes of sleeping blocks, which hold no physical memory.", _one("asleep_bytes")
     ),
     "imported_bytes": _Family(
         "Memory of other processes that is mapped here.", _one("imported_bytes")

@@ -228,7 +228,7 @@ def tag_pool(
     """A new pool with this tag.
 
     Args:
-        contents: what a pause does with them unless it says otherwise; None: "drop".
+        contents: what a sleep does with them unless it says otherwise; None: "drop".
         device: ordinal; None: the current one.
         for_graphs: for captures alone: the graphs that use it keep it as long as they live.
 

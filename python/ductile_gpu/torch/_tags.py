@@ -31,16 +31,16 @@ __all__ = [
     "graph_pool",
     "kept",
     "outside",
-    "pause",
-    "pause_all",
     "pool",
     "release_host",
     "reserve_host",
-    "resume",
-    "resume_all",
     "set_margin",
+    "sleep",
+    "sleep_all",
     "sleeping",
     "tags",
+    "wake",
+    "wake_all",
 ]
 
 # The pool that serves the default pool's requests while everything sleeps.
@@ -55,7 +55,7 @@ class TagStats(NamedTuple):
     """how many of the pools sleep"""
     live_bytes: int
     """of live blocks"""
-    paused_bytes: int
+    asleep_bytes: int
     """of blocks that sleep: they hold no device memory"""
     held_bytes: int
     """device memory behind its live and free blocks"""
@@ -86,7 +86,7 @@ def pool(
 
     Args:
         tag: fewer than 64 bytes.
-        contents: what a pause does with them unless it says otherwise: "keep" copies them to the
+        contents: what a sleep does with them unless it says otherwise: "keep" copies them to the
             host and back, "drop" leaves them undefined, "zero", or "poison" (0xFF in every byte).
             One tag may have memory of several kinds.
         device: ordinal; None: the current device.
@@ -121,7 +121,7 @@ def graph_pool(
 ) -> GraphPool:
     """A new pool for torch.cuda.graph(graph, pool=...), whose memory has a tag.
 
-    After a resume the graphs can be launched again as they are. Graphs that are captured with one
+    After a wake the graphs can be launched again as they are. Graphs that are captured with one
     handle share memory, as with torch.cuda.graph_pool_handle(). Contents of a graph's memory count
     where a graph reads what an earlier one, or the capture, left there: "keep" unless it is known
     not to.
@@ -197,15 +197,15 @@ def _chosen(tag: Tags, strict: bool) -> list[tuple[Allocator, list[str]]]:
     ]
 
 
-def pause(tag: Tags = None, *, contents: ContentsBy = None, strict: bool = True) -> Slept:
+def sleep(tag: Tags = None, *, contents: ContentsBy = None, strict: bool = True) -> Slept:
     """Gives the device memory of what has a tag back to the driver. All addresses stay valid.
 
-    Waits for all work of the device. Afterwards nothing may use the tensors until `resume`: a
+    Waits for all work of the device. Afterwards nothing may use the tensors until `wake`: a
     kernel that does ends the process's CUDA context. They can be freed. Each device is all or
     nothing; what fails on a later device leaves the earlier ones asleep.
 
     Args:
-        tag: one, or several; None: every tag. Memory without a tag stays: see `pause_all`.
+        tag: one, or several; None: every tag. Memory without a tag stays: see `sleep_all`.
         contents: "keep", "drop", "zero" or "poison", or these by tag with None for the rest; where
             nothing is said it is as the memory was made (`pool`).
         strict: False passes over what sleeps already and tags that nothing has.
@@ -221,12 +221,12 @@ def pause(tag: Tags = None, *, contents: ContentsBy = None, strict: bool = True)
         Busy, DriverError, DeviceLost.
     """
     return together(
-        allocator.pause(names, contents=contents, lenient=not strict)
+        allocator.sleep(names, contents=contents, lenient=not strict)
         for allocator, names in _chosen(tag, strict)
     )
 
 
-def resume(tag: Tags = None, *, strict: bool = True, retain: bool = False) -> Slept:
+def wake(tag: Tags = None, *, strict: bool = True, retain: bool = False) -> Slept:
     """Puts device memory behind what sleeps again, at the same addresses, contents in place.
 
     Graphs can be launched again. Each device is all or nothing.
@@ -234,8 +234,8 @@ def resume(tag: Tags = None, *, strict: bool = True, retain: bool = False) -> Sl
     Args:
         tag: one, or several; None: every tag that sleeps.
         strict: False passes over what is awake and tags that nothing has.
-        retain: kept contents stay on the host too, where `kept` finds them, until the next pause or
-            a resume without it.
+        retain: kept contents stay on the host too, where `kept` finds them, until the next sleep or
+            a wake without it.
 
     Raises:
         InvalidArgument: no memory has the tag.
@@ -245,7 +245,7 @@ def resume(tag: Tags = None, *, strict: bool = True, retain: bool = False) -> Sl
     """
     lenient = not strict or tag is None
     return together(
-        allocator.resume(names, lenient=lenient, retain=retain)
+        allocator.wake(names, lenient=lenient, retain=retain)
         for allocator, names in _chosen(tag, strict)
     )
 
@@ -255,16 +255,16 @@ def _whole_process() -> list[Allocator]:
         raise Unsupported(
             Status.ERR_UNSUPPORTED,
             "PyTorch's own allocator serves what has no tag, and it cannot sleep: enable Ductile "
-            "before CUDA is used (ductile_gpu.torch.enable), or pause tags",
+            "before CUDA is used (ductile_gpu.torch.enable), or put tags to sleep",
             alone=True,
         )
     return list(tag_allocators().values())
 
 
-def pause_all(
+def sleep_all(
     *, awake: Tags = None, contents: ContentsBy = None, serve_others: bool = True
 ) -> Slept:
-    """As `pause`, for all memory of the process, what has no tag included. Needs Ductile as
+    """As `sleep`, for all memory of the process, what has no tag included. Needs Ductile as
     PyTorch's allocator.
 
     Memory without a tag holds the state of generators, cuBLAS's workspaces and constants: its
@@ -272,22 +272,22 @@ def pause_all(
 
     Args:
         awake: tags that stay awake.
-        contents: as `pause`.
+        contents: as `sleep`.
         serve_others: requests that come meanwhile are served from memory apart, which stays awake;
             False: they are refused. See `outside`, too.
 
     Raises:
         Unsupported: Ductile is not PyTorch's allocator.
-        As `pause`. What sleeps already is passed over.
+        As `sleep`. What sleeps already is passed over.
     """
     left_out, bypass = [*_apart, _BYPASS], _BYPASS if serve_others else None
     return together(
-        a.pause(contents=contents, except_tags=awake, except_pools=left_out, bypass=bypass)
+        a.sleep(contents=contents, except_tags=awake, except_pools=left_out, bypass=bypass)
         for a in _whole_process()
     )
 
 
-def resume_all() -> Slept:
+def wake_all() -> Slept:
     """Wakes all that sleeps, what has no tag included.
 
     Raises:
@@ -295,7 +295,7 @@ def resume_all() -> Slept:
         OutOfMemory: the message says how much more must be free; all sleeps as before.
         Busy, DriverError, DeviceLost.
     """
-    return together(a.resume(except_pools=[_BYPASS], lenient=True) for a in _whole_process())
+    return together(a.wake(except_pools=[_BYPASS], lenient=True) for a in _whole_process())
 
 
 # ---- What sleeps -------------------------------------------------------------------------------
@@ -307,7 +307,7 @@ def sleeping() -> list[str]:
         p.tag
         for a in tag_allocators().values()
         for p in a.pools()
-        if p.state in ("asleep", "pausing")
+        if p.state in ("asleep", "falling_asleep")
     }
     return sorted(found)
 
@@ -335,7 +335,7 @@ def _stats(allocator: Allocator, found: Pool) -> TagStats:
         1,
         int(found.state != "awake"),
         s.allocated_bytes,
-        s.paused_bytes,
+        s.asleep_bytes,
         s.reserved_bytes,
         found.kept_bytes,
     )
@@ -346,8 +346,8 @@ def kept(tensor: torch.Tensor, *, copy: bool = True) -> Optional[torch.Tensor]:
 
     Args:
         tensor: contiguous, on a GPU.
-        copy: False: no copy. Changes to it come back with the resume; it must not be used after the
-            tensor is freed or resumed.
+        copy: False: no copy. Changes to it come back with the wake; it must not be used after the
+            tensor is freed or woken.
 
     Raises:
         ValueError: the tensor is not on a GPU, or not contiguous.

@@ -49,17 +49,17 @@ def native_bytes() -> int:
     return int(runtime.fake_used())
 
 
-class Paused:
+class Held:
     """A thread that is stopped in the middle of its work, until it is let go on."""
 
     def __init__(self, work: Callable[[Callable[[], None]], Any]) -> None:
         self._reached, self._go_on = threading.Event(), threading.Event()
         self._out: list[Any] = []
-        self._thread = threading.Thread(target=lambda: self._out.append(work(self._pause)))
+        self._thread = threading.Thread(target=lambda: self._out.append(work(self._hold)))
         self._thread.start()
         assert self._reached.wait(60)
 
-    def _pause(self) -> None:
+    def _hold(self) -> None:
         self._reached.set()
         assert self._go_on.wait(60)
 

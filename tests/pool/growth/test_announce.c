@@ -195,10 +195,10 @@ Test(announce, an_event_says_whose_memory_it_is) {
     cr_assert_eq(latest.stream, f.streams[0]);
     cr_assert(latest.pool.first == POOL.first && latest.pool.second == POOL.second);
     uint64_t handle = latest.handle;
-    assert_ok(ductile_pause(f.allocator, POOL, DUCTILE_CONTENTS_DROP));
+    assert_ok(ductile_sleep(f.allocator, POOL, DUCTILE_CONTENTS_DROP));
     cr_assert(latest.change == DUCTILE_MAP_LEAVING && latest.handle == handle);
     cr_assert(latest.stream == f.streams[0] && latest.pool.second == POOL.second);
-    assert_ok(ductile_resume(f.allocator, POOL));
+    assert_ok(ductile_wake(f.allocator, POOL));
     cr_assert(latest.change == DUCTILE_MAP_MAPPED && latest.address == block);
     give(take_granules(1, 1));
     cr_assert_eq(latest.stream, f.streams[1]);
@@ -215,7 +215,7 @@ static void unpin_once(void *user, ductile_allocator *a, const ductile_map_event
 }
 
 /* It was not said to leave, so it stays. */
-Test(announce, what_is_unpinned_while_a_pause_tells_stays) {
+Test(announce, what_is_unpinned_while_a_sleep_tells_stays) {
     make_plain_pool(POOL);
     ductile_addr block = take_in_pool(1);
     ductile_addr pinned = take_in_pool(2);
@@ -223,15 +223,15 @@ Test(announce, what_is_unpinned_while_a_pause_tells_stays) {
     assert_ok(ductile_pin(f.allocator, pinned));
     s.user = &pin;
     s.beside = unpin_once;
-    assert_ok(ductile_pause(f.allocator, POOL, DUCTILE_CONTENTS_DROP));
+    assert_ok(ductile_sleep(f.allocator, POOL, DUCTILE_CONTENTS_DROP));
     cr_assert_eq(pin, 0);
     cr_assert_eq(s.n_left, 1);
     assert_fine(shadow_is_true(&s, f.allocator));
-    assert_ok(ductile_resume(f.allocator, POOL));
+    assert_ok(ductile_wake(f.allocator, POOL));
     assert_fine(shadow_covers(&s, block, GRANULE));
     assert_fine(shadow_is_true(&s, f.allocator));
     /* It leaves the next time. */
-    assert_ok(ductile_pause(f.allocator, POOL, DUCTILE_CONTENTS_DROP));
+    assert_ok(ductile_sleep(f.allocator, POOL, DUCTILE_CONTENTS_DROP));
     cr_assert_eq(s.n_left, 1 + 3);
     assert_fine(shadow_is_true(&s, f.allocator));
 }
@@ -254,19 +254,19 @@ static void *take_the_rest(void *out) {
     return NULL;
 }
 
-static void *pause_pool(void *out) {
-    *(ductile_status *)out = ductile_pause(f.allocator, POOL, DUCTILE_CONTENTS_DROP);
+static void *sleep_pool(void *out) {
+    *(ductile_status *)out = ductile_sleep(f.allocator, POOL, DUCTILE_CONTENTS_DROP);
     (void)sem_post(&is_leaving);
     return NULL;
 }
 
-/* The pool's free memory is on its way to another stream when the pool is paused. */
-Test(announce, a_pause_waits_for_plans_that_take_of_the_pool) {
+/* The pool's free memory is on its way to another stream when the pool is put to sleep. */
+Test(announce, a_sleep_waits_for_plans_that_take_of_the_pool) {
     bool once = false;
     ductile_addr large = 0;
-    ductile_status paused = DUCTILE_ERR_BUSY;
+    ductile_status slept = DUCTILE_ERR_BUSY;
     pthread_t taker;
-    pthread_t pauser;
+    pthread_t sleeper;
     make_plain_pool(POOL);
     ductile_addr kept = take_in_pool(8);
     ductile_addr freed = take_in_pool(16);
@@ -279,17 +279,17 @@ Test(announce, a_pause_waits_for_plans_that_take_of_the_pool) {
     s.beside = stop_in_leaving;
     cr_assert_eq(pthread_create(&taker, NULL, take_the_rest, &large), 0);
     (void)sem_wait(&is_leaving);
-    cr_assert_eq(pthread_create(&pauser, NULL, pause_pool, &paused), 0);
+    cr_assert_eq(pthread_create(&sleeper, NULL, sleep_pool, &slept), 0);
     (void)usleep(100000);
-    cr_assert_neq(sem_trywait(&is_leaving), 0, "the pool was paused under a plan");
+    cr_assert_neq(sem_trywait(&is_leaving), 0, "the pool fell asleep under a plan");
     (void)sem_post(&may_go_on);
     cr_assert_eq(pthread_join(taker, NULL), 0);
-    cr_assert_eq(pthread_join(pauser, NULL), 0);
-    assert_ok(paused);
+    cr_assert_eq(pthread_join(sleeper, NULL), 0);
+    assert_ok(slept);
     cr_assert_neq(large, 0);
     assert_fine(shadow_is_true(&s, f.allocator));
     assert_ok(ductile_check(f.allocator, NULL, 0));
     give(large);
-    assert_ok(ductile_resume(f.allocator, POOL));
+    assert_ok(ductile_wake(f.allocator, POOL));
     assert_fine(shadow_covers(&s, kept, 8 * GRANULE));
 }

@@ -5,7 +5,7 @@
  */
 #include "pool/blocks/arena.h"
 #include "pool/blocks/region.h"
-#include "pool/pools/pause.h"
+#include "pool/pools/sleep.h"
 #include "pool/sharing/pin.h"
 #include "pool/streams/stream_use.h"
 #include "tests/support/internals.h"
@@ -202,26 +202,26 @@ Test(validate, private_pools) {
     assert_ok(ductile_pool_release(a, id));
 }
 
-Test(validate, paused_pools) {
+Test(validate, sleeping_pools) {
     const ductile_pool_id id = {1, 0};
     make_pool(id);
     assert_ok(ductile_pool_end(a, id));
-    assert_ok(ductile_pause(a, id, DUCTILE_CONTENTS_DROP));
+    assert_ok(ductile_sleep(a, id, DUCTILE_CONTENTS_DROP));
     dpool_private_pool *pool = find_pool(id);
     dpool_region *region = dpool_next_region(a, pool, NULL);
-    dpool_arena *paused = region->arena;
+    dpool_arena *asleep = region->arena;
     assert_sound();
     assert_finds_change("G4", pool->phase, DUCTILE_POOL_AWAKE);
     assert_finds_change("S2", pool->is_unbacked, false);
-    assert_finds_change("A1", paused->blocks.mapped_bytes,
-                        paused->blocks.mapped_bytes + FIXTURE_GRANULE);
-    assert_finds_change("P1", a->counts.paused, a->counts.paused + 512);
-    assert_finds_change("P1", a->counts.paused_blocks, a->counts.paused_blocks + 1);
-    cr_assert_eq(region->first->state, DPOOL_PAUSED);
+    assert_finds_change("A1", asleep->blocks.mapped_bytes,
+                        asleep->blocks.mapped_bytes + FIXTURE_GRANULE);
+    assert_finds_change("P1", a->counts.asleep, a->counts.asleep + 512);
+    assert_finds_change("P1", a->counts.asleep_blocks, a->counts.asleep_blocks + 1);
+    cr_assert_eq(region->first->state, DPOOL_ASLEEP);
     region->first->state = DPOOL_LIVE;
     assert_finds("A1");
-    region->first->state = DPOOL_PAUSED;
-    assert_ok(ductile_resume(a, id));
+    region->first->state = DPOOL_ASLEEP;
+    assert_ok(ductile_wake(a, id));
     assert_sound();
     assert_ok(ductile_pool_release(a, id));
 }

@@ -48,10 +48,10 @@ static ductile_pool_info info_of(ductile_pool_id id) {
 Test(sleep_set, a_refusal_always_says_something) {
     const ductile_sleep_request too_large = {.struct_size = sizeof too_large + 1};
     ductile_sleep_report r = {.struct_size = sizeof r};
-    assert_status(ductile_pause_set(f.allocator, NULL, &r), DUCTILE_ERR_INVALID_ARGUMENT);
+    assert_status(ductile_sleep_set(f.allocator, NULL, &r), DUCTILE_ERR_INVALID_ARGUMENT);
     cr_assert_neq(r.message[0], '\0');
     r = (ductile_sleep_report){.struct_size = sizeof r};
-    assert_status(ductile_resume_set(f.allocator, &too_large, &r), DUCTILE_ERR_INVALID_ARGUMENT);
+    assert_status(ductile_wake_set(f.allocator, &too_large, &r), DUCTILE_ERR_INVALID_ARGUMENT);
     cr_assert_neq(r.message[0], '\0');
 }
 
@@ -67,41 +67,42 @@ Test(sleep_set, a_tag_is_set_while_its_pool_is_awake) {
     assert_u64(info_of(DEFAULT).policy, DUCTILE_CONTENTS_DROP);
     assert_ok(ductile_pool_set_tag(a, DEFAULT, NULL, DUCTILE_CONTENTS_POLICY));
     assert_text(info_of(DEFAULT).tag, "");
-    assert_ok(ductile_pause(a, CACHE, DUCTILE_CONTENTS_POLICY));
+    assert_ok(ductile_sleep(a, CACHE, DUCTILE_CONTENTS_POLICY));
     assert_status(ductile_pool_set_tag(a, CACHE, "other", 0), DUCTILE_ERR_ASLEEP);
-    assert_ok(ductile_resume(a, CACHE));
+    assert_ok(ductile_wake(a, CACHE));
 }
 
-static void *pause_default(void *unused) {
-    assert_ok(ductile_pause(f.allocator, DEFAULT, DUCTILE_CONTENTS_DROP));
+static void *sleep_default(void *unused) {
+    assert_ok(ductile_sleep(f.allocator, DEFAULT, DUCTILE_CONTENTS_DROP));
     return unused;
 }
 
-/* In the middle of a hit: once, another thread begins to pause the pool that it is served from. */
-static void pause_meanwhile(void *user, dvmm_call call, int code, uint64_t address, uint64_t size) {
+/* In the middle of a hit: once, another thread begins to put the pool to sleep that it is served
+ * from. */
+static void sleep_meanwhile(void *user, dvmm_call call, int code, uint64_t address, uint64_t size) {
     (void)call, (void)code, (void)address, (void)size;
     dvmm_set_trace(f.allocator->driver, NULL, NULL, false);
-    cr_assert_eq(pthread_create(user, NULL, pause_default, NULL), 0);
-    while (info_of(DEFAULT).state != DUCTILE_POOL_PAUSING) {
+    cr_assert_eq(pthread_create(user, NULL, sleep_default, NULL), 0);
+    while (info_of(DEFAULT).state != DUCTILE_POOL_FALLING_ASLEEP) {
         (void)sched_yield();
     }
 }
 
-/* The late thread has seen no route before the pause began, and is served from the quick path. */
-Test(sleep_set, a_hit_that_began_before_the_pause_gets_nothing_that_sleeps) {
+/* The late thread has seen no route before the sleep began, and is served from the quick path. */
+Test(sleep_set, a_hit_that_began_before_the_sleep_gets_nothing_that_sleeps) {
     pthread_t sleeper;
     ductile_addr late = 0, used = take(512, 0);
     fill(used, 1, 512, 1);
     assert_ok(ductile_free_ex(f.allocator, used, &f.streams[1], 1, NULL));
     for (int i = 0; i < 4; i++) { /* pending: the 1st, 2nd, 4th and 8th hit from here polls */
-        dvmm_set_trace(f.allocator->driver, i == 3 ? pause_meanwhile : NULL, &sleeper, true);
+        dvmm_set_trace(f.allocator->driver, i == 3 ? sleep_meanwhile : NULL, &sleeper, true);
         (void)take(512, 0);
     }
     cr_assert_eq(pthread_join(sleeper, NULL), 0);
     atomic_store(&f.allocator->has_routes, false);
     assert_status(ductile_alloc(f.allocator, 512, f.streams[0], &late), DUCTILE_ERR_ASLEEP);
     atomic_store(&f.allocator->has_routes, true);
-    assert_ok(ductile_resume(f.allocator, DEFAULT));
+    assert_ok(ductile_wake(f.allocator, DEFAULT));
 }
 
 static uint64_t heard[2][N_POOLS]; /* by change and pool: bytes */
@@ -120,13 +121,13 @@ Test(sleep_set, map_callbacks_hear_of_each_range_with_its_tag) {
     ductile_sleep_report report = {.struct_size = sizeof report};
     tags_are_right = true;
     assert_ok(ductile_add_map_callback(f.allocator, hear, NULL, 0, &id));
-    assert_ok(ductile_pause_set(f.allocator, &all, &report));
+    assert_ok(ductile_sleep_set(f.allocator, &all, &report));
     for (size_t i = 0; i < N_POOLS; i++) {
         cr_assert_gt(heard[DUCTILE_MAP_LEAVING][i], 0);
         left += heard[DUCTILE_MAP_LEAVING][i];
     }
     assert_u64(left, report.bytes);
-    assert_ok(ductile_resume_set(f.allocator, &all, &report));
+    assert_ok(ductile_wake_set(f.allocator, &all, &report));
     for (size_t i = 0; i < N_POOLS; i++) {
         assert_u64(heard[DUCTILE_MAP_MAPPED][i], heard[DUCTILE_MAP_LEAVING][i]);
     }

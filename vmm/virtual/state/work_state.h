@@ -138,7 +138,7 @@ struct ductile_virtual_graph {
     struct ductile_virtual_gpu *gpu;
     vgpu_script script;
     vgpu_marker *launched; /* the latest launch; NULL: none */
-    bool rests;            /* its pool is paused: it holds no memory */
+    bool rests;            /* its pool is asleep: it holds no memory */
 };
 
 #endif

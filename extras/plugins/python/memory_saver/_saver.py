@@ -491,7 +491,7 @@ class _Impl:
             found = [p for p in self._find(allocator, tag) if not _is_empty(allocator, p)]
             if found:
                 cached = _cached_bytes(allocator)
-                allocator.pause(pools=[p.id for p in found])
+                allocator.sleep(pools=[p.id for p in found])
                 if _DEFAULT in (p.id for p in found):
                     self._cached[allocator] = cached
 
@@ -504,7 +504,7 @@ class _Impl:
             ]
             if found:
                 retain = self.cdll.tms_get_retain_cpu_backup()
-                allocator.resume(pools=[p.id for p in found], retain=retain)
+                allocator.wake(pools=[p.id for p in found], retain=retain)
                 self._give_host_back(allocator, {p.tag for p in found})
                 _hold_again(allocator, self._cached.pop(allocator, 0))
 
@@ -547,4 +547,4 @@ def _hold_again(allocator: Allocator, size: int) -> None:
 def _is_empty(allocator: Allocator, pool: Pool) -> bool:
     """Does nothing live in it? torch_memory_saver knows no pools, only what they hold."""
     stats = allocator.stats(pool.id)
-    return stats.live_blocks + stats.paused_blocks + stats.pending_blocks == 0
+    return stats.live_blocks + stats.asleep_blocks + stats.pending_blocks == 0

@@ -123,7 +123,7 @@ class SleepAllocator:
         kept = (self.default_tag,) if offload_tags is None else _as_tuple(offload_tags)
         found = self._pools()
         self._warn_of_others("sleep", found, lambda p: p.tag in kept)
-        done = self._pause(found, lambda tag: "keep" if tag in kept else "drop")
+        done = self._put_to_sleep(found, lambda tag: "keep" if tag in kept else "drop")
         _logger.info(
             "sleep freed %.2f GiB, of which %.2f GiB are kept on the host",
             done.bytes / 1024**3,
@@ -136,7 +136,7 @@ class SleepAllocator:
         named = _as_tuple(tags)
         found = [(a, p) for a, p in self._pools() if p.tag in named]
         self._warn_of_others("discard", found, lambda p: False)
-        done = self._pause(found, lambda tag: "drop")
+        done = self._put_to_sleep(found, lambda tag: "drop")
         _logger.info("discard freed %.2f GiB of %s", done.bytes / 1024**3, named)
 
     def wake_up(self, tags: Optional[list[str]] = None) -> None:
@@ -154,24 +154,24 @@ class SleepAllocator:
             for a, p in self._pools()
             if p.state != "awake" and (tags is None or p.tag in tags or p.tag not in deferrable)
         ]
-        done = _call(found, lambda a, pools: a.resume(pools=[p.id for p in pools]))
+        done = _call(found, lambda a, pools: a.wake(pools=[p.id for p in pools]))
         for hook in self._hooks_of(found):
             hook.after_map()
         _logger.info("wake-up took %.2f GiB", done.bytes / 1024**3)
 
-    def _pause(
+    def _put_to_sleep(
         self, found: list[tuple[Allocator, Pool]], contents: Callable[[str], Contents]
     ) -> Slept:
         awake = [(a, p) for a, p in found if p.state == "awake"]
 
-        def pause(allocator: Allocator, pools: list[Pool]) -> Slept:
+        def sleep(allocator: Allocator, pools: list[Pool]) -> Slept:
             by_tag: dict[Optional[str], Contents] = {p.tag: contents(p.tag) for p in pools}
-            return allocator.pause(
+            return allocator.sleep(
                 list(dict.fromkeys(p.tag for p in pools)), contents=by_tag, lenient=True
             )
 
         with self._told(awake):
-            return _call(awake, pause)
+            return _call(awake, sleep)
 
     def _pools(self) -> list[tuple[Allocator, Pool]]:
         """The pools of vLLM's tags: where Ductile is the allocator, others may have tags, too."""
@@ -235,7 +235,7 @@ class SleepAllocator:
         total = 0
         for allocator, found in self._pools():
             stats = allocator.stats(found.id)
-            total += stats.allocated_bytes + stats.paused_bytes
+            total += stats.allocated_bytes + stats.asleep_bytes
         return total
 
     @property
@@ -248,10 +248,10 @@ class SleepAllocator:
             pools = {pool.id: pool for pool in found}
             for block in allocator.blocks():
                 home = pools.get(block.pool)
-                if home is not None and block.state.name in ("LIVE", "PAUSED"):
+                if home is not None and block.state.name in ("LIVE", "ASLEEP"):
                     handle = (allocator.device, block.size, block.address, 0)
                     out[block.address] = AllocationData(
-                        handle, home.tag, None, block.state.name == "PAUSED"
+                        handle, home.tag, None, block.state.name == "ASLEEP"
                     )
         return out
 

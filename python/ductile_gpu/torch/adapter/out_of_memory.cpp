@@ -186,7 +186,7 @@ void raise_asleep(Device &device, size_t size) {
     TORCH_CHECK(
         false, "Ductile: ", format_bytes(size), " on GPU ", std::to_string(device.index),
         " belong to ", name,
-        ", which sleeps: resume it first (ductile_gpu.torch.resume), or allocate outside of "
+        ", which sleeps: wake it first (ductile_gpu.torch.wake), or allocate outside of "
         "it (ductile_gpu.torch.outside)");
     abort(); /* not reached: the check throws */
 }

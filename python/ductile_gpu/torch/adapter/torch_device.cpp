@@ -265,7 +265,7 @@ Device *find_block(const void *ptr, ductile_block_info &info) {
             info = {};
             walk_blocks(a, [&](const ductile_block_info &block) {
                 bool is_live =
-                    block.state == DUCTILE_BLOCK_LIVE || block.state == DUCTILE_BLOCK_PAUSED;
+                    block.state == DUCTILE_BLOCK_LIVE || block.state == DUCTILE_BLOCK_ASLEEP;
                 if (is_live && to_address(ptr) >= block.address &&
                     to_address(ptr) - block.address < block.size) {
                     info = block;

@@ -120,7 +120,7 @@ static void write_refusal(int device, size_t size, ductile_status status, char *
                        (double)size / (1 << 20), device);
     } else if (status == DUCTILE_ERR_ASLEEP && ductile_sleep_refusal(a, &asleep) == DUCTILE_OK) {
         (void)snprintf(out, room,
-                       "Ductile: %zu bytes on GPU %d belong to '%s', which sleeps: resume it "
+                       "Ductile: %zu bytes on GPU %d belong to '%s', which sleeps: wake it "
                        "first, or allocate outside of it",
                        size, device, asleep.tag[0] != '\0' ? asleep.tag : "the default pool");
     } else if (a == NULL && *ductile_create_error() != '\0') {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "pool/blocks/paused.h"
+#include "pool/blocks/asleep_blocks.h"
 
 #include "pool/blocks/age.h"
 #include "pool/blocks/phase.h"
@@ -54,11 +54,11 @@ bool dpool_drop_any_granules_locked(ductile_allocator *a, dpool_region *region) 
     return false;
 }
 
-dpool_use *dpool_free_paused_locked(ductile_allocator *a, dpool_block *b) {
+dpool_use *dpool_free_asleep_locked(ductile_allocator *a, dpool_block *b) {
     DTI_ASSERT_HELD(&a->index_lock);
     const dpool_arena *arena = b->region->arena;
     dpool_use *uses = b->uses;
-    dpool_leave_paused_locked(a, b);
+    dpool_leave_asleep_locked(a, b);
     dpool_make_young_locked(a, b);
     b = dpool_make_free_locked(a, b);
     if (dpool_is_asleep(arena->pool)) {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Pauses and resumes pools that the caller has claimed: waits for their work, and changes their
- * blocks. */
-#include "pool/pools/pause.h"
+/* Puts to sleep and wakes pools that the caller has claimed: waits for their work, and changes
+ * their blocks. */
+#include "pool/pools/sleep.h"
 
 #include "pool/base/log.h"
 #include "pool/blocks/address_map.h"
@@ -46,7 +46,7 @@ static void wait_for_users(ductile_allocator *a, const dpool_private_pool *pool)
         is_alone = pool->n_users == 1 && a->n_announcing == 0;
         dpool_unlock_both(a);
         if (!is_alone) {
-            dpool_pause_briefly();
+            dpool_wait_briefly();
         }
     }
 }
@@ -88,12 +88,12 @@ static void forget_waits_locked(ductile_allocator *a, const dpool_private_pool *
     }
 }
 
-static bool pause_blocks_if_quiet(ductile_allocator *a, dpool_private_pool *pool) {
+static bool sleep_blocks_if_quiet(ductile_allocator *a, dpool_private_pool *pool) {
     dti_lock_acquire(&a->index_lock);
     bool is_quiet = is_quiet_locked(a, pool);
     if (is_quiet) {
         forget_waits_locked(a, pool);
-        each_in_state_locked(a, pool, DPOOL_LIVE, dpool_pause_block_locked);
+        each_in_state_locked(a, pool, DPOOL_LIVE, dpool_sleep_block_locked);
     }
     dti_lock_release(&a->index_lock);
     return is_quiet;
@@ -105,12 +105,12 @@ static ductile_status why_not_quiet(void) {
     return dpool_describe_failure(call, sizeof call) ? DUCTILE_ERR_DRIVER : DUCTILE_ERR_BUSY;
 }
 
-static ductile_status wait_and_pause_blocks(ductile_allocator *a, dpool_private_pool *pool) {
+static ductile_status wait_and_sleep_blocks(ductile_allocator *a, dpool_private_pool *pool) {
     wait_for_users(a, pool);
     for (int i = 0; i < MOST_ROUNDS; i++) {
         DTI_TRY(dpool_quiesce_pool(a, pool, &pool->idle));
         poll_all(a);
-        if (pause_blocks_if_quiet(a, pool)) {
+        if (sleep_blocks_if_quiet(a, pool)) {
             return DUCTILE_OK;
         }
     }
@@ -125,18 +125,18 @@ typedef struct piece_list {
     uint64_t room;
 } piece_list;
 
-static void list_paused_locked(const ductile_allocator *a, const dpool_private_pool *pool,
+static void list_asleep_locked(const ductile_allocator *a, const dpool_private_pool *pool,
                                piece_list *list) {
     DTI_ASSERT_HELD(&a->index_lock);
     for (const dpool_block *b = dpool_next_block(a, pool, NULL); b != NULL;
          b = dpool_next_block(a, pool, b)) {
-        if (b->state == DPOOL_PAUSED && list->n < list->room) {
+        if (b->state == DPOOL_ASLEEP && list->n < list->room) {
             list->all[list->n++] = (dvmm_piece){.addr = b->addr, .size = b->size};
         }
     }
 }
 
-/* What the latest resume retained makes room for what is kept now. Blocks may be freed between
+/* What the latest wake retained makes room for what is kept now. Blocks may be freed between
  * counting and listing, but none of this pool is added. */
 static ductile_status save(ductile_allocator *a, dpool_private_pool *pool) {
     piece_list list = {.n = 0};
@@ -148,14 +148,14 @@ static ductile_status save(ductile_allocator *a, dpool_private_pool *pool) {
         return DUCTILE_OK;
     }
     dti_lock_acquire(&a->index_lock);
-    list.room = a->counts.paused_blocks;
+    list.room = a->counts.asleep_blocks;
     dti_lock_release(&a->index_lock);
     list.all = calloc(list.room + 1, sizeof *list.all);
     if (list.all == NULL) {
         return DUCTILE_ERR_OUT_OF_HOST_MEMORY;
     }
     dti_lock_acquire(&a->index_lock);
-    list_paused_locked(a, pool, &list);
+    list_asleep_locked(a, pool, &list);
     dti_lock_release(&a->index_lock);
     if (pool->contents == DUCTILE_CONTENTS_KEEP) {
         return dvmm_host_copy_save(&pool->host_copy, &a->host_arena, list.all, list.n);
@@ -165,22 +165,22 @@ static ductile_status save(ductile_allocator *a, dpool_private_pool *pool) {
     return DUCTILE_OK;
 }
 
-/* ---- Pause --------------------------------------------------------------------------------- */
+/* ---- Sleep --------------------------------------------------------------------------------- */
 
 /* What is retained is for the blocks that wake now, and for none that comes later. */
 static void wake_block_locked(ductile_allocator *a, dpool_block *b) {
     DTI_ASSERT_HELD(&a->index_lock);
     b->age = b->region->arena->pool->retains ? 1 : 0;
-    dpool_resume_block_locked(a, b);
+    dpool_wake_block_locked(a, b);
 }
 
-/* Also after a pause that failed halfway: LIVE blocks stay LIVE. */
+/* Also after a sleep that failed halfway: LIVE blocks stay LIVE. */
 static void wake(ductile_allocator *a, dpool_private_pool *pool, block_fn wake_block) {
     if (!pool->retains) {
         dvmm_host_copy_drop(&pool->host_copy); /* copies out may be under way */
     }
     dti_lock_acquire(&a->index_lock);
-    each_in_state_locked(a, pool, DPOOL_PAUSED, wake_block);
+    each_in_state_locked(a, pool, DPOOL_ASLEEP, wake_block);
     dpool_set_awake_locked(a, pool);
     dti_lock_release(&a->index_lock);
 }
@@ -214,23 +214,23 @@ static void report_copies(const dpool_private_pool *set, ductile_sleep_report *r
 
 static ductile_status prepare_set(ductile_allocator *a, dpool_private_pool *set,
                                   ductile_sleep_report *report) {
-    DTI_TRY(for_set(a, set, report, wait_and_pause_blocks));
+    DTI_TRY(for_set(a, set, report, wait_and_sleep_blocks));
     DTI_TRY(for_set(a, set, report, save));
     report_copies(set, report);
     return dpool_announce_set(a, set, DUCTILE_MAP_LEAVING);
 }
 
-ductile_status dpool_pause_set(ductile_allocator *a, dpool_private_pool *set,
+ductile_status dpool_sleep_set(ductile_allocator *a, dpool_private_pool *set,
                                ductile_sleep_report *report) {
     ductile_status status = prepare_set(a, set, report);
     for (dpool_private_pool *pool = set; pool != NULL; pool = pool->next_in_set) {
         if (status != DUCTILE_OK) {
-            wake(a, pool, dpool_resume_block_locked);
+            wake(a, pool, dpool_wake_block_locked);
             continue;
         }
         uint64_t before = mapped_bytes(a, pool);
         dpool_unmap_pool(a, pool); /* nothing here can fail */
-        dpool_finish_pause(a, pool);
+        dpool_finish_sleep(a, pool);
         uint64_t stayed = mapped_bytes(a, pool);
         report->bytes += before - stayed;
         report->stayed_bytes += stayed;
@@ -238,7 +238,7 @@ ductile_status dpool_pause_set(ductile_allocator *a, dpool_private_pool *set,
     return status;
 }
 
-/* ---- Resume -------------------------------------------------------------------------------- */
+/* ---- Wake ---------------------------------------------------------------------------------- */
 
 static uint64_t bytes_to_map(ductile_allocator *a, const dpool_private_pool *set) {
     uint64_t bytes = 0;
@@ -319,8 +319,8 @@ static ductile_status end_restores(ductile_allocator *a, dpool_private_pool *set
     return dpool_announce_set(a, set, DUCTILE_MAP_MAPPED);
 }
 
-ductile_status dpool_resume_set(ductile_allocator *a, dpool_private_pool *set,
-                                ductile_sleep_report *report) {
+ductile_status dpool_wake_set(ductile_allocator *a, dpool_private_pool *set,
+                              ductile_sleep_report *report) {
     uint64_t need = bytes_to_map(a, set);
     ductile_status status = map_or_make_room(a, set, report);
     bool is_mapped = status == DUCTILE_OK;
@@ -335,7 +335,7 @@ ductile_status dpool_resume_set(ductile_allocator *a, dpool_private_pool *set,
         if (is_mapped) {
             dpool_unmap_pool(a, pool);
         }
-        dpool_finish_pause(a, pool);
+        dpool_finish_sleep(a, pool);
     }
     return status;
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * How long a pause of a large pool holds the grow lock. What pauses are for is in
- * tests/scenarios/pauses.txt and sleep.txt, who looks meanwhile in tests/orders.
+ * How long a sleep of a large pool holds the grow lock. What sleeps are for is in
+ * tests/scenarios/sleep_pool.txt and sleep.txt, who looks meanwhile in tests/orders.
  */
 #include "pool/base/allocator.h"
 #include "tests/support/one_fixture.h"
@@ -24,7 +24,7 @@ dvmm_capture_mode __wrap_dvmm_capture_relax(dvmm_driver *d) {
 }
 
 /* Other threads' slow requests get through between two holds of the grow lock. */
-Test(pause, a_large_pool_is_unmapped_in_parts) {
+Test(sleep, a_large_pool_is_unmapped_in_parts) {
     open_fixture(&(fixture_setup){.capacity_bytes = 8 * GIB, .conf = "sizes:tight"});
     make_plain_pool(WEIGHTS);
     assert_ok(ductile_pool_begin(f.allocator, WEIGHTS, NULL, NULL));
@@ -32,12 +32,12 @@ Test(pause, a_large_pool_is_unmapped_in_parts) {
     assert_ok(ductile_pool_end(f.allocator, WEIGHTS));
     uint64_t mappings = fixture_state(&f).mappings;
     most_unmaps = 0;
-    assert_ok(ductile_pause(f.allocator, WEIGHTS, DUCTILE_CONTENTS_DROP));
+    assert_ok(ductile_sleep(f.allocator, WEIGHTS, DUCTILE_CONTENTS_DROP));
     dvmm_capture_restore(f.allocator->driver,
                          __wrap_dvmm_capture_relax(f.allocator->driver)); /* the last part */
     assert_u64(unmaps_seen, mappings);
     assert_u64(most_unmaps, 512);
-    assert_ok(ductile_resume(f.allocator, WEIGHTS));
+    assert_ok(ductile_wake(f.allocator, WEIGHTS));
     give(large);
     release_plain_pool(WEIGHTS);
     close_audited();

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Maps the memory of a paused pool again, all or nothing. */
+/* Maps the memory of a sleeping pool again, all or nothing. */
 #include "pool/blocks/address_map.h"
 #include "pool/blocks/phase.h"
 #include "pool/blocks/region.h"
 #include "pool/growth/asleep_memory.h"
 #include "pool/growth/sizes.h"
-#include "pool/pools/pause.h"
+#include "pool/pools/sleep.h"
 
 #include "segments/granules.h"
 #include "segments/grow.h"
@@ -17,7 +17,7 @@ static const uint64_t part_bytes = 256 * DTI_MIB; /* mapped before copies in of 
 
 /* ---- What needs memory --------------------------------------------------------------------- */
 
-/* A stretch between gaps, of PAUSED and FREE blocks: [first, end) in granules of a region. */
+/* A stretch between gaps, of ASLEEP and FREE blocks: [first, end) in granules of a region. */
 typedef struct stretch {
     dpool_region *region;
     uint32_t first;
@@ -32,7 +32,7 @@ typedef struct stretches {
 } stretches;
 
 static bool needs_memory(const dpool_block *b) {
-    return b->state == DPOOL_PAUSED || b->state == DPOOL_FREE;
+    return b->state == DPOOL_ASLEEP || b->state == DPOOL_FREE;
 }
 
 static void add_stretch(stretches *s, dpool_region *region, ductile_addr from, ductile_addr to) {
@@ -93,10 +93,10 @@ uint64_t dpool_bytes_to_map(ductile_allocator *a, const dpool_private_pool *pool
 
 /* ---- Mapping it again ---------------------------------------------------------------------- */
 
-typedef struct resuming {
+typedef struct waking {
     ductile_allocator *allocator;
     dpool_private_pool *pool;
-} resuming;
+} waking;
 
 /* A cached handle of any size may have come. */
 static ductile_status refill(ductile_allocator *a, const stretch *s) {
@@ -125,19 +125,19 @@ static ductile_status map_stretch(ductile_allocator *a, const stretch *s) {
 }
 
 /* A block that was freed meanwhile needs no contents. When its range has gone, a block of another
- * pool may be paused at that address. */
-static bool is_still_paused(void *user, ductile_addr addr) {
-    const resuming *r = user;
+ * pool may be asleep at that address. */
+static bool is_still_asleep(void *user, ductile_addr addr) {
+    const waking *r = user;
     ductile_allocator *a = r->allocator;
     dti_lock_acquire(&a->index_lock);
     const dpool_block *b = dpool_map_find(&a->map, addr);
-    bool is_paused = b != NULL && b->state == DPOOL_PAUSED && b->region->arena->pool == r->pool;
+    bool is_asleep = b != NULL && b->state == DPOOL_ASLEEP && b->region->arena->pool == r->pool;
     dti_lock_release(&a->index_lock);
-    return is_paused;
+    return is_asleep;
 }
 
 /* The first part of a stretch, which copies in follow while the next is mapped: whole handles. */
-static stretch cut(const resuming *r, stretch *rest) {
+static stretch cut(const waking *r, stretch *rest) {
     ductile_allocator *a = r->allocator;
     uint32_t handle = dpool_whole_granules(a, r->pool);
     uint32_t most = (uint32_t)dti_max(part_bytes / a->granule / handle, 1) * handle;
@@ -148,7 +148,7 @@ static stretch cut(const resuming *r, stretch *rest) {
     return part;
 }
 
-static ductile_status map_and_restore(resuming *r, stretch rest) {
+static ductile_status map_and_restore(waking *r, stretch rest) {
     const dseg_segment *seg = rest.region->seg;
     ductile_status status = DUCTILE_OK;
     while (rest.first < rest.end && status == DUCTILE_OK) {
@@ -156,13 +156,13 @@ static ductile_status map_and_restore(resuming *r, stretch rest) {
         status = map_stretch(r->allocator, &part);
         if (status == DUCTILE_OK) {
             status = dvmm_host_copy_restore_between(&r->pool->host_copy, dseg_addr(seg, part.first),
-                                                    dseg_addr(seg, part.end), is_still_paused, r);
+                                                    dseg_addr(seg, part.end), is_still_asleep, r);
         }
     }
     return status;
 }
 
-static ductile_status map_all(resuming *r) {
+static ductile_status map_all(waking *r) {
     stretches s = {.room = 0};
     ductile_status status = collect_stretches(r->allocator, r->pool, &s);
     for (uint64_t i = 0; i < s.n && status == DUCTILE_OK; i++) {
@@ -172,7 +172,7 @@ static ductile_status map_all(resuming *r) {
     return status;
 }
 
-static ductile_status map_locked(resuming *r) {
+static ductile_status map_locked(waking *r) {
     DTI_ASSERT_HELD(&r->allocator->grow_lock);
     ductile_allocator *a = r->allocator;
     uint64_t cached_before = a->store.totals.cached_bytes;
@@ -187,7 +187,7 @@ static ductile_status map_locked(resuming *r) {
 }
 
 ductile_status dpool_map_pool(ductile_allocator *a, dpool_private_pool *pool) {
-    resuming r = {a, pool};
+    waking r = {a, pool};
     ductile_status status = dvmm_host_copy_begin_restore(&pool->host_copy);
     if (status == DUCTILE_OK) {
         dvmm_capture_mode mode = dpool_grow_lock(a);
@@ -195,7 +195,7 @@ ductile_status dpool_map_pool(ductile_allocator *a, dpool_private_pool *pool) {
         dpool_grow_unlock(a, mode);
     }
     if (status != DUCTILE_OK) {
-        dpool_unmap_pool(a, pool); /* waits for copies under way, also those of the pause */
+        dpool_unmap_pool(a, pool); /* waits for copies under way, also those of the sleep */
     }
     return status;
 }

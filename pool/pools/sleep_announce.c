@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tells of the handles that pausing or resuming pools lose or get. */
-#include "pool/pools/pause.h"
+/* Tells of the handles that pools lose when they fall asleep, or get when they wake. */
+#include "pool/pools/sleep.h"
 
 #include "pool/base/map_callbacks.h"
 #include "pool/blocks/region.h"
@@ -39,8 +39,8 @@ static void record_set(const ductile_allocator *a, const dpool_private_pool *set
     }
 }
 
-/* At a pause: from here on dseg_unmap_for_pause skips marked handles, so that what was announced is
- * what happens. Once the pool runs again the marks mean nothing; the next pause makes new ones. */
+/* At a sleep: from here on dseg_unmap_for_sleep skips marked handles, so that what was announced is
+ * what happens. Once the pool runs again the marks mean nothing; the next sleep makes new ones. */
 static void mark_what_stays(const ductile_allocator *a, const dpool_private_pool *set,
                             ductile_map_change change) {
     for (const dpool_private_pool *pool = set; pool != NULL && change == DUCTILE_MAP_LEAVING;
