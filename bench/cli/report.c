@@ -70,7 +70,7 @@ static void print_figures(const report_row *row) {
 static void print_out_of_memory(const report_row *row) {
     const replay_result *result = row->result;
     printf(" out of memory at event %" PRIu64 " of pass %" PRIu64 ", %.1f MiB reserved",
-           result->stopped_at_event, result->stopped_in_pass,
+           result->stopped_at_event + 1, result->stopped_in_pass,
            bench_mib(result->total.reserved_peak_bytes));
     printf(" of %.1f", bench_mib(testbed_capacity(&row->spec->plan)));
 }

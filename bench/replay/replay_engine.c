@@ -77,7 +77,7 @@ static void note_stop(replay *r, size_t event, ductile_status status) {
     }
     const trace_event *at = &r->trace->events[event];
     (void)snprintf(result->message, sizeof result->message, "%s at event %zu of pass %llu: %s",
-                   verb_of(at), event, (unsigned long long)r->pass + 1,
+                   verb_of(at), event + 1, (unsigned long long)r->pass + 1,
                    ductile_status_string(status));
 }
 

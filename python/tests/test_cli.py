@@ -420,6 +420,18 @@ def test_a_run_that_does_not_fit_says_so(place):
     assert "The run itself needs" in answer.stdout
 
 
+def test_replay_and_report_count_events_alike(place):
+    """From 1, as the events of the trace are counted; the rows for programs count from 0."""
+    (place.folder / "two.trace").write_text(f"a 1 512 0\na 2 {2 << 30} 0\n")
+    answer = place.command("replay", "--capacity", "1G", "two.trace")
+    assert answer.stdout.count("out of memory at event 2 of 2") == 3, answer.stderr
+    rows = place.command("replay", "--json", "--capacity", "1G", "two.trace").stdout.splitlines()
+    assert [json.loads(row)["stopped_at_event"] for row in rows] == [1, 1, 1]
+    (found,) = place.command("report", "--json", "--capacity", "1G", "two.trace").stdout.splitlines()
+    stops = [run["stopped"]["event"] for run in json.loads(found)["allocators"].values()]
+    assert stops == [2, 2, 2]
+
+
 def test_options_reach_the_replay(place):
     answer = place.command("replay", "--json", "--set", "reuse=never", WHOLE)
     ours = [json.loads(line) for line in answer.stdout.splitlines()]

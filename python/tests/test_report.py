@@ -426,7 +426,7 @@ def test_a_run_that_does_not_fit_is_explained(tmp_path):
     path = training(tmp_path, [2, 4, 6])
     recording = study(path, capacity="1500M")
     text = said(recording)
-    assert text.partition(": ")[2].startswith("On 1.46 GiB memory runs out with ")
+    assert text.partition(": ")[2].startswith("Out of memory on 1.46 GiB with ")
     assert re.search("native +in step 4 of 4: 600.0 MiB refused with ", text)
     stops = recording.runs["ductile"]["stops"]
     (stop,) = [stop for stop in stops if stop["capacity_bytes"] == 1500 * MIB]

@@ -616,7 +616,7 @@ def test_a_run_of_one_event_is_drawn(window, tmp_path):
 
 def test_a_run_that_does_not_fit_is_marked(window, tmp_path):
     window.show(tmp_path, _page.make_page([study(VIT, capacity="9G")]))
-    assert "On 9.00 GiB memory runs out with" in window.text("#headline")
+    assert "Out of memory on 9.00 GiB with" in window.text("#headline")
     assert "in step" in window.text("#lines")
 
 

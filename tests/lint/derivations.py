@@ -36,12 +36,12 @@ def span(values, form="{:,.0f}"):
 
 
 def readme_replay(rows):
-    """What `ductile-gpu replay` prints; it counts events from 0."""
+    """What `ductile-gpu replay` prints: events from 1, which rows count from 0."""
     program = where(rows, trace="requests", capacity_bytes=5700 * MIB)
     events, live = f"{program[0]['events']:,}", gib(program[0]["live_peak_bytes"])
     yield events, live
     for name in ("classic", "expandable"):
-        yield f"{one(program, contender=name, completed=False)['stopped_at_event']:,}", events
+        yield f"{one(program, contender=name, completed=False)['stopped_at_event'] + 1:,}", events
     own = one(program, contender="ductile", completed=True)
     yield gib(own["reserved_peak_bytes"]), f"{100 * own['efficiency']:.1f}"
 

@@ -74,7 +74,8 @@ def _replay(options: argparse.Namespace) -> list[str]:
 
 def _needed(result: dict[str, Any]) -> str:
     if not result["completed"]:
-        return f"out of memory at event {result['stopped_at_event']:,} of {result['events']:,}"
+        number = result["stopped_at_event"] + 1  # of people, who count from 1
+        return f"out of memory at event {number:,} of {result['events']:,}"
     held = result["reserved_peak_bytes"]
     return f"{in_bytes(held):>10}   {100 * result['efficiency']:9.1f} %"
 

@@ -163,7 +163,7 @@ def _of_capacity(s: dict[str, Any]) -> Sentence:
     """Of replays that ran out of memory on the GPU that was asked for."""
     stopped = _list([run["name"] for run in s["allocators"].values() if not run["completed"]])
     size, live = in_bytes(s["device_bytes"]), in_bytes(s["live_peak_bytes"])
-    start = f"On {size} memory runs out with {stopped}, and {s['verdict']}"
+    start = f"Out of memory on {size} with {stopped}, and {s['verdict']}"
     return [(start, True), (f": {live} live at the peak.{_needed(s)}", False)]
 
 
