@@ -178,7 +178,7 @@ typedef struct ductile_pool_info {
     ductile_pool_state state;
     ductile_contents policy;     /* as ductile_pool_set_tag set it                          */
     ductile_contents contents;   /* unless AWAKE: what the sleep promised; else POLICY      */
-    uint64_t kept_bytes;         /* of contents kept on the host now                        */
+    uint64_t kept_bytes;         /* of contents on the host; 0 while falling asleep, waking */
     char tag[DUCTILE_TAG_BYTES]; /* "": none                                                */
 } ductile_pool_info;
 

@@ -191,6 +191,7 @@ Test(options_text, what_may_have_been_meant_is_named) {
         {"reuse:nver", "did you mean never?"},
         {"caching:of", "takes on or off, not 'of'"},
         {"find:overrun", "did you mean overruns?"},
+        {"xfind:overruns", "did you mean find?"},
     };
     for (size_t i = 0; i < sizeof meant / sizeof meant[0]; i++) {
         is_refused_naming(meant[i].text, meant[i].names);

@@ -7,6 +7,7 @@
  * This program's own malloc family stands before the C library's and can be told to fail. The
  * sanitizers have theirs in the same place, so under them there is nothing to run.
  */
+#include "pool/blocks/private_pool.h"
 #include "tests/support/audit.h"
 #include "tests/support/complain.h"
 #include "tests/support/expect.h"
@@ -164,6 +165,22 @@ Test(host_memory, each_request_may_fail) {
                  (unsigned long long)requests_for_nothing());
 }
 
+/* One that is refused for another reason. */
+static const char *be_refused_for_an_option(ductile_options options) {
+    ductile_allocator *none = NULL;
+    options.sizes = 3 * MIB;
+    NEED(ductile_create(&none, &options) == DUCTILE_ERR_INVALID_ARGUMENT, "it was not refused");
+    return NULL;
+}
+
+/* Of the latest create, however early it failed. */
+static const char *says_its_own_reason(ductile_status status) {
+    const char *said = ductile_create_error();
+    NEED((said[0] == '\0') == (status == DUCTILE_OK), "it says \"%s\"", said);
+    NEED(strstr(said, "sizes") == NULL, "the one before it said \"%s\"", said);
+    return NULL;
+}
+
 static const char *create_with_failure(uint64_t nth, bool *failed) {
     fixture f;
     TRY(fixture_open_device(&f, NULL));
@@ -173,9 +190,11 @@ static const char *create_with_failure(uint64_t nth, bool *failed) {
     options.driver = DUCTILE_DRIVER_VIRTUAL;
     options.virtual_gpu = f.gpu;
     ductile_allocator *a = NULL;
+    TRY(be_refused_for_an_option(options));
     arm(nth);
     ductile_status status = ductile_create(&a, &options);
     *failed = disarm();
+    TRY(says_its_own_reason(status));
     NEED(*failed ? is_for_lack_of_memory(status) : status == DUCTILE_OK, "create: %s",
          ductile_status_name(status));
     NEED((a == NULL) == (status != DUCTILE_OK), "an allocator with a failure");
@@ -188,6 +207,24 @@ static const char *create_with_failure(uint64_t nth, bool *failed) {
 Test(host_memory, create_undoes_itself) {
     NEEDS_FAILURES();
     sweep(create_with_failure, 1);
+}
+
+/* ---- A pool's end -------------------------------------------------------------------------- */
+
+/* A call that works on it may be the last to leave. */
+Test(host_memory, a_pool_goes_with_its_last_user) {
+    const ductile_pool_id id = {3, 3};
+    fixture g;
+    NEEDS_FAILURES();
+    assert_fine(fixture_open(&g, NULL));
+    int64_t before = pieces_held();
+    assert_ok(ductile_pool_retain(g.allocator, id));
+    dpool_private_pool *pool = dpool_pin_pool(g.allocator, id);
+    assert_ok(ductile_pool_release(g.allocator, id));
+    cr_assert_gt(pieces_held(), before, "a pool that is in use is gone");
+    dpool_unpin(g.allocator, pool);
+    assert_fine(is_given_back(before));
+    assert_fine(fixture_close(&g));
 }
 
 /* ---- Passing blocks ------------------------------------------------------------------------ */

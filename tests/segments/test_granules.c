@@ -106,3 +106,14 @@ Test(granules, have_states_in_runs) {
     assert_u64(dseg_next_mapped(seg, 2), 4);
     assert_u64(dseg_next_mapped(seg, 8), N_GRANULES);
 }
+
+/* A division takes as long as a lock, and each free makes some. */
+Test(granules, of_a_power_of_two_are_found_without_a_division) {
+    dvmm_handle_store of_three = {.driver = r.d, .granule_bytes = 3 * r.granule};
+    dseg_segment *other = NULL;
+    assert_u64(UINT64_C(1) << seg->granule_log2, r.granule);
+    assert_ok(dseg_create(&of_three, 12 * r.granule, 12 * r.granule, 0, UINT64_MAX, &other));
+    assert_u64(other->granule_log2, 0);
+    assert_u64(dseg_granule(other, dseg_addr(other, 3)), 3);
+    assert_ok(dseg_destroy(other));
+}

@@ -255,6 +255,33 @@ Test(validate, pins) {
     assert_ok(ductile_unpin(a, address));
 }
 
+/* A finding ends with the address that it is about. */
+#define assert_finds_nowhere(id, total)                                                            \
+    do {                                                                                           \
+        char nowhere_report[256];                                                                  \
+        (total)++;                                                                                 \
+        assert_finds(id);                                                                          \
+        (void)!ductile_check(a, nowhere_report, sizeof nowhere_report);                            \
+        cr_assert_not_null(strstr(nowhere_report, ", at 0x0"), "%s", nowhere_report);              \
+        (total)--;                                                                                 \
+    } while (0)
+
+Test(validate, a_total_has_no_address) {
+    assert_finds_nowhere("P1", a->counts.allocated);
+    assert_finds_nowhere("P1", a->counts.requested);
+    assert_finds_nowhere("P1", a->counts.pending);
+    assert_finds_nowhere("P1", a->counts.mapped);
+    assert_finds_nowhere("P1", a->counts.retiring);
+    assert_finds_nowhere("P1", a->counts.pending_blocks);
+    assert_finds_nowhere("P1", a->counts.asleep);
+    assert_finds_nowhere("P1", a->counts.asleep_blocks);
+    assert_finds_nowhere("P2", a->map.count);
+    assert_finds_nowhere("P3", a->store.totals.held_bytes);
+    assert_finds_nowhere("P10", a->store.totals.pinned_bytes);
+    assert_finds_nowhere("P10", a->store.totals.exported_bytes);
+    assert_sound();
+}
+
 /* ---- What only an option brings ------------------------------------------------------------ */
 
 static void open_with(const char *conf) {
@@ -282,5 +309,15 @@ Test(validate_options, memory_before_a_guarded_block) {
     dpool_region *guarded = arena_of(0)->blocks.regions;
     assert_u64(guarded->first->state, DPOOL_FREE);
     assert_finds_change("B5", guarded->is_closed, false); /* the index would have it */
+    close_audited();
+}
+
+/* What lies before a guarded block is less than a granule; two whole blocks are two blocks. */
+Test(validate_options, a_closed_region_of_two_blocks_has_one_too_many) {
+    open_with(NULL);
+    (void)take_granules(1, 0);
+    dpool_region *region = arena_of(0)->blocks.regions;
+    cr_assert(region->first->next != NULL && region->first->next->next == NULL);
+    assert_finds_change("B7", region->is_closed, true);
     close_audited();
 }

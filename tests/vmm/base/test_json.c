@@ -64,6 +64,26 @@ Test(json, any_bytes_become_a_string_of_utf_8) {
            write_texts);
 }
 
+/* The first and the last character of each length, around what UTF-16 takes for itself; then the
+ * bytes that would stand just outside. */
+static void write_ends_of_utf_8(dti_json *j) {
+    static const char *const texts[] = {
+        "\xc2\x80",     "\xdf\xbf",         "\xe0\xa0\x80",     "\xed\x9f\xbf",    "\xee\x80\x80",
+        "\xef\xbf\xbf", "\xf0\x90\x80\x80", "\xf4\x8f\xbf\xbf", "\xc1\xbf",        "\xe0\x9f\xbf",
+        "\xed\xa0\x80", "\xf0\x8f\xbf\xbf", "\xf4\x90\x80\x80", "\xf5\x80\x80\x80"};
+    dti_json_texts(j, NULL, texts, sizeof texts / sizeof texts[0]);
+}
+
+#define BAD "\\ufffd"
+
+Test(json, every_character_of_utf_8_stays_and_nothing_beside_it_does) {
+    expect("[\"\xc2\x80\",\"\xdf\xbf\",\"\xe0\xa0\x80\",\"\xed\x9f\xbf\",\"\xee\x80\x80\","
+           "\"\xef\xbf\xbf\",\"\xf0\x90\x80\x80\",\"\xf4\x8f\xbf\xbf\","
+           "\"" BAD BAD "\",\"" BAD BAD BAD "\",\"" BAD BAD BAD "\",\"" BAD BAD BAD BAD "\","
+           "\"" BAD BAD BAD BAD "\",\"" BAD BAD BAD BAD "\"]",
+           write_ends_of_utf_8);
+}
+
 static void write_lines(dti_json *j) {
     for (int i = 0; i < 2; i++) {
         dti_json row = dti_json_begin_line(j->user);

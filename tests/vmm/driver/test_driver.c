@@ -76,6 +76,11 @@ static int answer_stream(void *ctx, ductile_stream stream) {
     return answer();
 }
 
+static int answer_batch(void *ctx, dvmm_batch *batch, ductile_stream stream) {
+    (void)ctx, (void)batch, (void)stream;
+    return answer();
+}
+
 static int answer_status(void *ctx, ductile_stream stream, dvmm_capture_status *out) {
     (void)ctx, (void)stream;
     *out = DVMM_CAPTURE_NONE;
@@ -99,6 +104,7 @@ static const dvmm_driver_ops answers = {.close = answer_close,
                                         .event_record = answer_record,
                                         .stream_query = answer_stream,
                                         .stream_sync = answer_stream,
+                                        .copy_batch = answer_batch,
                                         .capture_status = answer_status,
                                         .capture_exchange_mode = answer_exchange};
 
@@ -434,6 +440,21 @@ Test(driver, spans_that_are_no_granules_fail_a_check) {
     (void)dvmm_unmap(d, GRANULE / 2, GRANULE);
     (void)dvmm_unmap(d, GRANULE, GRANULE + 1);
     (void)dvmm_unmap(d, GRANULE, 0);
+    assert_u64(n_failures, 3);
+}
+
+/* A backend takes no batch on the legacy default stream. */
+Test(driver, a_batch_that_is_empty_or_on_the_default_stream_fails_a_check) {
+    static dvmm_batch batch = {.n = 1};
+    const ductile_stream stream = (ductile_stream)(uintptr_t)64;
+    (void)dti_set_fail_handler(count_failure);
+    assert_ok(dvmm_copy_batch(d, &batch, stream));
+    assert_u64(n_failures, 0);
+    (void)dvmm_copy_batch(d, &batch, NULL);
+    batch.n = 0;
+    (void)dvmm_copy_batch(d, &batch, stream);
+    batch.n = DVMM_BATCH_COPIES + 1;
+    (void)dvmm_copy_batch(d, &batch, stream);
     assert_u64(n_failures, 3);
 }
 #endif

@@ -2,6 +2,9 @@
 /* Whatever a call asks for, a failure answers with nothing: no caller meets what a driver left. */
 #include "tests/support/device_fixture.h"
 
+#include <fcntl.h>
+#include <unistd.h>
+
 static device_fixture r;
 
 static void open_device(void) {
@@ -57,4 +60,14 @@ Test(driver_outputs, what_is_made_is_nothing) {
     assert_u64(phys, 0);
     cr_assert_null(stream);
     cr_assert_null(event);
+}
+
+/* A second time may meet the number in other hands. */
+Test(driver_outputs, a_descriptor_is_closed_once) {
+    dvmm_shared shared = {.type = DVMM_SHARE_FD, .fd = open("/dev/null", O_RDONLY)};
+    const int number = shared.fd;
+    cr_assert_geq(number, 0);
+    dvmm_shared_drop(&shared);
+    cr_assert_eq(fcntl(number, F_GETFD), -1);
+    cr_assert_lt(shared.fd, 0, "it names descriptor %d", shared.fd);
 }
