@@ -111,10 +111,10 @@ static bool is_at_rest(ductile_allocator *a) {
 
 static void notify_region_ends(ductile_allocator *a, const dpool_region *region) {
     const dseg_segment *seg = region->seg;
-    bool is_away = dpool_is_away(region->arena->pool);
+    bool is_unbacked = dpool_is_unbacked(region->arena->pool);
     for (uint32_t g = dseg_next_mapped(seg, 0); g < seg->n_granules;
          g = dseg_next_mapped(seg, g + 1)) {
-        if (!is_away || dseg_is_marked(seg, g)) {
+        if (!is_unbacked || dseg_is_marked(seg, g)) {
             const ductile_map_event event = dpool_map_event_at(a, DUCTILE_MAP_LEAVING, region, g);
             dpool_announce(a, &event);
         }
