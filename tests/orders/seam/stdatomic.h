@@ -29,7 +29,8 @@
 
 #define atomic_load(p) (ORDERS_AT(p), *(p))
 #define atomic_load_explicit(p, order) ((void)(order), atomic_load(p))
-#define atomic_store(p, v) (ORDERS_AT(p), (void)(*(p) = (v)))
+/* The cast is for NULL, which clang does not take for an atomic pointer to a function. */
+#define atomic_store(p, v) (ORDERS_AT(p), (void)(*(p) = (__typeof__((void)0, *(p)))(v)))
 #define atomic_store_explicit(p, v, order) atomic_store(p, v)
 
 #define ORDERS_CHANGE(p, change)                                                                   \
