@@ -113,11 +113,12 @@ void player_add_verb(const char *word, player_verb verb);
 
 /* ---- player_memory.c ---- */
 
-/* A plain pool, by its number. */
-const char *pool_at(player *p, const words *w, size_t i, unsigned *out);
+/* A plain pool, by its number; 0 is the default one, which pool_at refuses. */
+const char *pool_or_default_at(const words *w, size_t i, unsigned *out);
+const char *pool_at(const words *w, size_t i, unsigned *out);
 #define POOL(variable)                                                                             \
     unsigned variable = 0;                                                                         \
-    TRY(pool_at(p, w, 1, &variable))
+    TRY(pool_at(w, 1, &variable))
 
 /* ---- player_faults.c ---- */
 

@@ -10,12 +10,17 @@
 
 /* ---- Pools --------------------------------------------------------------------------------- */
 
-const char *pool_at(player *p, const words *w, size_t i, unsigned *out) {
+const char *pool_or_default_at(const words *w, size_t i, unsigned *out) {
     uint64_t pool = 0;
     TRY(number_at(w, i, &pool));
-    NEED(pool >= 1 && pool <= N_PLAIN_POOLS, "there is no pool %s", word_at(w, i));
-    p->s.pools[pool].id = (ductile_pool_id){pool, 7};
+    NEED(pool <= N_PLAIN_POOLS, "there is no pool %s", word_at(w, i));
     *out = (unsigned)pool;
+    return NULL;
+}
+
+const char *pool_at(const words *w, size_t i, unsigned *out) {
+    TRY(pool_or_default_at(w, i, out));
+    NEED(*out != 0, "no pool is meant");
     return NULL;
 }
 
@@ -89,9 +94,8 @@ static const char *trim_as_said(player *p, const words *w, const ductile_pool_id
 
 /* "trim_pool 1": or 0, what is in none; otherwise as trim. */
 VERB(trim_pool, "trim_pool") {
-    uint64_t pool = 0;
-    TRY(number_at(w, 1, &pool));
-    NEED(pool <= N_PLAIN_POOLS, "there is no such pool");
+    unsigned pool = 0;
+    TRY(pool_or_default_at(w, 1, &pool));
     return trim_as_said(p, w, &p->s.pools[pool].id, 2);
 }
 

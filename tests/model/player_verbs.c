@@ -162,17 +162,13 @@ VERB(free_on, "free_on") {
 
 /* "at a 5M 1": pool 1 hands out the address that was a's again. */
 VERB(alloc_at, "at") {
-    uint64_t pool = 0;
     subject *s = &p->s;
     ADDRESS(address);
     model_block b = {.address = address, .stream = GONE};
     TRY(names_value(&p->names, word_at(w, 2), &b.requested));
-    TRY(number_at(w, 3, &pool));
-    NEED(pool <= N_PLAIN_POOLS, "there is no such pool");
-    b.pool = (unsigned)pool;
-    s->pools[pool].id = pool > 0 ? (ductile_pool_id){pool, 7} : s->pools[0].id;
+    TRY(pool_or_default_at(w, 3, &b.pool));
     ductile_status status =
-        ductile_pool_alloc_at(s->f.allocator, s->pools[pool].id, b.address, b.requested);
+        ductile_pool_alloc_at(s->f.allocator, s->pools[b.pool].id, b.address, b.requested);
     TRY(answers(p, w, status));
     return status == DUCTILE_OK ? admit_blank(s, &b) : NULL;
 }

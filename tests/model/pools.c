@@ -43,11 +43,10 @@ static const char *note_if_back(subject *s, unsigned pool) {
     return NULL;
 }
 
-static pool_state *name_pool(subject *s, unsigned pool) {
-    if (pool >= 1 && pool <= N_PLAIN_POOLS) {
+void name_pools(subject *s) {
+    for (unsigned pool = 1; pool <= N_PLAIN_POOLS; pool++) {
         s->pools[pool].id = pool_id_of(pool);
     }
-    return &s->pools[pool];
 }
 
 static unsigned plain_pool(uint8_t operand) {
@@ -61,7 +60,7 @@ static int accepts(void *user, ductile_stream stream) {
 }
 
 const char *open_pool(subject *s, unsigned pool, size_t only) {
-    pool_state *p = name_pool(s, pool);
+    pool_state *p = &s->pools[pool];
     bool is_new = !pool_exists(s, pool);
     ductile_status status = only == N_SLOTS ? ductile_pool_begin(s->f.allocator, p->id, NULL, NULL)
                                             : ductile_pool_begin(s->f.allocator, p->id, accepts,
@@ -112,7 +111,7 @@ static const char *close_all(subject *s) {
 }
 
 const char *hold_pool(subject *s, unsigned pool) {
-    pool_state *p = name_pool(s, pool);
+    pool_state *p = &s->pools[pool];
     bool is_new = !pool_exists(s, pool);
     ductile_status status = ductile_pool_retain(s->f.allocator, p->id);
     TRY(may_be(s, "pool_retain", status, status == DUCTILE_OK));
@@ -152,7 +151,7 @@ const char *do_pool_close(subject *s, const record *r) {
 
 const char *do_pool_hold(subject *s, const record *r) {
     unsigned pool = plain_pool(r->a);
-    pool_state *p = name_pool(s, pool);
+    pool_state *p = &s->pools[pool];
     if (!has(s, POOLS)) {
         return NULL;
     }
@@ -166,7 +165,7 @@ const char *do_pool_hold(subject *s, const record *r) {
 
 const char *do_pool_kind(subject *s, const record *r) {
     unsigned pool = plain_pool(r->a);
-    pool_state *p = name_pool(s, pool);
+    pool_state *p = &s->pools[pool];
     if (!has(s, POOLS)) {
         return NULL;
     }
@@ -194,7 +193,7 @@ static bool may_answer(const subject *s, unsigned pool, ductile_status status) {
 
 const char *do_pool_view(subject *s, const record *r) {
     unsigned pool = 1 + r->a % N_POOLS;
-    const pool_state *p = name_pool(s, pool);
+    const pool_state *p = &s->pools[pool];
     ductile_pool_info info = {.struct_size = sizeof info};
     ductile_stats stats = {.struct_size = sizeof stats};
     size_t n = 0;
@@ -223,7 +222,7 @@ const char *do_pool_view(subject *s, const record *r) {
 
 const char *do_pool_trim(subject *s, const record *r) {
     unsigned pool = r->a % (N_POOLS + 1);
-    ductile_pool_id id = name_pool(s, pool)->id;
+    ductile_pool_id id = s->pools[pool].id;
     uint64_t released = 1;
     if (pool != 0 && id.first == 0) {
         return NULL;
@@ -340,7 +339,7 @@ const char *pool_sleeps(subject *s, unsigned pool, bool sleeps) {
 
 const char *do_sleep(subject *s, const record *r) {
     unsigned pool = 1 + r->a % N_POOLS;
-    if (!has(s, POOLS) || name_pool(s, pool)->id.first == 0 ||
+    if (!has(s, POOLS) || s->pools[pool].id.first == 0 ||
         (!s->pools[pool].is_asleep && (s->n_pins > 0 || is_capturing(s)))) {
         return NULL;
     }

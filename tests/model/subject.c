@@ -336,6 +336,7 @@ static const char *add_listener(subject *s) {
 }
 
 static const char *make_allocator(subject *s) {
+    name_pools(s);
     TRY(fixture_add_allocator(&s->f, &s->setup, &s->f.allocator));
     if (has(s, CALLBACKS)) {
         NEED_OK(ductile_add_oom_callback(s->f.allocator, give_back_some, s, 0, &s->oom_callback));

@@ -319,6 +319,8 @@ void hardship_end(subject *s);
 
 /* ---- pools.c ------------------------------------------------------------------------------- */
 
+/* Those that programs and scenarios make; an allocator knows none of them yet. */
+void name_pools(subject *s);
 bool pool_exists(const subject *s, unsigned pool);
 /* Waits for streams of other contexts, for which the allocator does not. */
 const char *sync_foreign(subject *s);
