@@ -120,6 +120,19 @@ PLANTS = {
         "check_words.py", "python/ductile_gpu/numba.py", "# Nobody asks.\n", '"Nobody": say which caller'),
     "a private word in a decision": (
         "check_words.py", "docs/decisions/README.md", "The misfits.\n", '"misfits": say oversized'),
+    "an option without a key": (
+        "check_options.py", "pool/include/ductile.h",
+        "typedef struct ductile_options {\n    uint64_t planted_bytes; /* 0: none */\n} ductile_options;\n",
+        "pool/include/ductile.h: planted_bytes has no row in keys[]"),
+    "a key that the test of keys passes over": (
+        "check_options.py", "pool/base/options.c", 'static const key planted[] = {{"planted", &SIZE, FIELD(zero), NULL}};\n',
+        "each_key_sets_its_field does not set planted and look at zero"),
+    "a field that the test of keys does not look at": (
+        "check_options.py", "pool/base/options.c", 'static const key gone[] = {{"zero", &SIZE, FIELD(planted), NULL}};\n',
+        "each_key_sets_its_field does not set zero and look at planted"),
+    "an option that no page explains": (
+        "check_options.py", "pool/base/options.c", 'static const key third[] = {{"third", &SIZE, FIELD(zero), NULL}};\n',
+        "docs/tuning.md: does not explain the option third"),
     "a block state that is not published": (
         "check_schema.py", "pool/services/snapshot/snapshot.c", 'case DUCTILE_BLOCK_PLANTED: return "planted";\n',
         "pool/services/snapshot/snapshot.schema.json: lacks the state planted"),
@@ -197,7 +210,9 @@ def run_planted(scratch, group):
 def main():
     scratch = pathlib.Path(sys.argv[1])
     copy_tree(scratch)
-    shutil.copyfile(ROOT / "README.md", scratch / "README.md")
+    for file in ("README.md", "tests/api/test_options_text.c"):
+        (scratch / file).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(ROOT / file, scratch / file)
     for file, text in ALWAYS.items():
         append(scratch / file, text)
     results = {group: run_planted(scratch, group) for group in {group_of(name) for name in PLANTS}}
