@@ -427,7 +427,9 @@ def test_replay_and_report_count_events_alike(place):
     assert answer.stdout.count("out of memory at event 2 of 2") == 3, answer.stderr
     rows = place.command("replay", "--json", "--capacity", "1G", "two.trace").stdout.splitlines()
     assert [json.loads(row)["stopped_at_event"] for row in rows] == [1, 1, 1]
-    (found,) = place.command("report", "--json", "--capacity", "1G", "two.trace").stdout.splitlines()
+    (found,) = place.command(
+        "report", "--json", "--capacity", "1G", "two.trace"
+    ).stdout.splitlines()
     stops = [run["stopped"]["event"] for run in json.loads(found)["allocators"].values()]
     assert stops == [2, 2, 2]
 
