@@ -151,6 +151,15 @@ def test_a_release_says_who_made_it_and_where_it_lives(before, after, missing):
     assert make_wheels.missing_for_release(RELEASED.replace(before, after), changelog) == missing
 
 
+def test_a_wheel_is_fit_for_the_newest_c_library_that_its_tags_name():
+    """auditwheel keeps the tag that a wheel came with, and adds the one that it found."""
+    found = make_wheels.newest_glibc(
+        "ductile_gpu-0.2.0-py3-none-manylinux_2_28_x86_64.manylinux_2_34_x86_64.whl"
+    )
+    assert found == (2, 34)
+    assert found > make_wheels.GLIBC
+
+
 def test_who_is_cited_is_who_made_the_package():
     citation = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
     (author,) = re.findall(r"^  - name: (.+)$", citation, re.M)
@@ -245,7 +254,7 @@ EXTRAS = [path.parent.name for path in ROOT.glob("extras/*/python.cmake")]
 
 
 @pytest.mark.slow
-def test_a_build_writes_nothing_into_the_checkout_which_may_be_another_users(tmp_path):
+def test_a_build_with_adapters_writes_nothing_into_the_checkout_of_another_user(tmp_path):
     checkout = tmp_path / "checkout"
     checkout.mkdir()
     for name in [*CHECKOUT, *(f"extras/{name}" for name in EXTRAS)]:
@@ -253,14 +262,21 @@ def test_a_build_writes_nothing_into_the_checkout_which_may_be_another_users(tmp
             shutil.copytree(ROOT / name, checkout / name, ignore=NOT_BUILT)
         else:
             shutil.copy(ROOT / name, checkout)
+    adapters = tmp_path / "adapters"
+    adapters.mkdir()
+    (adapters / "torch-2.99-cxx11-cu13-0123456789abcdef.so").write_bytes(b"an adapter")
     before = sorted(checkout.rglob("*"))
     for path in before:
         path.chmod(0o555 if path.is_dir() else 0o444 | path.stat().st_mode & 0o111)
-    command = ("pip", "wheel", "--no-deps", "-q", "-w", tmp_path, checkout / "python")
+    carry = ("-C", f"cmake.define.DUCTILE_ADAPTERS={adapters}")
+    command = ("pip", "wheel", "--no-deps", "-q", *carry, "-w", tmp_path, checkout / "python")
     made = python("-m", *command, seconds=900, PYTHONDONTWRITEBYTECODE=1)
     assert made.returncode == 0, made.stderr
     assert sorted(checkout.rglob("*")) == before
-    assert len(list(tmp_path.glob("ductile_gpu-*.whl"))) == 1
+    (built,) = tmp_path.glob("ductile_gpu-*.whl")
+    with zipfile.ZipFile(built) as opened:
+        carried = opened.read("ductile_gpu/torch/built/torch-2.99-cxx11-cu13-0123456789abcdef.so")
+        assert carried == b"an adapter"
 
 
 @pytest.mark.slow

@@ -27,6 +27,7 @@ from ductile_gpu.torch import _build, _surface
 
 PYTHONS = ("3.11", "3.12")  # some version of PyTorch has no wheel for the one, but for the other
 PLATFORMS = ("manylinux1_x86_64", "manylinux2014_x86_64", "manylinux_2_28_x86_64")
+GLIBC = (2, 28)
 BLOCK = 4 << 20
 TESTS = Path(__file__).parent
 ROOT = TESTS.parents[1]
@@ -230,6 +231,14 @@ def compile_for_older(folder: Path) -> None:
     os.environ["CXX"] = shlex.join([*_build._compiler(), *flags])
 
 
+def check_needs(adapter: Path) -> None:
+    """Of the C library no more than what a wheel for all may need."""
+    command = ["objdump", "-p", str(adapter)]
+    needs = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    newest = max(tuple(map(int, found)) for found in re.findall(r"GLIBC_(\d+)\.(\d+)", needs))
+    assert newest <= GLIBC, f"{adapter.name} needs glibc {newest[0]}.{newest[1]}"
+
+
 def make_adapter(version: str, cache: Path, to: Path) -> Path:
     """Compiles and links for all of a minor version."""
     folder = fetch(version, cache)
@@ -241,6 +250,7 @@ def make_adapter(version: str, cache: Path, to: Path) -> Path:
     complaint = _build._run_compiler(torch, output)
     assert not complaint, f"PyTorch {version}: {complaint}"
     subprocess.run(["strip", "--strip-unneeded", str(output)], check=True)
+    check_needs(output)
     return output
 
 

