@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-# Run while installing: the pages, and every file that they link to, laid out as in the tree, so that
-# each link leads to a file. ROOT is the tree's folder, TARGET where they go.
+# Run while installing: the pages, and every file that they link to, laid out as in the tree, so that each link leads to
+# a file. What is for contributors (docs/dev) stays in the tree, and a link to it becomes its text. ROOT is the tree's
+# folder, TARGET where they go, SCRATCH a folder of the build.
 cmake_minimum_required(VERSION 3.23)
 
 # The files that a page links to, as paths from ROOT. Square brackets would end an item of a list.
@@ -14,14 +15,14 @@ function(list_links page result)
     string(REGEX REPLACE "^(@\\(| src=\")" "" link "${link}")
     cmake_path(APPEND folder "${link}" OUTPUT_VARIABLE path)
     cmake_path(NORMAL_PATH path)
-    if(NOT link MATCHES "^[a-z]+:" AND EXISTS ${ROOT}/${path} AND NOT IS_DIRECTORY ${ROOT}/${path})
+    if(NOT link MATCHES "^[a-z]+:" AND NOT path MATCHES "^docs/dev/" AND EXISTS ${ROOT}/${path} AND NOT IS_DIRECTORY ${ROOT}/${path})
       list(APPEND found ${path})
     endif()
   endforeach()
   set(${result} ${found} PARENT_SCOPE)
 endfunction()
 
-file(GLOB_RECURSE waiting RELATIVE ${ROOT} ${ROOT}/docs/*.md)
+file(GLOB waiting RELATIVE ${ROOT} ${ROOT}/docs/*.md)
 list(APPEND waiting README.md)
 set(wanted "")
 while(waiting)
@@ -36,5 +37,12 @@ while(waiting)
 endwhile()
 foreach(path ${wanted})
   cmake_path(GET path PARENT_PATH folder)
-  file(INSTALL ${ROOT}/${path} DESTINATION ${TARGET}/${folder})
+  if(path MATCHES "\\.md$")
+    file(READ ${ROOT}/${path} text)
+    string(REGEX REPLACE "\\[([^]]*)\\]\\(([^)]*/)?dev/[^)]*\\)" "\\1" text "${text}")
+    file(WRITE ${SCRATCH}/${path} "${text}")
+    file(INSTALL ${SCRATCH}/${path} DESTINATION ${TARGET}/${folder})
+  else()
+    file(INSTALL ${ROOT}/${path} DESTINATION ${TARGET}/${folder})
+  endif()
 endforeach()

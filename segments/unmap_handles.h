@@ -32,7 +32,7 @@
  * memory (dseg_idle_if_joined). The pool stores with each proof up to which age it holds. Streams
  * of other GPUs and contexts that used a block have markers of their own (U12).
  *
- * docs/proofs.md lists every place that makes one, and how it knows; a lint holds the list.
+ * docs/dev/proofs.md lists every place that makes one, and how it knows; a lint holds the list.
  */
 typedef struct dseg_idle {
     uint32_t made_by; /* private to unmap_handles.c */

@@ -18,7 +18,7 @@ enum { DPOOL_GAPS_TOLERATED = 128 };
 
 /*
  * A segment as the pool sees it: its blocks, which tile the range. A region that is_closed serves
- * no request but that of its one block, and gives no memory away (docs/decisions/0047):
+ * no request but that of its one block, and gives no memory away (docs/dev/decisions/0047):
  *
  *     |pad, FREE|LIVE .......|     or one block; behind the blocks there is one handle
  *

@@ -9,7 +9,7 @@
  * A block that is freed with recorded streams becomes FREE at once, and merges and splits like any
  * other. A span with the unsatisfied (stream, marker) pairs is stored beside the blocks, by
  * address. So the placement of memory does not depend on the progress of the GPU, and a stream
- * waits exactly for the memory that it gets (docs/decisions/0010).
+ * waits exactly for the memory that it gets (docs/dev/decisions/0010).
  *
  *     added     The free adds the span.
  *     waited    The first call that hands out or moves a part of the span makes the stream wait for

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Homes: where a handle has been mapped first. What a plan moves within its arena stays mapped at
- * the old address too (docs/decisions/0037). While that memory is free, it can serve at any address
- * that still maps it, and no driver call is needed:
+ * the old address too (docs/dev/decisions/0037). While that memory is free, it can serve at any
+ * address that still maps it, and no driver call is needed:
  *
  *     move       A FREE      B GAP        ->  A RETIRING, kept   B LIVE      map, access
  *     go home    A RETIRING  B FREE       ->  A FREE             B RETIRING  none
@@ -15,7 +15,7 @@
  * driver.
  *
  * Only within one arena: order of work on its stream is order of use, whichever address the work
- * names (docs/decisions/0008). Frozen arenas do neither (G1).
+ * names (docs/dev/decisions/0008). Frozen arenas do neither (G1).
  */
 #ifndef DUCTILE_POOL_GROWTH_HOMES_H
 #define DUCTILE_POOL_GROWTH_HOMES_H

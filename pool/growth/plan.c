@@ -128,7 +128,7 @@ static ductile_addr granule_ceil(const ductile_allocator *a, const dpool_region 
     return r->seg->range.addr + dti_round_up(addr - r->seg->range.addr, a->granule);
 }
 
-/* What a granule of a window costs, in parts of one that is empty (docs/decisions/0037). */
+/* What a granule of a window costs, in parts of one that is empty (docs/dev/decisions/0037). */
 enum { COST_EMPTY = 64, COST_RETURN = 40, COST_UNMAP = 77, COST_UNMAP_HOME = 128 };
 
 typedef struct place_search {
@@ -145,7 +145,7 @@ typedef struct place_search {
 
 /* Memory that comes and goes is whole granules if it begins and ends with one, and can give them
  * all. Without any as large, the program may be laying down what it keeps: closely, then
- * (docs/decisions/0025). */
+ * (docs/dev/decisions/0025). */
 static bool wants_whole(const ductile_allocator *a, const dpool_arena *arena, uint64_t size) {
     const dpool_block *largest = dpool_index_below(&arena->index, NULL);
     return size % a->granule == 0 && largest != NULL && largest->size >= size / 2;
@@ -352,7 +352,7 @@ static bool take_from_top(const dpool_block *b) {
 
 /* A walk over what an arena can donate. Blocks beside a gap come first, because every new gap
  * leaves two slivers that no large request can use; then the largest blocks, for the same reason.
- * Of 7 orders that were tried, this one kept most memory usable (docs/decisions/0003). */
+ * Of 7 orders that were tried, this one kept most memory usable (docs/dev/decisions/0003). */
 typedef struct donations {
     dpool_arena *from;
     dpool_proof of; /* what was freed at an age below it */
@@ -531,7 +531,7 @@ static uint64_t spare_bytes(const dpool_arena *arena) {
 }
 
 /* From the arena with most free memory first: a stream with little free memory soon needs it again
- * (docs/decisions/0026). */
+ * (docs/dev/decisions/0026). */
 void dpool_plan_take_others_locked(ductile_allocator *a, dpool_plan *p, bool behind_wait,
                                    bool from_pools) {
     DTI_ASSERT_HELD(&a->index_lock);
@@ -653,7 +653,7 @@ static dpool_block *top_of_run(dpool_block *gap) {
 }
 
 /* Filling a gap joins the free memory on both sides of it. A wide gap beside a sliver costs more
- * moves than the sliver is worth (docs/decisions/0004, 0019). */
+ * moves than the sliver is worth (docs/dev/decisions/0004, 0019). */
 static bool is_worth_filling(const ductile_allocator *a, const dpool_block *gap) {
     const dpool_block *before = gap->prev;
     const dpool_block *after = gap->next;

@@ -6,7 +6,7 @@
 
 #include "vmm/base/align.h"
 
-/* Chosen on recorded programs: docs/decisions/0027. */
+/* Chosen on recorded programs: docs/dev/decisions/0027. */
 enum {
     CALLS_BETWEEN_LOOKS = 64,
     SHARE_OF_HELD = 64,   /* a handle is at most this part of what is held, */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * How large handles are made, by the room that is left (docs/decisions/0027).
+ * How large handles are made, by the room that is left (docs/dev/decisions/0027).
  *
  * A driver call costs the same for a handle of 2 MiB and for one of 64 MiB. But memory that is free
  * in a handle that a live block reaches into serves only requests that fit there. So handles are

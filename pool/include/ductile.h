@@ -687,7 +687,7 @@ DUCTILE_API DUCTILE_CHECKED ductile_status ductile_snapshot_json(ductile_allocat
                                                                  void *user);
 
 /**
- * Recounts every invariant of docs/invariants.md that can be recounted.
+ * Recounts every invariant of docs/dev/invariants.md that can be recounted.
  *
  * Arguments: report, report_size: the buffer receives the number of the first broken invariant, the
  *            two values that differ, and the place; NULL and 0 to ignore.

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * ductile_check: recounts everything that is cached, and reports which invariant of
- * docs/invariants.md does not hold, with both values. Each room recounts its own data; here the
+ * docs/dev/invariants.md does not hold, with both values. Each room recounts its own data; here the
  * totals are compared with what the rooms found. Both locks are held, so no plan is under way: no
  * block is BUSY.
  */

@@ -38,7 +38,7 @@ static uint64_t kept_bytes(const ductile_allocator *a, const dpool_arena *arena)
 }
 
 /* Handles of several sizes are exchanged, for which each has one address; where other streams of
- * the pool take its memory, it is less well used with several (docs/decisions/0037). Nor where
+ * the pool take its memory, it is less well used with several (docs/dev/decisions/0037). Nor where
  * calls alone decide, or where a user is told what is mapped where. */
 bool dpool_keeps_old_addresses_locked(const ductile_allocator *a, const dpool_arena *arena) {
     DTI_ASSERT_HELD(&a->index_lock);

@@ -3,7 +3,7 @@
 
 For code that brings its own C library, its own command, its own pools for PyTorch, or that passes
 memory between processes. These names, and what they promise, stay within a minor version; modules
-whose names begin with an underscore change at any time. See docs/interface.md.
+whose names begin with an underscore change at any time. See docs/dev/interface.md.
 """
 
 from __future__ import annotations

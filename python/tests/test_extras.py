@@ -76,7 +76,7 @@ def test_what_is_installed_is_on_the_face():
 def test_each_name_of_the_interface_is_there_and_on_its_page():
     from support import ROOT
 
-    page = (ROOT / "docs" / "interface.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "dev" / "interface.md").read_text(encoding="utf-8")
     for name in ductile_gpu.interface.__all__:
         assert hasattr(ductile_gpu.interface, name)
         assert f"`{name}`" in page, name

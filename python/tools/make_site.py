@@ -33,29 +33,35 @@ MARK = ".made-by-make_site"
 LINK = re.compile(r"(?<!`)\]\(([^)#\s]+)")
 TO_EXTRAS = re.compile(r"\[([^]]+)\]\((?:\.\./)*extras/[^)]*\)")
 
+# The nine pages for users, then what is short, what is looked up, and what is for contributors.
 CHAPTERS = {
-    "Start": ["README.md", "docs/pytorch-in-five-minutes.md", "docs/from-expandable-segments.md",
-              "docs/out-of-memory.md", "docs/how-it-works.md", "docs/comparison.md"],
-    "Use": ["docs/pytorch.md", "docs/settings.md", "docs/launchers.md", "docs/cupy.md",
-            "docs/numba.md", "docs/rmm.md", "docs/python.md", "docs/report.md",
-            "docs/monitoring.md", "docs/sleep.md", "docs/c.md", "docs/integrating.md"],
-    "Reference": ["docs/contract.md", "docs/tuning.md", "docs/pools.md", "docs/sharing.md",
-                  "docs/debugging.md", "docs/promises.md", "docs/glossary.md",
-                  "docs/versions.md", "docs/changelog.md", "docs/security.md"],
+    "Use": ["README.md", "docs/README.md", "docs/pytorch-in-five-minutes.md",
+            "docs/from-expandable-segments.md", "docs/out-of-memory.md", "docs/report.md",
+            "docs/settings.md", "docs/sleep.md", "extras/preload/README.md", "docs/python.md",
+            "docs/contract.md"],
+    "One thing each": ["docs/launchers.md", "docs/cupy.md", "docs/numba.md", "docs/rmm.md",
+                       "docs/c.md", "docs/monitoring.md", "docs/debugging.md", "docs/sharing.md",
+                       "docs/pools.md", "docs/integrating.md", "docs/how-it-works.md",
+                       "docs/comparison.md", "docs/versions.md", "docs/security.md"],
+    "Reference": ["docs/pytorch.md", "docs/tuning.md", "docs/changelog.md"],
     "Measurements": ["docs/benchmarking.md", "bench/traces/README.md", "bench/results/README.md"],
-    "Inside": ["docs/architecture.md", "docs/invariants.md", "docs/proofs.md", "docs/testing.md",
-               "docs/contributing.md", "docs/recipes.md", "docs/interface.md",
-               "vmm/virtual/README.md"],
+    "Contributors": ["docs/dev/contributing.md", "docs/dev/architecture.md", "docs/dev/recipes.md",
+                     "docs/dev/glossary.md", "docs/dev/invariants.md", "docs/dev/proofs.md",
+                     "docs/dev/promises.md", "docs/dev/testing.md", "docs/dev/interface.md",
+                     "vmm/virtual/README.md"],
 }  # fmt: skip
 # A tree without extras has none of their pages, and links to them are left out.
 EXTRAS = ROOT / "extras"
 if EXTRAS.exists():
     extras = [EXTRAS / "README.md", *sorted(EXTRAS.glob("*/README.md"))]
-    CHAPTERS["Extras"] = [page.relative_to(ROOT).as_posix() for page in extras]
+    paths = [page.relative_to(ROOT).as_posix() for page in extras]
+    CHAPTERS["Extras"] = [path for path in paths if path not in CHAPTERS["Use"]]
+else:
+    CHAPTERS["Use"].remove("extras/preload/README.md")
 # Made with the site: name, and chapter.
 REFERENCE, AMONG = "docs/reference.md", "Reference"
 MODULES = ("ductile_gpu", "ductile_gpu.torch", "ductile_gpu.interface")
-DECISIONS = "docs/decisions"
+DECISIONS = "docs/dev/decisions"
 INDEX = f"{DECISIONS}/README.md"
 
 

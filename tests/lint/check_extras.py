@@ -6,7 +6,7 @@ What the extras see of the Python package: what any other program sees. Reads th
 
 A Python file of an extra names nothing of ductile_gpu, or of the modules beside it, that begins with an underscore: in
 an import, behind a module or a class, or in a call of import_module. It imports by whole names. The modules that it
-installs itself, those in extras/NAME/python, are its own. docs/interface.md has what there is besides names for users.
+installs itself, those in extras/NAME/python, are its own. docs/dev/interface.md has what there is besides names for users.
 
 Exit status: 0 when all holds; 1 with a line for each fault.
 """
@@ -82,7 +82,7 @@ def check(root):
             yield from (f"{place}:{line}: a relative import; name the module from {PACKAGE} on" for line in named.relative)
             for name, line in dict.fromkeys(named.found):
                 if is_private(name, own):
-                    yield f"{place}:{line}: {name} is private: see docs/interface.md"
+                    yield f"{place}:{line}: {name} is private: see docs/dev/interface.md"
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 # Reports and comments name invariants by number. Every number that the layers cite is defined in
-# docs/invariants.md, once, and every number defined there is cited.
+# docs/dev/invariants.md, once, and every number defined there is cited.
 cmake_minimum_required(VERSION 3.23)
 
-set(page ${ROOT}/docs/invariants.md)
+set(page ${ROOT}/docs/dev/invariants.md)
 file(STRINGS ${page} lines REGEX "^\\*\\*[A-Z][0-9]+\\*\\* ")
 set(defined "")
 set(letters "")

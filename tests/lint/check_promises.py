@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """usage: check_promises.py [ROOT]
 
-Does docs/promises.md tell the truth about tests? Every row names at least one file in its last column, every
+Does docs/dev/promises.md tell the truth about tests? Every row names at least one file in its last column, every
 file is there, and contains each name that stands behind it.
 
 Exit status: 0 when that is so; 1 with a line for each that is not.
@@ -44,7 +44,7 @@ def complaints_about(root, promise, shown_by):
 
 
 def check(root):
-    found = list(rows((root / "docs" / "promises.md").read_text()))
+    found = list(rows((root / "docs" / "dev" / "promises.md").read_text()))
     for promise, shown_by in found:
         yield from complaints_about(root, promise, shown_by)
     if len(found) < LEAST_ROWS:

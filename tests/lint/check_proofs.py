@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """usage: check_proofs.py [ROOT]
 
-Whether docs/proofs.md names every function of segments and pool that makes a proof that the GPU is done, or asks
+Whether docs/dev/proofs.md names every function of segments and pool that makes a proof that the GPU is done, or asks
 for one: each row of its tables begins with the maker and its caller. A caller that is not in a table has not been
 thought about; a row without a caller speaks of code that is gone.
 
@@ -13,7 +13,7 @@ import re
 
 import lint
 
-PAGE = "docs/proofs.md"
+PAGE = "docs/dev/proofs.md"
 MAKERS = (
     "dseg_sync", "dseg_stream_idle_by_marker", "dseg_idle_if_joined", "dseg_sync_device", "dseg_idle_by_marker",
     "dpool_proof_to_leave", "dpool_proof_to_unmap", "dpool_proof_to_return", "dpool_is_proven_locked",

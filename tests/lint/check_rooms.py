@@ -8,7 +8,7 @@ The rooms of the tree, and the arrows between them. Reads the sources as text, s
 2. No circle of files, of includes or of calls: X.c and X.h together are one file, X.
 3. A function is declared in the header of its own .c: what ROOM/X.c or ROOM/X_PART.c defines is declared in
    ROOM/X.h, but for the headers in SHARED_HEADERS.
-4. docs/architecture.md names each source of pool in its table "Where to look", and no other.
+4. docs/dev/architecture.md names each source of pool in its table "Where to look", and no other.
 5. An include in quotes says from the root where it leads. The public headers alone are included in angle
    brackets, and the C++ of the Python package includes no others.
 6. The C of each extra, a folder of extras/, is a room that sees no other. It is built alone too, so that its
@@ -198,7 +198,7 @@ class Tree:
                     self.faults.append(f"{path.relative_to(self.root)}: may not include {other}")
 
     def check_page(self):
-        page = (self.root / "docs" / "architecture.md").read_text(encoding="utf-8")
+        page = (self.root / "docs" / "dev" / "architecture.md").read_text(encoding="utf-8")
         rows = page.partition("## Where to look\n")[2].partition("\n## ")[0].splitlines()
         cells = "".join(row.split("|")[2] for row in rows if row.startswith("|"))
         named = {name.rpartition("/")[2] for name in re.findall(r"`([\w/]+)`", cells)}
@@ -206,9 +206,9 @@ class Tree:
                  if file.startswith("pool/")}
         for name, file in files.items():
             if name not in named and f"{stem(file)}.c" in self.code:
-                self.faults.append(f"{stem(file)}.c: docs/architecture.md, \"Where to look\", does not name {name}")
+                self.faults.append(f"{stem(file)}.c: docs/dev/architecture.md, \"Where to look\", does not name {name}")
         for name in sorted(named - set(files)):
-            self.faults.append(f"docs/architecture.md: \"Where to look\" names {name}, which is no file of pool")
+            self.faults.append(f"docs/dev/architecture.md: \"Where to look\" names {name}, which is no file of pool")
 
     def check(self):
         for file in self.code:

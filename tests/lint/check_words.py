@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """usage: check_words.py [ROOT]
 
-Words that a reader would have to learn here alone. The field has terms for what they meant; docs/glossary.md
+Words that a reader would have to learn here alone. The field has terms for what they meant; docs/dev/glossary.md
 lists them. Reads the names and comments of all sources, scripts and tests, and all pages.
 
 Exit status: 0 when none is found; 1 with a line for each.

@@ -92,7 +92,7 @@ PLANTS = {
         "vmm/range.h: declares dvmm_planted_handle, which vmm/handle.c defines"),
     "a file that no page names": (
         "check_rooms.py", "pool/blocks/planted.c", "\n",
-        'pool/blocks/planted.c: docs/architecture.md, "Where to look", does not name planted'),
+        'pool/blocks/planted.c: docs/dev/architecture.md, "Where to look", does not name planted'),
     "a proof that was not thought about": (
         "check_proofs.py", "pool/growth/compact.c", "static void planted(void) {\n    dpool_quiesce_free(0, 0);\n}\n",
         "pool/growth/compact.c: planted calls dpool_quiesce_free"),
@@ -119,7 +119,7 @@ PLANTS = {
     "a vague subject in the Python package": (
         "check_words.py", "python/ductile_gpu/numba.py", "# Nobody asks.\n", '"Nobody": say which caller'),
     "a private word in a decision": (
-        "check_words.py", "docs/decisions/README.md", "The misfits.\n", '"misfits": say oversized'),
+        "check_words.py", "docs/dev/decisions/README.md", "The misfits.\n", '"misfits": say oversized'),
     "an option without a key": (
         "check_options.py", "pool/include/ductile.h",
         "typedef struct ductile_options {\n    uint64_t planted_bytes; /* 0: none */\n} ductile_options;\n",
@@ -139,7 +139,7 @@ PLANTS = {
     "a private word in a page": (
         "check_words.py", "docs/contract.md", "The luggage of a plan.\n", '"luggage": say an argument'),
     "a promise without a test": (
-        "check_promises.py", "docs/promises.md",
+        "check_promises.py", "docs/dev/promises.md",
         "| all is well | nothing | `tests/api/test_ductile.c` `all_is_well` |\n",
         "'all is well' names all_is_well, which tests/api/test_ductile.c does not contain"),
     "a number from no file": (

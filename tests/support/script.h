@@ -12,8 +12,9 @@
  * the lag, `threads` how many there are, `driver old` one without context events,
  * `callback maps` one that keeps a table of all mappings, `callback memory` one that frees blocks
  * when memory is short; `schedules` those under which it holds (all). What stands before the first
- * scenario holds for all of the file. Every other line is operations, which docs/testing.md lists.
- * A line that begins with # is a comment, and one that ends with a backslash goes on in the next.
+ * scenario holds for all of the file. Every other line is operations, which docs/dev/testing.md
+ * lists. A line that begins with # is a comment, and one that ends with a backslash goes on in the
+ * next.
  */
 #ifndef TESTS_SUPPORT_SCRIPT_H
 #define TESTS_SUPPORT_SCRIPT_H

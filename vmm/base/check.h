@@ -14,7 +14,7 @@
 #define DUCTILE_CHECK 0
 #endif
 
-/* A failed check. `invariant` is its number in docs/invariants.md, or "" for none. */
+/* A failed check. `invariant` is its number in docs/dev/invariants.md, or "" for none. */
 typedef struct dti_failure {
     const char *invariant;
     const char *condition;

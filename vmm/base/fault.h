@@ -11,7 +11,7 @@
 #include <stdint.h>
 
 typedef struct dti_fault {
-    const char *invariant; /* its number in docs/invariants.md; NULL: none found yet */
+    const char *invariant; /* its number in docs/dev/invariants.md; NULL: none found yet */
     const char *what;
     uint64_t is;
     uint64_t should;
