@@ -37,8 +37,8 @@ def test_a_page_of_the_site_names_the_public_modules_of_the_package(tmp_path):
 
 
 def test_a_page_that_no_chapter_names_is_refused(monkeypatch, tmp_path):
-    start = [page for page in make_site.CHAPTERS["Start"] if "out-of-memory" not in page]
-    monkeypatch.setitem(make_site.CHAPTERS, "Start", start)
+    start = [page for page in make_site.CHAPTERS["Use"] if "out-of-memory" not in page]
+    monkeypatch.setitem(make_site.CHAPTERS, "Use", start)
     with pytest.raises(make_site.Dead, match="out-of-memory"):
         make_site.stage_into(tmp_path)
 
