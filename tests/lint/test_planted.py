@@ -111,7 +111,7 @@ PLANTS = {
     "a vague subject": (
         "check_words.py", "vmm/range.c", "/* Whoever holds the lock frees it. */\n", '"Whoever": say which caller'),
     "a private word in a test": (
-        "check_words.py", "tests/vmm/test_parts.c", "/* The tally of calls. */\n", '"tally": say call counts'),
+        "check_words.py", "tests/vmm/test_range.c", "/* The tally of calls. */\n", '"tally": say call counts'),
     "a private word of the tests": (
         "check_words.py", "tests/gpu/sleep.c", "/* Painted by an actor. */\n", '"actor": say thread'),
     "a private word of the tests, in a name": (

@@ -78,6 +78,14 @@ static inline void device_fail(const device_fixture *r, const char *call, uint64
     assert_ok(ductile_virtual_inject(r->gpu, &fault));
 }
 
+/* The nth call of that name from now on fails, and so do all behind it. */
+static inline void device_fail_from(const device_fixture *r, const char *call, uint64_t nth,
+                                    int code) {
+    const ductile_virtual_fault fault = {
+        .struct_size = sizeof fault, .call = call, .nth = nth, .code = code, .persistent = true};
+    assert_ok(ductile_virtual_inject(r->gpu, &fault));
+}
+
 /* No call fails from now on. */
 static inline void device_recover(const device_fixture *r) {
     assert_ok(ductile_virtual_inject(r->gpu, NULL));
@@ -98,6 +106,13 @@ static inline ductile_virtual_state device_state(const device_fixture *r) {
     ductile_virtual_state s = {.struct_size = sizeof(s)};
     assert_ok(ductile_virtual_get_state(r->gpu, &s));
     return s;
+}
+
+/* The calls of that name so far. */
+static inline void assert_called(const device_fixture *r, const char *call, uint64_t times) {
+    uint64_t called = ductile_virtual_count(r->gpu, call);
+    cr_assert(called == times, "%s was called %llu times, not %llu", call,
+              (unsigned long long)called, (unsigned long long)times);
 }
 
 static inline ductile_addr device_reserve(const device_fixture *r, uint64_t n_granules) {

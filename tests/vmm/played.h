@@ -75,10 +75,6 @@ static inline void gave(ductile_status status) {
     } all[] = {{"refused", DUCTILE_ERR_CAPTURING},
                {"unsupported", DUCTILE_ERR_UNSUPPORTED},
                {"failed", DUCTILE_ERR_DRIVER},
-               {"full", DUCTILE_ERR_OUT_OF_MEMORY},
-               {"no_host_memory", DUCTILE_ERR_OUT_OF_HOST_MEMORY},
-               {"no_addresses", DUCTILE_ERR_OUT_OF_ADDRESSES},
-               {"not_ready", DUCTILE_ERR_NOT_READY},
                {"device_lost", DUCTILE_ERR_DEVICE_LOST}};
     ductile_status expected = DUCTILE_OK;
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
@@ -89,7 +85,7 @@ static inline void gave(ductile_status status) {
 
 /* ---- Of every device ----------------------------------------------------------------------- */
 
-/* "fault map", "fault unmap effect 2", "fault host_register code 2 nth 3 on"; "fault any" */
+/* "fault map", "fault unmap effect 2", "fault phys_create code 2 nth 3 on"; "fault any" */
 static inline void fault(const device_fixture *r) {
     const char *nth = behind("nth");
     const char *code = behind("code");
