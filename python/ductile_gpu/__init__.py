@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ductile: a memory allocator for NVIDIA GPUs whose segments grow rather than fragment.
+"""Ductile: a memory allocator for NVIDIA GPUs that moves what is free to where it is needed.
 
     import ductile_gpu
     ductile_gpu.torch.enable()          # PyTorch

@@ -45,8 +45,22 @@ COMMANDS: dict[str, ModuleType] = {
 }
 
 
+_EPILOG = f"""\
+Where to begin:
+
+  {PROGRAM} report snapshot.pickle    # a snapshot of PyTorch's: why it ran out, and what would fit
+  {PROGRAM} doctor train.py           # will Ductile serve this program here?
+  {PROGRAM} run train.py              # the same program, on Ductile
+
+{PROGRAM} COMMAND --help shows the options of a command."""
+
+
 class _Parser(argparse.ArgumentParser):
-    """argparse writes its help without a word about a disk that is full."""
+    """argparse writes its help without a word about a disk that is full, and not in sentences."""
+
+    def __init__(self, **of: Any) -> None:
+        super().__init__(add_help=False, **of)
+        self.add_argument("-h", "--help", action="help", help="Show this help and end.")
 
     def print_help(self, file: Any = None) -> None:
         (file or standard_output()).write(self.format_help())
@@ -56,11 +70,13 @@ def make_parser() -> argparse.ArgumentParser:
     """The commands and their options."""
     parser = _Parser(
         prog=PROGRAM,
-        description="A memory allocator for NVIDIA GPUs whose segments grow rather than fragment.",
-        epilog=f"{PROGRAM} COMMAND --help shows a command's options.",
+        description="Ductile allocates GPU memory, and moves what is free to where it is needed.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     version = f"{PROGRAM} {_abi.VERSION}"
-    parser.add_argument("-V", "--version", action="version", version=version)
+    shown = "Show the version and end."
+    parser.add_argument("-V", "--version", action="version", version=version, help=shown)
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
     parser.set_defaults(parser=parser, commands=commands.choices)  # for `completion`
     for name, module in COMMANDS.items():

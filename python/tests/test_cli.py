@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import argparse
 import gzip
 import json
 import os
@@ -22,7 +23,7 @@ from running import python, run
 from stub_torch import Place
 
 import ductile_gpu
-from ductile_gpu.__main__ import COMMANDS
+from ductile_gpu.__main__ import COMMANDS, make_parser
 from ductile_gpu._tools._cli.common import Failure, read_settings
 from ductile_gpu._tools._sizes import in_bytes
 
@@ -56,6 +57,17 @@ def test_every_command_explains_itself(place, words):
     assert answer.returncode == 0
     assert answer.stdout.startswith("usage: ductile-gpu")
     assert answer.stderr == ""
+
+
+def test_help_is_made_of_sentences():
+    parser = make_parser()
+    commands = parser.get_default("commands")
+    texts = [module.SUMMARY for module in COMMANDS.values()]
+    for of in (parser, *commands.values()):
+        texts += [action.help for action in of._actions if action.choices is None]
+    shown = [text for text in texts if text != argparse.SUPPRESS]
+    assert len(shown) > 50
+    assert [text for text in shown if not re.fullmatch(r"[A-Z\W].*\.", text or "", re.S)] == []
 
 
 def test_the_version_is_the_librarys(place):

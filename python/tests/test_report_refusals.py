@@ -77,7 +77,9 @@ def test_the_verdict_says_what_was_refused_where_it_lay_and_what_suffices(tmp_pa
     assert said_of["asked"] == "`late project/model.py:9`, at event 3"
     assert said_of["free"] == "40.0 MiB in 2 holes (largest 25.0 MiB) + 8.0 MiB on the device"
     assert said_of["needed"] == "110.0 MiB = 60.0 MiB live + 50.0 MiB asked"
-    assert said_of["device"].startswith("its 108.0 MiB for PyTorch do not suffice; needed: Ductile")
+    assert said_of["device"].startswith(
+        "108.0 MiB were there for PyTorch, too little; needed: Ductile"
+    )
 
 
 def test_a_model_that_fits_where_the_recorded_allocator_did_not_is_not_believed(tmp_path):

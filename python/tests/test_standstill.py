@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Two ranks whose streams wait for one another, and the waits on the GPU that `record_stream:wait`
-adds (docs/dev/decisions/0040). What a rank enqueues is written down here; whether an allocation adds a
-wait is asked of Ductile itself, on a virtual GPU for each rank. Then both ranks' streams run
+adds (docs/dev/decisions/0040). What a rank enqueues is written down here; whether an allocation
+adds a wait is asked of Ductile itself, on a virtual GPU for each rank. Then both ranks' streams run
 against each other: work that needs its peer begins when the peer's has its turn, as NCCL's."""
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from ductile_gpu.handover._keep import Keeper, ask, default_path
 from ductile_gpu.interface import Failure, in_bytes, show
 from ductile_gpu_words import say
 
-SUMMARY = "keep the memory of tags alive across restarts of those who use it"
+SUMMARY = "Keep the memory of tags alive across restarts of those who use it."
 DESCRIPTION = """\
 Keeps the memory of tags (ductile_gpu.keep_tag) while trainers and generators come and go. It
 holds descriptors alone: no driver is opened, and no memory of the GPU is its own. It takes a file
@@ -31,11 +31,13 @@ FORMAT = 1  # of what --json prints; see commands.schema.json
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of this command."""
-    parser.add_argument("--socket", metavar="PATH", help=f"where it listens ({default_path()})")
+    parser.add_argument(
+        "--socket", metavar="PATH", help=f"Where it listens. Default: {default_path()}."
+    )
     group = parser.add_mutually_exclusive_group()
-    group.add_argument("--status", action="store_true", help="print what it keeps, and end")
-    group.add_argument("--json", action="store_true", help="print what it keeps as JSON, and end")
-    group.add_argument("--drop", metavar="TAG", help="have it drop a tag, and end")
+    group.add_argument("--status", action="store_true", help="Print what it keeps, and end.")
+    group.add_argument("--json", action="store_true", help="Print what it keeps as JSON, and end.")
+    group.add_argument("--drop", metavar="TAG", help="Have it drop a tag, and end.")
 
 
 def _line(tag: str, found: dict[str, Any]) -> str:

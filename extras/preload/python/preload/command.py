@@ -46,13 +46,13 @@ unless PyTorch in its process allocates from Ductile.
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What this adds to the options of `run`."""
     parser.add_argument(
-        "--all", action="store_true", help="every library of the program, not PyTorch alone"
+        "--all", action="store_true", help="Serve every library of the program, not PyTorch alone."
     )
     parser.add_argument(
         "--native-malloc",
         action="store_true",
-        help="with --all: cudaMalloc stays the driver's, for programs that pass its memory to "
-        "other processes by CUDA IPC",
+        help="With --all: leave cudaMalloc to the driver, for programs that pass its memory to "
+        "other processes by CUDA IPC.",
     )
 
 

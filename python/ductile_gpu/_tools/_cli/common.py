@@ -81,20 +81,22 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
         metavar="KEY=VALUE",
         action="append",
         default=[],
-        help="an option of Ductile, as in DUCTILE_CONF; repeatable",
+        help="Set an option of Ductile, as DUCTILE_CONF does. May be given more than once.",
     )
 
 
 def add_replay_options(parser: argparse.ArgumentParser) -> None:
     """On what a recording is replayed, and which part of it."""
     parser.add_argument(
-        "--capacity", metavar="BYTES", help="the GPU's memory, such as 80G (an H200's 139 GiB)"
+        "--capacity",
+        metavar="BYTES",
+        help="The memory of the GPU, such as 80G. Default: that of an H200, 139 GiB.",
     )
     parser.add_argument(
         "--gpu",
         metavar="N",
         type=int,
-        help="of a snapshot: which GPU (one that ran out of memory, else the fullest)",
+        help="Which GPU of a snapshot. Default: one that ran out of memory, else the fullest.",
     )
     add_settings(parser)
 

@@ -7,7 +7,7 @@ import argparse
 
 from ductile_gpu._tools._cli.common import PROGRAM, show
 
-SUMMARY = "print what makes bash or zsh complete commands and options"
+SUMMARY = "Print what makes bash or zsh complete commands and options."
 DESCRIPTION = """\
 Prints a script with which bash and zsh complete the commands and their options. For every shell:
 

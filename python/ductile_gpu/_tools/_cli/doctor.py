@@ -21,7 +21,7 @@ from ductile_gpu._process._children import child_environment, hook_is_installed
 from ductile_gpu._tools._cli.common import MISUSED, Failure, print_json, show
 from ductile_gpu._tools._cli.program import Program, resolve
 
-SUMMARY = "say before a run whether Ductile will serve a program"
+SUMMARY = "Say before a run whether Ductile will serve a program."
 DESCRIPTION = """\
 Says whether Ductile will serve PROGRAM and the Pythons that it starts, once it is asked for by
 `ductile-gpu run` or DUCTILE_TORCH=1: one line for each check, with what to do about it. Nothing of
@@ -59,11 +59,16 @@ class Check(NamedTuple):
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of this command."""
-    parser.add_argument("--json", action="store_true", help="one JSON object")
+    parser.add_argument("--json", action="store_true", help="Print one JSON object.")
     parser.add_argument(
-        "program", metavar="PROGRAM", nargs="?", help="as you would start it, with its arguments"
+        "program",
+        metavar="PROGRAM",
+        nargs="?",
+        help="The program as you would start it, with its arguments. Default: this Python.",
     )
-    parser.add_argument("arguments", metavar="ARG", nargs=argparse.REMAINDER)
+    parser.add_argument(
+        "arguments", metavar="ARGUMENT", nargs=argparse.REMAINDER, help="Its own arguments."
+    )
 
 
 # ---- Asking an interpreter ---------------------------------------------------------------------

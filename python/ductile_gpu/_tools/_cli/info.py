@@ -17,7 +17,7 @@ from ductile_gpu._tools._cli.doctor_probe import describe_options
 from ductile_gpu._tools._sizes import in_bytes
 from ductile_gpu.torch import _build, _conf
 
-SUMMARY = "show versions, GPUs and the options in effect"
+SUMMARY = "Show versions, GPUs and the options in effect."
 DESCRIPTION = """\
 Shows the versions of Ductile and of the libraries it has adapters for, the GPUs and whether Ductile
 works on them, and the options in effect after DUCTILE_CONF. Initialises CUDA."""
@@ -31,7 +31,7 @@ LIBRARIES = {
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of this command."""
-    parser.add_argument("--json", action="store_true", help="one JSON object")
+    parser.add_argument("--json", action="store_true", help="Print one JSON object.")
 
 
 def _installed(candidates: tuple[str, ...]) -> str:

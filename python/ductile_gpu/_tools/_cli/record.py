@@ -26,7 +26,7 @@ from ductile_gpu._tools._recorder import (
 from ductile_gpu._tools._sizes import in_bytes
 from ductile_gpu_words import say
 
-SUMMARY = "run a PyTorch script and record what it allocates"
+SUMMARY = "Run a PyTorch script and record what it allocates."
 DESCRIPTION = """\
 Runs SCRIPT unchanged, as python would, and records every allocation and free of PyTorch's own
 allocator on the GPU. The recording is written when the script ends, also when it fails or is
@@ -54,24 +54,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "-o",
         "--output",
         metavar="FILE",
-        help="where to write: NAME.pickle, which is PyTorch's own snapshot, NAME.pickle.gz, "
-        "NAME.trace or NAME.trace.gz (SCRIPT.pickle); a folder, FOLDER/, takes one of each process",
+        help="Where to write: NAME.pickle or NAME.pickle.gz for PyTorch's own snapshot, NAME.trace "
+        "or NAME.trace.gz for a trace, or FOLDER/ for a snapshot of each process. Default: "
+        "SCRIPT.pickle.",
     )
     parser.add_argument(
         "--stacks",
         action=argparse.BooleanOptionalAction,
-        help="insist on the Python stack of each allocation and marks of the optimizer's steps, or "
-        "do without (stacks where they can be recorded)",
+        help="Insist on the Python stack of each allocation and on marks of the optimizer's steps, "
+        "or do without. Default: both where they can be recorded.",
     )
     parser.add_argument(
-        "--gpu", metavar="N", type=int, help="which GPU a trace is of (the fullest)"
+        "--gpu", metavar="N", type=int, help="Which GPU a trace is of. Default: the fullest."
     )
     parser.add_argument(
         "--max-events",
         metavar="N",
         type=int,
-        help="keep only the latest N events (all), without stacks; each takes host memory until "
-        "the end",
+        help="Keep only the latest N events, without stacks. Each takes host memory until the end. "
+        "Default: all.",
     )
     add_script_arguments(parser)
 

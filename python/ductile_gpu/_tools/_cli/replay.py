@@ -21,7 +21,7 @@ from ductile_gpu._tools._cli.common import (
 from ductile_gpu._tools._report import _collect
 from ductile_gpu._tools._sizes import in_bytes
 
-SUMMARY = "say what a recorded run would need, without a GPU"
+SUMMARY = "Say what a recorded run would need, without a GPU."
 DESCRIPTION = """\
 Replays recordings on the virtual GPU: traces of `record`, snapshots that
 torch.cuda.memory._dump_snapshot wrote, and what else `ductile-bench convert` reads. Says how much
@@ -37,15 +37,17 @@ NAMES = dict(reversed(_collect.NAMES.items()))
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of this command."""
     parser.add_argument(
-        "files", metavar="FILE", nargs="+", help="a trace or a snapshot; - is standard input"
+        "files", metavar="FILE", nargs="+", help="A trace or a snapshot. - is standard input."
     )
     parser.add_argument(
         "--min-capacity",
         action="store_true",
-        help="also the smallest GPU on which the run completes; takes many replays",
+        help="Find also the smallest GPU on which the run completes. This takes many replays.",
     )
     add_replay_options(parser)
-    parser.add_argument("--json", action="store_true", help="ductile-bench's own lines of JSON")
+    parser.add_argument(
+        "--json", action="store_true", help="Print the lines of JSON of ductile-bench."
+    )
 
 
 def _command(options: argparse.Namespace) -> list[str]:

@@ -36,7 +36,7 @@ from ductile_gpu._tools._report._collect import (
 from ductile_gpu._tools._sizes import in_bytes
 from ductile_gpu_words import say
 
-SUMMARY = "make a page of a recorded run: why it ran out, what would fit, who holds it"
+SUMMARY = "Make a page of a recorded run: why it ran out, what would fit, who holds it."
 DESCRIPTION = """\
 Says why a recorded run ran out of memory, or with what it would, on which devices it fits, and
 which code holds the memory; and writes one HTML file that needs no network, with memory over time
@@ -55,41 +55,49 @@ USUAL_PAGE = "report.html"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of this command."""
-    parser.add_argument("files", metavar="FILE", nargs="+", help="a trace, a snapshot, a folder")
+    parser.add_argument(
+        "files", metavar="FILE", nargs="+", help="A trace, a snapshot, or a folder of them."
+    )
     parser.add_argument(
         "-o",
         "--output",
         metavar="PAGE.html",
-        help="where the page goes: a file, a folder, or - for standard output "
-        f"({USUAL_PAGE}; none with --json)",
+        help="Where the page goes: a file, a folder, or - for standard output. "
+        f"Default: {USUAL_PAGE}, and no page with --json.",
     )
-    parser.add_argument("--open", action="store_true", help="show the page in a browser")
+    parser.add_argument("--open", action="store_true", help="Show the page in a browser.")
     parser.add_argument(
         "--json",
         action="store_true",
-        help="all numbers as JSON, one object a recording, and one of what --compare finds",
+        help="Print all numbers as JSON: an object for each recording, and one of what --compare "
+        "finds.",
     )
     parser.add_argument(
         "--compare",
         action="store_true",
-        help="of two files: what grew from the first to the second",
+        help="Say what grew from the first of two files to the second.",
     )
     parser.add_argument(
         "--batch",
         metavar="N,N,..",
-        help="sizes of the last recorded steps: forecast the largest; BATCHxLENGTH where both vary",
+        help="The sizes of the last recorded steps, BATCHxLENGTH where both vary: forecast what "
+        "the largest one needs.",
     )
     parser.add_argument(
-        "--unit", metavar="WORD", help="what the sizes of --batch are, such as length (batch)"
+        "--unit",
+        metavar="WORD",
+        help="What the sizes of --batch are, such as length. Default: batch.",
     )
     parser.add_argument(
-        "--quick", action="store_true", help="do not search the smallest device: one replay each"
+        "--quick",
+        action="store_true",
+        help="Do not search the smallest device: replay once for each allocator.",
     )
     parser.add_argument(
         "--full",
         action="store_true",
-        help="search it also where there are more than 2 million events, and replay other sizes of "
-        "--batch where there are more than 200,000",
+        help="Search it also where there are more than 2 million events, and replay other sizes of "
+        "--batch where there are more than 200,000.",
     )
     add_replay_options(parser)
 

@@ -25,7 +25,7 @@ from ductile_gpu._tools._cli.script import add_script_arguments, check_script, r
 from ductile_gpu._tools._sizes import in_bytes
 from ductile_gpu_words import say
 
-SUMMARY = "run a script with Ductile as PyTorch's allocator"
+SUMMARY = "Run a script with Ductile as PyTorch's allocator."
 _OWN = """\
 Runs SCRIPT unchanged, as python would, with Ductile in place of PyTorch's allocator: what
 ductile_gpu.torch.enable() does in the first line of a program. The Python programs it starts run on
@@ -51,10 +51,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of this command."""
     add_settings(parser)
     parser.add_argument(
-        "--summary", action="store_true", help="at the end, say what was live and what was held"
+        "--summary", action="store_true", help="Say at the end what was live and what was held."
     )
     parser.add_argument(
-        "--live", action="store_true", help="let `ductile-gpu top` look into it while it runs"
+        "--live", action="store_true", help="Let `ductile-gpu top` look into it while it runs."
     )
     for module in _extras.run_modules():
         module.add_arguments(parser)

@@ -22,11 +22,11 @@ def add_script_arguments(parser: argparse.ArgumentParser) -> None:
         "-m",
         dest="module",
         action="store_true",
-        help="the script is the name of a module, as with python -m",
+        help="SCRIPT is the name of a module, as with python -m.",
     )
-    parser.add_argument("script", metavar="SCRIPT", help="the program to run")
+    parser.add_argument("script", metavar="SCRIPT", help="The program to run.")
     parser.add_argument(
-        "arguments", metavar="ARGUMENT", nargs=argparse.REMAINDER, help="its own arguments"
+        "arguments", metavar="ARGUMENT", nargs=argparse.REMAINDER, help="Its own arguments."
     )
 
 

@@ -33,7 +33,7 @@ from ductile_gpu._tools._others import what_uses
 from ductile_gpu._tools._sizes import in_bytes
 from ductile_gpu_words import shown
 
-SUMMARY = "show what running processes hold, by stream and pool"
+SUMMARY = "Show what running processes hold, by stream and pool."
 DESCRIPTION = """\
 Shows what each allocator of a process holds, by stream and pool, and renews it. The process must
 have asked to be watched, and be of the same user:
@@ -50,13 +50,13 @@ MOST_ROWS = 20
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of this command."""
-    parser.add_argument("pid", metavar="PID", type=int, nargs="?", help="a process (all)")
+    parser.add_argument("pid", metavar="PID", type=int, nargs="?", help="A process. Default: all.")
     parser.add_argument(
-        "--interval", metavar="SECONDS", type=float, default=1.0, help="how often (1)"
+        "--interval", metavar="SECONDS", type=float, default=1.0, help="How often. Default: 1."
     )
-    parser.add_argument("--once", action="store_true", help="print it once")
+    parser.add_argument("--once", action="store_true", help="Print it once.")
     parser.add_argument(
-        "--json", action="store_true", help="print it once, one JSON object a line and process"
+        "--json", action="store_true", help="Print it once, as one line of JSON for each process."
     )
 
 

@@ -302,7 +302,7 @@ def _device(s: dict[str, Any]) -> list[Line]:
     size, own = in_bytes(found["device_bytes"]), _own(s)
     others = f"; {in_bytes(found['others_bytes'])} had others" if found["others_bytes"] else ""
     if s["verdict"] in (FULL, CROWDED) and needs:
-        said = f"its {size} for PyTorch do not suffice{others}; needed: {_ways(needs)}"
+        said = f"{size} were there for PyTorch, too little{others}; needed: {_ways(needs)}"
         return [("device", said)]
     missing = _ways({n: need for n, need in needs.items() if need > found["device_bytes"]})
     more = [f"not enough for {missing}"] if missing else []
