@@ -5,6 +5,7 @@
  */
 #include "bench/contenders/contender.h"
 #include "bench/contenders/torch_cache.h"
+#include "bench/driver/bench_calls.h"
 #include "vmm/base/status.h"
 
 #include <stdlib.h>
@@ -36,11 +37,14 @@ static ductile_status wait_for_users(async_pool *p, const torch_block *block) {
 }
 
 static ductile_status give_back(async_pool *p, const torch_block *block) {
-    if (block->uses == NULL) {
-        return dvmm_mem_free_async(driver_of(p), block->address, block->arena->stream);
+    ductile_stream stream = block->arena->stream;
+    if (block->uses != NULL) {
+        DTI_TRY(wait_for_users(p, block));
+        stream = p->unifying;
     }
-    DTI_TRY(wait_for_users(p, block));
-    return dvmm_mem_free_async(driver_of(p), block->address, p->unifying);
+    DTI_TRY(bench_mem_free_async(driver_of(p), block->address, stream));
+    p->base.frees++;
+    return DUCTILE_OK;
 }
 
 static ductile_status async_free(void *self, ductile_addr address) {
@@ -62,7 +66,7 @@ static ductile_status async_free(void *self, ductile_addr address) {
 static ductile_status async_trim(void *self) {
     async_pool *p = self;
     DTI_TRY(dvmm_context_sync(driver_of(p)));
-    return dvmm_async_pool_trim(driver_of(p), 0);
+    return bench_async_pool_trim(driver_of(p), 0);
 }
 
 /* ---- Allocate ------------------------------------------------------------------------------ */
@@ -79,7 +83,8 @@ static ductile_status async_alloc(void *self, uint64_t size, ductile_stream stre
     if (arena == NULL) {
         return DUCTILE_ERR_OUT_OF_HOST_MEMORY;
     }
-    DTI_TRY(dvmm_mem_alloc_async(driver_of(p), size, stream, out));
+    DTI_TRY(bench_mem_alloc_async(driver_of(p), size, stream, out));
+    p->base.allocs++;
     torch_block *block = torch_block_take(&p->base.store, arena, *out, size);
     hash_map_set(&p->base.live, *out, (uintptr_t)block);
     return DUCTILE_OK;
@@ -100,7 +105,7 @@ static ductile_status open_pool(async_pool *p) {
 static ductile_status async_init(const contender_env *env, void **self, char *message,
                                  size_t size) {
     *self = NULL;
-    if (!dvmm_get_caps(env->driver)->has_async_pool) {
+    if (!bench_has_async_pool(env->driver)) {
         return contender_refuse(DUCTILE_ERR_UNSUPPORTED, "this device has no stream-ordered pool",
                                 message, size);
     }
@@ -138,9 +143,9 @@ static void async_fini(void *self) {
 static void async_stats(void *self, contender_stats *out) {
     const async_pool *p = self;
     *out = (contender_stats){0};
-    (void)dvmm_async_pool_info(driver_of(p), &out->reserved_bytes, &out->reserved_peak_bytes);
+    (void)bench_async_pool_info(driver_of(p), &out->reserved_bytes, &out->reserved_peak_bytes);
     out->address_span_bytes = out->reserved_peak_bytes;
-    contender_driver_stats(driver_of(p), out);
+    torch_cache_driver_stats(&p->base, out);
 }
 
 const contender_ops contender_cumemallocasync = {

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "bench/contenders/torch_cache.h"
+#include "bench/driver/bench_calls.h"
 #include "vmm/base/status.h"
 
 #include <stdio.h>
@@ -49,8 +50,9 @@ ductile_status torch_cache_grow_alone(torch_cache *cache, torch_arena *arena, ui
         return DUCTILE_ERR_OUT_OF_MEMORY;
     }
     ductile_addr address = 0;
-    ductile_status status = dvmm_mem_alloc(cache->driver, bytes, &address);
+    ductile_status status = bench_mem_alloc(cache->driver, bytes, &address);
     if (status == DUCTILE_OK) {
+        cache->allocs++;
         torch_cache_add_reserved(cache, bytes);
         *out = torch_block_take(&cache->store, arena, address, bytes);
     }
@@ -58,8 +60,9 @@ ductile_status torch_cache_grow_alone(torch_cache *cache, torch_arena *arena, ui
 }
 
 ductile_status torch_cache_release(torch_cache *cache, torch_block *block) {
-    ductile_status status = dvmm_mem_free(cache->driver, block->address);
+    ductile_status status = bench_mem_free(cache->driver, block->address);
     if (status == DUCTILE_OK) {
+        cache->frees++;
         torch_cache_sub_reserved(cache, block->size);
         torch_block_put(&cache->store, block);
     }
@@ -311,15 +314,11 @@ void torch_cache_walk(void *self, contender_visit visit, void *user) {
 
 /* ---- Statistics ---------------------------------------------------------------------------- */
 
-void contender_driver_stats(const dvmm_driver *driver, contender_stats *out) {
+void torch_cache_driver_stats(const torch_cache *cache, contender_stats *out) {
     dvmm_counters counters;
-    dvmm_get_counters(driver, &counters);
-    out->creates = dvmm_successes(&counters, DVMM_CALL_phys_create) +
-                   dvmm_successes(&counters, DVMM_CALL_mem_alloc) +
-                   dvmm_successes(&counters, DVMM_CALL_mem_alloc_async);
-    out->releases = dvmm_successes(&counters, DVMM_CALL_phys_release) +
-                    dvmm_successes(&counters, DVMM_CALL_mem_free) +
-                    dvmm_successes(&counters, DVMM_CALL_mem_free_async);
+    dvmm_get_counters(cache->driver, &counters);
+    out->creates = dvmm_successes(&counters, DVMM_CALL_phys_create) + cache->allocs;
+    out->releases = dvmm_successes(&counters, DVMM_CALL_phys_release) + cache->frees;
     out->maps = dvmm_successes(&counters, DVMM_CALL_map);
     out->unmaps = dvmm_successes(&counters, DVMM_CALL_unmap);
     out->stream_syncs = dvmm_count_host_waits(&counters);
@@ -338,5 +337,5 @@ void torch_cache_stats(void *self, contender_stats *out) {
                              .pressure_waits = cache->pressure_waits,
                              .pressure_returns = cache->pressure_returns,
                              .pressure_returned_bytes = cache->pressure_returned_bytes};
-    contender_driver_stats(cache->driver, out);
+    torch_cache_driver_stats(cache, out);
 }

@@ -51,6 +51,7 @@ struct torch_cache {
     uint64_t least_refused; /* these two every answer would be the same */
     uint64_t reserved_bytes;
     uint64_t reserved_peak_bytes;
+    uint64_t allocs, frees;  /* by the driver, of memory without handles */
     uint64_t pressure_waits; /* see contender.h */
     uint64_t pressure_returns;
     uint64_t pressure_returned_bytes;
@@ -104,6 +105,6 @@ void torch_cache_stats(void *self, contender_stats *out);
 void torch_cache_walk(void *self, contender_visit visit, void *user);
 
 /* Fills what the driver's counters know; the rest is left alone. */
-void contender_driver_stats(const dvmm_driver *driver, contender_stats *out);
+void torch_cache_driver_stats(const torch_cache *cache, contender_stats *out);
 
 #endif

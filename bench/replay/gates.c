@@ -2,6 +2,7 @@
 #include "bench/replay/gates.h"
 
 #include "bench/base/stopwatch.h"
+#include "bench/driver/bench_calls.h"
 #include "vmm/base/status.h"
 
 #include <stdlib.h>
@@ -109,7 +110,7 @@ static void stop_watcher(gates *g) {
 
 static ductile_status make_words(gates *g) {
     size_t size = g->n_lines * WORD_SPACING * sizeof(uint64_t);
-    DTI_TRY(dvmm_host_alloc(g->on->driver, size, &g->words));
+    DTI_TRY(bench_host_alloc(g->on->driver, size, &g->words));
     uint64_t *words = g->words;
     for (size_t i = 0; i < g->n_lines; i++) {
         g->lines[i].word = &words[i * WORD_SPACING];
@@ -142,7 +143,7 @@ ductile_status gates_init(gates *g, const testbed *on, const trace *t, gates_pat
     if (!has_gates(t)) {
         return DUCTILE_OK;
     }
-    if (on->gpu == NULL && !dvmm_get_caps(on->driver)->has_stream_memops) {
+    if (on->gpu == NULL && !bench_has_wait_value(on->driver)) {
         return DUCTILE_ERR_UNSUPPORTED;
     }
     g->lines = calloc(t->n_streams, sizeof *g->lines);
@@ -168,7 +169,7 @@ void gates_fini(gates *g) {
         free(line->events);
     }
     if (g->words != NULL) {
-        (void)dvmm_host_free(g->on->driver, g->words);
+        (void)bench_host_free(g->on->driver, g->words);
     }
     free(g->lines);
     g->lines = NULL;
@@ -192,7 +193,7 @@ ductile_status gates_close(gates *g, size_t stream, uint64_t number) {
     }
     ductile_status status = g->on->gpu != NULL
                                 ? testbed_launch_lazy(g->on, in, NULL)
-                                : dvmm_stream_wait_value(g->on->driver, in, line->word, number);
+                                : bench_stream_wait_value(g->on->driver, in, line->word, number);
     if (status == DUCTILE_OK) {
         atomic_store(&line->n_closed, number);
     }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "bench/workloads/fsdp_run.h"
 
+#include "bench/driver/bench_calls.h"
 #include "bench/replay/testbed.h"
 #include "bench/workloads/fsdp_work.h"
 #include "vmm/base/status.h"
@@ -79,8 +80,8 @@ static ductile_status read_tag(run *r, const fsdp_op *op) {
     for (int end = 0; status == DUCTILE_OK && end < N_ENDS; end++) {
         ductile_addr to = r->journal + r->n_readings * TAG_BYTES;
         r->expected[r->n_readings++] = r->tags[op->block];
-        status = dvmm_copy(driver_of(r), to, end_of(r, op->block, end), TAG_BYTES,
-                           r->bed.streams[op->stream]);
+        status = bench_copy(driver_of(r), to, end_of(r, op->block, end), TAG_BYTES,
+                            r->bed.streams[op->stream]);
     }
     return status;
 }
@@ -91,8 +92,8 @@ static ductile_status pass_tag_on(run *r, const fsdp_op *op) {
         return DUCTILE_OK;
     }
     for (int end = 0; status == DUCTILE_OK && end < N_ENDS; end++) {
-        status = dvmm_copy(driver_of(r), end_of(r, op->to, end), end_of(r, op->block, end),
-                           TAG_BYTES, r->bed.streams[op->stream]);
+        status = bench_copy(driver_of(r), end_of(r, op->to, end), end_of(r, op->block, end),
+                            TAG_BYTES, r->bed.streams[op->stream]);
     }
     r->tags[op->to] = r->tags[op->block];
     return status;
@@ -115,8 +116,8 @@ static ductile_status check_tags(run *r) {
     if (words != NULL) {
         status = r->n_readings == 0
                      ? DUCTILE_OK
-                     : dvmm_read_back(driver_of(r), words, r->journal, r->n_readings * TAG_BYTES,
-                                      r->bed.streams[FSDP_COMPUTE]);
+                     : bench_read_back(driver_of(r), words, r->journal, r->n_readings * TAG_BYTES,
+                                       r->bed.streams[FSDP_COMPUTE]);
     }
     if (status == DUCTILE_OK) {
         count_wrong_tags(r, words);
@@ -271,9 +272,9 @@ static ductile_status prepare(run *r) {
         return DUCTILE_ERR_OUT_OF_HOST_MEMORY;
     }
     void *sources = NULL;
-    DTI_TRY(dvmm_host_alloc(driver_of(r), (uint64_t)p->n_works * TAG_BYTES, &sources));
+    DTI_TRY(bench_host_alloc(driver_of(r), (uint64_t)p->n_works * TAG_BYTES, &sources));
     r->sources = sources;
-    DTI_TRY(dvmm_mem_alloc(driver_of(r), max_readings(p) * TAG_BYTES, &r->journal));
+    DTI_TRY(bench_mem_alloc(driver_of(r), max_readings(p) * TAG_BYTES, &r->journal));
     DTI_TRY(make_events(r));
     return r->bed.gpu != NULL ? fsdp_work_open_virtual(&r->bed, &r->work)
                               : fsdp_work_open_cuda(&r->bed, &r->work);
@@ -292,10 +293,10 @@ static void clean_up(run *r) {
         (void)dvmm_event_destroy(driver_of(r), r->events[--r->n_events]);
     }
     if (r->journal != 0) {
-        (void)dvmm_mem_free(driver_of(r), r->journal);
+        (void)bench_mem_free(driver_of(r), r->journal);
     }
     if (r->sources != NULL) {
-        (void)dvmm_host_free(driver_of(r), r->sources);
+        (void)bench_host_free(driver_of(r), r->sources);
     }
     free(r->addresses);
     free(r->tags);

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "bench/driver/bench_calls.h"
 #include "bench/workloads/fsdp_work.h"
 
 #include "bench/base/stopwatch.h"
@@ -31,7 +32,7 @@ static cuda_work *of(fsdp_work *w) {
 }
 
 static ductile_status copy(cuda_work *w, uint64_t size) {
-    return dvmm_copy(w->base.on->driver, w->to, w->from, size, w->base.on->streams[FSDP_COMPUTE]);
+    return bench_copy(w->base.on->driver, w->to, w->from, size, w->base.on->streams[FSDP_COMPUTE]);
 }
 
 static ductile_status upload(cuda_work *w, uint64_t size) {
@@ -83,7 +84,7 @@ static uint64_t cuda_now_ns(const fsdp_work *base) {
 
 static void free_device(const testbed *bed, ductile_addr address) {
     if (address != 0) {
-        (void)dvmm_mem_free(bed->driver, address);
+        (void)bench_mem_free(bed->driver, address);
     }
 }
 
@@ -94,7 +95,7 @@ static void cuda_close(fsdp_work *base) {
     free_device(base->on, w->to);
     free_device(base->on, w->landing);
     if (w->host != NULL) {
-        (void)dvmm_host_free(base->on->driver, w->host);
+        (void)bench_host_free(base->on->driver, w->host);
     }
     free(w);
 }
@@ -118,10 +119,10 @@ static ductile_status measure(cuda_work *w, move_fn some, uint64_t most, double 
 
 static ductile_status prepare(cuda_work *w) {
     dvmm_driver *d = w->base.on->driver;
-    DTI_TRY(dvmm_mem_alloc(d, COPY_BYTES, &w->from));
-    DTI_TRY(dvmm_mem_alloc(d, COPY_BYTES, &w->to));
-    DTI_TRY(dvmm_mem_alloc(d, UPLOAD_BYTES, &w->landing));
-    DTI_TRY(dvmm_host_alloc(d, UPLOAD_BYTES, &w->host));
+    DTI_TRY(bench_mem_alloc(d, COPY_BYTES, &w->from));
+    DTI_TRY(bench_mem_alloc(d, COPY_BYTES, &w->to));
+    DTI_TRY(bench_mem_alloc(d, UPLOAD_BYTES, &w->landing));
+    DTI_TRY(bench_host_alloc(d, UPLOAD_BYTES, &w->host));
     DTI_TRY(measure(w, copy, COPY_BYTES, &w->speed.copy_bytes_per_ns));
     return measure(w, upload, UPLOAD_BYTES, &w->speed.upload_bytes_per_ns);
 }

@@ -108,33 +108,33 @@ MAKES(phys_import, A_HANDLE) {
     return code;
 }
 
-GIVES(MAKES(mem_alloc, CLASSIC_MEMORY), mem_alloc, ductile_addr, N(1), &made)
-PLAIN(ENDS(mem_free, CLASSIC_MEMORY), mem_free, N(1))
-GIVES(ADD_WORD(mem_alloc_async, SAID, ORDERED_MEMORY, NO_RESOURCE, "alloc"), mem_alloc_async,
-      ductile_addr, N(1), P(2), &made)
-PLAIN(ADD_WORD(mem_free_async, SAID, NO_RESOURCE, ORDERED_MEMORY, "free"), mem_free_async, N(1),
-      P(2))
+BENCH_GIVES(MAKES(mem_alloc, CLASSIC_MEMORY), mem_alloc, ductile_addr, N(1), &made)
+BENCH_PLAIN(ENDS(mem_free, CLASSIC_MEMORY), mem_free, N(1))
+BENCH_GIVES(ADD_WORD(mem_alloc_async, SAID, ORDERED_MEMORY, NO_RESOURCE, "alloc"), mem_alloc_async,
+            ductile_addr, N(1), P(2), &made)
+BENCH_PLAIN(ADD_WORD(mem_free_async, SAID, NO_RESOURCE, ORDERED_MEMORY, "free"), mem_free_async,
+            N(1), P(2))
 
 /* What it kept is "now" and "peak". */
 SAYS(async_pool_info) {
     uint64_t now = 0;
     uint64_t peak = 0;
-    int code = CALL(s, async_pool_info, &now, &peak);
+    int code = BENCH_CALL(s, async_pool_info, &now, &peak);
     name_value(s, "now", now);
     name_value(s, "peak", peak);
     return code;
 }
 
-PLAIN(SAYS(async_pool_trim), async_pool_trim, N(1))
+BENCH_PLAIN(SAYS(async_pool_trim), async_pool_trim, N(1))
 GIVES(MAKES(stream_create, A_STREAM), stream_create, ductile_stream, &made)
 PLAIN(ENDS(stream_destroy, A_STREAM), stream_destroy, P(1))
 PLAIN(SAYS(stream_sync), stream_sync, P(1))
-PLAIN(SAYS(stream_query), stream_query, P(1))
+BENCH_PLAIN(SAYS(stream_query), stream_query, P(1))
 PLAIN(SAYS(stream_wait_event), stream_wait_event, P(1), P(2))
-PLAIN(SAYS(stream_wait_value), stream_wait_value, P(1), P(2), N(3))
+BENCH_PLAIN(SAYS(stream_wait_value), stream_wait_value, P(1), P(2), N(3))
 GIVES(SAYS(capture_status), capture_status, dvmm_capture_status, P(1), &made)
-PLAIN(SAYS(capture_begin), capture_begin, P(1), (dvmm_capture_mode)N(2))
-PLAIN(SAYS(capture_end), capture_end, P(1))
+BENCH_PLAIN(SAYS(capture_begin), capture_begin, P(1), (dvmm_capture_mode)N(2))
+BENCH_PLAIN(SAYS(capture_end), capture_end, P(1))
 
 SAYS(capture_exchange_mode) {
     dvmm_capture_mode mode = (dvmm_capture_mode)N(1);
@@ -158,7 +158,7 @@ PLAIN(SAYS(event_sync), event_sync, P(1))
 MAKES(host_alloc, HOST_MEMORY) {
     const uint64_t size = w->n > 1 ? N(1) : sizeof(uint64_t);
     void *memory = NULL;
-    int code = CALL(s, host_alloc, size, &memory);
+    int code = BENCH_CALL(s, host_alloc, size, &memory);
     if (memory != NULL) {
         memset(memory, 0, size);
     }
@@ -166,16 +166,16 @@ MAKES(host_alloc, HOST_MEMORY) {
     return code;
 }
 
-PLAIN(ENDS(host_free, HOST_MEMORY), host_free, P(1))
+BENCH_PLAIN(ENDS(host_free, HOST_MEMORY), host_free, P(1))
 PLAIN(SAYS(fill), fill, N(1), (uint8_t)N(2), N(3), P(4))
-PLAIN(SAYS(copy), copy, N(1), N(2), N(3), P(4))
+BENCH_PLAIN(SAYS(copy), copy, N(1), N(2), N(3), P(4))
 PLAIN(SAYS(upload), upload, N(1), P(2), N(3), P(4))
 
 SAYS(read_back) {
     if (P(1) == s->bytes) {
         memset(s->bytes, 0, sizeof(s->bytes));
     }
-    return CALL(s, read_back, P(1), N(2), N(3), P(4));
+    return BENCH_CALL(s, read_back, P(1), N(2), N(3), P(4));
 }
 
 /* "copy_batch in STREAM", or out, then the device's place, the host's and the size of each. */
@@ -243,7 +243,7 @@ DOES(see) {
 /* "see_for next a 1": another device's. */
 DOES(see_for) {
     dvmm_access access = DVMM_ACCESS_NONE;
-    int code = CALL(s, get_access_for, N(2), (int)N(3), &access);
+    int code = BENCH_CALL(s, get_access_for, N(2), (int)N(3), &access);
     note_code_or(s, word_at(w, 1), code, access);
 }
 

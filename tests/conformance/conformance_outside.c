@@ -18,6 +18,7 @@
 typedef struct CUctx_st *context;
 typedef struct CUgreenCtx_st *green_context;
 typedef struct CUdevResourceDesc_st *resource_desc;
+typedef struct CUgraph_st *cuda_graph;
 typedef struct CUgraphExec_st *graph_exec;
 
 typedef struct device_resource {
@@ -52,10 +53,10 @@ enum { RESOURCE_SM = 1, SM_COUNT = 16, GREEN_DEFAULT_STREAM = 1, STREAM_NON_BLOC
     X(stream_context, "cuStreamGetCtx", (ductile_stream it, context * out))                        \
     X(launch_host, "cuLaunchHostFunc", (ductile_stream stream, void (*work)(void *), void *user))  \
     X(capture_begin, "cuStreamBeginCapture_v2", (ductile_stream stream, int mode))                 \
-    X(capture_end, "cuStreamEndCapture", (ductile_stream stream, dvmm_graph * out))                \
-    X(graph_destroy, "cuGraphDestroy", (dvmm_graph graph))                                         \
+    X(capture_end, "cuStreamEndCapture", (ductile_stream stream, cuda_graph * out))                \
+    X(graph_destroy, "cuGraphDestroy", (cuda_graph graph))                                         \
     X(graph_instantiate, "cuGraphInstantiateWithFlags",                                            \
-      (graph_exec * out, dvmm_graph graph, unsigned long long flags))                              \
+      (graph_exec * out, cuda_graph graph, unsigned long long flags))                              \
     X(graph_launch, "cuGraphLaunch", (graph_exec graph, ductile_stream stream))                    \
     X(exec_destroy, "cuGraphExecDestroy", (graph_exec graph))
 
@@ -152,7 +153,7 @@ static void wait_for_word(void *user) {
  * is 1. The virtual GPU has no host functions: there the stream waits for the word. */
 DOES(host_function) {
     if (!is_outside(s)) {
-        need(s, "wait_value", CALL(s, stream_wait_value, P(1), P(2), 1));
+        need(s, "wait_value", BENCH_CALL(s, stream_wait_value, P(1), P(2), 1));
         return;
     }
     enter_primary(s);
@@ -181,7 +182,7 @@ DOES(blocking) {
 /* ---- Graphs -------------------------------------------------------------------------------- */
 
 static void *graph_of_driver(session *s, ductile_stream stream) {
-    dvmm_graph graph = NULL;
+    cuda_graph graph = NULL;
     graph_exec made = NULL;
     enter_primary(s);
     need(s, "capture_end", OUT(capture_end, stream, &graph));
@@ -306,7 +307,7 @@ DOES(begin_elsewhere) {
 
 SAYS(end_elsewhere) {
     const elsewhere *e = &s->elsewhere;
-    dvmm_graph graph = NULL;
+    cuda_graph graph = NULL;
     if (e->stream == NULL) {
         return DVMM_NOT_FOUND;
     }

@@ -253,7 +253,7 @@ static void attempt_in_capture(session *s, const conformance_row *row, bool is_o
     attempt a = {s, row, relaxed};
     session_run_text(s, session_find_sub("kit"), NULL);
     ductile_stream captured = (ductile_stream)(uintptr_t)names_find(&s->names, "captured")->value;
-    need(s, "begin", CALL(s, capture_begin, captured, (dvmm_capture_mode)row->mode));
+    need(s, "begin", BENCH_CALL(s, capture_begin, captured, (dvmm_capture_mode)row->mode));
     if (is_other) {
         on_other_thread(s, make_attempt, &a);
     } else {
@@ -261,7 +261,7 @@ static void attempt_in_capture(session *s, const conformance_row *row, bool is_o
     }
     say(s, s->code);
     const char *word = capture_word(s, captured);
-    note(s, "%s/%d", word, CALL(s, capture_end, captured));
+    note(s, "%s/%d", word, BENCH_CALL(s, capture_end, captured));
 }
 
 void session_run_row(session *s, const conformance_row *row) {

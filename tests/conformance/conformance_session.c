@@ -15,7 +15,7 @@ static void name_values(session *s, const dvmm_caps *caps) {
                  {"half", s->granule / 2},
                  {"total", caps->total_bytes},
                  {"all", caps->total_bytes / s->granule * s->granule},
-                 {"has_pool", caps->has_async_pool},
+                 {"has_pool", s->bench->has_async_pool(s->ctx)},
                  {"bytes", (uint64_t)(uintptr_t)s->bytes},
                  {"legacy", 0}, /* streams */
                  {"own", 2},    /* of this thread */
@@ -35,6 +35,7 @@ void session_init(session *s, dvmm_driver *driver) {
     const dvmm_caps *caps = dvmm_get_caps(driver);
     memset(s, 0, sizeof(*s));
     s->ops = dvmm_raw_ops(driver, &s->ctx);
+    s->bench = bench_raw_ops(driver, &s->ctx);
     s->granule = caps->granule_bytes;
     s->is_virtual = caps->is_virtual;
     s->ordinal = caps->ordinal;
@@ -70,7 +71,7 @@ void session_clean(session *s) {
         abort();
     }
     session_leave_elsewhere(s);
-    (void)resources_undo(&s->made, s->ops, s->ctx, &ignored);
+    (void)resources_undo(&s->made, s->ops, s->bench, s->ctx, &ignored);
 }
 
 /* ---- What the row says --------------------------------------------------------------------- */

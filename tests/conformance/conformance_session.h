@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * One row of the conformance table under way: the raw table of the driver, what the row has to say,
- * and everything it made, which is undone after it. Preparations note their own failure in the
+ * One row of the conformance table under way: the raw tables of the driver, what the row has to
+ * say, and everything it made, which is undone after it. Preparations note their own failure in the
  * row's state, so that rows need not branch on it and a broken preparation is seen.
  */
 #ifndef TESTS_SUPPORT_CONFORMANCE_SESSION_H
@@ -22,7 +22,8 @@ typedef struct elsewhere {
 
 struct session {
     const dvmm_driver_ops *ops;
-    void *ctx;
+    const dvmm_bench_ops *bench;
+    void *ctx; /* of both tables */
     uint64_t granule;
     bool is_virtual; /* only to choose a way to prepare, never what to expect */
     int ordinal;
@@ -43,8 +44,9 @@ void session_clean(session *s);
 /* The other context ends, if there is one. Pre: its stream is done. */
 void session_leave_elsewhere(session *s);
 
-/* One call of the raw table. */
+/* One call of a raw table: the library's, and the bench's. */
 #define CALL(s, name, ...) ((s)->ops->name((s)->ctx, __VA_ARGS__))
+#define BENCH_CALL(s, name, ...) ((s)->bench->name((s)->ctx, __VA_ARGS__))
 
 /* ---- What the row says --------------------------------------------------------------------- */
 

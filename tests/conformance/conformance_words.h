@@ -49,17 +49,21 @@ uint64_t session_value(const session *s, const words *w, size_t i);
     }                                                                                              \
     HEAD(void, do_##name)
 
-/* One call as it stands; one that gives something. */
-#define PLAIN(head, name, ...)                                                                     \
+/* One call as it stands; one that gives something. `table` is CALL or BENCH_CALL. */
+#define PLAIN_OF(table, head, name, ...)                                                           \
     head {                                                                                         \
-        return CALL(s, name, __VA_ARGS__);                                                         \
+        return table(s, name, __VA_ARGS__);                                                        \
     }
-#define GIVES(head, name, type, ...)                                                               \
+#define GIVES_OF(table, head, name, type, ...)                                                     \
     head {                                                                                         \
         type made = 0;                                                                             \
-        int code = CALL(s, name, __VA_ARGS__);                                                     \
+        int code = table(s, name, __VA_ARGS__);                                                    \
         *out = (uint64_t)(uintptr_t)made;                                                          \
         return code;                                                                               \
     }
+#define PLAIN(...) PLAIN_OF(CALL, __VA_ARGS__)
+#define GIVES(...) GIVES_OF(CALL, __VA_ARGS__)
+#define BENCH_PLAIN(...) PLAIN_OF(BENCH_CALL, __VA_ARGS__)
+#define BENCH_GIVES(...) GIVES_OF(BENCH_CALL, __VA_ARGS__)
 
 #endif

@@ -261,10 +261,10 @@ DO(cuStreamWaitValue64,
    (ductile_stream stream, ductile_addr addr, uint64_t value, unsigned int flags), NOTHING)
 DO(cuStreamIsCapturing, (ductile_stream stream, cu_capture_status *out), *out = DVMM_CAPTURE_ACTIVE)
 DO(cuStreamBeginCapture, (ductile_stream stream, cu_capture_mode mode), NOTHING)
-DO(cuStreamEndCapture, (ductile_stream stream, dvmm_graph *out),
-   (fake->graphs++, *out = (dvmm_graph)SOME_OBJECT))
+DO(cuStreamEndCapture, (ductile_stream stream, cu_graph *out),
+   (fake->graphs++, *out = (cu_graph)SOME_OBJECT))
 DO(cuThreadExchangeStreamCaptureMode, (cu_capture_mode * mode), *mode = DVMM_CAPTURE_GLOBAL)
-DO(cuGraphDestroy, (dvmm_graph graph), fake->graphs--)
+DO(cuGraphDestroy, (cu_graph graph), fake->graphs--)
 
 static cu_result fake_cuEventCreate(dvmm_event *out, unsigned int flags) {
     if (flags != CU_EVENT_FLAG_DISABLE_TIMING) {
@@ -345,19 +345,25 @@ static cu_result fake_cuMemcpyBatchAsync(ductile_addr *to, ductile_addr *from, s
         __attribute__((alias("fake_" #name), visibility("default")));
 CU_REQUIRED_FUNCTIONS(EXPORT)
 CU_OPTIONAL_FUNCTIONS(EXPORT)
+CU_BENCH_FUNCTIONS(EXPORT)
 
 #else
 
 typedef struct findable {
     const char *name;
     int version;
+    bool is_of_bench;
     void (*function)(void);
 } findable;
 
 static const findable functions[] = {
-#define FINDABLE(name, exported, version, parameters) {#name, version, (void (*)(void))fake_##name},
-    CU_REQUIRED_FUNCTIONS(FINDABLE) CU_OPTIONAL_FUNCTIONS(FINDABLE)
+#define FINDABLE(name, exported, version, parameters)                                              \
+    {#name, version, false, (void (*)(void))fake_##name},
+#define OF_BENCH(name, exported, version, parameters)                                              \
+    {#name, version, true, (void (*)(void))fake_##name},
+    CU_REQUIRED_FUNCTIONS(FINDABLE) CU_OPTIONAL_FUNCTIONS(FINDABLE) CU_BENCH_FUNCTIONS(OF_BENCH)
 #undef FINDABLE
+#undef OF_BENCH
 };
 
 static cu_result find(const char *name, void **out, int version, uint64_t flags) {
@@ -367,6 +373,7 @@ static cu_result find(const char *name, void **out, int version, uint64_t flags)
         if (strcmp(f->name, name) != 0) {
             continue;
         }
+        fake->bench_finds += f->is_of_bench;
         fake->wrong_finds += f->version != version || flags != CU_FIND_LEGACY_STREAM;
         if (fake->hidden == NULL || strcmp(fake->hidden, name) != 0) {
             memcpy(out, &f->function, sizeof(*out));

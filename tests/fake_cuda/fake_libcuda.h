@@ -10,7 +10,7 @@
 #ifndef TESTS_FAKE_CUDA_FAKE_LIBCUDA_H
 #define TESTS_FAKE_CUDA_FAKE_LIBCUDA_H
 
-#include "vmm/cuda/abi.h"
+#include "bench/driver/cuda_functions.h"
 
 #include <stdatomic.h>
 
@@ -60,6 +60,7 @@ typedef struct fake_state {
     ductile_addr copied_to, copied_from; /* by the last copy of a batch */
     size_t copied_bytes;
     int wrong_finds; /* searches with a flag or version other than agreed */
+    int bench_finds; /* searches for what the library never calls         */
     cu_context primary;
     cu_context current;              /* of the one thread */
     const char *last_call;           /* but for getting, pushing and popping the context */

@@ -31,6 +31,7 @@
  *   come_and_go         other second addresses are mapped and unmapped
  *   drop A, back A      unmaps an address, and maps it again
  */
+#include "bench/driver/bench_calls.h"
 #include "tests/support/command.h"
 #include "tests/support/complain.h"
 #include "tests/support/gpu_kernels.h"
@@ -133,7 +134,7 @@ static const char *alias_clear_counter(alias_bench *t) {
 
 static const char *alias_read_counter(alias_bench *t, uint64_t *out) {
     NEED_OK(dvmm_stream_sync(t->driver, t->other));
-    NEED_OK(dvmm_read_back(t->driver, out, t->counter, sizeof(*out), t->stream));
+    NEED_OK(bench_read_back(t->driver, out, t->counter, sizeof(*out), t->stream));
     return NULL;
 }
 
@@ -150,8 +151,8 @@ static const char *make_memory(alias_bench *t) {
     NEED_OK(dvmm_address_reserve(t->driver, t->bytes, &t->a));
     NEED_OK(dvmm_address_reserve(t->driver, ALIAS_SLOTS * t->bytes, &t->slots));
     TRY(alias_map_all(t, t->a));
-    NEED_OK(dvmm_mem_alloc(t->driver, t->bytes, &t->plain));
-    NEED_OK(dvmm_mem_alloc(t->driver, sizeof(uint64_t), &t->counter));
+    NEED_OK(bench_mem_alloc(t->driver, t->bytes, &t->plain));
+    NEED_OK(bench_mem_alloc(t->driver, sizeof(uint64_t), &t->counter));
     return NULL;
 }
 
@@ -160,7 +161,7 @@ static const char *alias_make(alias_bench *t) {
     NEED_OK(dvmm_stream_create(t->driver, &t->stream));
     NEED_OK(dvmm_stream_create(t->driver, &t->other));
     NEED_OK(dvmm_event_create(t->driver, &t->event));
-    NEED_OK(dvmm_host_alloc(t->driver, sizeof(uint64_t), &host));
+    NEED_OK(bench_host_alloc(t->driver, sizeof(uint64_t), &host));
     t->flag = host;
     t->next_id = 1;
     return make_memory(t);
@@ -176,9 +177,9 @@ static void alias_drop(alias_bench *t) {
     for (int i = 0; i < ALIAS_HANDLES; i++) {
         (void)dvmm_phys_release(d, t->handles[i]);
     }
-    (void)dvmm_mem_free(d, t->plain);
-    (void)dvmm_mem_free(d, t->counter);
-    (void)dvmm_host_free(d, t->flag);
+    (void)bench_mem_free(d, t->plain);
+    (void)bench_mem_free(d, t->counter);
+    (void)bench_host_free(d, t->flag);
     (void)dvmm_event_destroy(d, t->event);
     (void)dvmm_stream_destroy(d, t->stream);
     (void)dvmm_stream_destroy(d, t->other);
@@ -256,7 +257,7 @@ STEP(check_set) {
 }
 
 STEP(copy) {
-    NEED_OK(dvmm_copy(t->driver, s->to, s->with, t->bytes, t->stream));
+    NEED_OK(bench_copy(t->driver, s->to, s->with, t->bytes, t->stream));
     return NULL;
 }
 

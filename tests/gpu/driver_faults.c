@@ -17,6 +17,7 @@
  * Prints one figure a line. Ends with 1 when anything is wrong, and says which call and way; 77
  * without a device; 3 when it hangs.
  */
+#include "bench/driver/bench_calls.h"
 #include "tests/support/faulty_driver.h"
 #include "tests/support/fixture_virtual.h"
 #include "tests/support/limits.h"
@@ -273,13 +274,13 @@ static const char *capture(program *p) {
     if (status != DUCTILE_OK) {
         return NULL;
     }
-    NEED_OK(dvmm_capture_begin(p->on.driver, stream, DVMM_CAPTURE_GLOBAL));
+    NEED_OK(bench_capture_begin(p->on.driver, stream, DVMM_CAPTURE_GLOBAL));
     ductile_addr a = 0;
     ductile_addr b = 0;
     ductile_status first = ductile_alloc(p->allocator, 3 * p->granule, stream, &a);
     ductile_status freed = a != 0 ? ductile_free(p->allocator, a) : DUCTILE_OK;
     ductile_status second = ductile_alloc(p->allocator, 9000, stream, &b);
-    TRY(clean("the end of a capture", dvmm_capture_end(p->on.driver, stream)));
+    TRY(clean("the end of a capture", bench_capture_end(p->on.driver, stream)));
     TRY(clean("ductile_alloc", first));
     TRY(clean("ductile_free", freed));
     TRY(clean("ductile_alloc", second));

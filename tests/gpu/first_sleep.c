@@ -11,6 +11,7 @@
  * program is for: more processes tell more than more cycles. Ends with 1 when contents differ or a
  * call fails; 77 without a device, or without batches where they are to be used.
  */
+#include "bench/driver/bench_calls.h"
 #include "tests/support/program_device.h"
 #include "vmm/base/align.h"
 #include "vmm/host_pages.h"
@@ -148,10 +149,10 @@ static const char *copy_all(bool is_out) {
 /* What this leaves in memory would be seen where a copy were lost. */
 static const char *use_memory_otherwise(void) {
     ductile_addr other = 0;
-    NEED_OK(dvmm_mem_alloc(p.on.driver, other_bytes, &other));
+    NEED_OK(bench_mem_alloc(p.on.driver, other_bytes, &other));
     NEED_OK(dvmm_fill(p.on.driver, other, OTHER_BYTE, other_bytes, p.stream));
     NEED_OK(dvmm_stream_sync(p.on.driver, p.stream));
-    NEED_OK(dvmm_mem_free(p.on.driver, other));
+    NEED_OK(bench_mem_free(p.on.driver, other));
     return NULL;
 }
 

@@ -18,6 +18,7 @@
  * Prints one figure a line. Ends with 1 when anything is wrong, also when the other threads moved
  * no memory, because then nothing was tested; 77 without a device; 3 when it ran out of time.
  */
+#include "bench/driver/bench_calls.h"
 #include "tests/support/fixture_virtual.h"
 #include "tests/support/program_blocks.h"
 #include "tests/support/program_graphs.h"
@@ -156,8 +157,8 @@ static const char *judge_worker(worker *w) {
         NEED_OK(dvmm_stream_sync(w->on.driver, w->on.streams[i]));
     }
     if (p->gpu != NULL) {
-        NEED_OK(dvmm_read_back(w->on.driver, &mismatches, p->counter, sizeof(mismatches),
-                               w->on.streams[0]));
+        NEED_OK(bench_read_back(w->on.driver, &mismatches, p->counter, sizeof(mismatches),
+                                w->on.streams[0]));
     }
     NEED(mismatches == 0, "%llu words or windows of another thread's blocks differ",
          (unsigned long long)mismatches);
@@ -195,7 +196,7 @@ static const char *capture_half(program *p, pattern_block *out, uint64_t id) {
     out->size = p->unit;
     TRY(pattern_write(&p->on.tester, &passing, p->stream));
     NEED_OK(
-        dvmm_copy(p->on.driver, out->address, passing.address + 2 * p->unit, p->unit, p->stream));
+        bench_copy(p->on.driver, out->address, passing.address + 2 * p->unit, p->unit, p->stream));
     if (p->on.tester.gpu != NULL) { /* elsewhere it waits, which a capture does not survive */
         TRY(pattern_check(&p->on.tester, &passing, p->stream));
     }
@@ -206,7 +207,7 @@ static const char *capture_half(program *p, pattern_block *out, uint64_t id) {
 static const char *capture(program *p, ductile_pool_id pool, dvmm_capture_mode mode, uint64_t id,
                            void **out, result *r) {
     NEED_OK(ductile_pool_begin(p->allocator, pool, is_captured, p));
-    NEED_OK(dvmm_capture_begin(p->on.driver, p->stream, mode));
+    NEED_OK(bench_capture_begin(p->on.driver, p->stream, mode));
     TRY(capture_half(p, &r->halves[0], id));
     TRY(capture_half(p, &r->halves[1], id + 1));
     dvmm_capture_status status = DVMM_CAPTURE_BROKEN;
@@ -228,8 +229,8 @@ static const char *end_graph(program *p, ductile_pool_id pool, void *g, const re
 /* The bits that a launch left, both halves one behind the other. */
 static const char *read_result(program *p, const result *r, uint8_t *bits, ductile_stream stream) {
     for (int i = 0; i < 2; i++) {
-        NEED_OK(dvmm_read_back(p->on.driver, bits + (uint64_t)i * p->unit, r->halves[i].address,
-                               p->unit, stream));
+        NEED_OK(bench_read_back(p->on.driver, bits + (uint64_t)i * p->unit, r->halves[i].address,
+                                p->unit, stream));
     }
     return NULL;
 }

@@ -14,6 +14,7 @@
  * Ends with 1 when anything is wrong, also when no call was served, or none refused, because then
  * nothing was tested; 77 without a device; 3 when it ran out of time.
  */
+#include "bench/driver/bench_calls.h"
 #include "tests/support/fixture_virtual.h"
 #include "tests/support/program_blocks.h"
 #include "tests/support/program_graphs.h"
@@ -74,7 +75,7 @@ static const char *order(program *p, unsigned first, unsigned second) {
 }
 
 static const char *user_is_at_work(const program *p, bool *is_so) {
-    ductile_status status = dvmm_stream_query(p->on.driver, p->on.streams[USER]);
+    ductile_status status = bench_stream_query(p->on.driver, p->on.streams[USER]);
     *is_so = status == DUCTILE_ERR_NOT_READY;
     NEED(*is_so || status == DUCTILE_OK, "the user's work failed: %s", ductile_status_name(status));
     return NULL;
@@ -223,7 +224,7 @@ static const char *close_pool(program *p) {
 static const char *open_capture(program *p) {
     const pattern_block written = {.address = p->scratch, .size = SCRATCH_BYTES, .id = BY_GRAPH};
     ductile_capture_begin();
-    NEED_OK(dvmm_capture_begin(p->on.driver, p->on.streams[CAPTURED], DVMM_CAPTURE_GLOBAL));
+    NEED_OK(bench_capture_begin(p->on.driver, p->on.streams[CAPTURED], DVMM_CAPTURE_GLOBAL));
     return pattern_write(&p->on.tester, &written, p->on.streams[CAPTURED]);
 }
 
@@ -377,12 +378,12 @@ static const char *open_all(program *p) {
     TRY(program_open(&p->on, &options, N_STREAMS));
     NEED_OK(dvmm_capture_exchange_mode(p->on.driver, &mode));
     NEED_OK(dvmm_event_create(p->on.driver, &p->event));
-    NEED_OK(dvmm_mem_alloc(p->on.driver, SCRATCH_BYTES, &p->scratch));
+    NEED_OK(bench_mem_alloc(p->on.driver, SCRATCH_BYTES, &p->scratch));
     return try_kernels(p);
 }
 
 static const char *close_all(program *p) {
-    NEED_OK(dvmm_mem_free(p->on.driver, p->scratch));
+    NEED_OK(bench_mem_free(p->on.driver, p->scratch));
     NEED_OK(dvmm_event_destroy(p->on.driver, p->event));
     return program_close(&p->on);
 }

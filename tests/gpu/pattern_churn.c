@@ -20,6 +20,7 @@
  * figure a line. Ends with 1 when anything is wrong, also when no handle was recycled or compacted,
  * because then nothing was tested; 77 without a device; 3 when it ran out of time.
  */
+#include "bench/driver/bench_calls.h"
 #include "tests/support/cpu_time.h"
 #include "tests/support/fixture_virtual.h"
 #include "tests/support/flat.h"
@@ -221,7 +222,7 @@ static const char *captured_work(churn *c, pattern_block *stays, bool *got) {
 static const char *capture(churn *c, ductile_pool_id pool, void **g, pattern_block *stays,
                            bool *got) {
     NEED_OK(ductile_pool_begin(c->allocator, pool, is_first_stream, c));
-    NEED_OK(dvmm_capture_begin(c->p.driver, c->p.streams[0], DVMM_CAPTURE_GLOBAL));
+    NEED_OK(bench_capture_begin(c->p.driver, c->p.streams[0], DVMM_CAPTURE_GLOBAL));
     TRY(captured_work(c, stays, got));
     TRY(program_graph(&c->p, c->p.streams[0], g));
     NEED_OK(ductile_pool_end(c->allocator, pool));

@@ -22,6 +22,7 @@
  * With --virtual each process has a virtual GPU of its own: then only what the two say to each
  * other is tested, and bytes are compared in the process that wrote them.
  */
+#include "bench/driver/bench_calls.h"
 #include "tests/support/in_child.h"
 #include "tests/support/program_blocks.h"
 #include "tests/support/two_ends.h"
@@ -79,7 +80,7 @@ static const char *write_bytes(side *s, ductile_addr addr, uint8_t value, uint64
 
 static const char *expect_bytes(side *s, ductile_addr addr, uint8_t value, uint64_t size) {
     memset(s->bytes, ~value, size);
-    NEED_OK(dvmm_read_back(s->on.driver, s->bytes, addr, size, NULL));
+    NEED_OK(bench_read_back(s->on.driver, s->bytes, addr, size, NULL));
     if ((uint8_t)s->bytes[0] == value && memcmp(s->bytes, s->bytes + 1, size - 1) == 0) {
         return NULL;
     }
@@ -157,10 +158,10 @@ static const char *ask_access(side *s, ductile_addr addr, unsigned round) {
     if (!is_crossing(s->r)) {
         return NULL;
     }
-    NEED_OK(dvmm_get_access_for(s->on.driver, addr, s->on.device, &own));
+    NEED_OK(bench_get_access_for(s->on.driver, addr, s->on.device, &own));
     NEED(own == DVMM_ACCESS_RW, "the importer's GPU has access %d", (int)own);
     if (round >= s->r->rounds / 2) {
-        NEED_OK(dvmm_get_access_for(s->on.driver, addr, s->r->on.device, &of_exporter));
+        NEED_OK(bench_get_access_for(s->on.driver, addr, s->r->on.device, &of_exporter));
         NEED(of_exporter == DVMM_ACCESS_RW, "the enabled GPU has access %d", (int)of_exporter);
     }
     return NULL;

@@ -17,6 +17,7 @@
  *
  * On the virtual GPU streams of the machine's second device do the other one's work.
  */
+#include "bench/driver/bench_calls.h"
 #include "tests/support/fixture_virtual.h"
 #include "tests/support/in_child.h"
 #include "tests/support/program_blocks.h"
@@ -186,13 +187,13 @@ static const char *open_all(pair *p) {
     TRY(worker_open(&p->peer));
     TRY(program_allocator(&p->owner.on, p->limit, &p->a));
     NEED_OK(is_virtual ? ductile_alloc(p->a, COPY_BYTES, p->owner.stream, &p->far)
-                       : dvmm_mem_alloc(p->peer.on.driver, COPY_BYTES, &p->far));
+                       : bench_mem_alloc(p->peer.on.driver, COPY_BYTES, &p->far));
     return NULL;
 }
 
 static const char *close_all(pair *p) {
     NEED_OK(p->owner.on.is_virtual ? ductile_free(p->a, p->far)
-                                   : dvmm_mem_free(p->peer.on.driver, p->far));
+                                   : bench_mem_free(p->peer.on.driver, p->far));
     NEED_OK(ductile_destroy(p->a));
     NEED_OK(dvmm_event_destroy(p->peer.on.driver, p->peer.event));
     NEED_OK(dvmm_event_destroy(p->owner.on.driver, p->owner.event));
@@ -204,7 +205,7 @@ static const char *close_all(pair *p) {
 
 static const char *expect_access(pair *p, ductile_addr addr, int device, dvmm_access expected) {
     dvmm_access access = DVMM_ACCESS_NONE;
-    NEED_OK(dvmm_get_access_for(p->owner.on.driver, addr, device, &access));
+    NEED_OK(bench_get_access_for(p->owner.on.driver, addr, device, &access));
     NEED(access == expected, "device %d has access %d to %#llx, not %d", device, (int)access,
          (unsigned long long)addr, (int)expected);
     return NULL;
@@ -358,7 +359,7 @@ static const char *sleep_and_wake(pair *p) {
 static const char *expect_bytes(const worker *w, ductile_addr addr, uint8_t value) {
     static uint8_t bytes[COPY_BYTES];
     memset(bytes, ~value, sizeof bytes);
-    NEED_OK(dvmm_read_back(w->on.driver, bytes, addr, sizeof bytes, w->stream));
+    NEED_OK(bench_read_back(w->on.driver, bytes, addr, sizeof bytes, w->stream));
     NEED(bytes[0] == value && memcmp(bytes, bytes + 1, sizeof bytes - 1) == 0,
          "a copy arrived otherwise than it was sent");
     return NULL;
@@ -372,11 +373,11 @@ static const char *copy_both_ways(pair *p) {
     NEED_OK(ductile_alloc(p->a, COPY_BYTES, p->owner.stream, &near));
     TRY(let_go_on(&p->owner, w));
     NEED_OK(dvmm_fill(w->on.driver, p->far, value, COPY_BYTES, w->stream));
-    NEED_OK(dvmm_copy(w->on.driver, near, p->far, COPY_BYTES, w->stream));
+    NEED_OK(bench_copy(w->on.driver, near, p->far, COPY_BYTES, w->stream));
     TRY(let_go_on(w, &p->owner));
     TRY(expect_bytes(&p->owner, near, value));
     NEED_OK(dvmm_fill(w->on.driver, near, (uint8_t)~value, COPY_BYTES, w->stream));
-    NEED_OK(dvmm_copy(w->on.driver, p->far, near, COPY_BYTES, w->stream));
+    NEED_OK(bench_copy(w->on.driver, p->far, near, COPY_BYTES, w->stream));
     TRY(expect_bytes(w, p->far, (uint8_t)~value));
     TRY(let_go_on(w, &p->owner));
     TRY(expect_bytes(&p->owner, near, (uint8_t)~value));

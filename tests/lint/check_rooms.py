@@ -39,12 +39,13 @@ ROOMS = {
     **{room: POOL[:n] + BELOW_POOL for n, room in enumerate(POOL)},
     **{room: POOL + BELOW_POOL for room in SERVICES},  # none knows another, and nothing below knows any
     "pool": POOL + BELOW_POOL + ["vmm/cuda"],  # the front door chooses the backend
+    "bench/driver": ["vmm/cuda", "vmm/driver", "vmm/base"],  # calls that the library never makes
     "bench/base": ["vmm/cuda", "vmm/driver", "vmm/base"],  # opens the device
     "bench/trace": ["bench/base", "vmm/base"],
-    "bench/contenders": ["bench/base", "vmm", "vmm/driver", "vmm/base"],
-    "bench/replay": ["bench/contenders", "bench/trace", "bench/base", "vmm/driver", "vmm/base"],
-    "bench/workloads": ["bench/replay", "bench/contenders", "bench/trace", "bench/base", "vmm", "vmm/driver",
-                        "vmm/base"],
+    "bench/contenders": ["bench/base", "bench/driver", "vmm", "vmm/driver", "vmm/base"],
+    "bench/replay": ["bench/contenders", "bench/trace", "bench/base", "bench/driver", "vmm/driver", "vmm/base"],
+    "bench/workloads": ["bench/replay", "bench/contenders", "bench/trace", "bench/base", "bench/driver", "vmm",
+                        "vmm/driver", "vmm/base"],
     "bench/cli": ["bench/workloads", "bench/replay", "bench/contenders", "bench/trace", "bench/base", "vmm/base"],
 }
 

@@ -6,6 +6,7 @@
 #ifndef TESTS_SUPPORT_DEVICE_FIXTURE_H
 #define TESTS_SUPPORT_DEVICE_FIXTURE_H
 
+#include "bench/driver/bench_calls.h"
 #include "tests/support/expect.h"
 #include "tests/support/leak_gate.h"
 #include "vmm/driver/driver.h"
@@ -18,12 +19,14 @@ typedef struct device_fixture {
     ductile_virtual_gpu *gpu;
     dvmm_driver *d;
     const dvmm_driver_ops *ops;
-    void *ctx;
+    const dvmm_bench_ops *bench;
+    void *ctx; /* of both tables */
     uint64_t granule;
 } device_fixture;
 
-/* One call of the raw table; the driver's code. */
+/* One call of a raw table, the library's or the bench's; the driver's code. */
 #define RAW(r, name, ...) ((r)->ops->name((r)->ctx, __VA_ARGS__))
+#define BENCH_RAW(r, name, ...) ((r)->bench->name((r)->ctx, __VA_ARGS__))
 
 /* A raw call gives exactly this code. */
 #define assert_code(call, expected)                                                                \
@@ -39,6 +42,7 @@ static inline void device_open_detecting(device_fixture *r,
     assert_ok(ductile_virtual_create(&r->gpu, options));
     assert_ok(dvmm_open_virtual(r->gpu, &r->d, NULL, 0));
     r->ops = dvmm_raw_ops(r->d, &r->ctx);
+    r->bench = bench_raw_ops(r->d, &r->ctx);
     r->granule = dvmm_get_caps(r->d)->granule_bytes;
 }
 

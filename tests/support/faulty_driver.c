@@ -87,37 +87,20 @@ PASS(set_access_for,
      (void *ctx, ductile_addr addr, uint64_t size, dvmm_access access, const int *devices,
       size_t n_devices),
      (IN, addr, size, access, devices, n_devices), NOTHING)
-PASS(get_access_for, (void *ctx, ductile_addr addr, int device, dvmm_access *out),
-     (IN, addr, device, out), NOTHING)
 PASS(phys_export, (void *ctx, dvmm_phys phys, dvmm_share_type type, dvmm_shared *out),
      (IN, phys, type, out), NOTHING)
 PASS(phys_import, (void *ctx, const dvmm_shared *shared, dvmm_phys *out), (IN, shared, out),
      resources_add(&f->left, A_HANDLE, *out, 0))
-PASS(mem_alloc, (void *ctx, uint64_t size, ductile_addr *out), (IN, size, out), NOTHING)
-PASS(mem_free, (void *ctx, ductile_addr addr), (IN, addr), NOTHING)
-PASS(mem_alloc_async, (void *ctx, uint64_t size, ductile_stream stream, ductile_addr *out),
-     (IN, size, stream, out), NOTHING)
-PASS(mem_free_async, (void *ctx, ductile_addr addr, ductile_stream stream), (IN, addr, stream),
-     NOTHING)
-PASS(async_pool_info, (void *ctx, uint64_t *reserved, uint64_t *reserved_peak),
-     (IN, reserved, reserved_peak), NOTHING)
-PASS(async_pool_trim, (void *ctx, uint64_t keep_bytes), (IN, keep_bytes), NOTHING)
 PASS(stream_create, (void *ctx, ductile_stream *out), (IN, out),
      resources_add(&f->left, A_STREAM, word(*out), 0))
 PASS(stream_destroy, (void *ctx, ductile_stream stream), (IN, stream),
      resources_take_out(&f->left, A_STREAM, word(stream)))
 PASS(stream_sync, (void *ctx, ductile_stream stream), (IN, stream), NOTHING)
-PASS(stream_query, (void *ctx, ductile_stream stream), (IN, stream), NOTHING)
 PASS(stream_is_ours, (void *ctx, ductile_stream stream, int *out), (IN, stream, out), NOTHING)
 PASS(stream_wait_event, (void *ctx, ductile_stream stream, dvmm_event event), (IN, stream, event),
      NOTHING)
-PASS(stream_wait_value, (void *ctx, ductile_stream stream, uint64_t *host_word, uint64_t value),
-     (IN, stream, host_word, value), NOTHING)
 PASS(capture_status, (void *ctx, ductile_stream stream, dvmm_capture_status *out),
      (IN, stream, out), NOTHING)
-PASS(capture_begin, (void *ctx, ductile_stream stream, dvmm_capture_mode mode), (IN, stream, mode),
-     NOTHING)
-PASS(capture_end, (void *ctx, ductile_stream stream), (IN, stream), NOTHING)
 PASS(capture_exchange_mode, (void *ctx, dvmm_capture_mode *mode), (IN, mode), NOTHING)
 PASS(context_sync, (void *ctx), (IN), NOTHING)
 PASS(context_record, (void *ctx, dvmm_event event), (IN, event), NOTHING)
@@ -129,26 +112,18 @@ PASS(event_record, (void *ctx, dvmm_event event, ductile_stream stream), (IN, ev
      NOTHING)
 PASS(event_query, (void *ctx, dvmm_event event), (IN, event), NOTHING)
 PASS(event_sync, (void *ctx, dvmm_event event), (IN, event), NOTHING)
-PASS(host_alloc, (void *ctx, uint64_t size, void **out), (IN, size, out),
-     resources_add(&f->left, HOST_MEMORY, word(*out), size))
-PASS(host_free, (void *ctx, void *memory), (IN, memory),
-     resources_take_out(&f->left, HOST_MEMORY, word(memory)))
 PASS(host_register, (void *ctx, void *memory, uint64_t size), (IN, memory, size),
      resources_add(&f->left, A_REGISTRATION, word(memory), size))
 PASS(host_unregister, (void *ctx, void *memory), (IN, memory),
      resources_take_out(&f->left, A_REGISTRATION, word(memory)))
 PASS(fill, (void *ctx, ductile_addr addr, uint8_t value, uint64_t size, ductile_stream stream),
      (IN, addr, value, size, stream), NOTHING)
-PASS(copy, (void *ctx, ductile_addr to, ductile_addr from, uint64_t size, ductile_stream stream),
-     (IN, to, from, size, stream), NOTHING)
 PASS(upload, (void *ctx, ductile_addr to, const void *from, uint64_t size, ductile_stream stream),
      (IN, to, from, size, stream), NOTHING)
 PASS(download, (void *ctx, void *to, ductile_addr from, uint64_t size, ductile_stream stream),
      (IN, to, from, size, stream), NOTHING)
 PASS(copy_batch, (void *ctx, dvmm_batch *batch, ductile_stream stream), (IN, batch, stream),
      NOTHING)
-PASS(read_back, (void *ctx, void *to, ductile_addr from, uint64_t size, ductile_stream stream),
-     (IN, to, from, size, stream), NOTHING)
 static const dvmm_driver_ops passing = {.close = pass_close,
 #define ENTRY(name, parameters) .name = pass_##name,
                                         DVMM_CALLS(ENTRY)
@@ -178,7 +153,7 @@ const char *faulty_clean_up(faulty_driver *f, dvmm_driver *d) {
     resource first = {NO_RESOURCE, 0, 0};
     const dvmm_driver_ops *ops = dvmm_raw_ops(d, &ctx);
     NEED_OK(dvmm_context_sync(d));
-    int code = resources_undo(&f->left, ops, ctx, &first);
+    int code = resources_undo(&f->left, ops, NULL, ctx, &first);
     NEED(code == DVMM_SUCCESS, "a %s that was left cannot be given back: %s",
          resource_name(first.kind), dvmm_code_name(code));
     return NULL;

@@ -2,6 +2,7 @@
 /* Patterns in device memory, written and checked. */
 #include "tests/support/pattern.h"
 
+#include "bench/driver/bench_calls.h"
 #include "tests/support/complain.h"
 #include "tests/support/memory_look.h"
 
@@ -59,7 +60,7 @@ static const char *check_stamps(pattern_tester *p, const pattern_block *b, ducti
     stamp_places(b, places);
     for (int i = 0; i < 3; i++) {
         stamp seen = {0, 0};
-        NEED_OK(dvmm_read_back(p->driver, &seen, places[i], sizeof(seen), stream));
+        NEED_OK(bench_read_back(p->driver, &seen, places[i], sizeof(seen), stream));
         p->mismatches += memcmp(&seen, &own, sizeof(own)) != 0;
     }
     return NULL;
@@ -77,7 +78,7 @@ static const char *check_windows(pattern_tester *p, const pattern_block *b, duct
         if (hits_stamp || at + WINDOW > b->size - sizeof(stamp)) {
             continue;
         }
-        NEED_OK(dvmm_read_back(p->driver, seen, b->address + at, sizeof(seen), stream));
+        NEED_OK(bench_read_back(p->driver, seen, b->address + at, sizeof(seen), stream));
         p->mismatches += memcmp(seen, expected, sizeof(expected)) != 0;
     }
     return NULL;
@@ -93,7 +94,7 @@ typedef struct host_check {
 
 static const char *read_part(const void *user, void *to, ductile_addr from, uint64_t size) {
     const host_check *l = user;
-    NEED_OK(dvmm_read_back(l->p->driver, to, from, size, l->stream));
+    NEED_OK(bench_read_back(l->p->driver, to, from, size, l->stream));
     return NULL;
 }
 
@@ -150,7 +151,7 @@ const char *pattern_open(pattern_tester *p, dvmm_driver *driver, int ordinal) {
         return NULL;
     }
     TRY(gpu_open(ordinal, &p->gpu));
-    NEED_OK(dvmm_mem_alloc(driver, sizeof(uint64_t), &p->counter));
+    NEED_OK(bench_mem_alloc(driver, sizeof(uint64_t), &p->counter));
     NEED_OK(dvmm_fill(driver, p->counter, 0, sizeof(uint64_t), NULL));
     NEED_OK(dvmm_context_sync(driver));
     return NULL;
@@ -158,7 +159,7 @@ const char *pattern_open(pattern_tester *p, dvmm_driver *driver, int ordinal) {
 
 void pattern_close(pattern_tester *p) {
     if (p->counter != 0) {
-        (void)dvmm_mem_free(p->driver, p->counter);
+        (void)bench_mem_free(p->driver, p->counter);
     }
     gpu_close(p->gpu);
     p->counter = 0; /* a second call does nothing */
@@ -196,7 +197,7 @@ const char *pattern_keep_busy(pattern_tester *p, ductile_stream stream, uint64_t
 static const char *count(pattern_tester *p, ductile_stream stream) {
     p->counted = p->mismatches;
     if (p->gpu != NULL) {
-        NEED_OK(dvmm_read_back(p->driver, &p->counted, p->counter, sizeof p->counted, stream));
+        NEED_OK(bench_read_back(p->driver, &p->counted, p->counter, sizeof p->counted, stream));
     }
     return NULL;
 }

@@ -32,11 +32,12 @@ const char *resource_name(resource_kind kind) {
     return names[kind];
 }
 
-static int undo(const resource *t, const dvmm_driver_ops *ops, void *ctx) {
+static int undo(const resource *t, const dvmm_driver_ops *ops, const dvmm_bench_ops *bench,
+                void *ctx) {
     void *pointer = (void *)(uintptr_t)t->it;
     switch (t->kind) {
     case ORDERED_MEMORY:
-        return ops->mem_free_async(ctx, t->it, (ductile_stream)(uintptr_t)t->beside);
+        return bench->mem_free_async(ctx, t->it, (ductile_stream)(uintptr_t)t->beside);
     case A_STREAM:
         (void)ops->stream_sync(ctx, pointer);
         return ops->stream_destroy(ctx, pointer);
@@ -49,9 +50,9 @@ static int undo(const resource *t, const dvmm_driver_ops *ops, void *ctx) {
     case A_HANDLE:
         return ops->phys_release(ctx, t->it);
     case CLASSIC_MEMORY:
-        return ops->mem_free(ctx, t->it);
+        return bench->mem_free(ctx, t->it);
     case HOST_MEMORY:
-        return ops->host_free(ctx, pointer);
+        return bench->host_free(ctx, pointer);
     case A_REGISTRATION:
         return ops->host_unregister(ctx, pointer);
     case NO_RESOURCE:
@@ -61,11 +62,13 @@ static int undo(const resource *t, const dvmm_driver_ops *ops, void *ctx) {
     return DVMM_SUCCESS;
 }
 
-int resources_undo(resources *t, const dvmm_driver_ops *ops, void *ctx, resource *first) {
+int resources_undo(resources *t, const dvmm_driver_ops *ops, const dvmm_bench_ops *bench, void *ctx,
+                   resource *first) {
     int worst = DVMM_SUCCESS;
     for (int kind = NO_RESOURCE + 1; kind < N_RESOURCE_KINDS; kind++) {
         for (size_t i = t->n; i-- > 0;) {
-            int code = t->all[i].kind == (resource_kind)kind ? undo(&t->all[i], ops, ctx) : worst;
+            int code =
+                t->all[i].kind == (resource_kind)kind ? undo(&t->all[i], ops, bench, ctx) : worst;
             if (worst == DVMM_SUCCESS && code != DVMM_SUCCESS) {
                 worst = code;
                 *first = t->all[i];

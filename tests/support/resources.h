@@ -3,7 +3,7 @@
 #ifndef TESTS_SUPPORT_RESOURCES_H
 #define TESTS_SUPPORT_RESOURCES_H
 
-#include "vmm/driver/driver.h"
+#include "bench/driver/bench_calls.h"
 
 /* In the order in which they are undone: nothing may run on memory that is being unmapped. */
 typedef enum resource_kind {
@@ -38,8 +38,9 @@ void resources_take_out(resources *t, resource_kind kind, uint64_t it);
 size_t resources_count(const resources *t, resource_kind kind);
 const char *resource_name(resource_kind kind);
 
-/* Undoes all, and waits for streams.
+/* Undoes all, and waits for streams. `bench` may be NULL where none of its calls made anything.
  * The code of the first call that failed; the resource is *first. */
-int resources_undo(resources *t, const dvmm_driver_ops *ops, void *ctx, resource *first);
+int resources_undo(resources *t, const dvmm_driver_ops *ops, const dvmm_bench_ops *bench, void *ctx,
+                   resource *first);
 
 #endif

@@ -17,12 +17,10 @@ typedef int cu_result;
 typedef int cu_device;
 typedef struct CUctx_st *cu_context;
 typedef struct CUgreenCtx_st *cu_green_context;
-typedef struct CUmemPoolHandle_st *cu_mem_pool;
 
 /* Enumerations cross the interface as int; these names only say which one is meant. */
 typedef int cu_device_attribute;
 typedef int cu_granularity_option;
-typedef int cu_pool_attribute;
 typedef int cu_capture_status;
 typedef int cu_capture_mode;
 typedef int cu_handle_type;
@@ -65,18 +63,9 @@ typedef struct cu_copy_attributes {
     X(CU_STREAM_FLAG_NON_BLOCKING, CU_STREAM_NON_BLOCKING, 1)                                      \
     X(CU_EVENT_FLAG_DISABLE_TIMING, CU_EVENT_DISABLE_TIMING, 2)                                    \
     X(CU_HOST_REGISTER_PORTABLE, CU_MEMHOSTREGISTER_PORTABLE, 1)                                   \
-    X(CU_HOST_FLAG_PORTABLE, CU_MEMHOSTALLOC_PORTABLE, 1)                                          \
-    X(CU_HOST_FLAG_DEVICE_MAP, CU_MEMHOSTALLOC_DEVICEMAP, 2)                                       \
-    X(CU_WAIT_UNTIL_AT_LEAST, CU_STREAM_WAIT_VALUE_GEQ, 0)                                         \
-    X(CU_POOL_RELEASE_THRESHOLD, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, 4)                             \
-    X(CU_POOL_RESERVED_CURRENT, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, 5)                           \
-    X(CU_POOL_RESERVED_HIGH, CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH, 6)                                 \
-    X(CU_POOL_USED_HIGH, CU_MEMPOOL_ATTR_USED_MEM_HIGH, 8)                                         \
     X(CU_HAS_VMM, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, 102)                    \
     X(CU_HAS_SHARED_FD, CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED, 103)      \
     X(CU_HAS_RDMA, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED, 110)               \
-    X(CU_HAS_MEMORY_POOLS, CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED, 115)                        \
-    X(CU_HAS_WAIT_VALUE_64, CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS, 122)                \
     X(CU_FIND_LEGACY_STREAM, CU_GET_PROC_ADDRESS_LEGACY_STREAM, 1)                                 \
     X(CU_FIND_SUCCESS, CU_GET_PROC_ADDRESS_SUCCESS, 0)
 
@@ -138,37 +127,26 @@ enum {
       (void *out, dvmm_phys phys, cu_handle_type type, unsigned long long flags))                  \
     X(cuMemImportFromShareableHandle, "cuMemImportFromShareableHandle", 10020,                     \
       (dvmm_phys * out, void *shared, cu_handle_type type))                                        \
-    X(cuMemAlloc, "cuMemAlloc_v2", 3020, (ductile_addr * out, size_t size))                        \
-    X(cuMemFree, "cuMemFree_v2", 3020, (ductile_addr addr))                                        \
     X(cuStreamCreate, "cuStreamCreate", 2000, (ductile_stream * out, unsigned int flags))          \
     X(cuStreamDestroy, "cuStreamDestroy_v2", 4000, (ductile_stream stream))                        \
     X(cuStreamSynchronize, "cuStreamSynchronize", 2000, (ductile_stream stream))                   \
-    X(cuStreamQuery, "cuStreamQuery", 2000, (ductile_stream stream))                               \
     X(cuStreamWaitEvent, "cuStreamWaitEvent", 3020,                                                \
       (ductile_stream stream, dvmm_event event, unsigned int flags))                               \
     X(cuStreamGetCtx, "cuStreamGetCtx", 9020, (ductile_stream stream, cu_context * out))           \
     X(cuStreamIsCapturing, "cuStreamIsCapturing", 10000,                                           \
       (ductile_stream stream, cu_capture_status * out))                                            \
-    X(cuStreamBeginCapture, "cuStreamBeginCapture_v2", 10010,                                      \
-      (ductile_stream stream, cu_capture_mode mode))                                               \
-    X(cuStreamEndCapture, "cuStreamEndCapture", 10000, (ductile_stream stream, dvmm_graph * out))  \
     X(cuThreadExchangeStreamCaptureMode, "cuThreadExchangeStreamCaptureMode", 10010,               \
       (cu_capture_mode * mode))                                                                    \
-    X(cuGraphDestroy, "cuGraphDestroy", 10000, (dvmm_graph graph))                                 \
     X(cuEventCreate, "cuEventCreate", 2000, (dvmm_event * out, unsigned int flags))                \
     X(cuEventDestroy, "cuEventDestroy_v2", 4000, (dvmm_event event))                               \
     X(cuEventRecord, "cuEventRecord", 2000, (dvmm_event event, ductile_stream stream))             \
     X(cuEventQuery, "cuEventQuery", 2000, (dvmm_event event))                                      \
     X(cuEventSynchronize, "cuEventSynchronize", 2000, (dvmm_event event))                          \
-    X(cuMemHostAlloc, "cuMemHostAlloc", 2020, (void **out, size_t size, unsigned int flags))       \
-    X(cuMemFreeHost, "cuMemFreeHost", 2000, (void *memory))                                        \
     X(cuMemHostRegister, "cuMemHostRegister_v2", 6050,                                             \
       (void *memory, size_t size, unsigned int flags))                                             \
     X(cuMemHostUnregister, "cuMemHostUnregister", 4000, (void *memory))                            \
     X(cuMemsetD8Async, "cuMemsetD8Async", 3020,                                                    \
       (ductile_addr addr, unsigned char value, size_t size, ductile_stream stream))                \
-    X(cuMemcpyDtoDAsync, "cuMemcpyDtoDAsync_v2", 3020,                                             \
-      (ductile_addr to, ductile_addr from, size_t size, ductile_stream stream))                    \
     X(cuMemcpyHtoDAsync, "cuMemcpyHtoDAsync_v2", 3020,                                             \
       (ductile_addr to, const void *from, size_t size, ductile_stream stream))                     \
     X(cuMemcpyDtoHAsync, "cuMemcpyDtoHAsync_v2", 3020,                                             \
@@ -176,21 +154,7 @@ enum {
 
 /* Without these a feature is missing, not the device. The number is the version of the oldest
  * cuda.h that declares all of them as here. */
-#define CU_OPTIONAL_FUNCTIONS(X)                                                                   \
-    CU_OPTIONAL_FUNCTIONS_12000(X) CU_OPTIONAL_FUNCTIONS_12050(X) CU_OPTIONAL_FUNCTIONS_12080(X)
-#define CU_OPTIONAL_FUNCTIONS_12000(X)                                                             \
-    X(cuMemAllocAsync, "cuMemAllocAsync", 11020,                                                   \
-      (ductile_addr * out, size_t size, ductile_stream stream))                                    \
-    X(cuMemFreeAsync, "cuMemFreeAsync", 11020, (ductile_addr addr, ductile_stream stream))         \
-    X(cuDeviceGetDefaultMemPool, "cuDeviceGetDefaultMemPool", 11020,                               \
-      (cu_mem_pool * out, cu_device device))                                                       \
-    X(cuMemPoolSetAttribute, "cuMemPoolSetAttribute", 11020,                                       \
-      (cu_mem_pool pool, cu_pool_attribute which, void *value))                                    \
-    X(cuMemPoolGetAttribute, "cuMemPoolGetAttribute", 11020,                                       \
-      (cu_mem_pool pool, cu_pool_attribute which, void *value))                                    \
-    X(cuMemPoolTrimTo, "cuMemPoolTrimTo", 11020, (cu_mem_pool pool, size_t keep_bytes))            \
-    X(cuStreamWaitValue64, "cuStreamWaitValue64_v2", 11070,                                        \
-      (ductile_stream stream, ductile_addr addr, uint64_t value, unsigned int flags))
+#define CU_OPTIONAL_FUNCTIONS(X) CU_OPTIONAL_FUNCTIONS_12050(X) CU_OPTIONAL_FUNCTIONS_12080(X)
 #define CU_OPTIONAL_FUNCTIONS_12050(X)                                                             \
     X(cuCtxRecordEvent, "cuCtxRecordEvent", 12050, (cu_context context, dvmm_event event))         \
     X(cuStreamGetCtx_v2, "cuStreamGetCtx_v2", 12050,                                               \

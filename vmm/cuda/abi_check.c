@@ -4,29 +4,12 @@
  * Everything happens at compile time; a difference is an error that names its line. Without the
  * header nothing is compared and nothing is lost: the declarations are the same ones.
  */
-#include "vmm/cuda/abi.h"
-
-#include <stddef.h>
-
-#ifdef __has_include
-#if __has_include(<cudaTypedefs.h>)
-#define FOUND_CUDA_HEADERS 1
-#endif
-#endif
+#include "vmm/cuda/abi_check.h"
 
 /* A file may not be empty of declarations. */
 _Static_assert(sizeof(ductile_addr) == 8 && sizeof(void *) == 8, "a 64-bit system is needed");
 
 #ifdef FOUND_CUDA_HEADERS
-#include <cuda.h>
-#include <cudaTypedefs.h>
-
-#define SAME_SIZE(ours, theirs) _Static_assert(sizeof(ours) == sizeof(theirs), #ours)
-#define SAME_PLACE(ours, our_field, theirs, their_field)                                           \
-    _Static_assert(offsetof(ours, our_field) == offsetof(theirs, their_field) &&                   \
-                       sizeof(((ours *)0)->our_field) == sizeof(((theirs *)0)->their_field),       \
-                   #ours "." #our_field)
-#define SAME_VALUE(ours, theirs) _Static_assert((int)(ours) == (int)(theirs), #ours)
 
 /* ---- Structs ------------------------------------------------------------------------------- */
 
@@ -60,14 +43,12 @@ SAME_SIZE(dvmm_phys, CUmemGenericAllocationHandle);
 SAME_SIZE(cu_result, CUresult);
 SAME_SIZE(cu_device_attribute, CUdevice_attribute);
 SAME_SIZE(cu_granularity_option, CUmemAllocationGranularity_flags);
-SAME_SIZE(cu_pool_attribute, CUmemPool_attribute);
 SAME_SIZE(cu_capture_status, CUstreamCaptureStatus);
 SAME_SIZE(cu_capture_mode, CUstreamCaptureMode);
 SAME_SIZE(cu_handle_type, CUmemAllocationHandleType);
 
 /* ---- Constants ----------------------------------------------------------------------------- */
 
-#define SAME_CONSTANT(ours, theirs, value) SAME_VALUE(ours, theirs);
 CU_CONSTANTS(SAME_CONSTANT)
 #if CUDA_VERSION >= 12030
 CU_CONSTANTS_12030(SAME_CONSTANT)
@@ -115,30 +96,9 @@ SAME_VALUE(DVMM_CAPTURE_BROKEN, CU_STREAM_CAPTURE_STATUS_INVALIDATED);
 
 /* ---- Functions ----------------------------------------------------------------------------- */
 
-/* The parameter lists once more, with the header's types in place of ours: then they must give
- * exactly the type that the header keeps for this version of the function. */
-#define cu_result CUresult
-#define cu_device CUdevice
-#define cu_context CUcontext
-#define cu_green_context CUgreenCtx
-#define cu_mem_pool CUmemoryPool
-#define cu_device_attribute CUdevice_attribute
-#define cu_granularity_option CUmemAllocationGranularity_flags
-#define cu_pool_attribute CUmemPool_attribute
-#define cu_capture_status CUstreamCaptureStatus
-#define cu_capture_mode CUstreamCaptureMode
-#define cu_handle_type CUmemAllocationHandleType
-#define cu_location CUmemLocation
-#define cu_phys_props CUmemAllocationProp
-#define cu_access_desc CUmemAccessDesc
+#include "vmm/cuda/abi_theirs.h"
 
-#define SAME_FUNCTION(name, exported, version, parameters)                                         \
-    _Static_assert(_Generic((PFN_##name##_v##version)0, cu_result(*) parameters : 1, default : 0), \
-                   #name);
 CU_REQUIRED_FUNCTIONS(SAME_FUNCTION)
-#if CUDA_VERSION >= 12000
-CU_OPTIONAL_FUNCTIONS_12000(SAME_FUNCTION)
-#endif
 #if CUDA_VERSION >= 12050
 #define PFN_cuStreamGetCtx_v2_v12050 PFN_cuStreamGetCtx_v12050 /* has no suffix there */
 CU_OPTIONAL_FUNCTIONS_12050(SAME_FUNCTION)

@@ -2,14 +2,13 @@
 /*
  * The table of the CUDA backend: each entry is one call of the driver.
  *
- * Memory management needs no context and gets none. Streams, events, contents and classic
- * allocation use the caller's current context, which is not ours to rely on or to change: they run
- * with the primary context current. Usually it already is, and asking costs 6 ns; otherwise it is
- * pushed and popped again.
+ * Memory management needs no context and gets none. Streams, events and contents use the current
+ * context: they run with the primary one (context.h).
  */
 #include "vmm/cuda/backend.h"
 
 #include "vmm/base/lock.h"
+#include "vmm/cuda/context.h"
 #include "vmm/cuda/foreign.h"
 
 #include <stdlib.h>
@@ -41,47 +40,6 @@ static int end_turn(const cuda_backend *b, int code) {
         const cuda_backend *b = ctx;                                                               \
         take_turn(b);                                                                              \
         return end_turn(b, call);                                                                  \
-    }
-
-/* ---- The context around a call ------------------------------------------------------------- */
-
-static int enter_context(const cuda_backend *b, bool *was_pushed) {
-    cu_context current = NULL;
-    *was_pushed = false;
-    int code = b->api->cuCtxGetCurrent(&current);
-    if (code != DVMM_SUCCESS || current == b->context) {
-        return code;
-    }
-    code = b->api->cuCtxPushCurrent(b->context);
-    *was_pushed = code == DVMM_SUCCESS;
-    return code;
-}
-
-/* A failing pop has no cure, and the call's own code matters more. */
-static void leave_context(const cuda_backend *b, bool was_pushed) {
-    if (was_pushed) {
-        cu_context ours = NULL;
-        (void)b->api->cuCtxPopCurrent(&ours);
-    }
-}
-
-/* Makes one driver call with our context current and returns its code from the entry. */
-#define RETURN_IN_CONTEXT(b, call)                                                                 \
-    do {                                                                                           \
-        bool was_pushed;                                                                           \
-        int code_in_context = enter_context(b, &was_pushed);                                       \
-        if (code_in_context == DVMM_SUCCESS) {                                                     \
-            code_in_context = (call);                                                              \
-            leave_context(b, was_pushed);                                                          \
-        }                                                                                          \
-        return code_in_context;                                                                    \
-    } while (0)
-
-/* The entry of a call that is made so. */
-#define IN_CONTEXT(name, parameters, call)                                                         \
-    static int cuda_##name parameters {                                                            \
-        cuda_backend *b = ctx;                                                                     \
-        RETURN_IN_CONTEXT(b, call);                                                                \
     }
 
 /* ---- Life ---------------------------------------------------------------------------------- */
@@ -145,15 +103,6 @@ static int cuda_set_access_for(void *ctx, ductile_addr addr, uint64_t size, dvmm
     return end_turn(b, b->api->cuMemSetAccess(addr, size, descs, n_devices));
 }
 
-static int cuda_get_access_for(void *ctx, ductile_addr addr, int device, dvmm_access *out) {
-    const cuda_backend *b = ctx;
-    const cu_location peer = {.type = CU_LOCATION_DEVICE, .id = device};
-    unsigned long long flags = 0;
-    int code = b->api->cuMemGetAccess(&flags, &peer, addr);
-    *out = (dvmm_access)flags;
-    return code;
-}
-
 static int cuda_set_access(void *ctx, ductile_addr addr, uint64_t size, dvmm_access access) {
     const cuda_backend *b = ctx;
     return cuda_set_access_for(ctx, addr, size, access, &b->device, 1);
@@ -161,7 +110,11 @@ static int cuda_set_access(void *ctx, ductile_addr addr, uint64_t size, dvmm_acc
 
 static int cuda_get_access(void *ctx, ductile_addr addr, dvmm_access *out) {
     const cuda_backend *b = ctx;
-    return cuda_get_access_for(ctx, addr, b->device, out);
+    const cu_location here = {.type = CU_LOCATION_DEVICE, .id = b->device};
+    unsigned long long flags = 0;
+    int code = b->api->cuMemGetAccess(&flags, &here, addr);
+    *out = (dvmm_access)flags;
+    return code;
 }
 
 /* ---- Other devices, other processes -------------------------------------------------------- */
@@ -188,74 +141,12 @@ static int cuda_phys_import(void *ctx, const dvmm_shared *shared, dvmm_phys *out
     return b->api->cuMemImportFromShareableHandle(out, from, (int)copy.type);
 }
 
-/* ---- Classic and stream-ordered allocation -------------------------------------------------- */
-
-IN_CONTEXT(mem_alloc, (void *ctx, uint64_t size, ductile_addr *out), b->api->cuMemAlloc(out, size))
-IN_CONTEXT(mem_free, (void *ctx, ductile_addr addr), b->api->cuMemFree(addr))
-
-/* By default the pool releases all memory at each synchronisation, which would make comparisons of
- * allocators meaningless. Two threads may both get here; the setting is the same. */
-static int keep_pool(cuda_backend *b) {
-    if (atomic_load_explicit(&b->keeps_pool, memory_order_relaxed)) {
-        return DVMM_SUCCESS;
-    }
-    uint64_t all = UINT64_MAX;
-    int code = b->api->cuMemPoolSetAttribute(b->pool, CU_POOL_RELEASE_THRESHOLD, &all);
-    atomic_store_explicit(&b->keeps_pool, code == DVMM_SUCCESS, memory_order_relaxed);
-    return code;
-}
-
-static int cuda_mem_alloc_async(void *ctx, uint64_t size, ductile_stream stream,
-                                ductile_addr *out) {
-    cuda_backend *b = ctx;
-    if (b->pool == NULL) {
-        return DVMM_NOT_SUPPORTED;
-    }
-    DTI_TRY(keep_pool(b));
-    RETURN_IN_CONTEXT(b, b->api->cuMemAllocAsync(out, size, stream));
-}
-
-static int cuda_mem_free_async(void *ctx, ductile_addr addr, ductile_stream stream) {
-    const cuda_backend *b = ctx;
-    if (b->pool == NULL) {
-        return DVMM_NOT_SUPPORTED;
-    }
-    RETURN_IN_CONTEXT(b, b->api->cuMemFreeAsync(addr, stream));
-}
-
-static int cuda_async_pool_info(void *ctx, uint64_t *reserved, uint64_t *reserved_peak) {
-    const cuda_backend *b = ctx;
-    if (b->pool == NULL) {
-        return DVMM_NOT_SUPPORTED;
-    }
-    DTI_TRY(b->api->cuMemPoolGetAttribute(b->pool, CU_POOL_RESERVED_CURRENT, reserved));
-    return b->api->cuMemPoolGetAttribute(b->pool, CU_POOL_RESERVED_HIGH, reserved_peak);
-}
-
-/* 0 is the only value that the driver takes: a peak falls to what is held now. */
-static int start_new_peaks(const cuda_backend *b) {
-    uint64_t zero = 0;
-    int code = b->api->cuMemPoolSetAttribute(b->pool, CU_POOL_RESERVED_HIGH, &zero);
-    return code != DVMM_SUCCESS ? code
-                                : b->api->cuMemPoolSetAttribute(b->pool, CU_POOL_USED_HIGH, &zero);
-}
-
-static int cuda_async_pool_trim(void *ctx, uint64_t keep_bytes) {
-    const cuda_backend *b = ctx;
-    if (b->pool == NULL) {
-        return DVMM_NOT_SUPPORTED;
-    }
-    DTI_TRY(b->api->cuMemPoolTrimTo(b->pool, keep_bytes));
-    return start_new_peaks(b);
-}
-
 /* ---- Streams ------------------------------------------------------------------------------- */
 
 IN_CONTEXT(stream_create, (void *ctx, ductile_stream *out),
            b->api->cuStreamCreate(out, CU_STREAM_FLAG_NON_BLOCKING))
 IN_CONTEXT(stream_destroy, (void *ctx, ductile_stream stream), b->api->cuStreamDestroy(stream))
 IN_CONTEXT(stream_sync, (void *ctx, ductile_stream stream), b->api->cuStreamSynchronize(stream))
-IN_CONTEXT(stream_query, (void *ctx, ductile_stream stream), b->api->cuStreamQuery(stream))
 
 /* For a stream of a green context the newer call answers the primary one, the older another. */
 static int context_of(const cuda_backend *b, ductile_stream stream, cu_context *out) {
@@ -276,17 +167,6 @@ IN_CONTEXT(stream_is_ours, (void *ctx, ductile_stream stream, int *out),
 IN_CONTEXT(stream_wait_event, (void *ctx, ductile_stream stream, dvmm_event event),
            b->api->cuStreamWaitEvent(stream, event, 0))
 
-/* Page-locked memory has the same address on both sides. */
-static int cuda_stream_wait_value(void *ctx, ductile_stream stream, uint64_t *host_word,
-                                  uint64_t value) {
-    const cuda_backend *b = ctx;
-    if (!b->has_wait_value) {
-        return DVMM_NOT_SUPPORTED;
-    }
-    ductile_addr word = (ductile_addr)(uintptr_t)host_word;
-    RETURN_IN_CONTEXT(b, b->api->cuStreamWaitValue64(stream, word, value, CU_WAIT_UNTIL_AT_LEAST));
-}
-
 /* ---- Captures ------------------------------------------------------------------------------ */
 
 static int ask_capture_status(const cuda_backend *b, ductile_stream stream,
@@ -299,18 +179,6 @@ static int ask_capture_status(const cuda_backend *b, ductile_stream stream,
 
 IN_CONTEXT(capture_status, (void *ctx, ductile_stream stream, dvmm_capture_status *out),
            ask_capture_status(b, stream, out))
-IN_CONTEXT(capture_begin, (void *ctx, ductile_stream stream, dvmm_capture_mode mode),
-           b->api->cuStreamBeginCapture(stream, (cu_capture_mode)mode))
-
-/* A graph that the seam captured is never launched, so it goes at once. */
-static int end_and_destroy(const cuda_backend *b, ductile_stream stream) {
-    dvmm_graph graph = NULL;
-    int code = b->api->cuStreamEndCapture(stream, &graph);
-    int undo = graph == NULL ? DVMM_SUCCESS : b->api->cuGraphDestroy(graph);
-    return code != DVMM_SUCCESS ? code : undo;
-}
-
-IN_CONTEXT(capture_end, (void *ctx, ductile_stream stream), end_and_destroy(b, stream))
 
 static int cuda_capture_exchange_mode(void *ctx, dvmm_capture_mode *mode) {
     const cuda_backend *b = ctx;
@@ -350,22 +218,12 @@ IN_CONTEXT(event_sync, (void *ctx, dvmm_event event), b->api->cuEventSynchronize
 
 /* ---- Host memory and contents --------------------------------------------------------------- */
 
-static int cuda_host_alloc(void *ctx, uint64_t size, void **out) {
-    const cuda_backend *b = ctx;
-    const unsigned flags = CU_HOST_FLAG_PORTABLE | CU_HOST_FLAG_DEVICE_MAP;
-    RETURN_IN_CONTEXT(b, b->api->cuMemHostAlloc(out, size, flags));
-}
-
-IN_CONTEXT(host_free, (void *ctx, void *memory), b->api->cuMemFreeHost(memory))
 IN_CONTEXT(host_register, (void *ctx, void *memory, uint64_t size),
            b->api->cuMemHostRegister(memory, size, CU_HOST_REGISTER_PORTABLE))
 IN_CONTEXT(host_unregister, (void *ctx, void *memory), b->api->cuMemHostUnregister(memory))
 IN_CONTEXT(fill,
            (void *ctx, ductile_addr addr, uint8_t value, uint64_t size, ductile_stream stream),
            b->api->cuMemsetD8Async(addr, value, size, stream))
-IN_CONTEXT(copy,
-           (void *ctx, ductile_addr to, ductile_addr from, uint64_t size, ductile_stream stream),
-           b->api->cuMemcpyDtoDAsync(to, from, size, stream))
 IN_CONTEXT(upload,
            (void *ctx, ductile_addr to, const void *from, uint64_t size, ductile_stream stream),
            b->api->cuMemcpyHtoDAsync(to, from, size, stream))
@@ -389,16 +247,6 @@ static int cuda_copy_batch(void *ctx, dvmm_batch *batch, ductile_stream stream) 
     }
     RETURN_IN_CONTEXT(b, copy_batch(b, batch, stream));
 }
-
-static int copy_and_wait(const cuda_backend *b, void *to, ductile_addr from, uint64_t size,
-                         ductile_stream stream) {
-    int code = b->api->cuMemcpyDtoHAsync(to, from, size, stream);
-    return code != DVMM_SUCCESS ? code : b->api->cuStreamSynchronize(stream);
-}
-
-IN_CONTEXT(read_back,
-           (void *ctx, void *to, ductile_addr from, uint64_t size, ductile_stream stream),
-           copy_and_wait(b, to, from, size, stream))
 
 /* ---- The table ----------------------------------------------------------------------------- */
 

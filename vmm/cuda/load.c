@@ -8,19 +8,11 @@
 
 /* ---- What to find -------------------------------------------------------------------------- */
 
-typedef struct wanted {
-    const char *name;     /* without version: what the driver's own search is asked for */
-    const char *exported; /* with version suffix: what the library exports              */
-    int version;
-    size_t offset; /* of its pointer in cu_api */
-    bool is_required;
-} wanted;
-
-static const wanted wanted_functions[] = {
+static const cu_wanted wanted_functions[] = {
 #define WANT_REQUIRED(name, exported, version, parameters)                                         \
-    {#name, exported, version, offsetof(cu_api, name), true},
+    CU_WANTED(cu_api, name, exported, version, true),
 #define WANT_OPTIONAL(name, exported, version, parameters)                                         \
-    {#name, exported, version, offsetof(cu_api, name), false},
+    CU_WANTED(cu_api, name, exported, version, false),
     CU_REQUIRED_FUNCTIONS(WANT_REQUIRED) CU_OPTIONAL_FUNCTIONS(WANT_OPTIONAL)
 #undef WANT_REQUIRED
 #undef WANT_OPTIONAL
@@ -51,7 +43,7 @@ static finder make_finder(void *library) {
 }
 
 /* The search may report success and still find nothing, so the pointer decides. */
-static void *ask_driver(const finder *f, const wanted *w) {
+static void *ask_driver(const finder *f, const cu_wanted *w) {
     void *found = NULL;
     int answer = CU_FIND_SUCCESS;
     int code = DVMM_NOT_FOUND;
@@ -64,15 +56,15 @@ static void *ask_driver(const finder *f, const wanted *w) {
 }
 
 /* The exported symbol carries the version in its name, so it has the same parameters. */
-static void *find_function(const finder *f, const wanted *w) {
+static void *find_function(const finder *f, const cu_wanted *w) {
     void *found = ask_driver(f, w);
     return found != NULL ? found : dlsym(f->library, w->exported);
 }
 
 /* Returns the first required function that is missing, or NULL. */
-static const wanted *find_all(const finder *f, cu_api *api) {
-    for (size_t i = 0; i < sizeof(wanted_functions) / sizeof(wanted_functions[0]); i++) {
-        const wanted *w = &wanted_functions[i];
+static const cu_wanted *find_all(const finder *f, const cu_wanted *wanted, size_t n, void *api) {
+    for (size_t i = 0; i < n; i++) {
+        const cu_wanted *w = &wanted[i];
         void *found = find_function(f, w);
         if (found == NULL && w->is_required) {
             return w;
@@ -82,10 +74,8 @@ static const wanted *find_all(const finder *f, cu_api *api) {
     return NULL;
 }
 
-/* ---- Once per process ---------------------------------------------------------------------- */
-
 /* The library is never closed: the driver keeps threads and exit handlers of its own. */
-static ductile_status load_api(cu_api *api, dvmm_reason why) {
+ductile_status dvmm_cuda_find(const cu_wanted *wanted, size_t n, void *api, dvmm_reason why) {
     void *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
     if (library == NULL) {
         const char *cause = dlerror();
@@ -94,7 +84,7 @@ static ductile_status load_api(cu_api *api, dvmm_reason why) {
                            cause != NULL ? cause : "no reason given");
     }
     finder f = make_finder(library);
-    const wanted *missing = find_all(&f, api);
+    const cu_wanted *missing = find_all(&f, wanted, n, api);
     if (missing != NULL) {
         return dvmm_refuse(DUCTILE_ERR_DRIVER_TOO_OLD, why,
                            "the driver is too old: libcuda.so.1 has no %s (CUDA 11.2 or newer "
@@ -103,6 +93,8 @@ static ductile_status load_api(cu_api *api, dvmm_reason why) {
     }
     return DUCTILE_OK;
 }
+
+/* ---- Once per process ---------------------------------------------------------------------- */
 
 /* A plain mutex: opening is rare, and the driver may be slow. A failure is not kept, because the
  * caller may remove its cause. */
@@ -115,7 +107,8 @@ ductile_status dvmm_cuda_load(const cu_api **out, dvmm_reason why) {
     ductile_status status = DUCTILE_OK;
     pthread_mutex_lock(&lock);
     if (!is_loaded) {
-        status = load_api(&loaded_api, why);
+        size_t n = sizeof(wanted_functions) / sizeof(wanted_functions[0]);
+        status = dvmm_cuda_find(wanted_functions, n, &loaded_api, why);
         is_loaded = status == DUCTILE_OK;
     }
     pthread_mutex_unlock(&lock);

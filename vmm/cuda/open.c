@@ -118,21 +118,6 @@ static bool device_has(const cuda_backend *b, cu_device_attribute which) {
     return b->api->cuDeviceGetAttribute(&value, which, b->device) == DVMM_SUCCESS && value != 0;
 }
 
-static bool has_pool_functions(const cu_api *api) {
-    return api->cuMemAllocAsync != NULL && api->cuMemFreeAsync != NULL &&
-           api->cuDeviceGetDefaultMemPool != NULL && api->cuMemPoolSetAttribute != NULL &&
-           api->cuMemPoolGetAttribute != NULL && api->cuMemPoolTrimTo != NULL;
-}
-
-/* Features that may be missing; the rest works without them. */
-static void find_features(cuda_backend *b) {
-    b->has_wait_value = b->api->cuStreamWaitValue64 != NULL && device_has(b, CU_HAS_WAIT_VALUE_64);
-    if (has_pool_functions(b->api) && device_has(b, CU_HAS_MEMORY_POOLS) &&
-        b->api->cuDeviceGetDefaultMemPool(&b->pool, b->device) != DVMM_SUCCESS) {
-        b->pool = NULL;
-    }
-}
-
 /* ---- Capabilities -------------------------------------------------------------------------- */
 
 /* The version of the kernel driver is optional: some systems do not tell it. */
@@ -179,8 +164,6 @@ static ductile_status read_caps(const cuda_backend *b, int version, dvmm_caps *c
     }
     caps->granule_bytes = granule;
     caps->total_bytes = total;
-    caps->has_async_pool = b->pool != NULL;
-    caps->has_stream_memops = b->has_wait_value;
     caps->share_types = (device_has(b, CU_HAS_SHARED_FD) ? DVMM_SHARE_FD : 0) |
                         (device_has(b, CU_HAS_SHARED_FABRIC) ? DVMM_SHARE_FABRIC : 0);
     caps->has_rdma = device_has(b, CU_HAS_RDMA);
@@ -220,8 +203,7 @@ typedef struct opening {
     dvmm_reason why;
 } opening;
 
-static ductile_status open_features(opening *o, dvmm_driver **out) {
-    find_features(o->backend);
+static ductile_status open_capable(opening *o, dvmm_driver **out) {
     ductile_status status = read_caps(o->backend, o->version, &o->caps, o->why);
     if (status == DUCTILE_OK) {
         status = probe_plain(o->backend, &o->caps, o->why);
@@ -243,7 +225,7 @@ static ductile_status open_context(opening *o, dvmm_driver **out) {
     if (code != DVMM_SUCCESS) {
         return refuse_start("cuDevicePrimaryCtxRetain", code, o->why);
     }
-    ductile_status status = open_features(o, out);
+    ductile_status status = open_capable(o, out);
     if (status != DUCTILE_OK) {
         (void)b->api->cuDevicePrimaryCtxRelease(b->device);
     }

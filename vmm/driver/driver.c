@@ -139,7 +139,7 @@ static uint64_t read(const _Atomic uint64_t *counter) {
 }
 
 void dvmm_get_counters(const dvmm_driver *d, dvmm_counters *out) {
-    for (int i = 0; i < DVMM_N_CALLS; i++) {
+    for (int i = 0; i <= DVMM_N_CALLS; i++) {
         out->calls[i] = read(&d->calls[i]);
         out->failures[i] = read(&d->failures[i]);
     }

@@ -29,7 +29,6 @@
 typedef struct dvmm_driver dvmm_driver;
 typedef unsigned long long dvmm_phys; /* CUmemGenericAllocationHandle; 0 is none             */
 typedef struct CUevent_st *dvmm_event;
-typedef struct CUgraph_st *dvmm_graph;
 
 /* Codes of the driver that the project names. Values are CUresult's. */
 typedef enum dvmm_code {
@@ -123,16 +122,14 @@ typedef struct dvmm_caps {
     uint64_t granule_bytes;  /* smallest mapping; every size and address is a multiple     */
     uint64_t total_bytes;    /* physical memory of the device                              */
     bool is_virtual;         /* only for the name in results, never for policy */
-    bool has_async_pool;     /* mem_alloc_async works                                      */
-    bool has_stream_memops;  /* stream_wait_value works                                    */
     uint32_t share_types;    /* dvmm_share_type, or-ed: those that the device claims       */
     bool has_rdma;           /* the device claims props.rdma; some systems claim it and cannot */
     bool has_context_events; /* context_record works: CUDA 12.5 or newer                   */
     bool has_batches;        /* copy_batch is there: CUDA 12.8 or newer                    */
 } dvmm_caps;
 
-/* Every call of the seam: X(name, parameters of its entry), in the order of the counters. Only the
- * bench makes the marked calls: contenders allocate with them, and replays hold streams back. */
+/* Every call that the library makes: X(name, parameters of its entry), in the order of the
+ * counters. What the bench and tests call besides is in bench_calls.h. */
 #define DVMM_CALLS(X)                                                                              \
     X(mem_info, (void *ctx, uint64_t *free_bytes, uint64_t *total_bytes))                          \
     X(address_reserve,                                                                             \
@@ -147,27 +144,14 @@ typedef struct dvmm_caps {
     X(can_access_peer, (void *ctx, int device, int *out))                                          \
     X(set_access_for, (void *ctx, ductile_addr addr, uint64_t size, dvmm_access access,            \
                        const int *devices, size_t n_devices))                                      \
-    X(get_access_for, (void *ctx, ductile_addr addr, int device, dvmm_access *out))                \
     X(phys_export, (void *ctx, dvmm_phys phys, dvmm_share_type type, dvmm_shared *out))            \
     X(phys_import, (void *ctx, const dvmm_shared *shared, dvmm_phys *out))                         \
-    X(mem_alloc, (void *ctx, uint64_t size, ductile_addr *out)) /* bench */                        \
-    X(mem_free, (void *ctx, ductile_addr addr))                 /* bench */                        \
-    X(mem_alloc_async,                                                                             \
-      (void *ctx, uint64_t size, ductile_stream stream, ductile_addr *out))      /* bench */       \
-    X(mem_free_async, (void *ctx, ductile_addr addr, ductile_stream stream))     /* bench */       \
-    X(async_pool_info, (void *ctx, uint64_t *reserved, uint64_t *reserved_peak)) /* bench */       \
-    X(async_pool_trim, (void *ctx, uint64_t keep_bytes))                         /* bench */       \
     X(stream_create, (void *ctx, ductile_stream *out))                                             \
     X(stream_destroy, (void *ctx, ductile_stream stream))                                          \
     X(stream_sync, (void *ctx, ductile_stream stream))                                             \
-    X(stream_query, (void *ctx, ductile_stream stream))                                            \
     X(stream_is_ours, (void *ctx, ductile_stream stream, int *out))                                \
     X(stream_wait_event, (void *ctx, ductile_stream stream, dvmm_event event))                     \
-    X(stream_wait_value,                                                                           \
-      (void *ctx, ductile_stream stream, uint64_t *host_word, uint64_t value)) /* bench */         \
     X(capture_status, (void *ctx, ductile_stream stream, dvmm_capture_status *out))                \
-    X(capture_begin, (void *ctx, ductile_stream stream, dvmm_capture_mode mode))                   \
-    X(capture_end, (void *ctx, ductile_stream stream))                                             \
     X(capture_exchange_mode, (void *ctx, dvmm_capture_mode *mode))                                 \
     X(context_sync, (void *ctx))                                                                   \
     X(context_record, (void *ctx, dvmm_event event))                                               \
@@ -176,23 +160,20 @@ typedef struct dvmm_caps {
     X(event_record, (void *ctx, dvmm_event event, ductile_stream stream))                          \
     X(event_query, (void *ctx, dvmm_event event))                                                  \
     X(event_sync, (void *ctx, dvmm_event event))                                                   \
-    X(host_alloc, (void *ctx, uint64_t size, void **out))                                          \
-    X(host_free, (void *ctx, void *memory))                                                        \
     X(host_register, (void *ctx, void *memory, uint64_t size))                                     \
     X(host_unregister, (void *ctx, void *memory))                                                  \
     X(fill, (void *ctx, ductile_addr addr, uint8_t value, uint64_t size, ductile_stream stream))   \
-    X(copy, (void *ctx, ductile_addr to, ductile_addr from, uint64_t size, ductile_stream stream)) \
     X(upload,                                                                                      \
       (void *ctx, ductile_addr to, const void *from, uint64_t size, ductile_stream stream))        \
     X(download, (void *ctx, void *to, ductile_addr from, uint64_t size, ductile_stream stream))    \
-    X(copy_batch, (void *ctx, dvmm_batch *batch, ductile_stream stream))                           \
-    X(read_back, (void *ctx, void *to, ductile_addr from, uint64_t size, ductile_stream stream))
+    X(copy_batch, (void *ctx, dvmm_batch *batch, ductile_stream stream))
 
 typedef enum dvmm_call {
 #define DVMM_CALL_ENUM(name, parameters) DVMM_CALL_##name,
     DVMM_CALLS(DVMM_CALL_ENUM)
 #undef DVMM_CALL_ENUM
-        DVMM_N_CALLS
+        DVMM_N_CALLS,
+    DVMM_OTHER_CALL = DVMM_N_CALLS /* one of another table: counted together */
 } dvmm_call;
 
 /*
@@ -215,10 +196,10 @@ typedef void (*dvmm_trace_fn)(void *user, dvmm_call call, int code, uint64_t add
  * called. The time of a call includes both readings of the clock around it; the checks and
  * counts of the wrapper are not in it. */
 typedef struct dvmm_counters {
-    uint64_t calls[DVMM_N_CALLS];    /* made                                               */
-    uint64_t failures[DVMM_N_CALLS]; /* of them, not successful (NOT_READY is no failure)  */
-    uint64_t driver_time_ns;         /* modelled on the virtual GPU, else host_time_ns     */
-    uint64_t host_time_ns;           /* by the host's clock                                */
+    uint64_t calls[DVMM_N_CALLS + 1];    /* made                                               */
+    uint64_t failures[DVMM_N_CALLS + 1]; /* of them, not successful (NOT_READY is no failure)  */
+    uint64_t driver_time_ns;             /* modelled on the virtual GPU, else host_time_ns     */
+    uint64_t host_time_ns;               /* by the host's clock                                */
 } dvmm_counters;
 
 /* One open device, owned by its opener. No lock: every field that changes is atomic. Only
@@ -236,8 +217,8 @@ struct dvmm_driver {
     _Atomic unsigned usable_at; /* process_age, until poison is set */
 
     /* counters, relaxed */
-    _Atomic uint64_t calls[DVMM_N_CALLS];
-    _Atomic uint64_t failures[DVMM_N_CALLS];
+    _Atomic uint64_t calls[DVMM_N_CALLS + 1];
+    _Atomic uint64_t failures[DVMM_N_CALLS + 1];
     _Atomic uint64_t driver_time_ns; /* of devices with a clock of their own */
     _Atomic uint64_t host_time_ns;
 
@@ -330,7 +311,6 @@ ductile_status dvmm_can_access_peer(dvmm_driver *d, int device, bool *out);
  * change. Pre: the span is made of whole mappings; 1 to DVMM_MAX_DEVICES devices. */
 ductile_status dvmm_set_access_for(dvmm_driver *d, ductile_addr addr, uint64_t size,
                                    dvmm_access access, const int *devices, size_t n_devices);
-ductile_status dvmm_get_access_for(dvmm_driver *d, ductile_addr addr, int device, dvmm_access *out);
 /* Pre: phys was created with that type. The caller closes out->fd. On failure out->fd is -1. */
 ductile_status dvmm_phys_export(dvmm_driver *d, dvmm_phys phys, dvmm_share_type type,
                                 dvmm_shared *out);
@@ -338,34 +318,17 @@ ductile_status dvmm_phys_export(dvmm_driver *d, dvmm_phys phys, dvmm_share_type 
  * descriptor stays the caller's. Its size must be known: the driver does not tell it. */
 ductile_status dvmm_phys_import(dvmm_driver *d, const dvmm_shared *shared, dvmm_phys *out);
 
-ductile_status dvmm_mem_alloc(dvmm_driver *d, uint64_t size, ductile_addr *out);
-ductile_status dvmm_mem_free(dvmm_driver *d, ductile_addr addr);
-ductile_status dvmm_mem_alloc_async(dvmm_driver *d, uint64_t size, ductile_stream stream,
-                                    ductile_addr *out);
-ductile_status dvmm_mem_free_async(dvmm_driver *d, ductile_addr addr, ductile_stream stream);
-ductile_status dvmm_async_pool_info(dvmm_driver *d, uint64_t *reserved, uint64_t *reserved_peak);
-/* Gives back and starts a new peak. */
-ductile_status dvmm_async_pool_trim(dvmm_driver *d, uint64_t keep_bytes);
-
 /* Of the non-blocking kind. */
 ductile_status dvmm_stream_create(dvmm_driver *d, ductile_stream *out);
 ductile_status dvmm_stream_destroy(dvmm_driver *d, ductile_stream stream);
 ductile_status dvmm_stream_sync(dvmm_driver *d, ductile_stream stream);
-/* ERR_NOT_READY while work is under way. */
-ductile_status dvmm_stream_query(dvmm_driver *d, ductile_stream stream);
 /* Is the stream of our context, or of a green context of our device, so that dvmm_context_record
  * covers its work? Default streams are, without asking. False when the driver cannot tell. */
 bool dvmm_stream_is_ours(dvmm_driver *d, ductile_stream stream);
 ductile_status dvmm_stream_wait_event(dvmm_driver *d, ductile_stream stream, dvmm_event event);
-/* Later work of the stream starts once *host_word >= value. host_word lies in host_alloc memory. */
-ductile_status dvmm_stream_wait_value(dvmm_driver *d, ductile_stream stream, uint64_t *host_word,
-                                      uint64_t value);
 /* Errors and refusals count as capturing. */
 ductile_status dvmm_capture_status_of(dvmm_driver *d, ductile_stream stream,
                                       dvmm_capture_status *out);
-ductile_status dvmm_capture_begin(dvmm_driver *d, ductile_stream stream, dvmm_capture_mode mode);
-/* Ends a capture and destroys its graph. */
-ductile_status dvmm_capture_end(dvmm_driver *d, ductile_stream stream);
 /* Swaps the calling thread's capture mode with *mode. */
 ductile_status dvmm_capture_exchange_mode(dvmm_driver *d, dvmm_capture_mode *mode);
 ductile_status dvmm_context_sync(dvmm_driver *d);
@@ -386,20 +349,14 @@ ductile_status dvmm_event_record(dvmm_driver *d, dvmm_event event, ductile_strea
 ductile_status dvmm_event_query(dvmm_driver *d, dvmm_event event);
 ductile_status dvmm_event_sync(dvmm_driver *d, dvmm_event event);
 
-/* Page-locked host memory that the device can read. */
-ductile_status dvmm_host_alloc(dvmm_driver *d, uint64_t size, void **out);
-ductile_status dvmm_host_free(dvmm_driver *d, void *memory);
-
 /* Page-locks memory of the caller's own, in whole pages, until it is unregistered. */
 ductile_status dvmm_host_register(dvmm_driver *d, void *memory, uint64_t size);
 ductile_status dvmm_host_unregister(dvmm_driver *d, void *memory);
 
-/* Contents, in stream order. read_back returns once the bytes are in `to`; with download they are
- * there once the work of the stream is done. Pre of download: `to` is page-locked, and stays so
- * until then. A call that failed may copy all the same, and one for a batch some of it. */
+/* Contents, in stream order. What is downloaded is there once the work of the stream is done. Pre
+ * of download: `to` is page-locked, and stays so until then. A call that failed may copy all the
+ * same, and one for a batch some of it. */
 ductile_status dvmm_fill(dvmm_driver *d, ductile_addr addr, uint8_t value, uint64_t size,
-                         ductile_stream stream);
-ductile_status dvmm_copy(dvmm_driver *d, ductile_addr to, ductile_addr from, uint64_t size,
                          ductile_stream stream);
 ductile_status dvmm_upload(dvmm_driver *d, ductile_addr to, const void *from, uint64_t size,
                            ductile_stream stream);
@@ -408,7 +365,5 @@ ductile_status dvmm_download(dvmm_driver *d, void *to, ductile_addr from, uint64
 /* The batch does not change. ERR_UNSUPPORTED: only single copies are served.
  * Pre: 1 to DVMM_BATCH_COPIES copies; not on the legacy default stream. */
 ductile_status dvmm_copy_batch(dvmm_driver *d, dvmm_batch *batch, ductile_stream stream);
-ductile_status dvmm_read_back(dvmm_driver *d, void *to, ductile_addr from, uint64_t size,
-                              ductile_stream stream);
 
 #endif

@@ -6,7 +6,7 @@
 #ifndef DUCTILE_VMM_DRIVER_OPEN_VIRTUAL_H
 #define DUCTILE_VMM_DRIVER_OPEN_VIRTUAL_H
 
-#include "vmm/driver/driver.h"
+#include "vmm/driver/bench_calls.h"
 
 #include <sys/types.h>
 
@@ -31,6 +31,7 @@ typedef struct dvmm_backend {
     const char *version;                                                /* DVMM_VERSION */
     size_t shape;                                                       /* DVMM_SHAPE */
     ductile_status (*open)(ductile_virtual_gpu *gpu, dvmm_opened *out); /* NULL: a private one */
+    const dvmm_bench_ops *bench;                                        /* gets the same ctx */
 } dvmm_backend;
 
 /* With this begins each virtual GPU, so that it is opened by the library that made it. */

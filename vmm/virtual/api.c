@@ -6,6 +6,7 @@
 #include "vmm/virtual/memory/exports.h"
 #include "vmm/virtual/race/blocks.h"
 #include "vmm/virtual/state/state.h"
+#include "vmm/virtual/state/watch.h"
 #include "vmm/virtual/work/capture.h"
 #include "vmm/virtual/work/events.h"
 #include "vmm/virtual/work/graph.h"
@@ -145,19 +146,10 @@ void ductile_virtual_graph_destroy(ductile_virtual_graph *graph) {
 
 /* ---- Faults -------------------------------------------------------------------------------- */
 
-static dvmm_call call_named(const char *name) {
-    for (dvmm_call call = 0; call < DVMM_N_CALLS; call++) {
-        if (strcmp(name, dvmm_call_name(call)) == 0) {
-            return call;
-        }
-    }
-    return DVMM_N_CALLS;
-}
-
 static bool is_fault(const ductile_virtual_fault *fault) {
     return fault->struct_size >= sizeof(*fault) && fault->nth != 0 && fault->code != DVMM_SUCCESS &&
            fault->effect >= 0 && fault->effect <= 2 &&
-           (fault->call == NULL || call_named(fault->call) != DVMM_N_CALLS);
+           (fault->call == NULL || dvmm_vgpu_call_named(fault->call) != DVMM_N_ALL_CALLS);
 }
 
 ductile_status ductile_virtual_inject(ductile_virtual_gpu *gpu,
@@ -173,7 +165,8 @@ ductile_status ductile_virtual_inject(ductile_virtual_gpu *gpu,
     if (fault != NULL) {
         watch->fault = *fault;
         watch->fault.call = NULL; /* the caller's; fault_call says it */
-        watch->fault_call = fault->call != NULL ? call_named(fault->call) : DVMM_N_CALLS;
+        watch->fault_call =
+            fault->call != NULL ? dvmm_vgpu_call_named(fault->call) : DVMM_N_ALL_CALLS;
     }
     dti_lock_release(&gpu->lock);
     return DUCTILE_OK;
@@ -238,8 +231,8 @@ int ductile_virtual_access(ductile_virtual_gpu *gpu, ductile_addr address, int d
 }
 
 uint64_t ductile_virtual_count(ductile_virtual_gpu *gpu, const char *call) {
-    dvmm_call found = call_named(call);
-    if (found == DVMM_N_CALLS) {
+    vgpu_call found = dvmm_vgpu_call_named(call);
+    if (found == DVMM_N_ALL_CALLS) {
         return UINT64_MAX;
     }
     return read_count(gpu, &gpu->watch.calls[found]);
@@ -314,7 +307,7 @@ static int write_entry(const vgpu_log_entry *entry, ductile_write_fn write, void
     char line[160];
     int length =
         snprintf(line, sizeof(line), "%" PRIu64 " %s 0x%" PRIx64 " %" PRIu64 " %d\n", entry->number,
-                 dvmm_call_name(entry->call), entry->address, entry->size, entry->code);
+                 dvmm_vgpu_call_name(entry->call), entry->address, entry->size, entry->code);
     return write(user, line, (size_t)length);
 }
 

@@ -7,7 +7,6 @@
 #include "vmm/virtual/cost.h"
 
 #include "vmm/base/align.h"
-#include "vmm/virtual/state/state.h"
 
 enum { MAX_POINTS = 6 };
 
@@ -18,7 +17,7 @@ typedef struct cost_curve {
     } points[MAX_POINTS]; /* ascending in size, ended by ns == 0 */
 } cost_curve;
 
-static const cost_curve curves[DVMM_N_CALLS] = {
+static const cost_curve curves[DVMM_N_ALL_CALLS] = {
     [DVMM_CALL_mem_info] = {{{0, 3300}}},
     /* 1.9-7 us from 256 GiB to 4 TiB, 3-160 us to free: the geometric means */
     [DVMM_CALL_address_reserve] = {{{0, 3600}}},
@@ -32,10 +31,10 @@ static const cost_curve curves[DVMM_N_CALLS] = {
         {{{2, 12800}, {8, 12400}, {20, 12500}, {64, 13200}, {256, 15300}, {1024, 22800}}},
     [DVMM_CALL_set_access] =
         {{{2, 18500}, {8, 17600}, {20, 18000}, {64, 19400}, {256, 25900}, {1024, 45900}}},
-    [DVMM_CALL_mem_alloc] = {{{2, 30000}, {1024, 73000}}},
-    [DVMM_CALL_mem_free] = {{{2, 26000}, {1024, 239000}}},
+    [DVMM_BENCH_mem_alloc] = {{{2, 30000}, {1024, 73000}}},
+    [DVMM_BENCH_mem_free] = {{{2, 26000}, {1024, 239000}}},
     [DVMM_CALL_stream_sync] = {{{0, 210}}},
-    [DVMM_CALL_stream_query] = {{{0, 110}}},
+    [DVMM_BENCH_stream_query] = {{{0, 110}}},
     [DVMM_CALL_context_record] = {{{0, 200}}},
     [DVMM_CALL_capture_status] = {{{0, 12}}},
     [DVMM_CALL_event_create] = {{{0, 60}}},
@@ -69,7 +68,7 @@ static uint64_t cost_of_one(const cost_curve *curve, uint64_t bytes) {
 }
 
 /* One call over several mappings costs as much as a call for each: that was measured, too. */
-uint64_t dvmm_vgpu_cost_ns(dvmm_call call, uint64_t size, uint64_t n) {
+uint64_t dvmm_vgpu_cost_ns(vgpu_call call, uint64_t size, uint64_t n) {
     uint64_t count = dti_max(n, 1);
     return count * cost_of_one(&curves[call], size / count);
 }

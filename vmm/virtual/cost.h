@@ -3,9 +3,9 @@
 #ifndef DUCTILE_VMM_VIRTUAL_COST_H
 #define DUCTILE_VMM_VIRTUAL_COST_H
 
-#include "vmm/driver/driver.h"
+#include "vmm/virtual/state/state.h"
 
 /* What one call costs, in ns; `n` is how many mappings of `size` bytes in all it touches. Pure. */
-uint64_t dvmm_vgpu_cost_ns(dvmm_call call, uint64_t size, uint64_t n);
+uint64_t dvmm_vgpu_cost_ns(vgpu_call call, uint64_t size, uint64_t n);
 
 #endif

@@ -4,9 +4,10 @@
 #include "vmm/driver/open_virtual.h"
 #include "vmm/virtual/addresses/addresses.h"
 #include "vmm/virtual/alloc.h"
-#include "vmm/virtual/cost.h"
+#include "vmm/virtual/bench_table.h"
 #include "vmm/virtual/memory/exports.h"
 #include "vmm/virtual/memory/memory.h"
+#include "vmm/virtual/serve.h"
 #include "vmm/virtual/state/clock.h"
 #include "vmm/virtual/state/state.h"
 #include "vmm/virtual/state/watch.h"
@@ -122,93 +123,16 @@ void ductile_virtual_destroy(ductile_virtual_gpu *gpu) {
     free(gpu);
 }
 
-/* ---- The call pipeline --------------------------------------------------------------------- */
+/* ---- The library's calls ------------------------------------------------------------------- */
 
-/* One driver call under way. */
-typedef struct served_call {
-    vgpu *gpu;
-    dvmm_call call;
-    uint64_t address, size; /* for the log */
-    const ductile_virtual_fault *fault;
-} served_call;
-
-enum { EFFECT_NONE = 0, EFFECT_ALL = 1, EFFECT_FIRST = 2 };
-
-/* Memory management goes on working on a device that is lost to everything else. */
-static bool ignores_poison(dvmm_call call) {
-    switch ((int)call) {
-    case DVMM_CALL_address_reserve:
-    case DVMM_CALL_address_free:
-    case DVMM_CALL_phys_create:
-    case DVMM_CALL_phys_release:
-    case DVMM_CALL_map:
-    case DVMM_CALL_unmap:
-    case DVMM_CALL_set_access:
-    case DVMM_CALL_get_access:
-    case DVMM_CALL_can_access_peer:
-    case DVMM_CALL_set_access_for:
-    case DVMM_CALL_get_access_for:
-    case DVMM_CALL_phys_export:
-    case DVMM_CALL_phys_import:
-    case DVMM_CALL_capture_exchange_mode:
-        return true;
-    default:
-        return false;
-    }
-}
-
-static void spend(vgpu *gpu, uint64_t ns) {
-    atomic_fetch_add_explicit(&gpu->time_ns, ns, memory_order_relaxed);
-}
-
-static served_call begin(vgpu *gpu, dvmm_call call, uint64_t address, uint64_t size) {
-    dti_lock_acquire(&gpu->lock);
-    const ductile_virtual_fault *fault = dvmm_vgpu_fault_for(gpu, call);
-    gpu->race.is_unanswered = fault != NULL;
-    return (served_call){gpu, call, address, size, fault};
-}
-
-/* The code of a call that is not served; SUCCESS: serve it. */
-static int refusal(const served_call *c) {
-    if (c->fault != NULL && c->fault->effect == EFFECT_NONE) {
-        return c->fault->code;
-    }
-    return ignores_poison(c->call) ? DVMM_SUCCESS : c->gpu->poison;
-}
-
-static int end(const served_call *c, uint64_t cost_ns, int code) {
-    if (c->fault != NULL) {
-        code = c->fault->code;
-        if (dvmm_code_is_sticky(code)) {
-            dvmm_vgpu_poison(c->gpu, code);
-        }
-    }
-    c->gpu->race.is_unanswered = false;
-    spend(c->gpu, cost_ns);
-    dvmm_vgpu_log(c->gpu, c->call, c->address, c->size, code);
-    dti_lock_release(&c->gpu->lock);
-    return code;
-}
-
-/* The entry of a call: `cost` and `action` are evaluated under the lock. */
 #define SERVE_AT(cost, name, parameters, address, size, action)                                    \
-    static int serve_##name parameters {                                                           \
-        vgpu *gpu = ctx;                                                                           \
-        served_call served = begin(gpu, DVMM_CALL_##name, (address), (size));                      \
-        uint64_t cost_ns = (cost);                                                                 \
-        int code = refusal(&served);                                                               \
-        return end(&served, cost_ns, code != DVMM_SUCCESS ? code : (action));                      \
-    }
+    SERVE_NUMBER(DVMM_CALL_##name, cost, name, parameters, address, size, action)
 
 #define COST(name, size) dvmm_vgpu_cost_ns(DVMM_CALL_##name, (size), 1)
 
-/* The same for a call whose cost depends on the size that is logged, or on nothing. */
+/* A call whose cost depends on the size that is logged, or on nothing. */
 #define SERVE(name, parameters, address, size, action)                                             \
     SERVE_AT(COST(name, size), name, parameters, address, size, action)
-
-static uint64_t word(const void *handle) {
-    return (uint64_t)(uintptr_t)handle;
-}
 
 /* ---- Memory -------------------------------------------------------------------------------- */
 
@@ -246,7 +170,7 @@ SERVE(map, (void *ctx, ductile_addr addr, uint64_t size, uint64_t offset, dvmm_p
       size, dvmm_vgpu_map(gpu, addr, size, offset, phys))
 
 /* A fault of effect 2 lets the first mapping of the span be done, and no more. */
-static uint64_t size_done(const served_call *c) {
+static uint64_t size_done(const vgpu_served *c) {
     if (c->fault == NULL || c->fault->effect != EFFECT_FIRST) {
         return c->size;
     }
@@ -276,91 +200,63 @@ SERVE_AT(cost_per_mapping(gpu, DVMM_CALL_set_access, addr, size), set_access_for
           size_t n_devices),
          addr, size,
          dvmm_vgpu_set_access_for(gpu, addr, size_done(&served), access, devices, n_devices))
-SERVE(get_access_for, (void *ctx, ductile_addr addr, int device, dvmm_access *out), addr, 0,
-      dvmm_vgpu_get_access_for(gpu, addr, device, out))
 SERVE(phys_export, (void *ctx, dvmm_phys phys, dvmm_share_type type, dvmm_shared *out), phys, 0,
       dvmm_vgpu_phys_export(gpu, phys, type, out))
 SERVE(phys_import, (void *ctx, const dvmm_shared *shared, dvmm_phys *out), 0, 0,
       dvmm_vgpu_phys_import(gpu, shared, out))
-SERVE(mem_alloc, (void *ctx, uint64_t size, ductile_addr *out), 0, size,
-      dvmm_vgpu_mem_alloc(gpu, size, out))
-SERVE_AT(COST(mem_free, dvmm_vgpu_allocation_size(gpu, addr)), mem_free,
-         (void *ctx, ductile_addr addr), addr, 0, dvmm_vgpu_mem_free(gpu, addr))
-
-/* The stream-ordered pool is not modelled; caps.has_async_pool says so. */
-
-SERVE(mem_alloc_async, (void *ctx, uint64_t size, ductile_stream stream, ductile_addr *out), 0,
-      size, ((void)stream, (void)out, DVMM_NOT_SUPPORTED))
-SERVE(mem_free_async, (void *ctx, ductile_addr addr, ductile_stream stream), addr, 0,
-      ((void)stream, DVMM_NOT_SUPPORTED))
-SERVE(async_pool_info, (void *ctx, uint64_t *reserved, uint64_t *reserved_peak), 0, 0,
-      ((void)reserved, (void)reserved_peak, DVMM_NOT_SUPPORTED))
-SERVE(async_pool_trim, (void *ctx, uint64_t keep_bytes), 0, keep_bytes, DVMM_NOT_SUPPORTED)
 
 /* ---- Streams ------------------------------------------------------------------------------- */
 
 SERVE(stream_create, (void *ctx, ductile_stream *out), 0, 0, dvmm_vgpu_stream_create(gpu, out))
-SERVE(stream_destroy, (void *ctx, ductile_stream stream), word(stream), 0,
+SERVE(stream_destroy, (void *ctx, ductile_stream stream), dvmm_vgpu_word(stream), 0,
       dvmm_vgpu_stream_destroy(gpu, stream))
-SERVE(stream_sync, (void *ctx, ductile_stream stream), word(stream), 0,
+SERVE(stream_sync, (void *ctx, ductile_stream stream), dvmm_vgpu_word(stream), 0,
       dvmm_vgpu_stream_sync(gpu, stream))
-SERVE(stream_query, (void *ctx, ductile_stream stream), word(stream), 0,
-      dvmm_vgpu_stream_query(gpu, stream))
-SERVE(stream_is_ours, (void *ctx, ductile_stream stream, int *out), word(stream), 0,
+SERVE(stream_is_ours, (void *ctx, ductile_stream stream, int *out), dvmm_vgpu_word(stream), 0,
       dvmm_vgpu_stream_is_ours(gpu, stream, out))
-SERVE(stream_wait_event, (void *ctx, ductile_stream stream, dvmm_event event), word(stream),
-      word(event), dvmm_vgpu_stream_wait_event(gpu, stream, event))
-SERVE(stream_wait_value, (void *ctx, ductile_stream stream, uint64_t *host_word, uint64_t value),
-      word(stream), value, dvmm_vgpu_stream_wait_value(gpu, stream, host_word, value))
+SERVE(stream_wait_event, (void *ctx, ductile_stream stream, dvmm_event event),
+      dvmm_vgpu_word(stream), dvmm_vgpu_word(event),
+      dvmm_vgpu_stream_wait_event(gpu, stream, event))
 SERVE(context_sync, (void *ctx), 0, 0, dvmm_vgpu_context_sync(gpu))
-SERVE(context_record, (void *ctx, dvmm_event event), word(event), 0,
+SERVE(context_record, (void *ctx, dvmm_event event), dvmm_vgpu_word(event), 0,
       dvmm_vgpu_context_record(gpu, event))
-SERVE(capture_status, (void *ctx, ductile_stream stream, dvmm_capture_status *out), word(stream), 0,
-      dvmm_vgpu_capture_status_of(gpu, stream, out))
-SERVE(capture_begin, (void *ctx, ductile_stream stream, dvmm_capture_mode mode), word(stream), 0,
-      dvmm_vgpu_capture_begin(gpu, stream, mode))
-SERVE(capture_end, (void *ctx, ductile_stream stream), word(stream), 0,
-      dvmm_vgpu_capture_end(gpu, stream, NULL))
+SERVE(capture_status, (void *ctx, ductile_stream stream, dvmm_capture_status *out),
+      dvmm_vgpu_word(stream), 0, dvmm_vgpu_capture_status_of(gpu, stream, out))
 SERVE(capture_exchange_mode, (void *ctx, dvmm_capture_mode *mode), 0, 0,
       dvmm_vgpu_capture_exchange_mode(gpu, mode))
 
 /* ---- Events -------------------------------------------------------------------------------- */
 
 SERVE(event_create, (void *ctx, dvmm_event *out), 0, 0, dvmm_vgpu_event_create(gpu, out))
-SERVE(event_destroy, (void *ctx, dvmm_event event), word(event), 0,
+SERVE(event_destroy, (void *ctx, dvmm_event event), dvmm_vgpu_word(event), 0,
       dvmm_vgpu_event_destroy(gpu, event))
-SERVE(event_record, (void *ctx, dvmm_event event, ductile_stream stream), word(event), word(stream),
-      dvmm_vgpu_event_record(gpu, event, stream))
-SERVE(event_query, (void *ctx, dvmm_event event), word(event), 0, dvmm_vgpu_event_query(gpu, event))
-SERVE(event_sync, (void *ctx, dvmm_event event), word(event), 0, dvmm_vgpu_event_sync(gpu, event))
+SERVE(event_record, (void *ctx, dvmm_event event, ductile_stream stream), dvmm_vgpu_word(event),
+      dvmm_vgpu_word(stream), dvmm_vgpu_event_record(gpu, event, stream))
+SERVE(event_query, (void *ctx, dvmm_event event), dvmm_vgpu_word(event), 0,
+      dvmm_vgpu_event_query(gpu, event))
+SERVE(event_sync, (void *ctx, dvmm_event event), dvmm_vgpu_word(event), 0,
+      dvmm_vgpu_event_sync(gpu, event))
 
 /* ---- Host memory and contents -------------------------------------------------------------- */
 
-SERVE(host_alloc, (void *ctx, uint64_t size, void **out), 0, size,
-      dvmm_vgpu_host_alloc(gpu, size, out))
-SERVE(host_free, (void *ctx, void *memory), word(memory), 0, dvmm_vgpu_host_free(gpu, memory))
-SERVE(host_register, (void *ctx, void *memory, uint64_t size), word(memory), size,
+SERVE(host_register, (void *ctx, void *memory, uint64_t size), dvmm_vgpu_word(memory), size,
       dvmm_vgpu_host_register(gpu, memory, size))
-SERVE(host_unregister, (void *ctx, void *memory), word(memory), 0,
+SERVE(host_unregister, (void *ctx, void *memory), dvmm_vgpu_word(memory), 0,
       dvmm_vgpu_host_unregister(gpu, memory))
 SERVE(fill, (void *ctx, ductile_addr addr, uint8_t value, uint64_t size, ductile_stream stream),
       addr, size, dvmm_vgpu_fill(gpu, addr, value, size, stream))
-SERVE(copy, (void *ctx, ductile_addr to, ductile_addr from, uint64_t size, ductile_stream stream),
-      to, size, dvmm_vgpu_copy(gpu, to, from, size, stream))
 SERVE(upload, (void *ctx, ductile_addr to, const void *from, uint64_t size, ductile_stream stream),
       to, size, dvmm_vgpu_upload(gpu, to, from, size, stream))
 SERVE(download, (void *ctx, void *to, ductile_addr from, uint64_t size, ductile_stream stream),
       from, size, dvmm_vgpu_download(gpu, to, from, size, stream))
 
 /* A fault of effect 2 lets the first copy be made, and no more. */
-static uint32_t copies_done(const served_call *c, const dvmm_batch *batch) {
+static uint32_t copies_done(const vgpu_served *c, const dvmm_batch *batch) {
     return c->fault != NULL && c->fault->effect == EFFECT_FIRST ? 1 : batch->n;
 }
 
 SERVE(copy_batch, (void *ctx, dvmm_batch *batch, ductile_stream stream), batch->device[0],
       batch->bytes, dvmm_vgpu_copy_batch(gpu, batch, copies_done(&served, batch), stream))
-SERVE(read_back, (void *ctx, void *to, ductile_addr from, uint64_t size, ductile_stream stream),
-      from, size, dvmm_vgpu_read_back(gpu, to, from, size, stream))
 
 /* ---- The seam ------------------------------------------------------------------------------ */
 
@@ -389,8 +285,6 @@ static dvmm_caps caps_of(const vgpu *gpu) {
                        .granule_bytes = gpu->options.granule_bytes,
                        .total_bytes = gpu->options.capacity_bytes,
                        .is_virtual = true,
-                       .has_async_pool = false,
-                       .has_stream_memops = true,
                        .share_types = (gpu->options.no_descriptors != 0 ? 0 : DVMM_SHARE_FD) |
                                       (gpu->options.has_fabric != 0 ? DVMM_SHARE_FABRIC : 0),
                        .has_rdma = gpu->options.rdma != DUCTILE_VIRTUAL_RDMA_NONE,
@@ -415,7 +309,9 @@ static ductile_status serve_open(ductile_virtual_gpu *gpu, dvmm_opened *out) {
 }
 
 const dvmm_backend *ductile_virtual_backend(void) {
-    static const dvmm_backend backend = {
-        .version = DVMM_VERSION, .shape = DVMM_SHAPE, .open = serve_open};
+    static const dvmm_backend backend = {.version = DVMM_VERSION,
+                                         .shape = DVMM_SHAPE,
+                                         .open = serve_open,
+                                         .bench = &dvmm_vgpu_bench_ops};
     return &backend;
 }

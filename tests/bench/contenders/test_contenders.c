@@ -6,6 +6,7 @@
  */
 #include "bench/contenders/contender.h"
 #include "bench/contenders/torch_set.h"
+#include "bench/driver/bench_calls.h"
 #include "tests/bench/program.h"
 #include "vmm/driver/open_virtual.h"
 
@@ -217,7 +218,7 @@ Test(cumemallocasync, is_absent_where_the_device_has_no_such_pool) {
     char message[128] = "";
     cr_assert_eq(dvmm_open_virtual(NULL, &driver, NULL, 0), DUCTILE_OK);
     contender_env env = {.driver = driver};
-    cr_assert_not(dvmm_get_caps(driver)->has_async_pool);
+    cr_assert_not(bench_has_async_pool(driver));
     cr_expect_eq(contender_cumemallocasync.init(&env, &self, message, sizeof message),
                  DUCTILE_ERR_UNSUPPORTED);
     cr_expect_null(self);

@@ -5,6 +5,7 @@
  * its block is freed and really is over at the completion; that a pass leaves nothing live. What
  * traces become, and the calls, are in replays.txt.
  */
+#include "bench/driver/bench_calls.h"
 #include "bench/replay/replay_engine.h"
 #include "tests/bench/reading.h"
 #include "tests/support/expect.h"
@@ -63,7 +64,7 @@ static size_t index_of(ductile_addr address) {
 
 static void look_at_recorded(void) {
     if (recorded != NULL) {
-        say(" %s", dvmm_stream_query(driver, recorded) == DUCTILE_OK ? "!" : ".");
+        say(" %s", bench_stream_query(driver, recorded) == DUCTILE_OK ? "!" : ".");
     }
 }
 
@@ -78,7 +79,7 @@ static ductile_status fake_init(const contender_env *env, void **self, char *mes
 static void fake_fini(void *self) {
     (void)self;
     for (; n_blocks > 0 && !has_no_memory; n_blocks--) {
-        (void)dvmm_mem_free(driver, blocks[n_blocks - 1]);
+        (void)bench_mem_free(driver, blocks[n_blocks - 1]);
     }
 }
 
@@ -91,7 +92,7 @@ static ductile_status fake_alloc(void *self, uint64_t size, ductile_stream strea
     }
     if (has_no_memory) {
         *out = n_blocks + 1;
-    } else if (dvmm_mem_alloc(driver, size, out) != DUCTILE_OK) {
+    } else if (bench_mem_alloc(driver, size, out) != DUCTILE_OK) {
         return DUCTILE_ERR_DRIVER;
     }
     cr_assert_not_null(stream, "the default stream takes part");

@@ -4,6 +4,7 @@
  * many of them is in tests/scenarios/pressure.txt. The device is lazy, so that all are pending
  * until a thread waits.
  */
+#include "bench/driver/bench_calls.h"
 #include "pool/growth/attempt.h"
 #include "pool/streams/host_waits.h"
 #include "pool/streams/pending.h"
@@ -107,14 +108,14 @@ Test(pending, hit_that_another_wait_overtakes_leaves_captures_whole) {
     for (int i = 0; i < 2; i++) {
         free_on(block[i], 1 + i);
     }
-    assert_ok(dvmm_capture_begin(f.allocator->driver, f.streams[3], DVMM_CAPTURE_GLOBAL));
+    assert_ok(bench_capture_begin(f.allocator->driver, f.streams[3], DVMM_CAPTURE_GLOBAL));
     others_wait = true;
     (void)take(1024, 0);
     cr_assert(!others_wait, "the hit asked nothing");
     assert_u64(mode_now(), DVMM_CAPTURE_GLOBAL);
     assert_ok(dvmm_capture_status_of(f.allocator->driver, f.streams[3], &status));
     assert_u64(status, DVMM_CAPTURE_ACTIVE);
-    assert_ok(dvmm_capture_end(f.allocator->driver, f.streams[3]));
+    assert_ok(bench_capture_end(f.allocator->driver, f.streams[3]));
     close_audited();
 }
 

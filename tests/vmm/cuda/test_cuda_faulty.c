@@ -94,12 +94,12 @@ Test(cuda_faulty, what_is_left_is_given_back_in_an_order_that_the_driver_allows)
     ductile_addr addr = 0;
     dvmm_phys phys = 0;
     dvmm_event event = NULL;
-    void *memory = NULL;
+    uint64_t memory = 0;
     assert_ok(dvmm_address_reserve(driver, GRANULE, &addr));
     assert_ok(make_handle(&phys));
     assert_ok(dvmm_map(driver, addr, GRANULE, phys));
     assert_ok(dvmm_event_create(driver, &event));
-    assert_ok(dvmm_host_alloc(driver, 4096, &memory));
+    assert_ok(dvmm_host_register(driver, &memory, sizeof memory));
     cr_assert_null(faulty_clean_up(&wrapper, driver));
     assert_u64(wrapper.left.n, 0);
     cr_assert_eq(fake->reservations + fake->handles + fake->mappings + fake->events, 0);

@@ -36,12 +36,12 @@ static void open_and_close(const char *path) {
     const dvmm_caps *caps = dvmm_get_caps(driver);
     cr_expect_str_eq(caps->name, "Fake GPU");
     cr_expect_eq(caps->granule_bytes, 2u << 20);
-    cr_expect(caps->has_async_pool && caps->has_stream_memops && !caps->is_virtual);
+    cr_expect(!caps->is_virtual);
     cr_expect(caps->has_context_events && caps->has_batches);
     cr_expect_eq(strncmp(caps->driver_version, "13.0", 4), 0);
     cr_expect_eq(fake->contexts, 1);
     cr_expect_eq(fake->wrong_finds, 0, "searched with another version or flag");
-    cr_expect_eq(fake->pool_threshold, 0, "the pool was changed without need");
+    cr_expect_eq(fake->bench_finds, 0, "searched for what it never calls");
     close_fake();
 }
 
@@ -154,14 +154,21 @@ Test(driver_cuda_load, names_each_required_function_that_is_missing) {
     close_fake();
 }
 
+Test(driver_cuda_load, opens_without_what_it_never_calls) {
+    load_fake();
+    fake->hidden = "cuMemAlloc";
+    open_driver();
+    cr_expect_eq(fake->bench_finds, 0);
+    close_fake();
+}
+
 /* ---- Features that a driver or device may lack --------------------------------------------- */
 
 /* The name of the device and what it has. */
 static const char *features(void) {
     static char text[128];
     const dvmm_caps *caps = dvmm_get_caps(driver);
-    (void)snprintf(text, sizeof text, "%s:%s%s%s%s%s", caps->name,
-                   caps->has_async_pool ? " pool" : "", caps->has_stream_memops ? " values" : "",
+    (void)snprintf(text, sizeof text, "%s:%s%s%s", caps->name,
                    caps->has_context_events ? " events" : "", caps->has_batches ? " batches" : "",
                    (caps->share_types & DVMM_SHARE_FABRIC) != 0 ? " fabric" : "");
     return text;
@@ -187,21 +194,11 @@ Test(driver_cuda_load, a_batch_goes_from_the_device_or_to_it) {
     dvmm_close(driver);
 }
 
-Test(driver_cuda_load, answers_unsupported_for_missing_features) {
+Test(driver_cuda_load, answers_unsupported_without_context_events) {
     load_fake();
-    fake->has_pools = 0;
-    fake->has_wait_value = 0;
     fake->hidden = "cuCtxRecordEvent";
     open_driver();
-    ductile_addr addr = 0;
-    uint64_t a = 0;
-    uint64_t b = 0;
-    cr_expect_eq(ops->mem_alloc_async(ctx, 1, NULL, &addr), DVMM_NOT_SUPPORTED);
-    cr_expect_eq(ops->mem_free_async(ctx, 1, NULL), DVMM_NOT_SUPPORTED);
-    cr_expect_eq(ops->async_pool_info(ctx, &a, &b), DVMM_NOT_SUPPORTED);
-    cr_expect_eq(ops->async_pool_trim(ctx, 0), DVMM_NOT_SUPPORTED);
-    cr_expect_eq(ops->stream_wait_value(ctx, NULL, &a, 1), DVMM_NOT_SUPPORTED);
-    cr_expect_eq(ops->context_record(ctx, (dvmm_event)&a), DVMM_NOT_SUPPORTED);
+    cr_expect_eq(ops->context_record(ctx, (dvmm_event)&reason), DVMM_NOT_SUPPORTED);
     dvmm_close(driver);
 }
 
@@ -289,16 +286,12 @@ static void play_fail(void) {
     plan_failure(word[1], (int)number(word[2]));
 }
 
-/* "has pools 0" */
+/* "has fabric 1" */
 static void play_has(void) {
     const struct {
         const char *name;
         int *member;
-    } all[] = {{"pools", &fake->has_pools},
-               {"waits", &fake->has_wait_value},
-               {"fabric", &fake->has_fabric},
-               {"vmm", &fake->has_vmm},
-               {"version", &fake->version}};
+    } all[] = {{"fabric", &fake->has_fabric}, {"vmm", &fake->has_vmm}, {"version", &fake->version}};
     for (size_t i = 0; i < LENGTH(all); i++) {
         if (is(1, all[i].name)) {
             *all[i].member = (int)number(word[2]);
@@ -361,26 +354,15 @@ PLAY_EACH(driver_cuda_opening, OPENING, open_claim, close_claim)
     X("cuMemGetAccess", false, ops->get_access(ctx, addr, &access))                                \
     X("cuDeviceCanAccessPeer", false, ops->can_access_peer(ctx, 1, &can))                          \
     X("cuMemSetAccess", false, ops->set_access_for(ctx, addr, 1, DVMM_ACCESS_RW, devices, 2))      \
-    X("cuMemGetAccess", false, ops->get_access_for(ctx, addr, 1, &access))                         \
     X("cuMemExportToShareableHandle", false, ops->phys_export(ctx, phys, DVMM_SHARE_FD, &shared))  \
     X("cuMemImportFromShareableHandle", false, ops->phys_import(ctx, &shared, &phys))              \
     X("cuMemUnmap", false, ops->unmap(ctx, addr, 1))                                               \
     X("cuMemRelease", false, ops->phys_release(ctx, phys))                                         \
-    X("cuMemAlloc", true, ops->mem_alloc(ctx, 1, &addr))                                           \
-    X("cuMemFree", true, ops->mem_free(ctx, addr))                                                 \
-    X("cuMemAllocAsync", true, ops->mem_alloc_async(ctx, 1, NULL, &addr))                          \
-    X("cuMemFreeAsync", true, ops->mem_free_async(ctx, addr, NULL))                                \
-    X("cuMemPoolGetAttribute", false, ops->async_pool_info(ctx, &a, &b))                           \
-    X("cuMemPoolSetAttribute", false, ops->async_pool_trim(ctx, 0))                                \
     X("cuStreamCreate", true, ops->stream_create(ctx, &stream))                                    \
     X("cuStreamSynchronize", true, ops->stream_sync(ctx, stream))                                  \
-    X("cuStreamQuery", true, ops->stream_query(ctx, stream))                                       \
     X("cuStreamGetCtx_v2", true, ops->stream_is_ours(ctx, stream, &can))                           \
     X("cuStreamWaitEvent", true, ops->stream_wait_event(ctx, stream, event))                       \
-    X("cuStreamWaitValue64", true, ops->stream_wait_value(ctx, stream, &a, 1))                     \
     X("cuStreamIsCapturing", true, ops->capture_status(ctx, stream, &status))                      \
-    X("cuStreamBeginCapture", true, ops->capture_begin(ctx, stream, DVMM_CAPTURE_GLOBAL))          \
-    X("cuGraphDestroy", true, ops->capture_end(ctx, stream))                                       \
     X("cuThreadExchangeStreamCaptureMode", false, ops->capture_exchange_mode(ctx, &mode))          \
     X("cuCtxSynchronize", true, ops->context_sync(ctx))                                            \
     X("cuEventCreate", true, ops->event_create(ctx, &event))                                       \
@@ -389,16 +371,12 @@ PLAY_EACH(driver_cuda_opening, OPENING, open_claim, close_claim)
     X("cuEventQuery", true, ops->event_query(ctx, event))                                          \
     X("cuEventSynchronize", true, ops->event_sync(ctx, event))                                     \
     X("cuEventDestroy", true, ops->event_destroy(ctx, event))                                      \
-    X("cuMemHostAlloc", true, ops->host_alloc(ctx, 64, &host))                                     \
     X("cuMemHostRegister", true, ops->host_register(ctx, &a, 64))                                  \
     X("cuMemcpyDtoHAsync", true, ops->download(ctx, &a, addr, 1, stream))                          \
     X("cuMemHostUnregister", true, ops->host_unregister(ctx, &a))                                  \
     X("cuMemsetD8Async", true, ops->fill(ctx, addr, 1, 1, stream))                                 \
-    X("cuMemcpyDtoDAsync", true, ops->copy(ctx, addr, addr, 1, stream))                            \
     X("cuMemcpyHtoDAsync", true, ops->upload(ctx, addr, &a, 1, stream))                            \
     X("cuMemcpyBatchAsync", true, ops->copy_batch(ctx, &batch, stream))                            \
-    X("cuStreamSynchronize", true, ops->read_back(ctx, &a, addr, 1, stream))                       \
-    X("cuMemFreeHost", true, ops->host_free(ctx, host))                                            \
     X("cuStreamDestroy", true, ops->stream_destroy(ctx, stream))
 
 static void expect_call(const char *expected, bool in_context, cu_context callers) {
@@ -420,7 +398,6 @@ static void expect_call(const char *expected, bool in_context, cu_context caller
     dvmm_event event = NULL;                                                                       \
     dvmm_capture_status status = DVMM_CAPTURE_NONE;                                                \
     dvmm_capture_mode mode = DVMM_CAPTURE_RELAXED;                                                 \
-    void *host = NULL;                                                                             \
     int can = 0;                                                                                   \
     const int devices[] = {0, 1};                                                                  \
     dvmm_batch batch = {.n = 1};                                                                   \
@@ -490,8 +467,6 @@ Test(driver_cuda_load, entries_hand_on_the_drivers_code) {
 Test(driver_cuda_load, entries_that_cannot_bring_our_context_make_no_call) {
     static const char *const steps[] = {"cuCtxGetCurrent", "cuCtxPushCurrent"};
     open_fake();
-    ductile_addr addr = 0;
-    cr_assert_eq(ops->mem_alloc_async(ctx, 1, NULL, &addr), DVMM_SUCCESS); /* asks the pool */
     for (size_t i = 0; i < LENGTH(steps); i++) {
         int calls = fake->n_calls;
         fail_all_calls(steps[i]);
@@ -501,65 +476,13 @@ Test(driver_cuda_load, entries_that_cannot_bring_our_context_make_no_call) {
 }
 
 /* What an entry does before the function that it ends with. */
-Test(driver_cuda_load, entries_hand_on_the_code_of_each_step) {
-    static const char *const steps[] = {"cuDeviceGet", "cuMemPoolSetAttribute",
-                                        "cuStreamEndCapture", "cuMemcpyDtoHAsync"};
+Test(driver_cuda_load, asking_for_a_peer_hands_on_the_code_of_its_first_step) {
     open_fake();
-    uint64_t value = 0;
-    ductile_addr addr = 0;
-    fake->fail_code = DVMM_ILLEGAL_STATE;
-    for (size_t i = 0; i < LENGTH(steps); i++) {
-        int can = 0;
-        fake->failing = steps[i];
-        int code = i == 0   ? ops->can_access_peer(ctx, 1, &can)
-                   : i == 1 ? ops->mem_alloc_async(ctx, 1, NULL, &addr)
-                   : i == 2 ? ops->capture_end(ctx, NULL)
-                            : ops->read_back(ctx, &value, 1, 1, NULL);
-        cr_expect_eq(code, DVMM_ILLEGAL_STATE, "%s", steps[i]);
-        cr_expect_str_eq(fake->last_call, steps[i]);
-    }
+    int can = 0;
+    plan_failure("cuDeviceGet", DVMM_ILLEGAL_STATE);
+    cr_expect_eq(ops->can_access_peer(ctx, 1, &can), DVMM_ILLEGAL_STATE);
+    cr_expect_str_eq(fake->last_call, "cuDeviceGet");
     fake->failing = NULL;
-    close_fake();
-}
-
-Test(driver_cuda_load, keeps_the_pools_memory_from_first_use_on) {
-    open_fake();
-    ductile_addr addr = 0;
-    cr_expect_eq(fake->pool_threshold, 0);
-    cr_expect_eq(ops->mem_alloc_async(ctx, 1, NULL, &addr), DVMM_SUCCESS);
-    cr_expect_eq(fake->pool_threshold, UINT64_MAX);
-    close_fake();
-}
-
-Test(driver_cuda_load, tells_current_and_peak_of_the_pool) {
-    open_fake();
-    uint64_t current = 0;
-    uint64_t peak = 0;
-    cr_expect_eq(ops->async_pool_info(ctx, &current, &peak), DVMM_SUCCESS);
-    cr_expect_eq(current, CU_POOL_RESERVED_CURRENT);
-    cr_expect_eq(peak, CU_POOL_RESERVED_HIGH);
-    current = peak = 0;
-    cr_expect_eq(dvmm_async_pool_info(driver, &current, &peak), DUCTILE_OK);
-    cr_expect(current == CU_POOL_RESERVED_CURRENT && peak == CU_POOL_RESERVED_HIGH);
-    close_fake();
-}
-
-Test(driver_cuda_load, a_trim_starts_new_peaks) {
-    open_fake();
-    cr_expect_eq(ops->async_pool_trim(ctx, 0), DVMM_SUCCESS);
-    cr_expect_eq(fake->pool_trims, 1);
-    cr_expect_eq(fake->reserved_peak_resets, 1);
-    cr_expect_eq(fake->used_peak_resets, 1);
-    cr_expect_eq(fake->pool_threshold, 0, "a peak was taken for the threshold");
-    close_fake();
-}
-
-Test(driver_cuda_load, a_failed_trim_says_so_and_keeps_the_peaks) {
-    open_fake();
-    fake->fail_code = DVMM_INVALID_VALUE;
-    fake->failing = "cuMemPoolTrimTo";
-    cr_expect_eq(ops->async_pool_trim(ctx, 0), DVMM_INVALID_VALUE);
-    cr_expect_eq(fake->reserved_peak_resets, 0);
     close_fake();
 }
 

@@ -102,7 +102,6 @@ static const dvmm_driver_ops answers = {.close = answer_close,
                                         .event_query = answer_query,
                                         .event_sync = answer_query,
                                         .event_record = answer_record,
-                                        .stream_query = answer_stream,
                                         .stream_sync = answer_stream,
                                         .copy_batch = answer_batch,
                                         .capture_status = answer_status,
@@ -213,11 +212,9 @@ Test(driver, calls_are_timed_once_asked_for) {
 
 Test(driver, not_ready_answers_a_query_and_fails_other_calls) {
     assert_status(ask_event(DVMM_NOT_READY), DUCTILE_ERR_NOT_READY);
-    assert_status(dvmm_stream_query(d, NULL), DUCTILE_ERR_NOT_READY);
     assert_status(dvmm_stream_sync(d, NULL), DUCTILE_ERR_NOT_READY);
     dvmm_counters c = counters_of(d);
     assert_u64(c.failures[DVMM_CALL_event_query], 0);
-    assert_u64(c.failures[DVMM_CALL_stream_query], 0);
     assert_u64(c.failures[DVMM_CALL_stream_sync], 1);
 }
 

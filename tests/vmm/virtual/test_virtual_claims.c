@@ -3,6 +3,7 @@
  * What the virtual GPU detects, and what orders work, in text (claims.txt): each claim is played on
  * a new device under every schedule, since how soon work completes must not matter.
  */
+#include "bench/driver/bench_calls.h"
 #include "tests/vmm/played.h"
 
 #include <pthread.h>
@@ -117,7 +118,7 @@ static void play_fills(void) {
 }
 
 static void play_copy(void) {
-    gave(dvmm_copy(s.r.d, place(2), place(3), number(word[4]), *stream(1)));
+    gave(bench_copy(s.r.d, place(2), place(3), number(word[4]), *stream(1)));
 }
 
 /* "upload p 0 failed": a byte. */
@@ -203,11 +204,11 @@ static void play_done(void) {
 static void play_gate(void) {
     void *memory = NULL;
     if (s.gate == NULL) {
-        assert_ok(dvmm_host_alloc(s.r.d, 4096, &memory));
+        assert_ok(bench_host_alloc(s.r.d, 4096, &memory));
         s.gate = memory;
     }
     *s.gate = 0;
-    assert_ok(dvmm_stream_wait_value(s.r.d, *stream(1), s.gate, 1));
+    assert_ok(bench_stream_wait_value(s.r.d, *stream(1), s.gate, 1));
 }
 
 static void play_open(void) {
@@ -217,7 +218,7 @@ static void play_open(void) {
 
 /* Before it was opened. */
 static void play_free_gate(void) {
-    assert_ok(dvmm_host_free(s.r.d, s.gate));
+    assert_ok(bench_host_free(s.r.d, s.gate));
     s.gate = NULL;
 }
 
@@ -278,11 +279,11 @@ static void play_pair(void) {
 }
 
 static void play_alloc(void) {
-    assert_ok(dvmm_mem_alloc(s.r.d, 2 * GRANULE, &s.pair));
+    assert_ok(bench_mem_alloc(s.r.d, 2 * GRANULE, &s.pair));
 }
 
 static void play_release(void) {
-    assert_ok(dvmm_mem_free(s.r.d, s.pair));
+    assert_ok(bench_mem_free(s.r.d, s.pair));
 }
 
 /* "access 0 none", "access 0 read"; "close 0": the other device loses it. */
@@ -383,7 +384,7 @@ static void play_peak(void) {
 
 /* "mem_free pair+512 -> 1" */
 static void play_mem_free(void) {
-    gives(RAW(&s.r, mem_free, place(1)));
+    gives(BENCH_RAW(&s.r, mem_free, place(1)));
 }
 
 /* "end_event e0", "query e0 -> 400" */

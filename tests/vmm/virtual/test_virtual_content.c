@@ -4,6 +4,7 @@
  * a plain array, and they fit the host. Whose they are is in claims.txt; what is refused is in rows
  * of tests/conformance (misuse).
  */
+#include "bench/driver/bench_calls.h"
 #include "tests/support/device_fixture.h"
 #include "tests/support/rng.h"
 
@@ -28,7 +29,7 @@ TestSuite(virtual_content, .init = open_device, .fini = close_device);
 
 static uint8_t byte_at(ductile_addr addr) {
     uint8_t byte = 0;
-    assert_ok(dvmm_read_back(r.d, &byte, addr, 1, stream));
+    assert_ok(bench_read_back(r.d, &byte, addr, 1, stream));
     return byte;
 }
 
@@ -125,7 +126,7 @@ static void random_copy(rng *random, ductile_addr addr) {
     bool upwards = rng_below(random, 2) == 0;
     uint64_t to = upwards ? high : low;
     uint64_t from = upwards ? low : high;
-    assert_ok(dvmm_copy(r.d, addr + to, addr + from, size, stream));
+    assert_ok(bench_copy(r.d, addr + to, addr + from, size, stream));
     memcpy(expected + to, expected + from, size);
 }
 
@@ -159,7 +160,7 @@ Test(virtual_content, any_mixture_reads_back_as_on_an_array) {
             random_upload(&random, addr);
         }
         if (step % 10 == 0) {
-            assert_ok(dvmm_read_back(r.d, got, addr, SPAN, stream));
+            assert_ok(bench_read_back(r.d, got, addr, SPAN, stream));
             cr_assert_eq(memcmp(expected, got, SPAN), 0, "step %d: the bytes are others", step);
         }
     }

@@ -3,6 +3,7 @@
  * The virtual GPU's own interface: what it is made with, what it refuses, what it reports and
  * counts. What it does as a device is in claims.txt and in rows of tests/conformance.
  */
+#include "bench/driver/bench_calls.h"
 #include "tests/support/device_fixture.h"
 
 #include <pthread.h>
@@ -68,14 +69,14 @@ Test(virtual_device, waits_only_for_words_of_its_host_memory) {
     void *memory = NULL;
     device_open(&r, NULL);
     ductile_stream stream = device_stream(&r);
-    assert_ok(dvmm_host_alloc(r.d, 4096, &memory));
+    assert_ok(bench_host_alloc(r.d, 4096, &memory));
     uint64_t *const wrong[] = {&elsewhere, (uint64_t *)memory + 512,
                                (uint64_t *)(void *)((char *)memory + 4)};
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
-        assert_code(RAW(&r, stream_wait_value, stream, wrong[i], 1), DVMM_INVALID_VALUE);
+        assert_code(BENCH_RAW(&r, stream_wait_value, stream, wrong[i], 1), DVMM_INVALID_VALUE);
     }
-    assert_ok(dvmm_host_free(r.d, memory));
-    assert_code(RAW(&r, host_free, &elsewhere), DVMM_INVALID_VALUE);
+    assert_ok(bench_host_free(r.d, memory));
+    assert_code(BENCH_RAW(&r, host_free, &elsewhere), DVMM_INVALID_VALUE);
 }
 
 /* ---- Captures of other threads ------------------------------------------------------------- */
@@ -91,11 +92,11 @@ Test(virtual_device, lets_a_thread_local_thread_ignore_other_captures) {
     void *failed = &r;
     device_open(&r, NULL);
     ductile_stream captured = device_stream(&r);
-    assert_ok(dvmm_capture_begin(r.d, captured, DVMM_CAPTURE_GLOBAL));
+    assert_ok(bench_capture_begin(r.d, captured, DVMM_CAPTURE_GLOBAL));
     cr_assert_eq(pthread_create(&thread, NULL, wait_as_thread_local, device_stream(&r)), 0);
     cr_assert_eq(pthread_join(thread, &failed), 0);
     cr_assert_null(failed);
-    assert_ok(dvmm_capture_end(r.d, captured));
+    assert_ok(bench_capture_end(r.d, captured));
 }
 
 Test(virtual_device, takes_a_mode_of_captures_that_does_not_exist_for_a_misuse) {
@@ -163,11 +164,17 @@ Test(virtual_device, has_a_name_for_every_kind_of_violation) {
 
 /* ---- Faults and the log -------------------------------------------------------------------- */
 
-Test(virtual_device, can_fail_every_call_of_the_seam) {
+Test(virtual_device, can_fail_and_count_every_call_of_both_tables) {
     device_open(&r, NULL);
-    for (dvmm_call call = 0; call < DVMM_N_CALLS; call++) {
-        device_fail(&r, dvmm_call_name(call), 1, DVMM_UNKNOWN);
+    static const char *const calls[] = {
+#define CALL_NAME(name, parameters) #name,
+        DVMM_CALLS(CALL_NAME) DVMM_BENCH_CALLS(CALL_NAME)
+#undef CALL_NAME
+    };
+    for (size_t i = 0; i < sizeof calls / sizeof *calls; i++) {
+        device_fail(&r, calls[i], 1, DVMM_UNKNOWN);
         assert_u64(ductile_virtual_faults_fired(r.gpu), 0);
+        assert_u64(ductile_virtual_count(r.gpu, calls[i]), 0);
     }
     device_recover(&r);
 }

@@ -3,6 +3,7 @@
  * Memory of the virtual GPU beyond what claims.txt and the rows of tests/conformance state: where
  * addresses end, that nothing overlaps, and how small allocations lie.
  */
+#include "bench/driver/bench_calls.h"
 #include "tests/support/device_fixture.h"
 #include "tests/support/rng.h"
 
@@ -106,12 +107,12 @@ Test(virtual_memory, reservations_placed_by_a_seed_never_overlap) {
 }
 
 static ductile_status allocate(uint64_t size, ductile_addr *out) {
-    return dvmm_mem_alloc(r.d, size, out);
+    return bench_mem_alloc(r.d, size, out);
 }
 
 static ductile_status free_allocation(ductile_addr addr, uint64_t size) {
     (void)size;
-    return dvmm_mem_free(r.d, addr);
+    return bench_mem_free(r.d, addr);
 }
 
 static uint64_t small_or_large(rng *random) {
@@ -140,20 +141,20 @@ Test(virtual_memory, a_mapping_ends_within_the_address_space) {
 
 Test(virtual_memory, allocations_take_whole_granules) {
     ductile_addr large = 0;
-    assert_ok(dvmm_mem_alloc(r.d, r.granule + 1, &large));
+    assert_ok(bench_mem_alloc(r.d, r.granule + 1, &large));
     assert_u64(device_state(&r).used_bytes, 2 * r.granule);
     assert_u64(device_state(&r).allocations, 1);
-    assert_ok(dvmm_mem_free(r.d, large));
+    assert_ok(bench_mem_free(r.d, large));
 }
 
 Test(virtual_memory, small_allocations_share_granules) {
     ductile_addr addr[1000];
     for (size_t i = 0; i < 1000; i++) {
-        assert_ok(dvmm_mem_alloc(r.d, 1 + 5 * i, &addr[i]));
+        assert_ok(bench_mem_alloc(r.d, 1 + 5 * i, &addr[i]));
         assert_u64(addr[i] % 512, 0);
     }
     cr_assert_leq(device_state(&r).used_bytes, 2 * r.granule);
     for (size_t i = 0; i < 1000; i++) {
-        assert_ok(dvmm_mem_free(r.d, addr[(i * 7) % 1000]));
+        assert_ok(bench_mem_free(r.d, addr[(i * 7) % 1000]));
     }
 }

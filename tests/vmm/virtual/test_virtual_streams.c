@@ -3,6 +3,7 @@
  * Work of the virtual GPU completes when its schedule says so, and never out of order. What events,
  * waits and an unmap mean is in claims.txt and in rows of tests/conformance.
  */
+#include "bench/driver/bench_calls.h"
 #include "tests/support/device_fixture.h"
 #include "tests/support/rng.h"
 
@@ -85,7 +86,7 @@ static void churn_streams(ductile_schedule schedule, uint64_t lag) {
     }
     assert_ok(dvmm_context_sync(r.d));
     for (size_t i = 0; i < STREAMS; i++) {
-        assert_ok(dvmm_stream_query(r.d, streams[i]));
+        assert_ok(bench_stream_query(r.d, streams[i]));
         assert_ok(dvmm_stream_destroy(r.d, streams[i]));
     }
     for (size_t i = 0; i < EVENTS; i++) {

@@ -15,9 +15,11 @@
 
 #include <ductile_virtual.h>
 
+typedef unsigned vgpu_call; /* a dvmm_call, or a dvmm_bench_call */
+
 typedef struct vgpu_log_entry {
     uint64_t number;
-    dvmm_call call;
+    vgpu_call call;
     int code;
     uint64_t address;
     uint64_t size;
@@ -26,11 +28,11 @@ typedef struct vgpu_log_entry {
 enum { VGPU_VIOLATION_KINDS = DUCTILE_VIOLATION_OVERLAP + 1, VGPU_KEPT_VIOLATIONS = 32 };
 
 typedef struct vgpu_watch {
-    uint64_t calls[DVMM_N_CALLS];
+    uint64_t calls[DVMM_N_ALL_CALLS];
     uint64_t n_calls;
 
     bool has_fault;
-    dvmm_call fault_call; /* DVMM_N_CALLS: any */
+    vgpu_call fault_call; /* DVMM_N_ALL_CALLS: any */
     ductile_virtual_fault fault;
     uint64_t fault_seen;
     uint64_t fault_fired;

@@ -21,9 +21,26 @@ void dvmm_vgpu_watch_fini(vgpu *gpu) {
     free(gpu->watch.log);
 }
 
-const ductile_virtual_fault *dvmm_vgpu_fault_for(vgpu *gpu, dvmm_call call) {
+const char *dvmm_vgpu_call_name(vgpu_call call) {
+    static const char *const of_bench[] = {
+#define CALL_NAME(name, parameters) #name,
+        DVMM_BENCH_CALLS(CALL_NAME)
+#undef CALL_NAME
+    };
+    return call < DVMM_N_CALLS ? dvmm_call_name((dvmm_call)call) : of_bench[call - DVMM_N_CALLS];
+}
+
+vgpu_call dvmm_vgpu_call_named(const char *name) {
+    vgpu_call call = 0;
+    while (call < DVMM_N_ALL_CALLS && strcmp(name, dvmm_vgpu_call_name(call)) != 0) {
+        call++;
+    }
+    return call;
+}
+
+const ductile_virtual_fault *dvmm_vgpu_fault_for(vgpu *gpu, vgpu_call call) {
     vgpu_watch *watch = &gpu->watch;
-    if (!watch->has_fault || (watch->fault_call != DVMM_N_CALLS && watch->fault_call != call)) {
+    if (!watch->has_fault || (watch->fault_call != DVMM_N_ALL_CALLS && watch->fault_call != call)) {
         return NULL;
     }
     watch->fault_seen++;
@@ -33,7 +50,7 @@ const ductile_virtual_fault *dvmm_vgpu_fault_for(vgpu *gpu, dvmm_call call) {
     return is_hit ? &watch->fault : NULL;
 }
 
-void dvmm_vgpu_log(vgpu *gpu, dvmm_call call, uint64_t address, uint64_t size, int code) {
+void dvmm_vgpu_log(vgpu *gpu, vgpu_call call, uint64_t address, uint64_t size, int code) {
     vgpu_watch *watch = &gpu->watch;
     watch->calls[call]++;
     watch->n_calls++;
