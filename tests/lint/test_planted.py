@@ -93,6 +93,21 @@ PLANTS = {
     "a file that no page names": (
         "check_rooms.py", "pool/blocks/planted.c", "\n",
         'pool/blocks/planted.c: docs/dev/architecture.md, "Where to look", does not name planted'),
+    "a driver call that the library never makes": (
+        "check_calls.py", "vmm/driver/driver.h", "#define DVMM_CALLS(X) X(planted, (void *ctx))\n",
+        "vmm/driver/driver.h: no source of pool, segments or vmm calls planted"),
+    "a driver call that only its wrapper makes": (
+        "check_calls.py", "vmm/driver/calls.c", "int dvmm_planted(void) { return d->ops->planted(0); }\n",
+        "vmm/driver/driver.h: no source of pool, segments or vmm calls planted"),
+    "a bench call that no program makes": (
+        "check_calls.py", "vmm/driver/bench_calls.h", "#define DVMM_BENCH_CALLS(X) X(planted_too, (void *ctx))\n",
+        "vmm/driver/bench_calls.h: no program of the bench or the tests calls planted_too"),
+    "a call of the library in the bench's table": (
+        "check_calls.py", "vmm/driver/bench_calls.h", "#define DVMM_BENCH_CALLS(X) X(unmap, (void *ctx))\n",
+        "vmm/driver/bench_calls.h: unmap is a call of the library"),
+    "a function of the driver that is needed without a call": (
+        "check_calls.py", "vmm/cuda/abi.h", '#define CU_REQUIRED_FUNCTIONS(X) X(cuPlanted, "cuPlanted", 2000, (void))\n',
+        "vmm/cuda/abi.h: no source of vmm/cuda calls cuPlanted"),
     "a proof that was not thought about": (
         "check_proofs.py", "pool/growth/compact.c", "static void planted(void) {\n    dpool_quiesce_free(0, 0);\n}\n",
         "pool/growth/compact.c: planted calls dpool_quiesce_free"),
