@@ -85,6 +85,7 @@ static ductile_status destroy_arenas(ductile_allocator *a) {
         dpool_drop_own_mark_locked(a, arena);
         dti_lock_release(&a->index_lock);
         a->arenas = arena->next;
+        free(arena->range);
         free(arena);
     }
     return first;

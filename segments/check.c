@@ -34,6 +34,10 @@ static void check_run(const dseg_segment *seg, uint32_t g, dti_fault *fault) {
                slot->offset, 0, where);
     dti_expect(fault, "S5", is_last != goes_on(seg, g + 1), "a handle's last granule", slot->offset,
                slot->handle->n_granules - 1, where);
+    bool is_inside =
+        slot->offset > 0 || dseg_within_unit(seg, g, UINT32_MAX) >= slot->handle->n_granules;
+    dti_expect(fault, "S6", is_inside, "a handle's granules, of a unit", slot->handle->n_granules,
+               seg->unit_granules, where);
 }
 
 bool dseg_check(const dseg_segment *seg, dti_fault *fault) {

@@ -216,7 +216,8 @@ static ductile_status fill_piece(dseg_growth *g, const supply *s, donor_cursor *
     uint32_t lacks = piece->n_granules;
     while (lacks > 0) {
         uint32_t got = 0;
-        DTI_TRY(next_handle(g, s, at, lacks, &got));
+        uint32_t first = piece->first + piece->n_granules - lacks;
+        DTI_TRY(next_handle(g, s, at, dseg_within_unit(g->seg, first, lacks), &got));
         lacks -= got;
     }
     piece->n_handles = g->n_handles - piece->first_handle;
@@ -291,7 +292,7 @@ static ductile_status fill_batch(dseg_segment *seg, const supply *s, uint32_t *f
     uint32_t at = *first;
     ductile_status status = DUCTILE_OK;
     while (status == DUCTILE_OK && n < BATCH && at < end) {
-        status = take_or_create(s, end - at, &handles[n]);
+        status = take_or_create(s, dseg_within_unit(seg, at, end - at), &handles[n]);
         at += status == DUCTILE_OK ? handles[n++]->n_granules : 0;
     }
     if (status == DUCTILE_OK) {

@@ -39,8 +39,9 @@ typedef struct dseg_segment {
     dvmm_handle_store *store;
     dvmm_range range;
     uint32_t n_granules;
-    uint32_t granule_log2; /* of the store's granule_bytes; 0 when it is no power of two */
-    void *owner;           /* the upper layer's view of this segment */
+    uint32_t granule_log2;  /* of the store's granule_bytes; 0 when it is no power of two */
+    uint32_t unit_granules; /* a handle lies inside one unit of so many; 0: wherever it fits */
+    void *owner;            /* the upper layer's view of this segment */
     /* guarded by the grow lock */
     dseg_slot *slots;
     uint32_t n_mapped; /* granules by state */
@@ -81,6 +82,15 @@ static inline bool dseg_contains(const dseg_segment *seg, ductile_addr addr) {
 
 static inline bool dseg_is_untouched(const dseg_segment *seg) {
     return seg->n_mapped == 0 && seg->n_retiring == 0 && seg->n_quarantined == 0;
+}
+
+/* Of at most `most` granules from that one on, those in its unit. */
+static inline uint32_t dseg_within_unit(const dseg_segment *seg, uint32_t granule, uint32_t most) {
+    if (seg->unit_granules == 0) {
+        return most;
+    }
+    uint32_t left = seg->unit_granules - granule % seg->unit_granules;
+    return left < most ? left : most;
 }
 
 /* Bytes from the lowest to the highest granule that maps something. */

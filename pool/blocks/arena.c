@@ -32,6 +32,9 @@ dpool_arena *dpool_arena_any_locked(ductile_allocator *a, ductile_stream stream)
     while (arena != NULL && !dpool_arena_is_of(arena, stream)) {
         arena = arena->next_in_bucket;
     }
+    for (dpool_arena *at = a->arenas; at != NULL && arena == NULL; at = at->next) {
+        arena = at->is_elastic && dpool_arena_is_of(at, stream) ? at : NULL;
+    }
     return arena;
 }
 
@@ -55,7 +58,7 @@ static dpool_arena *new_arena(const ductile_allocator *a, dpool_private_pool *po
 
 /* Arenas of the default pool come first in their bucket, so that pools never lengthen the way to
  * them. */
-static void link_arena_locked(ductile_allocator *a, dpool_arena *arena) {
+static void link_in_bucket_locked(ductile_allocator *a, dpool_arena *arena) {
     DTI_ASSERT_HELD(&a->index_lock);
     dpool_arena **link = bucket_of(a, arena->stream, arena->thread);
     while (!dpool_is_default(arena->pool) && *link != NULL) {
@@ -63,6 +66,13 @@ static void link_arena_locked(ductile_allocator *a, dpool_arena *arena) {
     }
     arena->next_in_bucket = *link;
     *link = arena;
+}
+
+static void link_arena_locked(ductile_allocator *a, dpool_arena *arena) {
+    DTI_ASSERT_HELD(&a->index_lock);
+    if (!arena->is_elastic) {
+        link_in_bucket_locked(a, arena);
+    }
     arena->pool->n_arenas++;
     arena->next = a->arenas;
     a->arenas = arena;
@@ -92,12 +102,27 @@ ductile_status dpool_arena_get(ductile_allocator *a, dpool_private_pool *pool,
     return DUCTILE_OK;
 }
 
+dpool_arena *dpool_arena_make_elastic(ductile_allocator *a, dpool_private_pool *pool,
+                                      ductile_stream stream) {
+    dpool_arena *arena = new_arena(a, pool, stream);
+    if (arena != NULL) {
+        arena->is_elastic = true;
+        arena->users.n_waiters = 1;
+        dti_lock_acquire(&a->index_lock);
+        link_arena_locked(a, arena);
+        dti_lock_release(&a->index_lock);
+    }
+    return arena;
+}
+
 void dpool_arena_part_locked(ductile_allocator *a, dpool_arena *arena) {
     DTI_ASSERT_HELD(&a->index_lock);
     if (arena->is_gone) {
         return;
     }
-    DTI_UNLINK(*bucket_of(a, arena->stream, arena->thread), arena, next_in_bucket);
+    if (!arena->is_elastic) {
+        DTI_UNLINK(*bucket_of(a, arena->stream, arena->thread), arena, next_in_bucket);
+    }
     a->recent = a->recent == arena ? NULL : a->recent;
     arena->is_gone = true;
 }

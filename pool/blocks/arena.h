@@ -120,6 +120,7 @@ typedef struct dpool_arena {
     dpool_live live;
     struct dpool_arena *next_in_bucket;
     struct dpool_arena *next; /* all arenas */
+    bool is_elastic;          /* constant: one region, of units; no request finds it (units.h) */
     bool is_foreign;          /* constant: of a context that context markers do not cover */
     bool is_gone;             /* ductile_stream_done was called: the driver never gets it again */
     bool is_silent;           /* is_gone, and its own work is known done; foreign arenas only */
@@ -129,12 +130,20 @@ typedef struct dpool_arena {
     dpool_proofs proofs;
     dpool_compaction compaction;
     dpool_users users;
+    struct ductile_elastic *range; /* is_elastic, until it is closed: what the program calls it;
+                                      owned */
     dpool_free_index index;
 } dpool_arena;
 
 /* Is memory that serves elsewhere still mapped in the arena? */
 static inline bool dpool_has_old_addresses(const dpool_arena *arena) {
     return arena->retiring.list.count > 0 || arena->retiring.kept.count > 0;
+}
+
+/* Will no call that gets memory name it any more? */
+static inline bool dpool_has_ended(const dpool_arena *arena) {
+    return arena->is_gone || dpool_is_released(arena->pool) ||
+           (arena->is_elastic && arena->range == NULL);
 }
 
 /* Is it one of the pool's arenas? NULL: of all pools. */
@@ -170,6 +179,11 @@ dpool_arena *dpool_arena_find_locked(ductile_allocator *a, const struct dpool_pr
 /* Finds or makes the arena. Grow lock held, index lock not. ERR_OUT_OF_HOST_MEMORY. */
 ductile_status dpool_arena_get(ductile_allocator *a, struct dpool_private_pool *pool,
                                ductile_stream stream, dpool_arena **out);
+
+/* Makes an arena of the stream that is_elastic, with the caller as one who waits: it stays while it
+ * has no region. Grow lock held, index lock not. NULL: the host has no memory. */
+dpool_arena *dpool_arena_make_elastic(ductile_allocator *a, struct dpool_private_pool *pool,
+                                      ductile_stream stream);
 
 /* An arena of the stream in any pool, not detached from it; NULL when there is none. */
 dpool_arena *dpool_arena_any_locked(ductile_allocator *a, ductile_stream stream);

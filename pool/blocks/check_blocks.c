@@ -142,6 +142,20 @@ static bool is_one_block(const ductile_allocator *a, const dpool_block *first) {
     return first->next == NULL || (has_pad && first->next->next == NULL);
 }
 
+static bool is_unit(const dpool_region *region, const dpool_block *b) {
+    const dseg_segment *seg = region->seg;
+    uint64_t unit = seg->unit_granules * seg->store->granule_bytes;
+    return (b->addr - seg->range.addr) % unit == 0 && b->size == unit;
+}
+
+static void check_units(recount *c, const dpool_region *region) {
+    for (const dpool_block *b = region->first; b != NULL && dti_is_sound(c->fault); b = b->next) {
+        bool is_sound = dpool_has_request(b) ? is_unit(region, b) : b->state != DPOOL_RETIRING;
+        dti_expect(c->fault, "B8", is_sound, "the size of a block of an elastic range", b->size,
+                   region->seg->unit_granules * c->a->granule, b->addr);
+    }
+}
+
 /* ---- One arena ----------------------------------------------------------------------------- */
 
 /* Checks the links back, so that no block is visited twice and the loop ends. */
@@ -230,6 +244,9 @@ void dpool_arena_check_locked(const ductile_allocator *a, const dpool_arena *are
     dti_expect(fault, "A8", dpool_index_check(&arena->index), "the free index", 0, 1, where);
     for (const dpool_region *r = arena->blocks.regions; r != NULL; r = r->next) {
         check_region(&c, r);
+        if (arena->is_elastic) {
+            check_units(&c, r);
+        }
         dti_expect(fault, "B7", !r->is_closed || is_one_block(a, r->first),
                    "blocks of a region for one: it, behind its pad", 0, 1, r->seg->range.addr);
     }

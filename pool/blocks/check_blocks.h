@@ -16,7 +16,7 @@ typedef struct dpool_block_sums {
         closed_gap_blocks, retiring_blocks, asleep_blocks;
 } dpool_block_sums;
 
-/* One arena: its blocks and regions (B1-B6, S2, S4, A5), its free index (A8), sums (A1), lists (A2,
+/* One arena: its blocks and regions (B1-B8, S2, S4, A5), its free index (A8), sums (A1), lists (A2,
  * A3), proofs (A4) and phase (G4), and the slots of its segments. Adds its sums to *all. */
 void dpool_arena_check_locked(const ductile_allocator *a, const dpool_arena *arena,
                               dpool_block_sums *all, dti_fault *fault);

@@ -95,7 +95,8 @@ ductile_status dpool_region_destroy(dpool_region *region) {
 
 static bool region_is_empty(const dpool_region *region) {
     const dpool_block *b = region->first;
-    return b->state == DPOOL_GAP && b->next == NULL && dseg_is_untouched(region->seg);
+    bool is_open = region->arena->range != NULL; /* its addresses are the program's */
+    return !is_open && b->state == DPOOL_GAP && b->next == NULL && dseg_is_untouched(region->seg);
 }
 
 static dpool_region *unlink_empty_region_locked(ductile_allocator *a, dpool_arena *arena) {

@@ -57,21 +57,26 @@ static ductile_status add_nodes(ductile_allocator *a) {
     return DUCTILE_OK;
 }
 
-static void read_room(ductile_allocator *a, uint64_t n_nodes, bool *nodes, bool *map) {
+static void read_room(ductile_allocator *a, uint64_t n_nodes, uint64_t n_places, bool *nodes,
+                      bool *map) {
     dti_lock_acquire(&a->index_lock);
     *nodes = a->nodes.n_spare >= n_nodes;
-    *map = dpool_map_has_room(&a->map);
+    *map = a->map.count + n_places < a->map.max_count;
     dti_lock_release(&a->index_lock);
 }
 
-ductile_status dpool_reserve_room(ductile_allocator *a, uint64_t n_nodes) {
+ductile_status dpool_reserve_places(ductile_allocator *a, uint64_t n_nodes, uint64_t n_places) {
     for (;;) {
         bool nodes = false;
         bool map = false;
-        read_room(a, n_nodes, &nodes, &map);
+        read_room(a, n_nodes, n_places, &nodes, &map);
         if (nodes && map) {
             return DUCTILE_OK;
         }
         DTI_TRY(nodes ? grow_map(a) : add_nodes(a));
     }
+}
+
+ductile_status dpool_reserve_room(ductile_allocator *a, uint64_t n_nodes) {
+    return dpool_reserve_places(a, n_nodes, 1);
 }

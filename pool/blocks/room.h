@@ -26,4 +26,7 @@ static inline void dpool_node_give(dpool_nodes *nodes, dpool_block *b) {
 /* Reserves `n_nodes` spare nodes and a place in the address map. Grow lock held, index lock not. */
 ductile_status dpool_reserve_room(ductile_allocator *a, uint64_t n_nodes);
 
+/* The same with so many places. Hits of other threads may take all but one of them. */
+ductile_status dpool_reserve_places(ductile_allocator *a, uint64_t n_nodes, uint64_t n_places);
+
 #endif

@@ -152,12 +152,14 @@ bool dpool_all_may_move(const ductile_allocator *a, const dpool_request *r) {
 /* ---- A plan -------------------------------------------------------------------------------- */
 
 static ductile_status try_range(ductile_allocator *a, const dpool_request *r) {
+    if (r->is_range) {
+        return dpool_region_add_exact(a, r->arena, r->size, 0);
+    }
     return r->is_alone ? dpool_dedicated_add(a, r->arena, r->size)
                        : dpool_region_add(a, r->arena, r->size);
 }
 
-/* Gives the ranges of idle streams back when addresses are short. */
-static ductile_status add_range(ductile_allocator *a, const dpool_request *r) {
+ductile_status dpool_add_range(ductile_allocator *a, const dpool_request *r) {
     ductile_status status = try_range(a, r);
     if (status == DUCTILE_ERR_OUT_OF_ADDRESSES) {
         dpool_poll_all(a, UINT32_MAX);
@@ -168,16 +170,22 @@ static ductile_status add_range(ductile_allocator *a, const dpool_request *r) {
     return status;
 }
 
-static ductile_status plan_at_locked(const attempt *t, const dpool_place *place) {
+/* The rest of a plan whose window is BUSY. */
+static ductile_status find_sources_locked(const attempt *t) {
     DTI_ASSERT_HELD(&t->a->index_lock);
-    const dpool_request *r = t->r;
-    dpool_plan_begin_locked(t->a, t->p, r->arena, place, r->size, most_held(t->a, r));
     for (int i = 0; i < N_SOURCES && dpool_plan_missing(t->p) > 0; i++) {
         if (sources[i].applies == NULL || sources[i].applies(t)) {
             sources[i].take(t);
         }
     }
     return dpool_plan_end_locked(t->a, t->p);
+}
+
+static ductile_status plan_at_locked(const attempt *t, const dpool_place *place) {
+    DTI_ASSERT_HELD(&t->a->index_lock);
+    const dpool_request *r = t->r;
+    dpool_plan_begin_locked(t->a, t->p, r->arena, place, r->size, most_held(t->a, r));
+    return find_sources_locked(t);
 }
 
 /* Repeats until there are enough nodes and addresses. Then all that the plan needs is BUSY. */
@@ -204,7 +212,7 @@ static ductile_status make_plan(const attempt *t) {
         if (can_plan) {
             return status;
         }
-        status = place.block == NULL ? add_range(a, r) : DUCTILE_OK;
+        status = place.block == NULL ? dpool_add_range(a, r) : DUCTILE_OK;
         if (status != DUCTILE_OK) {
             return status;
         }
@@ -225,6 +233,96 @@ static void end_plan(ductile_allocator *a, dpool_request *r, dpool_plan *p, duct
     dti_lock_release(&a->index_lock);
 }
 
+/* ---- Units ---------------------------------------------------------------------------------- */
+
+/* Some units are in the plan of a thread that runs map callbacks now; it will end. */
+static void wait_for_plan_of_other(ductile_allocator *a) {
+    dti_lock_release(&a->grow_lock);
+    dpool_wait_briefly();
+    dti_lock_acquire(&a->grow_lock);
+}
+
+/* Can a plan serve them, as they are? */
+static ductile_status look_at_units_locked(const ductile_allocator *a, dpool_request *r) {
+    DTI_ASSERT_HELD(&a->index_lock);
+    uint64_t bytes[DPOOL_STATES];
+    dpool_units_sum_locked(a, r->units, bytes);
+    uint64_t usable = bytes[DPOOL_LIVE] + bytes[DPOOL_FREE] + bytes[DPOOL_GAP] + bytes[DPOOL_BUSY] +
+                      bytes[DPOOL_PENDING];
+    if (usable < dpool_units_bytes(r->units)) {
+        return DUCTILE_ERR_DRIVER; /* the addresses of the others are lost */
+    }
+    if (bytes[DPOOL_BUSY] > 0) {
+        return DUCTILE_ERR_BUSY;
+    }
+    r->awaits_pending = bytes[DPOOL_PENDING] > 0;
+    r->missing = r->needed = bytes[DPOOL_PENDING];
+    return r->awaits_pending ? DUCTILE_ERR_OUT_OF_MEMORY : DUCTILE_OK;
+}
+
+/* Repeats until there are enough nodes, and no other thread's plan is in the way. */
+static ductile_status make_plan_for_units(const attempt *t, dpool_request *r) {
+    ductile_allocator *a = t->a;
+    uint64_t n_units = dpool_count_units(r->units);
+    uint64_t n_nodes = dpool_plan_nodes(a, dpool_units_bytes(r->units)) + n_units;
+    ductile_status status = DUCTILE_ERR_BUSY;
+    while (status == DUCTILE_ERR_BUSY) {
+        DTI_TRY(dpool_reserve_places(a, n_nodes, n_units));
+        dti_lock_acquire(&a->index_lock);
+        status = look_at_units_locked(a, r);
+        bool waits = status == DUCTILE_ERR_BUSY;
+        if (status == DUCTILE_OK && a->nodes.n_spare < n_nodes) {
+            status = DUCTILE_ERR_BUSY; /* hits of other threads took them */
+        }
+        if (status == DUCTILE_OK) {
+            dpool_plan_begin_units_locked(a, t->p, r->units, most_held(a, r));
+            status = find_sources_locked(t);
+        }
+        dti_lock_release(&a->index_lock);
+        if (waits) {
+            wait_for_plan_of_other(a);
+        }
+    }
+    return status;
+}
+
+/* As the option `zero` wants it, while no other thread finds them. */
+static ductile_status zero_parts(ductile_allocator *a, const dpool_plan *p) {
+    ductile_status status = DUCTILE_OK;
+    uint32_t n = a->options.zero != 0 ? p->n_parts : 0;
+    for (uint32_t i = 0; i < n && status == DUCTILE_OK; i++) {
+        const dpool_block *b = p->parts[i];
+        status = dseg_zero(&a->store, b->addr, b->size, p->arena->stream);
+    }
+    return status;
+}
+
+/* The plan makes units FREE, and they become LIVE at once, if the address map has room. */
+static ductile_status end_plan_for_units(ductile_allocator *a, dpool_request *r, dpool_plan *p,
+                                         ductile_status status) {
+    ductile_status zeroed = status == DUCTILE_OK ? zero_parts(a, p) : DUCTILE_OK;
+    dti_lock_acquire(&a->index_lock);
+    if (status == DUCTILE_OK) {
+        a->counts.recycled_handles += p->n_moved;
+        (void)dpool_plan_commit_locked(a, p, 0);
+        r->is_served = zeroed == DUCTILE_OK && dpool_units_take_locked(a, r->units);
+    } else {
+        dpool_plan_abort_locked(a, p);
+    }
+    dti_lock_release(&a->index_lock);
+    return status == DUCTILE_OK ? zeroed : status;
+}
+
+/* What no request has taken since it was decommitted. */
+static bool take_units(ductile_allocator *a, dpool_request *r) {
+    if (a->options.zero == 0) {
+        dti_lock_acquire(&a->index_lock);
+        r->is_served = dpool_units_take_locked(a, r->units);
+        dti_lock_release(&a->index_lock);
+    }
+    return r->is_served;
+}
+
 /* One handle. The whole cache makes room for it. */
 static ductile_status make_dedicated(ductile_allocator *a, dpool_request *r) {
     const dvmm_store_totals *t = &a->store.totals;
@@ -235,7 +333,7 @@ static ductile_status make_dedicated(ductile_allocator *a, dpool_request *r) {
         return DUCTILE_ERR_OUT_OF_MEMORY;
     }
     r->missing = r->size; /* if the device refuses */
-    DTI_TRY(add_range(a, r));
+    DTI_TRY(dpool_add_range(a, r));
     return dpool_dedicated_fill(a, r->arena->blocks.regions, most_held(a, r), r->requested,
                                 &r->block);
 }
@@ -250,9 +348,11 @@ static void hold_arena(ductile_allocator *a, dpool_arena *arena, int change) {
 }
 
 static ductile_status prepare(ductile_allocator *a, dpool_request *r, dpool_plan **p) {
-    DTI_TRY(dpool_arena_get(a, r->pool, r->stream, &r->arena));
+    if (r->units == NULL) {
+        DTI_TRY(dpool_arena_get(a, r->pool, r->stream, &r->arena));
+    }
     hold_arena(a, r->arena, 1);
-    *p = dpool_plan_take(a, r->size);
+    *p = dpool_plan_take(a, r->units != NULL ? dpool_units_bytes(r->units) : r->size);
     return *p != NULL ? dpool_reserve_room(a, 2) : DUCTILE_ERR_OUT_OF_HOST_MEMORY;
 }
 
@@ -265,10 +365,44 @@ static bool keeps_for_nobody(ductile_allocator *a, const dpool_private_pool *poo
     return stands_in || dpool_is_default(pool);
 }
 
+/* Marks all that a plan needs BUSY under the index lock. The driver is called without it, so that
+ * hits continue; then the blocks get their final states. */
+static ductile_status plan_and_grow(ductile_allocator *a, dpool_request *r, dpool_plan *p) {
+    ductile_status status = DUCTILE_OK;
+    r->reach = moves_at_once(a) ? DPOOL_REACH_FREE : DPOOL_REACH_NEW;
+    do {
+        const attempt t = {a, r, p};
+        status = r->units != NULL ? make_plan_for_units(&t, r) : make_plan(&t);
+        if (status == DUCTILE_OK) {
+            status = dpool_plan_execute(a, p);
+            if (r->units != NULL) {
+                status = end_plan_for_units(a, r, p, status);
+            } else {
+                end_plan(a, r, p, status);
+            }
+        }
+    } while (status != DUCTILE_OK && !r->awaits_pending && reach_further(a, r, p, &status));
+    if (status == DUCTILE_ERR_OUT_OF_MEMORY && !r->awaits_pending) {
+        r->missing = p->lacks;
+        r->needed = p->needs;
+    }
+    return status;
+}
+
+/* Where hits of other threads took the places that were reserved for the units, they are FREE. */
+static ductile_status attempt_units(ductile_allocator *a, dpool_request *r, dpool_plan *p) {
+    ductile_status status = DUCTILE_OK;
+    while (status == DUCTILE_OK && !r->is_served && !take_units(a, r)) {
+        status = plan_and_grow(a, r, p);
+    }
+    return status;
+}
+
 ductile_status dpool_attempt(ductile_allocator *a, dpool_request *r) {
     DTI_ASSERT_HELD(&a->grow_lock);
     dpool_plan *p = NULL;
-    r->arena = NULL;
+    r->arena = r->units != NULL ? r->units->range->arena : NULL;
+    r->awaits_pending = false;
     ductile_status status = prepare(a, r, &p);
     if (status != DUCTILE_OK) {
         goto done;
@@ -276,6 +410,10 @@ ductile_status dpool_attempt(ductile_allocator *a, dpool_request *r) {
 
     /* Other threads held the lock before, and the GPU has made progress: search again. */
     dpool_tidy(a, r->arena, r->stream, MOST_PER_CALL);
+    if (r->units != NULL) { /* the program keeps what its graphs use */
+        status = attempt_units(a, r, p);
+        goto done;
+    }
     if (!r->is_alone && search_again(a, r)) {
         goto done;
     }
@@ -294,20 +432,7 @@ ductile_status dpool_attempt(ductile_allocator *a, dpool_request *r) {
     uint64_t may_retire = r->size / a->granule + 2;
     dpool_reclaim_own(a, r->arena, (uint32_t)dti_max(MOST_PER_CALL, may_retire));
 
-    /* Marks all that a plan needs BUSY under the index lock. The driver is called without it, so
-     * that hits continue; then the blocks get their final states. */
-    r->reach = moves_at_once(a) ? DPOOL_REACH_FREE : DPOOL_REACH_NEW;
-    do {
-        status = make_plan(&(attempt){a, r, p});
-        if (status == DUCTILE_OK) {
-            status = dpool_plan_execute(a, p);
-            end_plan(a, r, p, status);
-        }
-    } while (status != DUCTILE_OK && reach_further(a, r, p, &status));
-    if (status == DUCTILE_ERR_OUT_OF_MEMORY) {
-        r->missing = p->lacks;
-        r->needed = p->needs;
-    }
+    status = plan_and_grow(a, r, p);
 done:
     if (p != NULL) {
         dpool_plan_give(a, p);

@@ -47,9 +47,8 @@ typedef struct search {
 } search;
 
 static bool is_unused(const dpool_arena *arena, dpool_unused which) {
-    bool is_gone = arena->is_gone || dpool_is_released(arena->pool);
     return arena->live.bytes == 0 && arena->blocks.pending_bytes == 0 &&
-           (which == DPOOL_UNUSED_IDLE || (which == DPOOL_UNUSED_GONE && is_gone));
+           (which == DPOOL_UNUSED_IDLE || (which == DPOOL_UNUSED_GONE && dpool_has_ended(arena)));
 }
 
 /* The topmost run of handles in that part of the block that can go, BUSY: about `most` granules,

@@ -48,7 +48,8 @@ static bool reserve(dpool_plan *p, uint64_t n) {
         return true;
     }
     n += n / 2;
-    bool has_room = resize((void **)&p->pieces, n, sizeof *p->pieces) &&
+    bool has_room = resize((void **)&p->parts, n, sizeof *p->parts) &&
+                    resize((void **)&p->pieces, n, sizeof *p->pieces) &&
                     resize((void **)&p->donors, n, sizeof *p->donors) &&
                     resize((void **)&p->donations, n, sizeof *p->donations) &&
                     resize((void **)&p->handles, n, sizeof *p->handles);
@@ -58,6 +59,7 @@ static bool reserve(dpool_plan *p, uint64_t n) {
 
 static void destroy(dpool_plan *p) {
     if (p != NULL) {
+        free(p->parts);
         free(p->pieces);
         free(p->donors);
         free(p->donations);
@@ -70,6 +72,7 @@ static void destroy(dpool_plan *p) {
 static void clear(dpool_plan *p, dpool_arena *arena, dpool_region *region) {
     *p = (dpool_plan){.arena = arena,
                       .region = region,
+                      .parts = p->parts,
                       .pieces = p->pieces,
                       .donors = p->donors,
                       .donations = p->donations,
@@ -490,10 +493,15 @@ static void take_donations(ductile_allocator *a, dpool_plan *p, donations *d) {
 }
 
 /* With larger handles, the memory that the GPU is known to be done with is taken first, and
- * unmapped. */
+ * unmapped. Memory leaves an elastic range in no other way: the next commit would meet the old
+ * address of what has moved. */
+static bool may_take(const ductile_allocator *a, const dpool_arena *from, bool unmaps) {
+    return unmaps ? from->is_elastic || dpool_may_exchange(a) : !from->is_elastic;
+}
+
 static void take_from(ductile_allocator *a, dpool_plan *p, dpool_arena *from, dpool_proof of,
                       bool unmaps) {
-    if (of.age > 0 && (!unmaps || dpool_may_exchange(a))) {
+    if (of.age > 0 && may_take(a, from, unmaps)) {
         take_donations(a, p,
                        &(donations){.from = from,
                                     .of = of,
@@ -615,13 +623,35 @@ void dpool_prove_own(ductile_allocator *a, dpool_arena *arena) {
     }
 }
 
+/* The handle cache serves every request first. */
+static void deduct_cached(const ductile_allocator *a, dpool_plan *p) {
+    p->need = p->n_granules - dti_min(p->n_granules, a->store.totals.cached_bytes / a->granule);
+}
+
 void dpool_plan_begin_locked(ductile_allocator *a, dpool_plan *p, dpool_arena *arena,
                              const dpool_place *place, uint64_t size, uint64_t max_held) {
     DTI_ASSERT_HELD(&a->index_lock);
     clear(p, arena, place->block->region);
     p->max_held = max_held;
     busy_window(a, p, place, size);
-    p->need = p->n_granules - dti_min(p->n_granules, a->store.totals.cached_bytes / a->granule);
+    deduct_cached(a, p);
+}
+
+void dpool_plan_begin_units_locked(ductile_allocator *a, dpool_plan *p, const dpool_units *units,
+                                   uint64_t max_held) {
+    DTI_ASSERT_HELD(&a->index_lock);
+    clear(p, units->range->arena, units->range->region);
+    p->max_held = max_held;
+    dpool_block *next = NULL;
+    for (dpool_block *b = dpool_units_first_locked(a, units); b != NULL && b->addr < units->to;
+         b = next) {
+        if (is_open(b)) {
+            b = busy_part(a, p, b, units->from, units->to);
+            p->parts[p->n_parts++] = b;
+        }
+        next = b->next;
+    }
+    deduct_cached(a, p);
 }
 
 /* A limit that was lowered below the held bytes lacks that much more. */
@@ -635,7 +665,9 @@ ductile_status dpool_plan_end_locked(ductile_allocator *a, dpool_plan *p) {
         dpool_plan_abort_locked(a, p);
         return DUCTILE_ERR_OUT_OF_MEMORY;
     }
-    grow_ahead(a, p);
+    if (p->body != NULL) { /* what is behind units is for the program to commit */
+        grow_ahead(a, p);
+    }
     return DUCTILE_OK;
 }
 

@@ -28,7 +28,7 @@
 #ifndef DUCTILE_POOL_GROWTH_PLAN_H
 #define DUCTILE_POOL_GROWTH_PLAN_H
 
-#include "pool/blocks/arena.h"
+#include "pool/blocks/units.h"
 #include "segments/grow.h"
 
 typedef struct dpool_plan {
@@ -38,6 +38,9 @@ typedef struct dpool_plan {
     uint64_t body_bytes;
     dpool_block *head; /* BUSY before the body, after it: memory left over; or NULL  */
     dpool_block *rest;
+    dpool_block *
+        *parts; /* for units: the BUSY blocks of their window, instead of a body, in order */
+    uint32_t n_parts;
     dseg_piece *pieces; /* empty granules of the region that get memory */
     uint32_t n_pieces;
     dpool_block **donors;  /* BUSY blocks of whole handles, this arena's first           */
@@ -47,7 +50,7 @@ typedef struct dpool_plan {
     dvmm_handle **handles; /* room for those of the pieces */
     uint32_t n_handles;    /* gathered by execute                */
     uint32_t n_moved;      /* of them, moved from donors */
-    uint32_t room;         /* in each of the four arrays */
+    uint32_t room;         /* in each of the five arrays */
     uint64_t n_granules;   /* of all pieces                                              */
     uint64_t need;         /* of them, those that no cached handle serves                */
     uint64_t donated;      /* granules of all donors                                     */
@@ -103,6 +106,11 @@ void dpool_prove_own(ductile_allocator *a, dpool_arena *arena);
 void dpool_plan_begin_locked(ductile_allocator *a, dpool_plan *p, dpool_arena *arena,
                              const dpool_place *place, uint64_t size, uint64_t max_held);
 
+/* The same for units (units.h): their window is all of them that is not in use, which need not hang
+ * together, and each may be FREE already. Pre: every one is in use, FREE or a GAP. */
+void dpool_plan_begin_units_locked(ductile_allocator *a, dpool_plan *p, const dpool_units *units,
+                                   uint64_t max_held);
+
 /* The granules that have no source yet. */
 static inline uint64_t dpool_plan_missing(const dpool_plan *p) {
     uint64_t has = p->donated + p->created;
@@ -137,7 +145,8 @@ bool dpool_plan_compaction_locked(ductile_allocator *a, dpool_plan *p, dpool_are
  * unlocked meanwhile when map callbacks run (announce.h). */
 ductile_status dpool_plan_execute(ductile_allocator *a, dpool_plan *p);
 
-/* Makes the block of the request LIVE and returns it; NULL for a compaction. Both locks held. */
+/* Makes the block of the request LIVE and returns it; NULL for a compaction. Units are FREE then
+ * (dpool_units_take_locked). Both locks held. */
 dpool_block *dpool_plan_commit_locked(ductile_allocator *a, dpool_plan *p, uint64_t requested);
 
 /* Restores the state before the plan, except for donors that were unmapped and what the driver has

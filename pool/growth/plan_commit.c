@@ -2,6 +2,7 @@
 /* Executes a plan: the GPU waits, then the driver calls of segments/grow.h. Then
  * commits or aborts it. */
 #include "pool/base/map_callbacks.h"
+#include "pool/blocks/age.h"
 #include "pool/blocks/region.h"
 #include "pool/blocks/transitions.h"
 #include "pool/blocks/wait_spans.h"
@@ -44,6 +45,9 @@ static ductile_status make_own_waits(ductile_allocator *a, dpool_plan *p) {
         seen += b->size;
         status = dpool_wait_on_gpu(a, b);
     }
+    for (uint32_t i = 0; i < p->n_parts && status == DUCTILE_OK; i++) {
+        status = dpool_wait_on_gpu(a, p->parts[i]);
+    }
     return status;
 }
 
@@ -56,7 +60,12 @@ static void note_refusal(const ductile_allocator *a, dpool_plan *p, uint64_t byt
     p->lacks = bytes_lacked + dpool_above_limits(a, held, p->max_held);
 }
 
-static uint32_t most_granules(ductile_allocator *a, const dpool_private_pool *pool) {
+/* A unit comes and goes whole: the fewer handles, the sooner. */
+static uint32_t most_granules(ductile_allocator *a, const dpool_plan *p) {
+    const dpool_private_pool *pool = p->arena->pool;
+    if (p->arena->is_elastic) {
+        return (uint32_t)dti_min(p->region->seg->unit_granules, a->sizes.most_granules);
+    }
     return dpool_has_tag(a, pool) ? dpool_whole_granules(a, pool) : dpool_handle_granules(a);
 }
 
@@ -66,7 +75,7 @@ static ductile_status grow(ductile_allocator *a, dpool_plan *p) {
                      .n_pieces = p->n_pieces,
                      .donors = p->donations,
                      .n_donors = p->n_donors,
-                     .max_created = most_granules(a, p->arena->pool),
+                     .max_created = most_granules(a, p),
                      .max_held = p->max_held,
                      .handles = p->handles,
                      .max_handles = p->room};
@@ -155,6 +164,25 @@ static void free_surplus(ductile_allocator *a, dpool_plan *p, dpool_block *b) {
     }
 }
 
+static bool is_of_piece(const dpool_plan *p, const dpool_block *b, uint32_t *next_piece) {
+    bool is = *next_piece < p->n_pieces &&
+              b->addr == dseg_addr(p->region->seg, p->pieces[*next_piece].first);
+    *next_piece += is;
+    return is;
+}
+
+/* What they got may have been freed just before, and is proven by a wait on the GPU at best. */
+static void free_parts(ductile_allocator *a, const dpool_plan *p) {
+    uint32_t next_piece = 0;
+    for (uint32_t i = 0; i < p->n_parts; i++) {
+        dpool_block *b = p->parts[i];
+        if (is_of_piece(p, b, &next_piece)) {
+            dpool_make_young_locked(a, b);
+        }
+        (void)dpool_make_free_locked(a, b);
+    }
+}
+
 dpool_block *dpool_plan_commit_locked(ductile_allocator *a, dpool_plan *p, uint64_t requested) {
     DTI_ASSERT_HELD(&a->index_lock);
     for (uint32_t i = 0; i < p->n_own_donors; i++) {
@@ -172,6 +200,7 @@ dpool_block *dpool_plan_commit_locked(ductile_allocator *a, dpool_plan *p, uint6
     }
     free_surplus(a, p, p->head);
     free_surplus(a, p, p->rest);
+    free_parts(a, p);
     dpool_count_span_locked(a, p->region);
     return p->body;
 }
@@ -183,12 +212,10 @@ static bool is_quarantined(const dpool_plan *p, const dseg_piece *piece) {
 
 static void restore(ductile_allocator *a, dpool_plan *p, dpool_block *b, uint32_t *next_piece) {
     const dseg_piece *piece = &p->pieces[*next_piece];
-    bool is_piece = *next_piece < p->n_pieces && b->addr == dseg_addr(p->region->seg, piece->first);
-    if (!is_piece) {
+    if (!is_of_piece(p, b, next_piece)) {
         (void)dpool_make_free_locked(a, b);
         return;
     }
-    (*next_piece)++;
     if (is_quarantined(p, piece)) {
         b->state = DPOOL_QUARANTINED;
     } else {
@@ -210,14 +237,43 @@ static dpool_block *mend_window(ductile_allocator *a, dpool_plan *p, ductile_add
     return first;
 }
 
+/* A granule that is lost costs its unit, and not all that were to be committed with it. */
+static void restore_units(ductile_allocator *a, dpool_block *b) {
+    const dseg_segment *seg = b->region->seg;
+    for (dpool_block *rest = b; rest != NULL; b = rest) {
+        dseg_span all = dseg_granules_in(seg, b->addr, dpool_end(b));
+        uint32_t until = dseg_state_until(seg, all);
+        rest = until < all.end ? dpool_cut(&a->nodes, b, dseg_addr(seg, until)) : NULL;
+        if (dseg_state_at(seg, all.first) == DSEG_QUARANTINED) {
+            b->state = DPOOL_QUARANTINED;
+        } else {
+            (void)dpool_make_gap_locked(a, b);
+        }
+    }
+}
+
+static void restore_parts(ductile_allocator *a, const dpool_plan *p) {
+    uint32_t next_piece = 0;
+    for (uint32_t i = 0; i < p->n_parts; i++) {
+        if (is_of_piece(p, p->parts[i], &next_piece)) {
+            restore_units(a, p->parts[i]);
+        } else {
+            (void)dpool_make_free_locked(a, p->parts[i]);
+        }
+    }
+}
+
 void dpool_plan_abort_locked(ductile_allocator *a, dpool_plan *p) {
     DTI_ASSERT_HELD(&a->index_lock);
     drop_wait(a, p); /* no wait is needed */
     finish_donors(a, p, false);
+    restore_parts(a, p);
+    if (p->region != NULL) {
+        dpool_count_span_locked(a, p->region); /* granules that were not undone are in it */
+    }
     if (p->head == NULL && p->body == NULL) {
         return;
     }
-    dpool_count_span_locked(a, p->region); /* granules that the driver refused to undo are in it */
     ductile_addr end = 0;
     uint32_t next_piece = 0;
     dpool_block *b = mend_window(a, p, &end);

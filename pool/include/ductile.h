@@ -704,6 +704,7 @@ DUCTILE_API DUCTILE_CHECKED ductile_status ductile_check(ductile_allocator *allo
 }
 #endif
 
+#include "ductile_elastic.h"
 #include "ductile_handover.h"
 #include "ductile_pools.h"
 #include "ductile_pressure.h"

@@ -176,7 +176,7 @@ static bool could_a_wait_help(ductile_allocator *a, const dpool_arena *own) {
     bool could = false;
     dpool_lock_both(a); /* no pending list is out of its arena for a poll */
     for (const dpool_arena *arena = a->arenas; arena != NULL && !could; arena = arena->next) {
-        could = arena == own
+        could = arena == own && !own->is_elastic
                     ? own->pending.list.first != NULL || dpool_awaits_leaving_locked(a, own)
                     : dpool_awaits_proof_locked(a, arena);
     }
@@ -206,32 +206,33 @@ static bool wait_for_all_work(ductile_allocator *a, dpool_climb *c) {
 
 typedef struct rung {
     dpool_rung_fn relieve;
-    bool for_soft; /* disturbs no other request: also before creating above the soft limit */
+    bool for_soft;    /* disturbs no other request: also before creating above the soft limit */
+    bool for_pending; /* may help units that are PENDING, where no other memory does */
 } rung;
 
 /* From the bottom. Finished markers, and memory that may move without a wait, are part of every
  * attempt. */
 static const rung ladder[] = {
     /* handles that exist and fit nowhere */
-    {release_oversized_cached, true},
+    {release_oversized_cached, true, false},
     /* free memory that options forbid to move */
-    {pass_through_driver, true},
+    {pass_through_driver, true, false},
     /* proven memory of pools in use */
-    {ask_pools, false},
+    {ask_pools, false, false},
     /* memory of the user's */
-    {ask_callbacks, false},
+    {ask_callbacks, false, false},
     /* memory that recorded streams still use */
-    {wait_for_pending, true},
+    {wait_for_pending, true, true},
     /* the same, of a stream that cannot wait */
-    {wait_for_spans, true},
+    {wait_for_spans, true, false},
     /* memory of pools that sleep, which a failed call has left mapped */
-    {finish_copies, true},
+    {finish_copies, true, false},
     /* memory that leaves, and is proven */
-    {reclaim_dedicated, true},
+    {reclaim_dedicated, true, false},
     /* memory of silent streams */
-    {wait_for_all_work, false},
+    {wait_for_all_work, false, true},
     /* the second again, now that all is proven */
-    {wait_and_pass_through_driver, false},
+    {wait_and_pass_through_driver, false, false},
 };
 
 enum { N_RUNGS = sizeof ladder / sizeof ladder[0] };
@@ -255,7 +256,9 @@ static bool relieve_by(ductile_allocator *a, dpool_climb *c, const rung *r) {
 static bool relieve(ductile_allocator *a, dpool_climb *c) {
     for (; c->rung < N_RUNGS; c->rung++, c->n_tries = 0) {
         const rung *r = &ladder[c->rung];
-        if ((r->for_soft || !c->request->is_soft) && relieve_by(a, c, r)) {
+        bool may_help = (r->for_soft || !c->request->is_soft) &&
+                        (r->for_pending || !c->request->awaits_pending);
+        if (may_help && relieve_by(a, c, r)) {
             c->n_tries++;
             return true;
         }

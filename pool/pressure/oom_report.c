@@ -203,7 +203,8 @@ static uint64_t add_arenas(ductile_allocator *a, ductile_oom_report *report,
     uint32_t visits_left = VISITS;
     uint64_t stays = 0;
     dti_lock_acquire(&a->index_lock);
-    const dpool_arena *own = dpool_arena_find_locked(a, r->pool, r->stream);
+    const dpool_arena *own =
+        r->units != NULL ? r->arena : dpool_arena_find_locked(a, r->pool, r->stream);
     dti_lock_release(&a->index_lock);
     for (const dpool_arena *arena = a->arenas; arena != NULL; arena = arena->next) {
         stays += add_arena(a, report, arena, own, &visits_left);

@@ -265,8 +265,7 @@ const char *do_dedicated(subject *s, const record *r) {
 
 /* ---- Frees --------------------------------------------------------------------------------- */
 
-/* The program is done with it. In a callback of the call that frees it, it must not be found. */
-static model_block withdraw(subject *s, size_t i) {
+model_block withdraw_block(subject *s, size_t i) {
     model_block b = model_remove(&s->m, i);
     if (!b.is_asleep) {
         ductile_virtual_block_end(s->f.gpu, b.address);
@@ -292,7 +291,7 @@ static const char *after_free(subject *s, const model_block *b, const char *call
 }
 
 const char *free_block(subject *s, size_t i, unsigned how) {
-    model_block b = withdraw(s, i);
+    model_block b = withdraw_block(s, i);
     bool asks = how % 4 == 1;
     s->is_pending = 7;
     ductile_status status =
@@ -310,7 +309,7 @@ static const char *free_on_here(subject *s, void *argument) {
 }
 
 const char *free_block_on(subject *s, model_block *b, size_t slot) {
-    model_block gone = withdraw(s, (size_t)(b - s->m.blocks));
+    model_block gone = withdraw_block(s, (size_t)(b - s->m.blocks));
     deed d = {&gone, slot};
     TRY(with_stream(s, slot, free_on_here, &d));
     s->slots[slot].is_recorded = true;
@@ -378,7 +377,7 @@ const char *do_phase(subject *s, const record *r) {
 
 /* ---- Uses on other streams ----------------------------------------------------------------- */
 
-static bool may_use(const subject *s, const model_block *b, size_t slot) {
+bool may_use_block(const subject *s, const model_block *b, size_t slot) {
     bool is_own_captured = b->stream != GONE && is_captured(s, b->stream);
     return b->stream != slot && !b->is_asleep && !is_captured(s, slot) && !is_own_captured;
 }
@@ -411,7 +410,7 @@ const char *record_use(subject *s, model_block *b, size_t slot) {
 const char *do_use(subject *s, const record *r) {
     model_block *b = any_block(s, r->d);
     size_t slot = user_slot(s, r->a);
-    if (b == NULL || !may_use(s, b, slot)) {
+    if (b == NULL || !may_use_block(s, b, slot)) {
         return NULL;
     }
     say(s, "use %llx of %zu on %zu, and record", b->address, b->stream, slot);
@@ -426,7 +425,7 @@ const char *do_use(subject *s, const record *r) {
 const char *do_free_on(subject *s, const record *r) {
     model_block *b = any_block(s, r->d);
     size_t slot = user_slot(s, r->a);
-    if (b == NULL || !may_use(s, b, slot)) {
+    if (b == NULL || !may_use_block(s, b, slot)) {
         return NULL;
     }
     say(s, "use %llx of %zu on %zu, and free it there", b->address, b->stream, slot);
@@ -440,7 +439,7 @@ const char *do_free_on(subject *s, const record *r) {
 const char *do_join(subject *s, const record *r) {
     model_block *b = any_block(s, r->d);
     size_t slot = user_slot(s, r->a);
-    if (b == NULL || b->stream == GONE || !may_use(s, b, slot)) {
+    if (b == NULL || b->stream == GONE || !may_use_block(s, b, slot)) {
         return NULL;
     }
     size_t own = b->stream;

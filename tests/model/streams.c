@@ -65,6 +65,7 @@ static bool may_end_untold(const subject *s, size_t slot) {
 }
 
 const char *tell(subject *s, size_t slot) {
+    leave_ranges(s, slot);
     ductile_status status = ductile_stream_done(s->f.allocator, s->slots[slot].stream);
     TRY(may_be(s, "stream_done", status, status == DUCTILE_OK));
     if (s->ends.importer != NULL) {
@@ -121,6 +122,8 @@ const char *do_replace_stream(subject *s, const record *r) {
         NEED_OK(ductile_virtual_stream_sync(s->f.gpu, s->slots[slot].stream));
     }
     TRY(kind == PEER_STREAM ? sync_peers(s) : NULL); /* its work would go on when access ends */
+    TRY(is_untold ? end_ranges(s, slot)
+                  : NULL); /* the next one with its handle has no part in them */
     TRY(leave_blocks(s, slot, is_untold || r->c % 2 == 0));
     if (is_untold) {
         TRY(pay(s, slot)); /* the next stream may get its handle, and its memory */

@@ -472,6 +472,7 @@ static const char *end_all(subject *s) {
     for (size_t i = 0; i < s->m.n && !s->is_over; i++) {
         TRY(verify_block(s, &s->m.blocks[i]));
     }
+    TRY(s->is_over ? NULL : end_ranges(s, ANY_SLOT));
     TRY(free_all(s));
     return s->is_over ? NULL : subject_audit(s);
 }
@@ -532,6 +533,7 @@ const char *subject_make_anew(subject *s, bool is_idle) {
     plan_no_fault(s);
     TRY(is_idle ? sync_all(s) : sync_foreign(s));
     TRY(end_blocks(s));
+    forget_ranges(s);
     TRY(leave(s));
     for (size_t i = 0; i < s->n_slots; i++) {
         TRY(forgive(s, i));

@@ -28,6 +28,7 @@ enum {
     MOST_THREADS = 4,
     N_SLOTS = N_NAMED + MOST_THREADS - 1, /* the others: default streams of further threads */
     GONE = N_SLOTS,                       /* in place of a slot: the stream has ended */
+    ANY_SLOT = N_SLOTS + 1,
     N_PLAIN_POOLS = 3,
     N_SETS = N_PLAIN_POOLS + 1, /* of pools that may sleep together: with 0, the default one */
     N_GRAPHS = 2,
@@ -38,6 +39,7 @@ enum {
     MOST_SMALL_BLOCKS = 1200, /* where they are small and many */
     MOST_PINS = 8,
     MOST_IMPORTS = 3,
+    N_RANGES = 3,
     MOST_DEBTS = 32,
     NO_GRAPH = N_GRAPHS
 };
@@ -118,6 +120,15 @@ typedef struct pin_state {
     bool is_export;
 } pin_state;
 
+/* An elastic range. Its committed units are blocks. */
+typedef struct range_state {
+    struct ductile_elastic *range; /* NULL: none */
+    size_t slot;                   /* GONE: its stream has ended */
+    unsigned pool;
+    ductile_pool_id pool_id; /* the pool of a later graph has another one */
+    uint64_t unit, n_units;
+} range_state;
+
 /* What fails while a pool wakes, and must lose nothing. */
 typedef struct hardship {
     bool is_planned;
@@ -186,6 +197,7 @@ typedef struct subject {
     two_ends ends; /* its importer is NULL while there is none */
     ductile_addr imports[MOST_IMPORTS];
     size_t n_imports;
+    range_state ranges[N_RANGES];
     uint64_t oom_callback; /* 0: none */
     bool has_peer;
     bool is_listening;
@@ -256,6 +268,9 @@ const char *free_block(subject *s, size_t i, unsigned how);
 /* By the slot's stream, which used it last. */
 const char *free_block_on(subject *s, model_block *b, size_t slot);
 const char *free_blocks_of_pool(subject *s, unsigned pool);
+/* The program is done with the block of that index, about to free it. In a callback of the call
+ * that frees it, it must not be found. */
+model_block withdraw_block(subject *s, size_t i);
 const char *verify_block(subject *s, const model_block *b);
 const char *fill_block(subject *s, model_block *b, size_t slot);
 /* Without contents; admit_block fills the block, too. */
@@ -265,8 +280,24 @@ const char *admit_block(subject *s, model_block *b);
 const char *lacks_memory(subject *s, uint64_t size);
 /* What cannot be recorded is waited for. */
 const char *record_use(subject *s, model_block *b, size_t slot);
+/* May the slot's stream use it now, beside its own? */
+bool may_use_block(const subject *s, const model_block *b, size_t slot);
 /* The program's work with a block on another stream, in order. */
 const char *use_elsewhere(subject *s, model_block *b, size_t slot);
+
+/* ---- ranges.c ------------------------------------------------------------------------------ */
+
+const char *end_range(subject *s, range_state *of);
+/* Those of the slot's stream. */
+const char *end_ranges(subject *s, size_t slot);
+/* What is committed there by now is there for the model; what is decommitted is not any more. */
+const char *admit_range(subject *s, range_state *of, uint64_t offset, uint64_t bytes,
+                        bool is_blank);
+const char *withdraw_range(subject *s, range_state *of, uint64_t offset, uint64_t bytes);
+/* They went with their allocator. */
+void forget_ranges(subject *s);
+/* The slot's stream ends: its ranges cannot grow any more. */
+void leave_ranges(subject *s, size_t slot);
 
 /* ---- streams.c ----------------------------------------------------------------------------- */
 
@@ -373,7 +404,8 @@ const char *end_sharing(subject *s);
 /* Out of 256 values of the first byte, how many mean which operation. Each is in the file of its
  * subject. */
 #define OPERATIONS(X)                                                                              \
-    X(do_balance, 60)                                                                              \
+    X(do_balance, 48)                                                                              \
+    X(do_elastic, 12)                                                                              \
     X(do_alloc, 8)                                                                                 \
     X(do_free, 8)                                                                                  \
     X(do_dedicated, 5)                                                                             \

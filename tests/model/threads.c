@@ -179,6 +179,7 @@ static const char *leave_here(subject *s, void *argument) {
     const leaving *l = argument;
     TRY(l->is_told ? free_recorded(s, l->slot) : NULL);
     TRY(leave_blocks(s, l->slot, l->blocks_stay));
+    leave_ranges(s, l->slot); /* another thread's default stream is another stream */
     return l->is_told ? tell(s, l->slot) : NULL;
 }
 
