@@ -81,8 +81,8 @@ static bool of_device(const player *p, const char *name, uint64_t *out) {
     return of_state(&state, name, out);
 }
 
-/* "held:1", "live:1", "segments:1", "references:1", "open:1", "plain:1", "asleep:1", "kept:1";
- * a pool that is none holds 0. */
+/* "held:1", "live:1", "segments:1", "span:1", "references:1", "open:1", "plain:1", "asleep:1",
+ * "kept:1"; a pool that is none holds 0. */
 static bool of_pool(const player *p, const char *name, uint64_t *out) {
     const char *number = strchr(name, ':');
     ductile_pool_info info = {.struct_size = sizeof info};
@@ -102,7 +102,8 @@ static bool of_pool(const player *p, const char *name, uint64_t *out) {
                  {"pending:", stats.pending_blocks},  {"pending_bytes:", stats.pending_bytes},
                  {"references:", info.references},    {"open:", info.open},
                  {"asleep:", info.asleep != 0},       {"plain:", info.kind == DUCTILE_POOL_PLAIN},
-                 {"segments:", stats.segments},       {"kept:", info.kept_bytes}};
+                 {"segments:", stats.segments},       {"span:", stats.address_span_bytes},
+                 {"kept:", info.kept_bytes}};
     for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
         if (strncmp(known[i].name, name, strlen(known[i].name)) == 0) {
             *out = known[i].value;

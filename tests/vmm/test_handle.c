@@ -108,6 +108,12 @@ Test(handle, the_limit_refuses_before_the_driver_is_asked) {
     close_store();
 }
 
+Test(handle, one_may_be_as_large_as_the_limit) {
+    dvmm_store_put(&store, create(LIMIT));
+    assert_totals(16, 16, 0);
+    close_store();
+}
+
 Test(handle, a_caller_may_allow_less_than_the_limit) {
     dvmm_handle *h = NULL;
     cache(2);

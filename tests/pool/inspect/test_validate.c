@@ -315,9 +315,12 @@ Test(validate_options, memory_before_a_guarded_block) {
 /* What lies before a guarded block is less than a granule; two whole blocks are two blocks. */
 Test(validate_options, a_closed_region_of_two_blocks_has_one_too_many) {
     open_with(NULL);
-    (void)take_granules(1, 0);
+    ductile_addr block = take_granules(1, 0);
     dpool_region *region = arena_of(0)->blocks.regions;
     cr_assert(region->first->next != NULL && region->first->next->next == NULL);
+    assert_finds_change("B7", region->is_closed, true);
+    give(block);
+    cr_assert(region->first->state == DPOOL_FREE && region->first->next->next == NULL);
     assert_finds_change("B7", region->is_closed, true);
     close_audited();
 }
