@@ -11,6 +11,7 @@ from support import ROOT
 
 sys.path.insert(0, str(ROOT / "python" / "tools"))
 
+import make_recording
 import make_site
 
 
@@ -34,6 +35,11 @@ def test_a_page_of_the_site_names_the_public_modules_of_the_package(tmp_path):
     for target in make_site.LINK.findall(text):
         assert (tmp_path / "docs" / target).exists(), target
     assert make_site.REFERENCE[:-3] in make_site.contents()
+
+
+def test_the_recording_of_a_terminal_is_what_its_commands_print():
+    drawn = make_recording.draw(list(make_recording.lines()))
+    assert make_recording.TARGET.read_text(encoding="utf-8") == drawn
 
 
 def test_a_page_that_no_chapter_names_is_refused(monkeypatch, tmp_path):
