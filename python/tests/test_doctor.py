@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from running import MODE
 from stub_torch import Place, adapter, compile_stub
+from support import ROOT
 
 from ductile_gpu._tools._cli.program import Program, resolve
 
@@ -19,7 +20,9 @@ __all__ = ["adapter"]
 
 @pytest.fixture(scope="session")
 def driver(tmp_path_factory):
-    return compile_stub("stub_driver.c", tmp_path_factory.mktemp("driver") / "libcuda.so.1")
+    output = tmp_path_factory.mktemp("driver") / "libcuda.so.1"
+    flags = ("-DFAKE_FIND=0", "-D_GNU_SOURCE", f"-I{ROOT}", f"-I{ROOT / 'pool' / 'include'}")
+    return compile_stub(ROOT / "tests" / "fake_cuda" / "fake_libcuda.c", output, *flags)
 
 
 @pytest.fixture
@@ -53,8 +56,8 @@ def checks(place, *words, **environment):
 
 FAULTS = {
     "a GPU": ("driver", {"LD_LIBRARY_PATH": ""}, "where there is a GPU"),
-    "a visible one": ("driver", {"STUB_GPUS": "0"}, "CUDA_VISIBLE_DEVICES"),
-    "virtual memory": ("driver", {"STUB_VMM": "0"}, "no virtual memory management"),
+    "a visible one": ("driver", {"FAKE_CUDA_DEVICES": "0"}, "CUDA_VISIBLE_DEVICES"),
+    "virtual memory": ("driver", {"FAKE_CUDA_VMM": "0"}, "no virtual memory management"),
     "CUDA": ("pytorch", {"STUB_NO_CUDA": "1"}, "built without CUDA"),
     "PyTorch": ("pytorch", {"PYTHONPATH": ""}, "no PyTorch"),
     "the request": ("request", {"DUCTILE_TORCH": "0"}, "set it to 1"),
@@ -94,7 +97,7 @@ def test_what_stands_in_the_way_is_named_with_a_remedy(place, missing):
 
 
 NOTES = {
-    "the driver is older": ("driver", {"STUB_CUDA": "12040"}, "from 12.5 on"),
+    "the driver is older": ("driver", {"FAKE_CUDA_VERSION": "12040"}, "from 12.5 on"),
     "the request is to come": ("request", {"DUCTILE_TORCH": ""}, "DUCTILE_TORCH"),
     "no compiler": (
         "adapter",

@@ -26,6 +26,20 @@ EXPORTED fake_state fake_control = {
 
 static fake_state *const fake = &fake_control;
 
+/* What a program is given that cannot reach the state: python/tests/test_doctor.py starts some. */
+__attribute__((constructor)) static void read_environment(void) {
+    const struct {
+        const char *name;
+        int *member;
+    } all[] = {{"FAKE_CUDA_VERSION", &fake->version},
+               {"FAKE_CUDA_DEVICES", &fake->n_devices},
+               {"FAKE_CUDA_VMM", &fake->has_vmm}};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        const char *value = getenv(all[i].name);
+        *all[i].member = value != NULL ? atoi(value) : *all[i].member;
+    }
+}
+
 /* What the fake hands out: anything but 0 will do. */
 enum {
     SOME_ADDRESS = 0x40000000,
