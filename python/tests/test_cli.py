@@ -81,6 +81,16 @@ def test_no_command_shows_what_there_is(place):
     assert all(name in answer.stdout for name in COMMANDS)
 
 
+def test_what_may_take_seconds_is_announced_on_a_terminal_alone(place):
+    shown, terminal = os.openpty()
+    process = place.start("doctor", stdout=subprocess.DEVNULL, stderr=terminal)
+    process.wait()
+    os.close(terminal)
+    assert os.read(shown, 4096).startswith(f"ductile-gpu: asking {sys.executable}".encode())
+    os.close(shown)
+    assert "asking" not in place.command("doctor").stderr
+
+
 COMPLETE = """\
 eval "$({program} completion)"
 COMP_WORDS=({words}) COMP_CWORD={at}

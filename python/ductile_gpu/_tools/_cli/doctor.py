@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, Optional
 import ductile_gpu_start
 from ductile_gpu._process import _live
 from ductile_gpu._process._children import child_environment, hook_is_installed
-from ductile_gpu._tools._cli.common import MISUSED, Failure, print_json, show
+from ductile_gpu._tools._cli.common import MISUSED, Failure, print_json, progress, show
 from ductile_gpu._tools._cli.program import Program, resolve
 
 SUMMARY = "Say before a run whether Ductile will serve a program."
@@ -262,6 +262,7 @@ def _inspect(program: Program) -> Iterator[Check]:
         text = "none of these words names a Python program: name the one that it starts"
         yield Check("program", "FAIL", text)
         return
+    progress(f"asking {program.python}")
     found = _ask(program)
     if "problem" in found:
         yield Check("program", "FAIL", f"{program.python} cannot be asked: {found['problem']}")

@@ -12,7 +12,7 @@ from typing import Any, Optional
 from ductile_gpu._binding import _abi, _cuda, _native
 from ductile_gpu._binding._core import Allocator
 from ductile_gpu._binding._errors import Error
-from ductile_gpu._tools._cli.common import Failure, print_json, show
+from ductile_gpu._tools._cli.common import Failure, print_json, progress, show
 from ductile_gpu._tools._cli.doctor_probe import describe_options
 from ductile_gpu._tools._sizes import in_bytes
 from ductile_gpu.torch import _build, _conf
@@ -47,6 +47,7 @@ def _describe_adapter() -> Optional[str]:
     """PyTorch's adapter, whether it is there or can be; None without PyTorch."""
     if _installed(LIBRARIES["torch"]) == "not installed":
         return None
+    progress("importing PyTorch")
     try:
         found, unknown = _build.describe_adapter(), _build.list_unknown(_build.describe_torch())
     except (ImportError, _build.BuildError) as error:
