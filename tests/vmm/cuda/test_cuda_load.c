@@ -7,9 +7,11 @@
  */
 #include "tests/fake_cuda/open_fake.h"
 #include "tests/support/in_child.h"
-#include "tests/vmm/played.h"
 
 #include <dirent.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -174,6 +176,69 @@ static const char *features(void) {
     return text;
 }
 
+/* It opens, is told as that, and is closed again. */
+static void expect_opens(const char *as) {
+    open_driver();
+    cr_expect_str_eq(features(), as);
+    fake->failing = NULL;
+    close_fake();
+}
+
+static void expect_refused(ductile_status status, const char *says) {
+    fake->reservations = fake->handles = fake->mappings = 0;
+    assert_status(refuse(0, says), status);
+}
+
+Test(driver_cuda_load, with_all_there_is_all_is_there) {
+    load_fake();
+    expect_opens("Fake GPU: events batches");
+}
+
+Test(driver_cuda_load, lives_without_context_events) {
+    load_fake();
+    fake->hidden = "cuCtxRecordEvent";
+    expect_opens("Fake GPU: batches");
+}
+
+Test(driver_cuda_load, lives_without_batches_of_copies) {
+    load_fake();
+    fake->hidden = "cuMemcpyBatchAsync";
+    expect_opens("Fake GPU: events");
+}
+
+Test(driver_cuda_load, lives_without_a_name) {
+    load_fake();
+    plan_failure("cuDeviceGetName", DVMM_UNKNOWN);
+    expect_opens(": events batches");
+}
+
+Test(driver_cuda_load, asks_the_device_for_fabric_handles) {
+    load_fake();
+    fake->has_fabric = 1;
+    expect_opens("Fake GPU: events batches fabric");
+}
+
+Test(driver_cuda_load, believes_a_search_that_says_that_it_found_nothing) {
+    load_fake();
+    fake->hidden = "cuMemCreate";
+    fake->hidden_answer = 1;
+    expect_refused(DUCTILE_ERR_DRIVER_TOO_OLD, "cuMemCreate");
+}
+
+Test(driver_cuda_load, refuses_a_driver_before_11_2) {
+    load_fake();
+    fake->version = 11010;
+    expect_refused(DUCTILE_ERR_DRIVER_TOO_OLD, "CUDA 11.1");
+    fake->version = 11020;
+    expect_opens("Fake GPU: events batches");
+}
+
+Test(driver_cuda_load, refuses_a_device_without_virtual_memory_management) {
+    load_fake();
+    fake->has_vmm = 0;
+    expect_refused(DUCTILE_ERR_NO_VMM, "does not support virtual memory management");
+}
+
 Test(driver_cuda_load, answers_unsupported_without_batches_of_copies) {
     dvmm_batch batch = {.n = 1};
     load_fake();
@@ -200,6 +265,99 @@ Test(driver_cuda_load, answers_unsupported_without_context_events) {
     open_driver();
     cr_expect_eq(ops->context_record(ctx, (dvmm_event)&reason), DVMM_NOT_SUPPORTED);
     dvmm_close(driver);
+}
+
+/* ---- No device ----------------------------------------------------------------------------- */
+
+typedef struct failing_start {
+    const char *call;
+    int code;
+    ductile_status status;
+    const char *says;
+} failing_start;
+
+static void expect_each_refused(const failing_start *all, size_t n) {
+    load_fake();
+    for (size_t i = 0; i < n; i++) {
+        plan_failure(all[i].call, all[i].code);
+        expect_refused(all[i].status, all[i].says);
+    }
+}
+
+Test(driver_cuda_load, says_why_there_is_no_device) {
+    static const failing_start reasons[] = {
+        {"cuInit", DVMM_NOT_INITIALIZED, DUCTILE_ERR_FORKED, "forked"},
+        {"cuInit", DVMM_STUB_LIBRARY, DUCTILE_ERR_NO_LIBRARY, "stub"},
+        {"cuInit", 36, DUCTILE_ERR_DRIVER_TOO_OLD, "newer kernel driver"},
+        {"cuInit", 46, DUCTILE_ERR_NO_DEVICE, "exclusively"},
+        {"cuInit", DVMM_NO_DEVICE, DUCTILE_ERR_NO_DEVICE, "no device"},
+        {"cuInit", 802, DUCTILE_ERR_NO_DEVICE, "not ready"},
+        {"cuInit", 803, DUCTILE_ERR_NO_DEVICE, "different versions"},
+        {"cuInit", 804, DUCTILE_ERR_NO_DEVICE, "forward-compatibility"},
+        {"cuInit", 805, DUCTILE_ERR_NO_DEVICE, "MPS"},
+        {"cuInit", DVMM_UNKNOWN, DUCTILE_ERR_DRIVER, "CUDA_ERROR_UNKNOWN (999)"}};
+    expect_each_refused(reasons, LENGTH(reasons));
+}
+
+Test(driver_cuda_load, says_which_call_of_the_start_failed) {
+    static const failing_start calls[] = {
+        {"cuDriverGetVersion", DVMM_STUB_LIBRARY, DUCTILE_ERR_NO_LIBRARY, "stub"},
+        {"cuDeviceGet", DVMM_UNKNOWN, DUCTILE_ERR_DRIVER, "cuDeviceGet"},
+        {"cuDeviceGetAttribute", DVMM_INVALID_VALUE, DUCTILE_ERR_NO_VMM,
+         "virtual memory management"},
+        {"cuDevicePrimaryCtxRetain", DVMM_OUT_OF_MEMORY, DUCTILE_ERR_DRIVER,
+         "cuDevicePrimaryCtxRetain"},
+        {"cuDevicePrimaryCtxRetain", 46, DUCTILE_ERR_NO_DEVICE, "exclusively"},
+        {"cuMemGetAllocationGranularity", DVMM_INVALID_VALUE, DUCTILE_ERR_DRIVER, "Granularity"},
+        {"cuDeviceTotalMem", DVMM_INVALID_VALUE, DUCTILE_ERR_DRIVER, "cuDeviceTotalMem"}};
+    expect_each_refused(calls, LENGTH(calls));
+}
+
+Test(driver_cuda_load, says_how_many_devices_there_are) {
+    load_fake();
+    assert_status(refuse(2, "no device 2: the driver sees 2"), DUCTILE_ERR_NO_DEVICE);
+    assert_status(refuse(-1, "no device -1"), DUCTILE_ERR_NO_DEVICE);
+    plan_failure("cuDeviceGetCount", DVMM_UNKNOWN);
+    assert_status(refuse(2, "there is no device 2"), DUCTILE_ERR_NO_DEVICE);
+}
+
+/* ---- The probe at the start: what it holds stays only where its fate is unknown -------------- */
+
+static void expect_held(int reservations, int handles, int mappings) {
+    cr_expect_eq(fake->reservations, reservations);
+    cr_expect_eq(fake->handles, handles);
+    cr_expect_eq(fake->mappings, mappings);
+}
+
+static void fail_each_call_of_the_probe(int code, ductile_status status) {
+    static const struct {
+        const char *call;
+        int reservations, handles, mappings; /* that are left */
+    } calls[] = {
+        {"cuMemAddressReserve", 0, 0, 0}, {"cuMemCreate", 0, 0, 0},     {"cuMemMap", 0, 0, 0},
+        {"cuMemSetAccess", 0, 0, 0},      {"cuMemGetAccess", 0, 0, 0},  {"cuMemUnmap", 1, 1, 1},
+        {"cuMemRelease", 0, 1, 0},        {"cuMemAddressFree", 1, 0, 0}};
+    load_fake();
+    for (size_t i = 0; i < LENGTH(calls); i++) {
+        plan_failure(calls[i].call, code);
+        expect_refused(status, calls[i].call);
+        expect_held(calls[i].reservations, calls[i].handles, calls[i].mappings);
+    }
+}
+
+Test(driver_cuda_load, undoes_the_probe_wherever_it_fails) {
+    fail_each_call_of_the_probe(DVMM_UNKNOWN, DUCTILE_ERR_DRIVER);
+}
+
+Test(driver_cuda_load, says_that_virtual_memory_is_not_supported_where_a_call_of_the_probe_is_not) {
+    fail_each_call_of_the_probe(DVMM_NOT_SUPPORTED, DUCTILE_ERR_NO_VMM);
+}
+
+Test(driver_cuda_load, refuses_a_mapping_that_forgets_its_access) {
+    load_fake();
+    fake->granted = DVMM_ACCESS_READ;
+    expect_refused(DUCTILE_ERR_DRIVER, "cuMemGetAccess");
+    expect_held(0, 0, 0);
 }
 
 /* ---- The ends of a process ----------------------------------------------------------------- */
@@ -258,88 +416,6 @@ static int exit_with_open_driver(void) {
 Test(driver_cuda_load, makes_no_call_once_the_process_exits) {
     cr_assert_eq(in_child(exit_with_open_driver), 42);
 }
-
-/* ---- What is lacking or fails, in text (opening.txt) ---------------------------------------- */
-
-static bool is_place(const char *text, uint64_t *out) {
-    (void)text, (void)out;
-    return false;
-}
-
-/* A word whose "~" are blanks. */
-static const char *words(unsigned i) {
-    static char text[128];
-    (void)snprintf(text, sizeof text, "%s", word[i]);
-    for (char *at = text; (at = strchr(at, '~')) != NULL;) {
-        *at = ' ';
-    }
-    return text;
-}
-
-/* "hide cuMemCreate": the search finds nothing; "hide cuMemCreate 1": and says so. */
-static void play_hide(void) {
-    fake->hidden = word[1];
-    fake->hidden_answer = word[2] != NULL ? (int)number(word[2]) : 0;
-}
-
-static void play_fail(void) {
-    plan_failure(word[1], (int)number(word[2]));
-}
-
-/* "has fabric 1" */
-static void play_has(void) {
-    const struct {
-        const char *name;
-        int *member;
-    } all[] = {{"fabric", &fake->has_fabric}, {"vmm", &fake->has_vmm}, {"version", &fake->version}};
-    for (size_t i = 0; i < LENGTH(all); i++) {
-        if (is(1, all[i].name)) {
-            *all[i].member = (int)number(word[2]);
-            return;
-        }
-    }
-    cr_assert(is(1, "granted"));
-    fake->granted = number(word[2]);
-}
-
-/* "opens NAME:~FEATURES": and is closed again. */
-static void play_opens(void) {
-    open_driver();
-    cr_expect_str_eq(features(), words(1));
-    fake->failing = NULL;
-    close_fake();
-}
-
-/* "refuses 2 NO_DEVICE no~device~2" */
-static void play_refuses(void) {
-    char name[64];
-    fake->reservations = fake->handles = fake->mappings = 0;
-    (void)snprintf(name, sizeof name, "DUCTILE_ERR_%s", word[2]);
-    ductile_status status = refuse((int)strtol(word[1], NULL, 10), words(3));
-    cr_expect_str_eq(ductile_status_name(status), name, "%s", reason);
-}
-
-/* "holds 1 1 1": reservations, handles and mappings. */
-static void play_holds(void) {
-    cr_expect_eq(fake->reservations, (int)number(word[1]));
-    cr_expect_eq(fake->handles, (int)number(word[2]));
-    cr_expect_eq(fake->mappings, (int)number(word[3]));
-}
-
-static const verb verbs[] = {VERB(hide),  VERB(fail),    VERB(has),
-                             VERB(opens), VERB(refuses), VERB(holds)};
-
-static void open_claim(unsigned schedule, const scenario *claim) {
-    (void)schedule, (void)claim;
-    load_fake();
-}
-
-static void close_claim(void) {
-    cr_expect_eq(fake->contexts, 0);
-}
-
-/* The library is searched once in a process. */
-PLAY_EACH(driver_cuda_opening, OPENING, open_claim, close_claim)
 
 /* ---- The table ----------------------------------------------------------------------------- */
 

@@ -1,12 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What the virtual GPU detects, and what orders work, in text (claims.txt): each claim is played on
- * a new device under every schedule, since how soon work completes must not matter.
+ * a new device under every schedule, since how soon work completes must not matter. It is
+ * operations between semicolons, of a verb and its words. tests/support/script.h says how such a
+ * file looks.
  */
 #include "bench/driver/bench_calls.h"
-#include "tests/vmm/played.h"
+#include "tests/support/device_fixture.h"
+#include "tests/support/numbered.h"
+#include "tests/support/script.h"
 
 #include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
 enum { MOST_EVENTS = 8, N_STREAMS = 10, MOST_HANDLES = 4 };
 
@@ -30,6 +37,24 @@ typedef struct state {
 
 static state s;
 
+/* ---- Words ---------------------------------------------------------------------------------- */
+
+enum { MOST_WORDS = 8 };
+
+typedef struct verb {
+    const char *name;
+    void (*play)(void);
+} verb;
+
+#define VERB(name)                                                                                 \
+    { #name, play_##name }
+
+static char *word[MOST_WORDS]; /* of the operation */
+
+static bool is(unsigned i, const char *text) {
+    return word[i] != NULL && strcmp(word[i], text) == 0;
+}
+
 /* ---- Operands ------------------------------------------------------------------------------ */
 
 /* "pair", "range" */
@@ -37,6 +62,22 @@ static bool is_place(const char *text, uint64_t *out) {
     bool is_pair = strcmp(text, "pair") == 0;
     *out = (is_pair ? s.pair : s.range) - s.at;
     return is_pair || strcmp(text, "range") == 0;
+}
+
+/* "4096", "2M-512", "pair+2M" */
+static uint64_t number(const char *text) {
+    uint64_t sum = 0;
+    char piece[32];
+    for (char sign = '+'; text != NULL && *text != '\0';) {
+        uint64_t part = 0;
+        size_t n = strcspn(text, "+-");
+        (void)snprintf(piece, sizeof piece, "%.*s", (int)n, text);
+        cr_assert(is_place(piece, &part) || script_number(piece, &part), "%s is no number", piece);
+        sum = sign == '+' ? sum + part : sum - part;
+        sign = text[n];
+        text += n + (sign != '\0');
+    }
+    return sum;
 }
 
 static ductile_addr place(unsigned i) {
@@ -77,6 +118,40 @@ static dvmm_event *event(unsigned i) {
 }
 
 /* ---- Answers -------------------------------------------------------------------------------- */
+
+/* The word behind `name`, or NULL. */
+static const char *behind(const char *name) {
+    for (unsigned i = 1; i + 1 < MOST_WORDS; i++) {
+        if (is(i, name)) {
+            return word[i + 1];
+        }
+    }
+    return NULL;
+}
+
+static bool last_is(const char *name) {
+    unsigned last = 0;
+    while (last + 1 < MOST_WORDS && word[last + 1] != NULL) {
+        last++;
+    }
+    return is(last, name);
+}
+
+/* The operation gave what the last word says; nothing says that it succeeded. */
+static void gave(ductile_status status) {
+    static const struct {
+        const char *name;
+        ductile_status status;
+    } all[] = {{"refused", DUCTILE_ERR_CAPTURING},
+               {"unsupported", DUCTILE_ERR_UNSUPPORTED},
+               {"failed", DUCTILE_ERR_DRIVER},
+               {"device_lost", DUCTILE_ERR_DEVICE_LOST}};
+    ductile_status expected = DUCTILE_OK;
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        expected = last_is(all[i].name) ? all[i].status : expected;
+    }
+    assert_status(status, expected);
+}
 
 /* What the call gave is the driver's code behind "->", or 0. */
 static void gives(int code) {
@@ -433,7 +508,44 @@ static void play_rest(void) {
 
 /* ---- What is seen -------------------------------------------------------------------------- */
 
-PLAY_EVERY_DEVICE(&s.r)
+/* "fault map", "fault unmap effect 2", "fault phys_create code 2 nth 3 on"; "fault any" */
+static void play_fault(void) {
+    const char *nth = behind("nth");
+    const char *code = behind("code");
+    const char *effect = behind("effect");
+    const ductile_virtual_fault it = {.struct_size = sizeof it,
+                                      .call = is(1, "any") ? NULL : word[1],
+                                      .nth = nth != NULL ? number(nth) : 1,
+                                      .code = code != NULL ? (int)number(code) : DVMM_INVALID_VALUE,
+                                      .effect = effect != NULL ? (int)number(effect) : 0,
+                                      .persistent = last_is("on")};
+    assert_ok(ductile_virtual_inject(s.r.gpu, &it));
+}
+
+/* "called unmap 2": since the beginning. */
+static void play_called(void) {
+    assert_u64(ductile_virtual_count(s.r.gpu, word[1]), number(word[2]));
+}
+
+/* "fired 4": so often the fault. */
+static void play_fired(void) {
+    assert_u64(ductile_virtual_faults_fired(s.r.gpu), number(word[1]));
+}
+
+/* "mark", and "asked 0": driver calls since. */
+static uint64_t marked;
+
+static void play_mark(void) {
+    marked = device_state(&s.r).calls;
+}
+
+static void play_asked(void) {
+    assert_u64(device_state(&s.r).calls - marked, number(word[1]));
+}
+
+static void play_mend(void) {
+    device_recover(&s.r);
+}
 
 /* "lost": the device is, by that code. */
 static void play_lost(void) {
@@ -475,18 +587,19 @@ static void play_saw(void) {
 /* ---- Playing ------------------------------------------------------------------------------- */
 
 static const verb verbs[] = {
-    VERB(reads),     VERB(writes),  VERB(fill),      VERB(fills),       VERB(copy),
-    VERB(byte),      VERB(upload),  VERB(order),     VERB(destroy),     VERB(new),
-    VERB(sync),      VERB(record),  VERB(wait),      VERB(await),       VERB(known),
-    VERB(advance),   VERB(pending), VERB(done),      VERB(gate),        VERB(open),
-    VERB(elsewhere), VERB(begin),   VERB(end),       VERB(over),        VERB(unmap),
-    VERB(map),       VERB(twice),   VERB(pair),      VERB(alloc),       VERB(release),
-    VERB(access),    VERB(close),   VERB(reserve),   VERB(unreserve),   VERB(create),
-    VERB(forget),    VERB(place),   VERB(back),      VERB(take_away),   VERB(let),
-    VERB(let_both),  VERB(can),     VERB(they_can),  VERB(left),        VERB(mem_free),
-    VERB(end_event), VERB(query),   VERB(capture),   VERB(end_capture), VERB(launch),
-    VERB(drop),      VERB(rest),    OF_EVERY_DEVICE, VERB(saw),         VERB(captured),
-    VERB(free_gate), VERB(ours),    VERB(theirs),    VERB(clock),       VERB(took),
+    VERB(reads),     VERB(writes),  VERB(fill),     VERB(fills),       VERB(copy),
+    VERB(byte),      VERB(upload),  VERB(order),    VERB(destroy),     VERB(new),
+    VERB(sync),      VERB(record),  VERB(wait),     VERB(await),       VERB(known),
+    VERB(advance),   VERB(pending), VERB(done),     VERB(gate),        VERB(open),
+    VERB(elsewhere), VERB(begin),   VERB(end),      VERB(over),        VERB(unmap),
+    VERB(map),       VERB(twice),   VERB(pair),     VERB(alloc),       VERB(release),
+    VERB(access),    VERB(close),   VERB(reserve),  VERB(unreserve),   VERB(create),
+    VERB(forget),    VERB(place),   VERB(back),     VERB(take_away),   VERB(let),
+    VERB(let_both),  VERB(can),     VERB(they_can), VERB(left),        VERB(mem_free),
+    VERB(end_event), VERB(query),   VERB(capture),  VERB(end_capture), VERB(launch),
+    VERB(drop),      VERB(rest),    VERB(fault),    VERB(mend),        VERB(called),
+    VERB(fired),     VERB(mark),    VERB(asked),    VERB(saw),         VERB(captured),
+    VERB(free_gate), VERB(ours),    VERB(theirs),   VERB(clock),       VERB(took),
     VERB(peak),      VERB(lost)};
 
 static void open_claim(unsigned schedule, const scenario *claim) {
@@ -508,4 +621,67 @@ static void close_claim(void) {
     device_abandon(&s.r);
 }
 
-PLAY_EACH(virtual_claims, CLAIMS, open_claim, close_claim)
+/* ---- Playing -------------------------------------------------------------------------------- */
+
+static const scenario *now;
+static unsigned now_schedule;
+static char now_text[64]; /* what is played */
+
+static void play_operation(char *text) {
+    char *rest_of = NULL;
+    for (unsigned i = 0; i < MOST_WORDS; i++) {
+        word[i] = strtok_r(i == 0 ? text : NULL, " ", &rest_of);
+    }
+    for (size_t i = 0; i < sizeof verbs / sizeof *verbs; i++) {
+        if (is(0, verbs[i].name)) {
+            verbs[i].play();
+            return;
+        }
+    }
+    cr_assert_fail("what is %s?", word[0]);
+}
+
+static void play_lines(const scenario *claim, unsigned schedule) {
+    char text[1024];
+    now = claim;
+    now_schedule = schedule;
+    for (size_t i = 0; i < claim->n_lines; i++) {
+        char *rest_of = NULL;
+        (void)snprintf(text, sizeof text, "%s", claim->lines[i]);
+        for (char *at = strtok_r(text, ";", &rest_of); at != NULL;
+             at = strtok_r(NULL, ";", &rest_of)) {
+            (void)snprintf(now_text, sizeof now_text, "line %u:%s", claim->numbers[i], at);
+            play_operation(at);
+        }
+    }
+}
+
+static void say_what_failed(void) {
+    if (now != NULL) {
+        cr_log_error("%s: schedule %u, %s", now->name, now_schedule, now_text);
+    }
+}
+
+/* A test of each claim, under each schedule that it names. A file that cannot be read fails one
+ * test: where the parameters are made, nothing can fail. */
+ParameterizedTestParameters(virtual_claims, hold) {
+    script claims;
+    bool is_read = script_read(&claims, CLAIMS) == NULL;
+    return numbered(0, is_read ? claims.n : 1);
+}
+
+ParameterizedTest(uint64_t *i, virtual_claims, hold, .fini = say_what_failed) {
+    script claims;
+    assert_fine(script_read(&claims, CLAIMS));
+    const scenario *claim = &claims.all[*i];
+    for (unsigned schedule = 0; schedule < 4; schedule++) {
+        if ((claim->schedules >> schedule & 1) != 0) {
+            open_claim(schedule, claim);
+            play_lines(claim, schedule);
+            close_claim();
+            now = NULL;
+        }
+    }
+    free(claims.all);
+    free(claims.text);
+}
