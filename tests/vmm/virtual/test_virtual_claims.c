@@ -621,8 +621,6 @@ static void close_claim(void) {
     device_abandon(&s.r);
 }
 
-/* ---- Playing -------------------------------------------------------------------------------- */
-
 static const scenario *now;
 static unsigned now_schedule;
 static char now_text[64]; /* what is played */
