@@ -96,15 +96,26 @@ Test(handover, a_store_of_a_kernel_ends_the_reader_and_nobody_else) {
 /* A call of one end, on a thread. */
 typedef struct call {
     ductile_held_tag *held;
+    const ductile_tag_name *names;
+    size_t n_names;
     ductile_status status;
 } call;
 
 static void *export_here(void *argument) {
     call *c = argument;
-    const ductile_tag_name name = {blocks[0], BYTES_1, "w"};
     uint64_t id = 0;
-    c->status = ductile_export_tag(t.f.allocator, "weights", &name, 1, t.out, &id, NULL);
+    c->status =
+        ductile_export_tag(t.f.allocator, "weights", c->names, c->n_names, t.out, &id, NULL);
     return NULL;
+}
+
+static ductile_held_tag *hold(const ductile_tag_name *names, size_t n_names) {
+    call c = {NULL, names, n_names, DUCTILE_ERR_BUSY};
+    pthread_t thread = begin_thread(export_here, &c);
+    assert_ok(ductile_hold_tag(t.in, 0, &c.held));
+    end_thread(thread);
+    assert_ok(c.status);
+    return c.held;
 }
 
 static void *pass_held(void *argument) {
@@ -114,7 +125,7 @@ static void *pass_held(void *argument) {
 }
 
 static ductile_imported_tag *fetch(ductile_held_tag *held) {
-    call c = {held, DUCTILE_ERR_BUSY};
+    call c = {.held = held, .status = DUCTILE_ERR_BUSY};
     ductile_imported_tag *tag = NULL;
     pthread_t thread = begin_thread(pass_held, &c);
     assert_ok(
@@ -125,30 +136,50 @@ static ductile_imported_tag *fetch(ductile_held_tag *held) {
 }
 
 Test(handover, what_is_held_outlives_all_who_map_it) {
-    call c = {NULL, DUCTILE_ERR_BUSY};
     size_t open = count_descriptors();
     fill(blocks[0], 0x71, BYTES_1);
-    pthread_t thread = begin_thread(export_here, &c);
-    assert_ok(ductile_hold_tag(t.in, 0, &c.held));
-    end_thread(thread);
-    assert_ok(c.status);
+    const ductile_tag_name name = {blocks[0], BYTES_1, "w"};
+    ductile_held_tag *held = hold(&name, 1);
     ductile_held_info info = {.struct_size = sizeof info};
-    assert_ok(ductile_held_describe(c.held, &info));
+    assert_ok(ductile_held_describe(held, &info));
     assert_u64(info.n_blocks, 3);
     cr_assert_str_eq(info.tag, "weights");
     assert_ok(ductile_destroy(t.f.allocator));
     t.f.allocator = NULL;
     for (uint8_t value = 0x71; value < 0x74; value++) {
-        ductile_imported_tag *tag = fetch(c.held);
+        ductile_imported_tag *tag = fetch(held);
         assert_u64(tag->layout, info.layout);
         cr_assert_eq(byte_at(tag->address + tag->names[0].offset), value);
         fill(tag->address + tag->names[0].offset, (uint8_t)(value + 1), BYTES_1);
         assert_ok(ductile_virtual_stream_sync(t.f.gpu, t.f.streams[0]));
         assert_ok(ductile_import_release(t.importer, tag));
     }
-    ductile_drop_held_tag(c.held);
+    ductile_drop_held_tag(held);
     assert_u64(fixture_state(&t.f).handles, 0);
     cr_assert_eq(count_descriptors(), open);
+}
+
+/* More than one batch of handles: each block is found in that of its own. */
+Test(handover, what_is_held_of_a_large_tag_keeps_its_order) {
+    enum { N = 150 };
+    static ductile_tag_name names[N];
+    assert_ok(ductile_pool_begin(t.f.allocator, weights, NULL, NULL));
+    for (size_t i = 0; i < N; i++) {
+        names[i] = (ductile_tag_name){take(GRANULE), GRANULE, "one of many"};
+        fill(names[i].address, (uint8_t)(i + 1), 512);
+    }
+    assert_ok(ductile_pool_end(t.f.allocator, weights));
+    ductile_held_tag *held = hold(names, N);
+    ductile_held_info info = {.struct_size = sizeof info};
+    assert_ok(ductile_held_describe(held, &info));
+    cr_assert_gt(info.n_handles, 2 * DPOOL_WIRE_BATCH);
+    ductile_imported_tag *tag = fetch(held);
+    for (size_t i = 0; i < N; i++) {
+        cr_assert_eq(byte_at(tag->address + tag->names[i].offset), (uint8_t)(i + 1), "block %zu",
+                     i);
+    }
+    assert_ok(ductile_import_release(t.importer, tag));
+    ductile_drop_held_tag(held);
 }
 
 /* ---- What is refused ----------------------------------------------------------------------- */
