@@ -40,11 +40,16 @@ __all__ = [
 
 # What `cmake -D DUCTILE_BUILD_TESTS=OFF` reads.
 CARRIED = ("CMakeLists.txt", "LICENSE", "README.md", "vmm", "segments", "pool", "bench")
+DEMO = "requests.trace.gz"  # the one trace that the package carries
 LEFT_OUT = shutil.ignore_patterns("__pycache__", "*.trace.gz", "results", "out")
 EXTRAS_LEFT_OUT = shutil.ignore_patterns("__pycache__", "tests", ".*")
 OWN_LEFT_OUT = shutil.ignore_patterns(
     "__pycache__", "build", "dist", ".*", "*.egg-info", "*.so", "*.pyc"
 )
+
+
+def _left_out(folder: str, names: list[str]) -> set[str]:
+    return LEFT_OUT(folder, names) - {DEMO}
 
 
 def _copy_sources(to: Path) -> None:
@@ -53,7 +58,7 @@ def _copy_sources(to: Path) -> None:
     for name in CARRIED:
         origin = sources / name
         if origin.is_dir():
-            shutil.copytree(origin, to / name, ignore=LEFT_OUT)
+            shutil.copytree(origin, to / name, ignore=_left_out)
         else:
             shutil.copy2(origin, to / name)
     for extra in list_extras():

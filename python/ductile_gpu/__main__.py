@@ -15,6 +15,7 @@ from ductile_gpu import _extras
 from ductile_gpu._binding import _abi
 from ductile_gpu._tools._cli import (
     completion,
+    demo,
     doctor,
     info,
     record,
@@ -33,6 +34,7 @@ from ductile_gpu._tools._cli.common import (
 from ductile_gpu_words import say
 
 COMMANDS: dict[str, ModuleType] = {
+    "demo": demo,
     "record": record,
     "replay": replay,
     "report": report,
@@ -48,6 +50,7 @@ COMMANDS: dict[str, ModuleType] = {
 _EPILOG = f"""\
 Where to begin:
 
+  {PROGRAM} demo                      # a run that only Ductile completes, without a GPU
   {PROGRAM} report snapshot.pickle    # a snapshot of PyTorch's: why it ran out, and what would fit
   {PROGRAM} doctor train.py           # will Ductile serve this program here?
   {PROGRAM} run train.py              # the same program, on Ductile

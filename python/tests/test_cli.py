@@ -165,7 +165,7 @@ def test_what_is_no_text_is_not_written_to_a_terminal(tmp_path):
         (("report", "--json", "-o", "-", WHOLE), 2, "and --json writes there, too"),
         (("report", "--open", "-o", "-", WHOLE), 2, "standard output, and --open shows"),
         (("rnu", "train.py"), 2, "'rnu' is no command: did you mean run?"),
-        (("frobnicate",), 2, "'frobnicate' is no command: there are record, replay, report, "),
+        (("frobnicate",), 2, "'frobnicate' is no command: there are demo, record, replay, report, "),
     ],
 )
 def test_an_error_is_one_line(place, words, status, line):
@@ -440,6 +440,16 @@ def test_a_run_that_does_not_fit_says_so(place):
     assert answer.returncode == 0, answer.stderr
     assert len(re.findall(r"out of memory at event \d+ of \d", answer.stdout)) == 3
     assert "The run itself needs" in answer.stdout
+
+
+def test_the_demonstration_is_completed_by_ductile_alone(place):
+    answer = place.command("demo", "-o", "report.html")
+    assert answer.returncode == 0, answer.stderr
+    assert len(re.findall(r"out of memory at event [\d,]+ of 12,424", answer.stdout)) == 2
+    assert re.search(r"^  Ductile +5\.03 GiB", answer.stdout, re.M)
+    assert "Out of memory on 5.57 GiB with expandable segments and native" in answer.stdout
+    assert (place.folder / "report.html").stat().st_size > 100_000
+    assert place.command("demo", "--open").returncode == 2
 
 
 def test_replay_and_report_count_events_alike(place):

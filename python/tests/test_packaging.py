@@ -45,6 +45,7 @@ def test_the_wheel_carries_library_program_headers_and_types(wheel):
         f"ductile_gpu/lib/{VIRTUAL}",
         "ductile_gpu/bin/ductile-bench",
         "ductile_gpu/commands.schema.json",
+        "ductile_gpu/demo.trace.gz",
         "ductile_gpu/snapshot.schema.json",
         "ductile_gpu/include/ductile.h",
         "ductile_gpu/include/ductile_process.h",
@@ -249,7 +250,7 @@ def test_every_interpreter_hears_the_request(name, request_of, wanted, found):
 
 
 CHECKOUT = ("CMakeLists.txt", "LICENSE", "README.md", "bench", "pool", "python", "segments", "vmm")
-NOT_BUILT = shutil.ignore_patterns("__pycache__", ".*", "results", "traces", "dist", "build")
+NOT_BUILT = shutil.ignore_patterns("__pycache__", ".*", "results", "dist", "build")
 EXTRAS = [path.parent.name for path in ROOT.glob("extras/*/python.cmake")]
 
 
@@ -290,7 +291,9 @@ def test_a_source_distribution_builds_the_same_wheel_on_its_own(tmp_path, wheel)
         assert "csrc/pool/include/ductile.h" in names
         extras = {name.split("/")[2] for name in names if name.startswith("csrc/extras/")}
         assert extras == set(EXTRAS)
-        assert not [name for name in names if name.endswith((".trace.gz", ".so", ".pyc"))]
+        traces = [name for name in names if name.endswith(".trace.gz")]
+        assert traces == ["csrc/bench/traces/synthetic/requests.trace.gz"]
+        assert not [name for name in names if name.endswith((".so", ".pyc"))]
         opened.extractall(tmp_path)
     folder = tmp_path / archive.name.removesuffix(".tar.gz")
     wheels = tmp_path / "wheels"

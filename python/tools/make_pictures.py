@@ -24,13 +24,14 @@ sys.path.insert(0, str(ROOT / "python" / "tests"))
 import browser  # noqa: E402
 from batches import transformer  # noqa: E402
 
+import ductile_gpu  # noqa: E402
 from ductile_gpu._tools._report import _forecast, _page  # noqa: E402
 from ductile_gpu._tools._report._collect import Choices, Recording, collect  # noqa: E402
 
 TRACES = ROOT / "bench" / "traces"
 GPT2 = TRACES / "gpt2_medium_var_batch_seq.trace.gz"
 VIT = TRACES / "vit_multistream_record.trace.gz"
-REQUESTS = TRACES / "synthetic" / "requests.trace.gz"
+DEMO = Path(ductile_gpu.__file__).with_name("demo.trace.gz")
 WHOLE = ROOT / "tests" / "bench" / "data" / "torch_whole.pickle.gz"
 WIDE, PHONE = (1100, 900, 1.5), (390, 844, 1.5)
 MIB = 1 << 20
@@ -217,7 +218,7 @@ def shoot_first(studio: Studio, target: Path) -> None:
 
 def shoot_refused(studio: Studio, target: Path) -> None:
     """A run that only Ductile completes, on the device that the README gives it."""
-    recording = collect(REQUESTS, Choices(capacity="5700M"), lambda line: None)
+    recording = collect(DEMO, Choices(capacity="5700M"), lambda line: None)
     page = _page.make_page([recording])
     studio.shoot(target, page, "#shot", (1300, 900, 1.25), before=[FIRST])
 

@@ -225,8 +225,8 @@ TRIALS = {
         "    assert gpu.state().violations == 0",
     ),
     "the machine is described": ("ductile-gpu", "info"),
+    "the demonstration is shown, with its report": ("ductile-gpu", "demo", "-o", "report.html"),
     "a trace is replayed": ("ductile-gpu", "replay", str(TRACE)),
-    "a trace is replayed by a report": ("ductile-gpu", "report", str(TRACE), "-o", "report.html"),
     "a script is run": ("ductile-gpu", "run", "script.py"),
 }
 

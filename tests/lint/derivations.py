@@ -39,7 +39,7 @@ def readme_replay(rows):
     """What `ductile-gpu replay` prints: events from 1, which rows count from 0."""
     program = where(rows, trace="requests", capacity_bytes=5700 * MIB)
     events, live = f"{program[0]['events']:,}", gib(program[0]["live_peak_bytes"])
-    yield events, live
+    yield gib(program[0]["capacity_bytes"]), events, live
     for name in ("classic", "expandable"):
         yield f"{one(program, contender=name, completed=False)['stopped_at_event'] + 1:,}", events
     own = one(program, contender="ductile", completed=True)

@@ -21,6 +21,8 @@ from ductile_gpu._tools._cli.common import (
 from ductile_gpu._tools._report import _collect
 from ductile_gpu._tools._sizes import in_bytes
 
+Results = dict[str, dict[str, Any]]  # by allocator
+
 SUMMARY = "Say what a recorded run would need, without a GPU."
 DESCRIPTION = """\
 Replays recordings on the virtual GPU: traces of `record`, snapshots that
@@ -87,10 +89,10 @@ def _smallest(result: dict[str, Any]) -> str:
     return "" if found is None else f"   {in_bytes(found):>10}"
 
 
-def _print_table(results: dict[str, dict[str, Any]]) -> None:
+def _print_table(name: str, results: Results) -> None:
     first = next(iter(results.values()))
     live = in_bytes(first["live_peak_bytes"])
-    show(f"{first['file']}: {first['events']:,} events; at the peak {live} live")
+    show(f"{name}: {first['events']:,} events; at the peak {live} live")
     width = max(len(NAMES[name]) for name in results)
     smallest = "   smallest GPU" if any("min_capacity_bytes" in r for r in results.values()) else ""
     show("", f"  {'':{width}}   {'held':>10}   live / held{smallest}")
@@ -98,7 +100,7 @@ def _print_table(results: dict[str, dict[str, Any]]) -> None:
         show(f"  {NAMES[name]:{width}}   {_needed(result)}{_smallest(result)}".rstrip())
 
 
-def _print_verdict(results: dict[str, dict[str, Any]]) -> None:
+def _print_verdict(results: Results) -> None:
     ours = results.get("ductile")
     if ours is None or not ours["completed"]:
         return
@@ -113,7 +115,7 @@ def _print_verdict(results: dict[str, dict[str, Any]]) -> None:
         show("", f"  Ductile holds {' and '.join(parts)}.")
 
 
-def _print_refusals(results: dict[str, dict[str, Any]]) -> None:
+def _print_refusals(results: Results) -> None:
     """Why no allocator could serve the run, where none could."""
     if any(result["completed"] for result in results.values()):
         return
@@ -123,6 +125,29 @@ def _print_refusals(results: dict[str, dict[str, Any]]) -> None:
         show("", f"  The run itself needs {in_bytes(live)}: no allocator can serve it in less.")
 
 
+def print_results(name: str, results: Results) -> None:
+    """A table of one recording, under this name, and what follows from it."""
+    ordered = {name: results[name] for name in NAMES if name in results}
+    _print_table(name, ordered)
+    _print_verdict(ordered)
+    _print_refusals(ordered)
+
+
+def _by_file(lines: list[str]) -> dict[str, Results]:
+    found: dict[str, Results] = {}
+    for line in lines:
+        result = json.loads(line)
+        found.setdefault(result["file"], {})[result["contender"]] = result
+    if not found:
+        raise Failure("ductile-bench gave no result")
+    return found
+
+
+def read_results(options: argparse.Namespace) -> dict[str, Results]:
+    """Of each file that these options of `replay` name."""
+    return _by_file(_replay(options))
+
+
 def main(options: argparse.Namespace) -> int:
     """Prints one table for each file."""
     read_settings(options.set)
@@ -130,17 +155,8 @@ def main(options: argparse.Namespace) -> int:
     if options.json:
         standard_output().write("".join(f"{line}\n" for line in lines))
         return 0
-    by_file: dict[str, dict[str, dict[str, Any]]] = {}
-    for line in lines:
-        result = json.loads(line)
-        by_file.setdefault(result["file"], {})[result["contender"]] = result
-    if not by_file:
-        raise Failure("ductile-bench gave no result")
-    for position, results in enumerate(by_file.values()):
+    for position, (name, results) in enumerate(_by_file(lines).items()):
         if position:
             show("")
-        ordered = {name: results[name] for name in NAMES if name in results}
-        _print_table(ordered)
-        _print_verdict(ordered)
-        _print_refusals(ordered)
+        print_results(name, results)
     return 0
