@@ -24,6 +24,7 @@ from ductile_gpu._binding._abi import BlockState, CaptureMode, Options, Schedule
 from ductile_gpu._binding._blocks import Block
 from ductile_gpu._binding._buffer import Buffer
 from ductile_gpu._binding._core import Allocator, Limits
+from ductile_gpu._binding._elastic import Elastic, ElasticView
 from ductile_gpu._binding._errors import *  # noqa: F403
 from ductile_gpu._binding._eviction import Eviction
 from ductile_gpu._binding._native import bench_path, include_dir, library_path, schema_path
@@ -45,6 +46,8 @@ __all__ = [
     "BlockState",
     "Buffer",
     "CaptureMode",
+    "Elastic",
+    "ElasticView",
     "Eviction",
     "Limits",
     "Options",

@@ -40,7 +40,7 @@ CHAPTERS = {
             "docs/settings.md", "docs/sleep.md", "extras/preload/README.md", "docs/python.md",
             "docs/contract.md"],
     "One thing each": ["docs/launchers.md", "docs/cupy.md", "docs/numba.md", "docs/rmm.md",
-                       "docs/c.md", "docs/monitoring.md", "docs/debugging.md", "docs/sharing.md",
+                       "docs/c.md", "docs/monitoring.md", "docs/debugging.md", "docs/elastic.md", "docs/sharing.md",
                        "docs/pools.md", "docs/integrating.md", "docs/how-it-works.md",
                        "docs/comparison.md", "docs/versions.md", "docs/security.md"],
     "Reference": ["docs/pytorch.md", "docs/tuning.md", "docs/changelog.md"],

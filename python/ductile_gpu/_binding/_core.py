@@ -20,6 +20,7 @@ from ductile_gpu._binding import _abi, _log
 from ductile_gpu._binding._abi import Options, Stats
 from ductile_gpu._binding._blocks import Block, block_from_info, blocks_of
 from ductile_gpu._binding._buffer import Buffer
+from ductile_gpu._binding._elastic import Elastic
 from ductile_gpu._binding._errors import (
     CorruptHeap,
     InvalidArgument,
@@ -365,6 +366,13 @@ class Allocator(Sleeps, Closes):
     def buffer(self, size: Union[int, str], stream: StreamLike = None) -> Buffer:
         """Allocates memory that is freed with the object that is returned. Errors: as `alloc`."""
         return Buffer(self, size, stream)
+
+    def elastic(
+        self, size: Union[int, str], unit: Union[int, str] = 0, stream: StreamLike = None
+    ) -> Elastic:
+        """Reserves addresses that stay, for memory that grows and shrinks in place. Arguments and
+        errors: as `Elastic`."""
+        return Elastic(self, size, unit, stream)
 
     # ---- Streams -------------------------------------------------------------------------------
 

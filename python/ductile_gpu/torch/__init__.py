@@ -23,9 +23,10 @@ from ductile_gpu._binding import _abi
 from ductile_gpu._binding._errors import Busy
 from ductile_gpu._process import _share
 from ductile_gpu._process._children import child_environment
-from ductile_gpu.torch import _conf, _install, _plain, _tags
+from ductile_gpu.torch import _conf, _elastic, _install, _plain, _tags
 from ductile_gpu.torch._build import BuildError, FailedBefore
 from ductile_gpu.torch._conf import Setting, Treatment
+from ductile_gpu.torch._elastic import *  # noqa: F403
 from ductile_gpu.torch._inspect import TensorBlock, block_of
 from ductile_gpu.torch._install import TooLate
 from ductile_gpu.torch._tags import *  # noqa: F403
@@ -50,6 +51,7 @@ __all__ = [
     "mem_pool",
     "mode",
     "settings",
+    *_elastic.__all__,
     *_tags.__all__,
 ]
 

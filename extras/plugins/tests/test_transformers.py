@@ -1,0 +1,174 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The cache for transformers, on the CPU beside DynamicCache: what it gives a model is the same."""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+
+from ductile_gpu import transformers as ours
+
+
+class RowsOfTheHost:
+    """An ElasticTensor without a GPU, which says when it was asked for too much."""
+
+    def __init__(self, row_shape, max_rows, dtype):
+        self._all = torch.full((max_rows, *row_shape), float("nan"), dtype=dtype)
+        self.max_rows, self.rows = max_rows, 0
+
+    def resize(self, rows):
+        assert 0 <= rows <= self.max_rows
+        self._all[rows:] = float("nan")  # what went is gone
+        self.rows = rows
+
+    def view(self):
+        return self._all[: self.rows]
+
+
+@pytest.fixture(autouse=True)
+def host(monkeypatch):
+    made = []
+
+    def make(row_shape, max_rows, dtype, *, unit, device):
+        made.append(RowsOfTheHost(row_shape, max_rows, dtype))
+        return made[-1]
+
+    monkeypatch.setattr(ours, "elastic", make)
+    monkeypatch.setattr(ours, "_refuse_other_than_cuda", lambda device: None)
+    return made
+
+
+def config(**given):
+    return transformers.LlamaConfig(
+        **{
+            "vocab_size": 97,
+            "hidden_size": 32,
+            "intermediate_size": 48,
+            "num_hidden_layers": 3,
+            "num_attention_heads": 4,
+            "num_key_value_heads": 2,
+            "max_position_embeddings": 128,
+            **given,
+        }
+    )
+
+
+@pytest.fixture
+def model():
+    torch.manual_seed(3)
+    return transformers.LlamaForCausalLM(config()).eval()
+
+
+def prompt(batch=3, length=11):
+    return torch.randint(0, 97, (batch, length), generator=torch.Generator().manual_seed(5))
+
+
+def generated(model, cache, **how):
+    how = {"max_new_tokens": 20, "do_sample": False, "pad_token_id": 0, **how}
+    return model.generate(prompt(), past_key_values=cache, **how).tolist()
+
+
+@pytest.mark.parametrize("how", [{}, {"num_beams": 3}, {"prefill_chunk_size": 4}])
+def test_a_model_generates_the_same_tokens_as_with_a_dynamic_cache(model, how):
+    theirs = generated(model, transformers.DynamicCache(config=model.config), **how)
+    assert generated(model, ours.ElasticCache(model.config), **how) == theirs
+
+
+def test_a_second_call_goes_on_where_the_first_one_ended(model):
+    caches = [ours.ElasticCache(model.config), transformers.DynamicCache(config=model.config)]
+    ends = []
+    for cache in caches:
+        first = torch.tensor(generated(model, cache, max_new_tokens=8))
+        more = torch.cat([first, prompt(length=3)], 1)
+        found = model.generate(
+            more, past_key_values=cache, max_new_tokens=8, do_sample=False, pad_token_id=0
+        )
+        ends.append(found.tolist())
+    assert ends[0] == ends[1]
+
+
+def states(n, batch=3, seed=0):
+    made = torch.Generator().manual_seed(seed)
+    return torch.randn(batch, 2, n, 8, generator=made), torch.randn(batch, 2, n, 8, generator=made)
+
+
+def both():
+    return ours.ElasticLayer(64), transformers.cache_utils.DynamicLayer()
+
+
+def assert_same(one, other):
+    assert one.get_seq_length() == other.get_seq_length()
+    torch.testing.assert_close(one.keys, other.keys)
+    torch.testing.assert_close(one.values, other.values)
+
+
+def test_tokens_before_are_neither_copied_nor_moved():
+    layer = ours.ElasticLayer(64)
+    first, _ = layer.update(*states(5))
+    place = first.data_ptr()
+    for n in range(20):
+        keys, _ = layer.update(*states(1, seed=n))
+        assert keys.data_ptr() == place
+        assert keys.shape == (3, 2, 6 + n, 8)
+
+
+@pytest.mark.parametrize("crop", [-3, -9, 4, 100, 0])
+def test_a_crop_is_dynamic_layers(crop):
+    layers = both()
+    for layer in layers:
+        layer.update(*states(9))
+        layer.crop(crop)
+        layer.update(*states(2, seed=1))
+    assert_same(*layers)
+
+
+def test_beams_batches_and_selections_are_dynamic_layers():
+    layers = both()
+    for layer in layers:
+        layer.update(*states(9))
+        layer.reorder_cache(torch.tensor([2, 0, 2]))
+        layer.batch_repeat_interleave(2)
+        layer.update(*states(1, batch=6, seed=1))
+        layer.batch_select_indices(torch.tensor([5, 1]))
+        layer.update(*states(1, batch=2, seed=2))
+    assert_same(*layers)
+
+
+def test_a_reset_leaves_nothing(host):
+    layer = ours.ElasticLayer(64)
+    layer.update(*states(9))
+    layer.reset()
+    assert [rows.rows for rows in host] == [0, 0]
+    assert layer.update(*states(2, seed=1))[0].shape == (3, 2, 2, 8)
+
+
+def test_more_tokens_than_addresses_are_refused_with_the_remedy():
+    layer = ours.ElasticLayer(8)
+    layer.update(*states(7))
+    with pytest.raises(ValueError, match=r"9 tokens are more than the 8 .* max_length"):
+        layer.update(*states(2))
+    assert layer.get_seq_length() == 7
+
+
+def test_layers_with_a_window_are_dynamic_caches_own():
+    cache = ours.ElasticCache(
+        transformers.MistralConfig(num_hidden_layers=2, sliding_window=16, head_dim=8)
+    )
+    assert cache.is_sliding == [True, True]
+
+
+def test_other_layers_and_offloading_are_refused_with_a_sentence():
+    with pytest.raises(ValueError, match=r"no layers of linear_attention.*DynamicCache"):
+        ours.ElasticCache(
+            config(layer_types=["full_attention", "linear_attention", "full_attention"])
+        )
+    with pytest.raises(ValueError, match="stays on its GPU"):
+        ours.ElasticLayer(8).offload()
+
+
+def test_memory_of_the_host_is_refused(monkeypatch):
+    monkeypatch.undo()
+    with pytest.raises(ValueError, match="for CUDA, not for cpu"):
+        ours.ElasticLayer(8).update(*states(1))
