@@ -165,7 +165,11 @@ def test_what_is_no_text_is_not_written_to_a_terminal(tmp_path):
         (("report", "--json", "-o", "-", WHOLE), 2, "and --json writes there, too"),
         (("report", "--open", "-o", "-", WHOLE), 2, "standard output, and --open shows"),
         (("rnu", "train.py"), 2, "'rnu' is no command: did you mean run?"),
-        (("frobnicate",), 2, "'frobnicate' is no command: there are demo, record, replay, report, "),
+        (
+            ("frobnicate",),
+            2,
+            "'frobnicate' is no command: there are demo, record, replay, report, ",
+        ),
     ],
 )
 def test_an_error_is_one_line(place, words, status, line):

@@ -45,7 +45,7 @@ def test_the_wheel_carries_library_program_headers_and_types(wheel):
         f"ductile_gpu/lib/{VIRTUAL}",
         "ductile_gpu/bin/ductile-bench",
         "ductile_gpu/commands.schema.json",
-        "ductile_gpu/demo.trace.gz",
+        "ductile_gpu/traces/demo.trace.gz",
         "ductile_gpu/snapshot.schema.json",
         "ductile_gpu/include/ductile.h",
         "ductile_gpu/include/ductile_process.h",

@@ -24,14 +24,14 @@ sys.path.insert(0, str(ROOT / "python" / "tests"))
 import browser  # noqa: E402
 from batches import transformer  # noqa: E402
 
-import ductile_gpu  # noqa: E402
+from ductile_gpu._binding import _native  # noqa: E402
 from ductile_gpu._tools._report import _forecast, _page  # noqa: E402
 from ductile_gpu._tools._report._collect import Choices, Recording, collect  # noqa: E402
 
 TRACES = ROOT / "bench" / "traces"
 GPT2 = TRACES / "gpt2_medium_var_batch_seq.trace.gz"
 VIT = TRACES / "vit_multistream_record.trace.gz"
-DEMO = Path(ductile_gpu.__file__).with_name("demo.trace.gz")
+DEMO = _native.find_file("traces", "demo.trace.gz")
 WHOLE = ROOT / "tests" / "bench" / "data" / "torch_whole.pickle.gz"
 WIDE, PHONE = (1100, 900, 1.5), (390, 844, 1.5)
 MIB = 1 << 20

@@ -25,7 +25,7 @@ def find_file(kind: str, name: str) -> Path:
     """A file of the package.
 
     Args:
-        kind: its folder in the package: "lib", "bin", "include".
+        kind: its folder in the package: "lib", "bin", "include", "traces".
 
     Raises:
         ImportError: it is not part of this installation.

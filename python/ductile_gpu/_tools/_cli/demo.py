@@ -4,9 +4,8 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 
-import ductile_gpu
+from ductile_gpu._binding import _native
 from ductile_gpu._tools._cli import replay, report
 from ductile_gpu._tools._cli.common import MISUSED, Failure, show
 
@@ -18,7 +17,6 @@ With -o also the report of that run, as `ductile-gpu report` makes it of a run o
 
   ductile-gpu demo
   ductile-gpu demo -o report.html --open"""
-TRACE = Path(ductile_gpu.__file__).with_name("demo.trace.gz")
 CAPACITY = "5700M"
 NAME = "a server, then a long prompt, on a GPU of 5.57 GiB"
 
@@ -35,7 +33,7 @@ def main(options: argparse.Namespace) -> int:
     """Returns 0."""
     if options.open and options.output is None:
         raise Failure("--open shows the report: say with -o where it goes", MISUSED)
-    words = ["--capacity", CAPACITY, str(TRACE)]
+    words = ["--capacity", CAPACITY, str(_native.find_file("traces", "demo.trace.gz"))]
     given = options.commands["replay"].parse_args(words)
     (results,) = replay.read_results(given).values()
     replay.print_results(NAME, results)
