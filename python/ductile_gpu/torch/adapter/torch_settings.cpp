@@ -82,6 +82,9 @@ void count_rounded(int change) {
 
 void refresh_settings(bool is_fraction_named) {
     count_rounded(0);
+    if (n_devices == 0) {
+        return; /* `init`, which makes them, asks again */
+    }
     static std::mutex mutex;
     static double applied = 1.0;
     const std::lock_guard<std::mutex> lock(mutex);
