@@ -6,7 +6,8 @@
  *
  *     ductile::resource memory = ductile::resource::create();
  *     cuda::mr::any_resource<cuda::mr::device_accessible> any{memory};
- *     rmm::mr::set_current_device_resource(memory);
+ *
+ * librmm asks for exceptions of its own: ductile_rmm.hpp.
  */
 #ifndef DUCTILE_RESOURCE_HPP
 #define DUCTILE_RESOURCE_HPP
@@ -55,6 +56,11 @@ class error : public std::runtime_error {
  */
 class resource {
   public:
+    /** Of every address. */
+    static constexpr std::size_t most_alignment = 512;
+    /** As of cudaMalloc. */
+    static constexpr std::size_t default_alignment = 256;
+
     /** Borrows an allocator; not NULL. */
     explicit resource(ductile_allocator *allocator)
         : allocator_(allocator, [](ductile_allocator *) {}) {
@@ -150,9 +156,6 @@ class resource {
     using default_queries = cuda::mr::properties_list<cuda::mr::device_accessible>;
 
   private:
-    static constexpr std::size_t default_alignment = 256; /* as of cudaMalloc */
-    static constexpr std::size_t most_alignment = 512;
-
     explicit resource(std::shared_ptr<ductile_allocator> allocator)
         : allocator_(std::move(allocator)) {
     }
