@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Programs of others that run on Ductile (grpo.py, serving.py, launched.py, rmm_cpp_tests.py), as
+far as they run without a GPU."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from torch_scripts import needs, run
+
+MIB = 1 << 20
+
+
+def grpo_row(way: str, **changed: Any) -> dict[str, Any]:
+    half = {"peak": 900 * MIB, "held": 900 * MIB, "grown": 100 * MIB}
+    row = {"form": "two", "way": way, "backend": way if way == "ductile" else "native", "left": 0}
+    row.update(rewards=["0x1p-1", "0x1p-2"], phases={"train": half, "asleep": {**half, "grown": 0}})
+    row.update(changed)
+    return row
+
+
+def asleep_grown(n_bytes: int) -> dict[str, Any]:
+    return {"asleep": {"peak": 0, "held": 0, "grown": n_bytes}}
+
+
+@pytest.mark.parametrize(
+    ("way", "changed", "missed"),
+    [
+        ("ductile", {}, []),
+        ("ductile", {"rewards": ["0x1p-1", "0x1p-3"]}, ["rewards differ from native's"]),
+        ("expandable", {"rewards": ["0x1p-3", "0x1p-2"]}, ["rewards differ from native's"]),
+        ("ductile", {"backend": "native"}, ["is not on Ductile"]),
+        ("ductile", {"left": 17 * MIB}, ["not all sleeps"]),
+        ("expandable", {"left": 17 * MIB}, []),
+        ("ductile", {"phases": asleep_grown(17 * MIB)}, ["grows asleep"]),
+        ("ductile", {"phases": asleep_grown(16 * MIB)}, []),
+        ("ductile", {"error": "has ended"}, ["has ended"]),
+    ],
+)
+def test_a_way_of_grpo_is_held_to_rewards_and_to_what_stays_asleep(
+    way: str, changed: dict[str, Any], missed: list[str]
+) -> None:
+    import grpo
+
+    assert grpo.missed(grpo_row(way, **changed), grpo_row("native")) == missed
+
+
+def test_fewer_turns_of_native_are_those_that_are_compared() -> None:
+    import grpo
+
+    native = grpo_row("native", rewards=["0x1p-1"])
+    assert grpo.missed(grpo_row("ductile"), native) == []
+
+
+def burst(**changed: Any) -> dict[str, Any]:
+    return {"answered": 2, "asked": 2, "said": ["a", "b"], **changed}
+
+
+@pytest.mark.parametrize(
+    ("changed", "missed"),
+    [
+        ({}, []),
+        ({"bursts": [burst(), burst(answered=1)]}, ["1 of 2 answered"]),
+        ({"backend": "native"}, ["is not on Ductile"]),
+        ({"rest": {"on_device": 17 * MIB}}, ["not all sleeps"]),
+        ({"error": "has ended"}, ["has ended"]),
+    ],
+)
+def test_a_server_is_held_to_its_answers_and_its_sleep(
+    changed: dict[str, Any], missed: list[str]
+) -> None:
+    import serving
+
+    row = {"way": "ductile", "backend": "ductile", "bursts": [burst(), burst()]}
+    assert serving.missed({**row, "rest": {"on_device": 0}, **changed}) == missed
+
+
+def test_answers_are_compared_one_by_one() -> None:
+    import serving
+
+    native = {"bursts": [burst(), burst()]}
+    mine = {"bursts": [burst(said=["a", "c"]), burst()]}
+    assert serving.same_answers(mine, native) == ["1/2", "2/2"]
+    assert serving.same_answers(mine, None) == []
+
+
+@pytest.mark.parametrize(
+    ("changed", "missed"),
+    [
+        ({}, []),
+        ({"losses": [["0x1p-2"]]}, ["losses differ from native's"]),
+        ({"backends": ["ductile", "native"]}, ["is on ['ductile', 'native']"]),
+        ({"status": 1, "said": "RuntimeError: no"}, ["status 1: RuntimeError: no"]),
+    ],
+)
+def test_a_launched_program_is_held_to_natives_losses_in_every_rank(
+    changed: dict[str, Any], missed: list[str]
+) -> None:
+    import launched
+
+    row = {"way": "ductile", "status": 0, "losses": [["0x1p-1"]], "backends": ["ductile"]}
+    assert launched.missed({**row, **changed}, {"losses": [["0x1p-1"]]}) == missed
+
+
+def test_what_a_rank_said_is_told_and_not_what_its_launcher_did() -> None:
+    import launched
+
+    said = "[rank1]: ValueError: it is odd\nsubprocess.CalledProcessError: Command '...' returned 1"
+    assert launched.last_error(said) == "ValueError: it is odd"
+
+
+def test_each_of_librmms_tests_is_held_to_how_it_ended_on_librmms_resource() -> None:
+    import rmm_cpp_tests
+
+    native = {"status": 0, "served": 0, "said": "", "tests": {"a": "OK", "b": "OK", "c": "SKIPPED"}}
+    ductile = {**native, "status": -6, "served": 7, "tests": {"a": "FAILED", "c": "SKIPPED"}}
+    row = rmm_cpp_tests.compare("pool_tests", native, ductile)
+    assert (row["native"], row["ductile"], row["skipped"], row["served"]) == (2, 0, 1, 7)
+    assert row["differ"] == {"a": ("OK", "FAILED"), "b": ("OK", "lost")}
+    same = rmm_cpp_tests.compare("pool_tests", native, native)
+    assert (same["differ"], rmm_cpp_tests.is_lost(same)) == ({}, False)
+    ended = rmm_cpp_tests.compare("pool_tests", native, {**native, "status": -6})
+    assert rmm_cpp_tests.is_lost(ended)
+
+
+def test_training_and_generation_hand_over_on_the_cpu() -> None:
+    needs("torch", "transformers", "trl", "datasets")
+    status, rows = run("grpo.py", "--cpu-check", "--turns", "2", "--ways", "native")
+    assert (status, [row["form"] for row in rows]) == (0, ["plain", "two"])
+    assert [row["turns"] for row in rows] == [2, 2]
+
+
+def test_bursts_are_answered_on_the_cpu() -> None:
+    needs("torch", "transformers")
+    status, rows = run(
+        "serving.py", "--cpu-check", "--requests", "8", "--ways", "native,expandable"
+    )
+    assert (status, rows[1]["same"]) == (0, ["4/4", "4/4"])
