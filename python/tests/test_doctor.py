@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from pathlib import Path
 
@@ -60,14 +61,14 @@ FAULTS = {
     "virtual memory": ("driver", {"FAKE_CUDA_VMM": "0"}, "no virtual memory management"),
     "CUDA": ("pytorch", {"STUB_NO_CUDA": "1"}, "built without CUDA"),
     "PyTorch": ("pytorch", {"PYTHONPATH": ""}, "no PyTorch"),
-    "the request": ("request", {"DUCTILE_TORCH": "0"}, "set it to 1"),
+    "the request": ("request", {"DUCTILE_TORCH": "0"}, "Set it to 1"),
     "a right one": ("request", {"DUCTILE_TORCH": "plian"}, "auto, full, plain"),
     "the allocator": (
         "settings",
         {"PYTORCH_CUDA_ALLOC_CONF": "backend:cudaMallocAsync"},
-        "take it out of PYTORCH_CUDA_ALLOC_CONF",
+        "Take it out of PYTORCH_CUDA_ALLOC_CONF",
     ),
-    "caching": ("settings", {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}, "unset it"),
+    "caching": ("settings", {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}, "Unset it"),
     "options": ("settings", {"DUCTILE_CONF": "limit_byte:4G"}, "limit_byte"),
     "the adapter": (
         "adapter",
@@ -86,6 +87,7 @@ def test_where_nothing_is_missing_the_program_will_be_served(place):
     lines = answer.stdout.splitlines()
     assert lines[-1].startswith("Ductile will serve train.py --epochs 3, and the Pythons")
     assert {line.split()[0] for line in lines[:-1]} == {"ok"}
+    assert all(line.split(maxsplit=2)[2].endswith(".") for line in lines[:-1])
 
 
 @pytest.mark.parametrize("missing", FAULTS)
@@ -94,6 +96,7 @@ def test_what_stands_in_the_way_is_named_with_a_remedy(place, missing):
     found = checks(place, **environment)
     assert list(found) == [name]
     assert remedy in found[name]
+    assert re.fullmatch(r"[A-Z/\W].+\.", found[name], re.S)
 
 
 NOTES = {
@@ -168,7 +171,7 @@ def test_a_python_without_ductile_or_without_its_hook_is_told(place):
     assert "has no Ductile" in checks(place, base, "train.py")["hook"]
     packages = os.pathsep.join([place.environment["PYTHONPATH"], *sys.path])
     found = checks(place, sys.executable, "-S", "train.py", PYTHONPATH=packages)
-    assert "start it without -S" in found["hook"]
+    assert "Start it without -S" in found["hook"]
 
 
 def test_what_is_no_program_is_misuse(place):
@@ -178,7 +181,7 @@ def test_what_is_no_program_is_misuse(place):
         answer.stderr
         == "ductile-gpu: no-such-program: no such program; it comes after the options\n"
     )
-    assert checks(place, "ls", "-l")["program"].startswith("none of these words names a Python ")
+    assert checks(place, "ls", "-l")["program"].startswith("None of these words names a Python ")
 
 
 @pytest.mark.parametrize(("name", "fails"), [("sudo", True), ("ssh", True), ("mpirun", False)])

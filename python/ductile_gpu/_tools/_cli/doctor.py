@@ -35,16 +35,16 @@ The exit status is 0 if it will be served, and 1 if not: also where there is no 
 PROBE = Path(__file__).with_name("doctor_probe.py")
 PATIENCE = 120
 _CONTEXT_EVENTS = (12, 5)
-_DROPS = "starts it without this environment: "
+_DROPS = "starts it without this environment. "
 # What keeps DUCTILE_TORCH from a program, by who starts it.
 LAUNCHERS = {
-    "sudo": f"{_DROPS}write sudo DUCTILE_TORCH=1 before the program",
-    "docker": f"{_DROPS}-e DUCTILE_TORCH=1, and ask the doctor of the container",
-    "podman": f"{_DROPS}-e DUCTILE_TORCH=1, and ask the doctor of the container",
-    "ssh": f"{_DROPS}ask the doctor of the other machine",
-    "mpirun": "has it on other machines only with -x DUCTILE_TORCH (Open MPI)",
-    "mpiexec": "has it on other machines only with -genv DUCTILE_TORCH 1 (MPICH)",
-    "srun": "has it unless --export says otherwise",
+    "sudo": f"{_DROPS}Write sudo DUCTILE_TORCH=1 before the program.",
+    "docker": f"{_DROPS}Give it -e DUCTILE_TORCH=1, and ask the doctor of the container.",
+    "podman": f"{_DROPS}Give it -e DUCTILE_TORCH=1, and ask the doctor of the container.",
+    "ssh": f"{_DROPS}Ask the doctor of the other machine.",
+    "mpirun": "takes it to other machines only with -x DUCTILE_TORCH (Open MPI).",
+    "mpiexec": "takes it to other machines only with -genv DUCTILE_TORCH 1 (MPICH).",
+    "srun": "passes it on unless --export says otherwise.",
 }
 
 
@@ -112,11 +112,12 @@ def _check_request() -> Check:
         try:
             ductile_gpu_start.check_mode(mode)
         except ValueError as error:
-            return Check("request", "FAIL", str(error))
-        return Check("request", "ok", f"DUCTILE_TORCH={value}")
+            return Check("request", "FAIL", f"{error}.")
+        return Check("request", "ok", f"DUCTILE_TORCH is {value}.")
     if value is not None:
-        return Check("request", "FAIL", f"DUCTILE_TORCH={value} switches it off: set it to 1")
-    return Check("request", "note", "DUCTILE_TORCH is not set: set it to 1, or use ductile-gpu run")
+        return Check("request", "FAIL", f"DUCTILE_TORCH={value} switches it off. Set it to 1.")
+    text = "DUCTILE_TORCH is not set. Set it to 1, or use ductile-gpu run."
+    return Check("request", "note", text)
 
 
 def _check_recording() -> Iterator[Check]:
@@ -126,10 +127,10 @@ def _check_recording() -> Iterator[Check]:
     problem = ductile_gpu_start.why_not_recorded(folder)
     name = f"{ductile_gpu_start.RECORD}={folder}"
     if problem is None:
-        text = f"{name}: each process that uses a GPU through PyTorch writes a recording there"
+        text = f"Each process that uses a GPU through PyTorch writes a recording there ({name})."
         yield Check("record", "ok", text)
     else:
-        yield Check("record", "note", f"{name}: {problem}: nothing is recorded; make the folder")
+        yield Check("record", "note", f"Nothing is recorded ({name}: {problem}). Make the folder.")
 
 
 def _check_launchers(program: Program) -> Iterator[Check]:
@@ -144,34 +145,34 @@ def _check_hook(found: dict[str, Any], program: Program) -> Check:
     if found["ductile"] is None:
         problem = found.get("ductile_problem")
         if problem:
-            return Check("hook", "FAIL", f"Ductile cannot be imported in {python}: {problem}")
-        return Check("hook", "FAIL", f"{python} has no Ductile: install ductile-gpu with its pip")
+            return Check("hook", "FAIL", f"Ductile cannot be imported in {python}: {problem}.")
+        return Check("hook", "FAIL", f"{python} has no Ductile. Install ductile-gpu with its pip.")
     if not found["watched"]:
         bare = any("S" in flag for flag in program.flags if not flag.startswith("--"))
-        remedy = "start it without -S" if bare else "install ductile-gpu with its pip"
-        return Check("hook", "FAIL", f"{python} starts without ductile_gpu.pth: {remedy}")
+        remedy = "Start it without -S" if bare else "Install ductile-gpu with its pip"
+        return Check("hook", "FAIL", f"{python} starts without ductile_gpu.pth. {remedy}.")
     if found["prefix"] == sys.prefix and not hook_is_installed():
-        text = "works under ductile-gpu run; DUCTILE_TORCH=1 alone needs an installation by pip"
+        text = "It works under ductile-gpu run. DUCTILE_TORCH=1 alone needs an installation by pip."
         return Check("hook", "note", text)
-    return Check("hook", "ok", f"Ductile {found['ductile']}, read at each start of {python}")
+    return Check("hook", "ok", f"{python} looks for Ductile {found['ductile']} at each start.")
 
 
 def _check_torch(found: dict[str, Any]) -> Check:
     version, problem = found["torch"], found.get("torch_problem")
     if version is None:
-        why = f"PyTorch cannot be imported: {problem}" if problem else "there is no PyTorch"
-        return Check("pytorch", "FAIL", f"{why}: install it in {found['executable']}")
+        why = f"PyTorch cannot be imported ({problem})" if problem else "There is no PyTorch"
+        return Check("pytorch", "FAIL", f"{why}. Install it in {found['executable']}.")
     if found["torch_cuda"] is None:
-        text = f"{version} is built without CUDA: install a build with it"
+        text = f"PyTorch {version} is built without CUDA. Install a build with it."
         return Check("pytorch", "FAIL", text)
     if problem:
-        return Check("pytorch", "FAIL", f"{problem}: install one that is served")
+        return Check("pytorch", "FAIL", f"{problem}. Install one that is served.")
     if found["cuda_is_initialized"]:
-        text = "CUDA is initialised by the import of torch, with PyTorch's own allocator"
+        text = f"The import of PyTorch {version} initialises CUDA with PyTorch's own allocator"
         if (found.get("adapter") or "none: ").startswith("none: "):
-            return Check("pytorch", "FAIL", f"{text}: look for what is imported with it")
-        return Check("pytorch", "note", f"{version}; {text}, which keeps what it has served")
-    return Check("pytorch", "ok", f"{version}, CUDA {found['torch_cuda']}")
+            return Check("pytorch", "FAIL", f"{text}. Look for what is imported with it.")
+        return Check("pytorch", "note", f"{text}, which keeps what it has served.")
+    return Check("pytorch", "ok", f"PyTorch {version} is there, for CUDA {found['torch_cuda']}.")
 
 
 def _check_adapter(found: dict[str, Any]) -> Optional[Check]:
@@ -179,55 +180,60 @@ def _check_adapter(found: dict[str, Any]) -> Optional[Check]:
     if text is None:
         return None
     if not text.startswith("none: "):
-        return Check("adapter", "ok", text)
+        return Check("adapter", "ok", f"It is {text}.")
     wants_full = ductile_gpu_start.wanted_mode() == "full"
     reason = text.removeprefix("none: ")
     if wants_full:
-        return Check("adapter", "FAIL", f"DUCTILE_TORCH=full cannot be met: {reason}")
-    return Check("adapter", "note", f"plain mode, which has less (docs/pytorch.md): {reason}")
+        return Check("adapter", "FAIL", f"DUCTILE_TORCH=full cannot be met: {reason}.")
+    text = f"PyTorch is served in plain mode, which has less (docs/pytorch.md): {reason}."
+    return Check("adapter", "note", text)
 
 
 def _check_driver(found: dict[str, Any]) -> Check:
     if found["driver"] is None:
-        text = f"{found['driver_problem']}: run it where there is a GPU and its driver"
+        problem = found["driver_problem"]
+        text = f"The driver cannot be used ({problem}). Run it where there is a GPU and its driver."
         return Check("driver", "FAIL", text)
     version, gpus = tuple(found["driver"]), found["gpus"]
-    name = f"for CUDA {version[0]}.{version[1]}"
+    name = f"The driver is for CUDA {version[0]}.{version[1]}"
     if not gpus:
-        return Check("driver", "FAIL", f"{name}, and no GPU is visible: see CUDA_VISIBLE_DEVICES")
+        text = f"{name}, and shows no GPU. Look at CUDA_VISIBLE_DEVICES."
+        return Check("driver", "FAIL", text)
     without = [gpu for gpu, has_vmm in gpus if not has_vmm]
     if without:
-        text = f"{without[0]} has no virtual memory management: leave it out (CUDA_VISIBLE_DEVICES)"
+        lacks = f"{without[0]} has no virtual memory management"
+        text = f"{lacks}. Leave it out, with CUDA_VISIBLE_DEVICES."
         return Check("driver", "FAIL", text)
     if version < _CONTEXT_EVENTS:
-        text = f"{name}: from 12.5 on free memory passes between streams sooner; update it"
+        text = f"{name}; from 12.5 on free memory passes between streams sooner. Update it."
         return Check("driver", "note", text)
-    return Check("driver", "ok", f"{name}, {len(gpus)} x {gpus[0][0]}")
+    return Check("driver", "ok", f"{name}, and shows {len(gpus)} x {gpus[0][0]}.")
 
 
 def _check_settings(found: dict[str, Any]) -> Check:
     for setting in found["refused_settings"]:
-        text = f"{setting} names another allocator: take it out of PYTORCH_CUDA_ALLOC_CONF"
+        text = f"The setting {setting} names another allocator. Take it out of PYTORCH_CUDA_ALLOC_CONF."
         return Check("settings", "FAIL", text)
     if "PYTORCH_NO_CUDA_MEMORY_CACHING" in os.environ:
-        text = "PYTORCH_NO_CUDA_MEMORY_CACHING has every tensor from cudaMalloc: unset it"
+        text = "With PYTORCH_NO_CUDA_MEMORY_CACHING every tensor is from cudaMalloc. Unset it."
         return Check("settings", "FAIL", text)
     if "options_problem" in found:
-        return Check("settings", "FAIL", found["options_problem"])
-    return Check("settings", "ok", f"DUCTILE_CONF is {os.environ.get('DUCTILE_CONF') or 'not set'}")
+        return Check("settings", "FAIL", f"{found['options_problem']}.")
+    value = os.environ.get("DUCTILE_CONF") or "not set"
+    return Check("settings", "ok", f"DUCTILE_CONF is {value}.")
 
 
 def _check_live() -> Optional[Check]:
     """Can `ductile-gpu top` look into what this user runs?"""
     problem = _live.why_unusable(_live.socket_folder())
-    return None if problem is None else Check("live", "note", f"nothing can be watched: {problem}")
+    return None if problem is None else Check("live", "note", f"Nothing can be watched: {problem}.")
 
 
 def _check_captures(found: dict[str, Any]) -> Optional[Check]:
     names = ", ".join(found["capturing"])
     if not names or re.search(r"captures\s*[:=]", os.environ.get("DUCTILE_CONF", "")):
         return None
-    text = f"if the program captures graphs with {names}: DUCTILE_CONF=captures:unannounced"
+    text = f"If it captures graphs with {names}, set DUCTILE_CONF=captures:unannounced."
     return Check("captures", "note", text)
 
 
@@ -236,9 +242,9 @@ def _faults_of_script(tree: ast.AST) -> Iterator[tuple[int, str]]:
         if isinstance(node, ast.Call):
             name = getattr(node.func, "attr", getattr(node.func, "id", ""))
             if name == "change_current_allocator":
-                yield node.lineno, "gives PyTorch another allocator: take the call out"
+                yield node.lineno, "gives PyTorch another allocator. Take the call out."
         elif isinstance(node, ast.Constant) and "backend:cudaMallocAsync" in str(node.value):
-            yield node.lineno, "names another allocator, cudaMallocAsync: take it out"
+            yield node.lineno, "names another allocator, cudaMallocAsync. Take it out."
 
 
 def _check_script(script: Optional[str]) -> Iterator[Check]:
@@ -248,7 +254,7 @@ def _check_script(script: Optional[str]) -> Iterator[Check]:
     try:
         tree = ast.parse(Path(script).read_bytes(), script)
     except (OSError, SyntaxError, ValueError) as error:
-        yield Check("script", "FAIL", f"{script} cannot be read as Python: {error}")
+        yield Check("script", "FAIL", f"{script} cannot be read as Python: {error}.")
         return
     for line, fault in _faults_of_script(tree):
         yield Check("script", "FAIL", f"{script}:{line} {fault}")
@@ -259,16 +265,16 @@ def _inspect(program: Program) -> Iterator[Check]:
     yield from _check_recording()
     yield from _check_launchers(program)
     if program.python is None:
-        text = "none of these words names a Python program: name the one that it starts"
+        text = "None of these words names a Python program. Name the one that it starts."
         yield Check("program", "FAIL", text)
         return
     progress(f"asking {program.python}")
     found = _ask(program)
     if "problem" in found:
-        yield Check("program", "FAIL", f"{program.python} cannot be asked: {found['problem']}")
+        yield Check("program", "FAIL", f"{program.python} cannot be asked: {found['problem']}.")
         return
     version = ".".join(map(str, found["version"]))
-    yield Check("program", "ok", f"{found['executable']}, Python {version}")
+    yield Check("program", "ok", f"It runs in {found['executable']}, Python {version}.")
     yield from _check_script(program.script)
     yield _check_hook(found, program)
     yield _check_torch(found)
