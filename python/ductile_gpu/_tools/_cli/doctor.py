@@ -212,7 +212,8 @@ def _check_driver(found: dict[str, Any]) -> Check:
 
 def _check_settings(found: dict[str, Any]) -> Check:
     for setting in found["refused_settings"]:
-        text = f"The setting {setting} names another allocator. Take it out of PYTORCH_CUDA_ALLOC_CONF."
+        names = f"The setting {setting} names another allocator"
+        text = f"{names}. Take it out of PYTORCH_CUDA_ALLOC_CONF."
         return Check("settings", "FAIL", text)
     if "PYTORCH_NO_CUDA_MEMORY_CACHING" in os.environ:
         text = "With PYTORCH_NO_CUDA_MEMORY_CACHING every tensor is from cudaMalloc. Unset it."
