@@ -128,7 +128,10 @@ class Bytes:
         self.address, self.size, self.owner, self.shape = address, size, owner, shape
 
     def __getitem__(self, part):
-        return Bytes(self.address, part.stop, self.owner)
+        rows = part.stop
+        return Bytes(
+            self.address, rows * self.size // self.shape[0], self.owner, (rows, *self.shape[1:])
+        )
 
     def view(self, *shape):
         return Bytes(self.address, self.size, self.owner, shape)

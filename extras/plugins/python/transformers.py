@@ -41,14 +41,16 @@ class _Rows:
         self._rows: ElasticTensor = elastic(
             (batch, heads, size), max_length, like.dtype, unit=unit, device=like.device.index
         )
+        # As a model has them: sequences, heads, tokens, sizes. Made once: a token costs few calls.
+        self._all = self._rows.tensor.permute(1, 2, 0, 3)
 
     def __len__(self) -> int:
         return self._rows.rows
 
     def append(self, states: torch.Tensor) -> torch.Tensor:
-        before = len(self)
-        self._rows.resize(before + states.shape[-2])
-        self._rows.view()[before:].copy_(states.permute(2, 0, 1, 3))
+        before, more = self._rows.rows, states.shape[-2]
+        self._rows.resize(before + more)
+        self._all.narrow(2, before, more).copy_(states)
         return self.states()
 
     def resize(self, length: int) -> torch.Tensor:
@@ -56,8 +58,7 @@ class _Rows:
         return self.states()
 
     def states(self) -> torch.Tensor:
-        """As a model has them: sequences, heads, tokens, sizes."""
-        return self._rows.view().permute(1, 2, 0, 3)
+        return self._all.narrow(2, 0, self._rows.rows)
 
     def reorder(self, order: torch.Tensor) -> None:
         """In place, a piece at a time: no second copy of them all."""

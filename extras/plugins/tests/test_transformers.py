@@ -26,6 +26,10 @@ class RowsOfTheHost:
     def view(self):
         return self._all[: self.rows]
 
+    @property
+    def tensor(self):
+        return self._all
+
 
 @pytest.fixture(autouse=True)
 def host(monkeypatch):

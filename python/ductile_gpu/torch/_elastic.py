@@ -43,7 +43,8 @@ class ElasticTensor:
         """how many there are now"""
         device = (_dlpack.CUDA, of.allocator.device)
         size = max_rows * self._row_bytes
-        self._bytes = torch.from_dlpack(_dlpack.make_capsule(of.address, size, device, of))
+        all_bytes = torch.from_dlpack(_dlpack.make_capsule(of.address, size, device, of))
+        self._all = all_bytes.view(dtype).view(max_rows, *row_shape)
 
     def resize(self, rows: int, streams: Iterable[Any] = ()) -> None:
         """Grows to that many rows, or shrinks to them. Nothing is copied; rows that stay keep their
@@ -79,15 +80,14 @@ class ElasticTensor:
 
     def first(self, rows: int) -> torch.Tensor:
         """The first so many of all rows that there can be, as a tensor."""
-        part = self._bytes[: rows * self._row_bytes]
-        return part.view(self.dtype).view(rows, *self._row_shape)
+        return self._all[:rows]
 
     @property
     def tensor(self) -> torch.Tensor:
         """All rows that there can ever be, as one tensor of shape (max_rows, *row_shape), for code
         that keeps one tensor. A kernel or a copy that touches what is beyond `rows` ends the CUDA
         context with an illegal address; printing the tensor does."""
-        return self.first(self.max_rows)
+        return self._all
 
     def __len__(self) -> int:
         return self.rows
