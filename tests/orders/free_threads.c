@@ -34,7 +34,7 @@ void scheduler_init(finding_fn report) {
     (void)pthread_mutexattr_init(&recursive);
     (void)pthread_mutexattr_settype(&recursive, PTHREAD_MUTEX_RECURSIVE);
     (void)pthread_mutex_init(&test_lock, &recursive);
-    (void)dti_set_fail_handler(on_failed_check);
+    dti_set_fail_handler(on_failed_check);
 }
 
 static void *start_thread(void *number) {

@@ -78,7 +78,7 @@ __attribute__((weak)) void __sanitizer_set_death_callback(void (*callback)(void)
 
 void scheduler_init(finding_fn report) {
     report_now = report;
-    (void)dti_set_fail_handler(on_failed_check);
+    dti_set_fail_handler(on_failed_check);
     (void)sem_init(&all_done, 0, 0);
     (void)signal(SIGABRT, on_signal);
     if (__sanitizer_set_death_callback != NULL) {

@@ -14,8 +14,8 @@ static void report_and_abort(const dti_failure *failure) {
 
 static _Atomic(dti_fail_handler) current_handler = report_and_abort;
 
-dti_fail_handler dti_set_fail_handler(dti_fail_handler handler) {
-    return atomic_exchange(&current_handler, handler != NULL ? handler : report_and_abort);
+void dti_set_fail_handler(dti_fail_handler handler) {
+    atomic_store(&current_handler, handler);
 }
 
 void dti_fail(const char *invariant, const char *condition, const char *file, int line) {

@@ -24,9 +24,9 @@ typedef struct dti_failure {
 
 typedef void (*dti_fail_handler)(const dti_failure *failure);
 
-/* Replaces the handler; the default writes one line to standard error and aborts, which only a
- * build with checks can reach. Returns the handler before. */
-dti_fail_handler dti_set_fail_handler(dti_fail_handler handler);
+/* Replaces the handler, for tests; the default writes one line to standard error and aborts, which
+ * only a build with checks can reach. */
+void dti_set_fail_handler(dti_fail_handler handler);
 
 void dti_fail(const char *invariant, const char *condition, const char *file, int line);
 
