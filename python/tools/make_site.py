@@ -49,6 +49,7 @@ CHAPTERS = {
     "Contributors": ["docs/dev/contributing.md", "docs/dev/architecture.md", "docs/dev/recipes.md",
                      "docs/dev/glossary.md", "docs/dev/invariants.md", "docs/dev/proofs.md",
                      "docs/dev/promises.md", "docs/dev/testing.md", "docs/dev/interface.md",
+                     "docs/dev/packaging.md",
                      "vmm/virtual/README.md"],
 }  # fmt: skip
 # A tree without extras has none of their pages, and links to them are left out.
