@@ -2,7 +2,8 @@
 # A user's program builds and runs with Ductile in each way it is offered: as a subdirectory,
 # through find_package, and through pkg-config, static and shared. One program links the virtual GPU,
 # another has libductile alone, which opens the virtual GPU's library where there is one. Installed
-# pages link to nothing that is not there, and `uninstall` leaves nothing that was not there before.
+# pages link to nothing that is not there, those for contributors are not among them, and `uninstall`
+# leaves nothing that was not there before.
 cmake_minimum_required(VERSION 3.23)
 
 separate_arguments(EMULATOR UNIX_COMMAND "${EMULATOR}")
@@ -89,6 +90,9 @@ foreach(kind static shared)
     message(FATAL_ERROR "installed headers: ${headers}")
   endif()
   run(${CMAKE_COMMAND} -D INSTALLED=ON -D ROOT=${prefix}/${DOCDIR} -P ${ROOT}/tests/lint/check_links.cmake)
+  if(EXISTS ${prefix}/${DOCDIR}/docs/dev)
+    message(FATAL_ERROR "pages for contributors are installed")
+  endif()
 
   if(PKG_CONFIG)
     set(ENV{PKG_CONFIG_SYSROOT_DIR} ${root})
