@@ -81,6 +81,13 @@ static ductile_status check_properties(ductile_allocator *a, char *message, size
     return is_plain ? DUCTILE_OK : dvmm_probe_props(a->driver, props, message, size);
 }
 
+/* Where the driver cannot map memory of the host, or has none, it says so at once. */
+static ductile_status check_spilling(ductile_allocator *a, char *message, size_t size) {
+    const dvmm_phys_props host = {.is_host = true};
+    return a->options.spill_bytes == 0 ? DUCTILE_OK
+                                       : dvmm_probe_props(a->driver, &host, message, size);
+}
+
 static ductile_status make_host_memory(ductile_allocator *a, char *message, size_t size) {
     uint64_t bytes = a->options.sleep_host_bytes;
     ductile_status status = bytes > 0 ? ductile_sleep_host_reserve(a, bytes, NULL) : DUCTILE_OK;
@@ -131,6 +138,9 @@ static ductile_status create(ductile_allocator **out, const ductile_options *opt
     }
     set_up(a);
     status = check_properties(a, message, size);
+    if (status == DUCTILE_OK) {
+        status = check_spilling(a, message, size);
+    }
     if (status == DUCTILE_OK) {
         status = make_host_memory(a, message, size);
     }

@@ -19,8 +19,8 @@ typedef struct dseg_handle_sums {
     uint64_t exported_bytes;
 } dseg_handle_sums;
 
-/* Checks the handles, mapped and cached, of a store whose segments these are: P6, P7, P8. For a
- * moment it changes their counts, which the grow lock guards. */
+/* Checks the handles, mapped and cached, of a store whose segments these are: P6, P7, P8, P12. For
+ * a moment it changes their counts, which the grow lock guards. */
 bool dseg_check_handles(const dseg_set *segments, const dvmm_handle_store *store,
                         dseg_handle_sums *sums, dti_fault *fault);
 

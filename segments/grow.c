@@ -11,6 +11,9 @@
 #include "vmm/base/align.h"
 #include "vmm/base/check.h"
 
+#include <stdlib.h>
+#include <string.h>
+
 enum { BATCH = 64 }; /* handles mapped at once where there is no list of them */
 
 /* ---- Undo ---------------------------------------------------------------------------------- */
@@ -336,6 +339,86 @@ ductile_status dseg_refill(dseg_segment *seg, uint32_t first, uint32_t end, uint
     }
     return status;
 }
+
+/* ---- Spilled memory ------------------------------------------------------------------------ */
+
+/* Handles of the device, and of the host, which lie behind them. There is room for a handle of each
+ * granule of the segment. */
+typedef struct gathered {
+    dvmm_handle **all;
+    uint32_t n;
+    uint32_t n_granules;
+} gathered;
+
+/* At least `need` granules, or what the cache has. A cached handle may be larger than what is
+ * missing, for it replaces memory of the device then. */
+static void gather_host(dseg_segment *seg, uint32_t need, gathered *host) {
+    while (host->n_granules < need) {
+        dvmm_handle *h = dvmm_store_take_host(seg->store, seg->n_granules - host->n_granules);
+        if (h == NULL) {
+            return;
+        }
+        host->all[host->n++] = h;
+        host->n_granules += h->n_granules;
+    }
+}
+
+/* `need` granules, or as far as there is some: a refusal ends it. */
+static void gather_device(dseg_segment *seg, const dseg_spill *how, uint32_t need,
+                          gathered *device) {
+    supply s = supply_of(seg->store, how->max_created, how->max_held);
+    s.takes_any = true;
+    dvmm_handle *h = NULL;
+    while (device->n_granules < need &&
+           take_or_create(&s, need - device->n_granules, &h) == DUCTILE_OK) {
+        device->all[device->n++] = h;
+        device->n_granules += h->n_granules;
+    }
+}
+
+static ductile_status map_gathered(dseg_segment *seg, const gathered *device,
+                                   const gathered *host) {
+    memmove(&device->all[device->n], host->all, host->n * sizeof *host->all);
+    DTI_TRY(dseg_map(seg, 0, device->all, device->n + host->n));
+    ductile_status status = DUCTILE_OK;
+    if (host->n > 0) {
+        status = dvmm_store_grant_host(seg->store, dseg_addr(seg, device->n_granules),
+                                       host->n_granules * seg->store->granule_bytes);
+    }
+    if (status != DUCTILE_OK) {
+        undo_map(seg, 0, seg->n_granules);
+    }
+    return status;
+}
+
+static ductile_status fill_spilled(dseg_segment *seg, dseg_spill *how, gathered *device,
+                                   gathered *host) {
+    uint32_t need = seg->n_granules - (uint32_t)dti_min(how->most_device, seg->n_granules);
+    gather_host(seg, need, host);
+    gather_device(seg, how, seg->n_granules - (uint32_t)dti_max(host->n_granules, need), device);
+    how->lacks = seg->n_granules - host->n_granules - device->n_granules;
+    return how->lacks == 0 ? map_gathered(seg, device, host) : DUCTILE_ERR_OUT_OF_MEMORY;
+}
+
+ductile_status dseg_fill_spilled(dseg_segment *seg, dseg_spill *how) {
+    const uint32_t n = seg->n_granules;
+    how->lacks = 0;
+    dvmm_handle **handles = calloc(2 * (size_t)n, sizeof *handles);
+    if (handles == NULL) {
+        return DUCTILE_ERR_OUT_OF_HOST_MEMORY;
+    }
+    gathered device = {.all = handles};
+    gathered host = {.all = handles + n};
+    ductile_status status = fill_spilled(seg, how, &device, &host);
+    if (status != DUCTILE_OK) {
+        put_back(seg->store, host.all, host.n);
+        put_back(seg->store, device.all, device.n);
+    }
+    free(handles);
+    return status;
+}
+
+/* ---- One handle ---------------------------------------------------------------------------- */
 
 static ductile_status map_one_handle(dseg_segment *seg, uint64_t max_held) {
     supply s = supply_of(seg->store, seg->n_granules, max_held);

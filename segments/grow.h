@@ -71,6 +71,20 @@ ductile_status dseg_refill(dseg_segment *seg, uint32_t first, uint32_t end, uint
 /* The same for all of a segment, with one handle behind it; what is held stays below max_held. */
 ductile_status dseg_fill_with_one(dseg_segment *seg, uint64_t max_held);
 
+/* How dseg_fill_spilled fills a segment. */
+typedef struct dseg_spill {
+    uint32_t most_device; /* granules of device memory, at most; they come first */
+    uint32_t max_created; /* granules of a handle of it that is created, at most */
+    uint64_t max_held;    /* the held bytes may exceed neither this nor the limit */
+    uint32_t lacks;       /* result: granules for which there was no handle */
+} dseg_spill;
+
+/* Maps memory behind all of an empty segment: handles of the device, behind them cached ones of the
+ * host, to which the host gets access too. On failure the segment is as before, or
+ * QUARANTINED where the undo failed; device memory that was created is in the cache.
+ * ERR_OUT_OF_MEMORY, ERR_OUT_OF_HOST_MEMORY, ... */
+ductile_status dseg_fill_spilled(dseg_segment *seg, dseg_spill *how);
+
 /*
  * The step that dseg_grow and dseg_refill share: maps handles one behind the other from granule
  * `first` on and makes them accessible. On failure every granule is EMPTY as before, or QUARANTINED

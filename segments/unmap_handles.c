@@ -104,10 +104,11 @@ void dseg_serve_again(dseg_segment *seg, uint32_t first, uint32_t n_granules) {
 /* ---- Sleep --------------------------------------------------------------------------------- */
 
 /* Sets or clears the mark at every granule: only where a handle begins it may be set. */
-void dseg_mark_what_stays(dseg_segment *seg) {
+void dseg_mark_what_stays(dseg_segment *seg, bool keeps_host) {
     for (uint32_t g = seg->low; g < seg->high; g++) {
         bool begins = seg->slots[g].state == DSEG_MAPPED && seg->slots[g].offset == 0;
-        seg->slots[g].stays = begins && !dseg_can_go(seg, g);
+        bool is_kept = begins && keeps_host && seg->slots[g].handle->is_host;
+        seg->slots[g].stays = is_kept || (begins && !dseg_can_go(seg, g));
     }
 }
 

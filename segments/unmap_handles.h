@@ -92,8 +92,9 @@ ductile_status dseg_unmap_all(dseg_segment *seg, dseg_state state, dseg_idle pro
 /* ---- Sleep --------------------------------------------------------------------------------- */
 
 /* Marks the handles that must stay when a sleep unmaps the segment, whatever happens to their pins
- * until it wakes; dseg_unmap_for_sleep skips them. Marks of an earlier sleep go. */
-void dseg_mark_what_stays(dseg_segment *seg);
+ * until it wakes; dseg_unmap_for_sleep skips them. Of the host's memory all, if it is kept. Marks
+ * of an earlier sleep go. */
+void dseg_mark_what_stays(dseg_segment *seg, bool keeps_host);
 
 /* Is the handle that begins there marked? */
 bool dseg_is_marked(const dseg_segment *seg, uint32_t first);

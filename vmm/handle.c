@@ -2,6 +2,7 @@
 #include "vmm/handle.h"
 
 #include "vmm/base/align.h"
+#include "vmm/host_pages.h"
 
 #include <stdlib.h>
 
@@ -25,6 +26,7 @@ void dvmm_store_init(dvmm_handle_store *store, dvmm_driver *driver, uint64_t gra
 
 void dvmm_store_fini(dvmm_handle_store *store) {
     (void)dvmm_store_release_cached(store, 0);
+    (void)dvmm_store_shrink_host(store, 0);
     while (store->chunks != NULL) {
         dvmm_handle_chunk *chunk = store->chunks;
         store->chunks = chunk->next;
@@ -45,6 +47,7 @@ dvmm_store_totals dvmm_store_read(dvmm_handle_store *store) {
 void dvmm_store_reset_peak(dvmm_handle_store *store) {
     dti_lock_acquire(&store->totals_lock);
     store->totals.held_peak_bytes = store->totals.held_bytes;
+    store->totals.spilled_peak_bytes = store->totals.spilled_bytes;
     dti_lock_release(&store->totals_lock);
 }
 
@@ -59,6 +62,13 @@ static void change(dvmm_handle_store *store, dvmm_store_totals by) {
     t->lost_bytes += by.lost_bytes;
     t->n_handles += by.n_handles;
     t->host_bytes += by.host_bytes;
+    t->spill_bytes += by.spill_bytes;
+    t->spill_cached_bytes += by.spill_cached_bytes;
+    t->spill_lost_bytes += by.spill_lost_bytes;
+    t->spill_making_bytes += by.spill_making_bytes;
+    t->spilled_bytes =
+        t->spill_bytes - t->spill_cached_bytes - t->spill_lost_bytes - t->spill_making_bytes;
+    t->spilled_peak_bytes = dti_max(t->spilled_peak_bytes, t->spilled_bytes);
     dti_lock_release(&store->totals_lock);
 }
 
@@ -131,6 +141,14 @@ ductile_status dvmm_store_create(dvmm_handle_store *store, uint32_t n_granules, 
     return DUCTILE_OK;
 }
 
+/* What has left, or is lost. */
+static dvmm_store_totals gone(const dvmm_handle *h, uint64_t bytes, bool is_lost) {
+    dvmm_store_totals by = {.n_handles = -UINT64_C(1)};
+    *(h->is_host ? &by.spill_lost_bytes : &by.lost_bytes) = is_lost ? bytes : 0;
+    *(h->is_host ? &by.spill_bytes : &by.held_bytes) = is_lost ? 0 : -bytes;
+    return by;
+}
+
 static ductile_status release(dvmm_handle_store *store, dvmm_handle *h) {
     if (h->n_mappings != 0) {
         dvmm_store_lose(store, h); /* stuck at a quarantined address: its memory cannot go back */
@@ -139,16 +157,13 @@ static ductile_status release(dvmm_handle_store *store, dvmm_handle *h) {
     uint64_t bytes = dvmm_handle_bytes(store, h);
     ductile_status status = dvmm_phys_release(store->driver, h->phys);
     bool is_lost = status != DUCTILE_OK; /* releasing twice is undefined: never tried again */
-    change(store, (dvmm_store_totals){.held_bytes = is_lost ? 0 : -bytes,
-                                      .lost_bytes = is_lost ? bytes : 0,
-                                      .n_handles = -UINT64_C(1)});
+    change(store, gone(h, bytes, is_lost));
     give_node(store, h);
     return status;
 }
 
 void dvmm_store_lose(dvmm_handle_store *store, dvmm_handle *h) {
-    change(store, (dvmm_store_totals){.lost_bytes = dvmm_handle_bytes(store, h),
-                                      .n_handles = -UINT64_C(1)});
+    change(store, gone(h, dvmm_handle_bytes(store, h), true));
     give_node(store, h);
 }
 
@@ -158,30 +173,44 @@ static unsigned list_of(uint32_t n_granules) {
     return 31u - (unsigned)__builtin_clz(n_granules);
 }
 
-void dvmm_store_put(dvmm_handle_store *store, dvmm_handle *h) {
-    dvmm_handle **list = &store->cached[list_of(h->n_granules)];
+static void count_cached(dvmm_handle_store *store, const dvmm_handle *h, uint64_t bytes) {
+    change(store, h->is_host ? (dvmm_store_totals){.spill_cached_bytes = bytes}
+                             : (dvmm_store_totals){.cached_bytes = bytes});
+}
+
+static void link_cached(dvmm_handle_store *store, dvmm_handle *h) {
+    dvmm_handle **lists = h->is_host ? store->cached_host : store->cached;
+    dvmm_handle **list = &lists[list_of(h->n_granules)];
     h->next = *list;
     *list = h;
-    change(store, (dvmm_store_totals){.cached_bytes = dvmm_handle_bytes(store, h)});
+}
+
+void dvmm_store_put(dvmm_handle_store *store, dvmm_handle *h) {
+    link_cached(store, h);
+    count_cached(store, h, dvmm_handle_bytes(store, h));
 }
 
 static dvmm_handle *unlink_cached(dvmm_handle_store *store, dvmm_handle **link) {
     dvmm_handle *h = *link;
     *link = h->next;
     h->next = NULL;
-    change(store, (dvmm_store_totals){.cached_bytes = -dvmm_handle_bytes(store, h)});
+    count_cached(store, h, -dvmm_handle_bytes(store, h));
     return h;
 }
 
-dvmm_handle *dvmm_store_take(dvmm_handle_store *store, uint32_t max_granules) {
+static dvmm_handle *take(dvmm_handle_store *store, dvmm_handle **lists, uint32_t max_granules) {
     for (unsigned i = list_of(max_granules) + 1; i-- > 0;) {
-        for (dvmm_handle **link = &store->cached[i]; *link != NULL; link = &(*link)->next) {
+        for (dvmm_handle **link = &lists[i]; *link != NULL; link = &(*link)->next) {
             if ((*link)->n_granules <= max_granules) {
                 return unlink_cached(store, link);
             }
         }
     }
     return NULL;
+}
+
+dvmm_handle *dvmm_store_take(dvmm_handle_store *store, uint32_t max_granules) {
+    return take(store, store->cached, max_granules);
 }
 
 dvmm_handle *dvmm_store_take_exact(dvmm_handle_store *store, uint32_t n_granules) {
@@ -205,6 +234,75 @@ ductile_status dvmm_store_release_cached(dvmm_handle_store *store, uint64_t keep
     uint64_t held = t->held_bytes - t->lost_bytes;
     uint64_t excess = held > keep_held_bytes ? held - keep_held_bytes : 0;
     return dvmm_store_shrink_cache(store, t->cached_bytes - dti_min(t->cached_bytes, excess));
+}
+
+/* ---- Memory of the host -------------------------------------------------------------------- */
+
+uint64_t dvmm_store_host_total(const dvmm_handle_store *store) {
+    uint64_t modelled = dvmm_get_caps(store->driver)->host_bytes;
+    return modelled != 0 ? modelled : dvmm_host_pages_total();
+}
+
+static uint64_t spill_room(const dvmm_handle_store *store) {
+    return store->spill_limit_bytes - dti_min(store->spill_limit_bytes, store->totals.spill_bytes);
+}
+
+ductile_status dvmm_store_begin_host(dvmm_handle_store *store, uint32_t n_granules,
+                                     dvmm_handle **out) {
+    uint64_t bytes = n_granules * store->granule_bytes;
+    *out = NULL;
+    if (bytes > spill_room(store)) {
+        return DUCTILE_ERR_OUT_OF_MEMORY;
+    }
+    dvmm_handle *h = take_node(store);
+    if (h == NULL) {
+        return DUCTILE_ERR_OUT_OF_HOST_MEMORY;
+    }
+    *h = (dvmm_handle){.n_granules = n_granules, .is_host = true};
+    change(store, (dvmm_store_totals){.spill_bytes = bytes, .spill_making_bytes = bytes});
+    *out = h;
+    return DUCTILE_OK;
+}
+
+ductile_status dvmm_store_make_host(dvmm_handle_store *store, dvmm_handle *h,
+                                    uint64_t locked_before) {
+    const dvmm_phys_props props = {.is_host = true};
+    bool is_modelled = dvmm_get_caps(store->driver)->host_bytes != 0;
+    if (!is_modelled && !dvmm_host_pages_may_lock(dvmm_handle_bytes(store, h), locked_before)) {
+        return DUCTILE_ERR_OUT_OF_MEMORY;
+    }
+    return dvmm_phys_create(store->driver, dvmm_handle_bytes(store, h), &props, &h->phys);
+}
+
+void dvmm_store_end_host(dvmm_handle_store *store, dvmm_handle *h, ductile_status made) {
+    uint64_t bytes = dvmm_handle_bytes(store, h);
+    bool is_made = made == DUCTILE_OK;
+    change(store, (dvmm_store_totals){.spill_bytes = is_made ? 0 : -bytes,
+                                      .spill_cached_bytes = is_made ? bytes : 0,
+                                      .spill_making_bytes = -bytes,
+                                      .n_handles = is_made ? 1 : 0});
+    if (is_made) {
+        link_cached(store, h);
+    } else {
+        give_node(store, h);
+    }
+}
+
+dvmm_handle *dvmm_store_take_host(dvmm_handle_store *store, uint32_t max_granules) {
+    return take(store, store->cached_host, max_granules);
+}
+
+ductile_status dvmm_store_shrink_host(dvmm_handle_store *store, uint64_t keep_cached_bytes) {
+    ductile_status first = DUCTILE_OK;
+    while (store->totals.spill_cached_bytes > keep_cached_bytes) {
+        first = dti_first_error(first, release(store, dvmm_store_take_host(store, UINT32_MAX)));
+    }
+    return first;
+}
+
+ductile_status dvmm_store_grant_host(dvmm_handle_store *store, ductile_addr addr, uint64_t size) {
+    const int host = DVMM_HOST;
+    return dvmm_set_access_for(store->driver, addr, size, DVMM_ACCESS_RW, &host, 1);
 }
 
 /* ---- The device ---------------------------------------------------------------------------- */

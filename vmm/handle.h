@@ -6,6 +6,10 @@
  * handle cache) by size, and is the one place that creates and releases, so the limit holds.
  *
  *   held = mapped handles + cached + lost           held <= limit, checked before creating
+ *   host = mapped + cached + lost + being made      host <= its limit, likewise
+ *
+ * A handle lies in device memory or in the host's (spilling). The two have totals, limits and
+ * caches of their own; where nothing else is said, a total or a call means device memory.
  *
  * Guarded by the grow lock of the allocator. The totals have a lock of their own besides, so that
  * dvmm_store_read gives numbers of one moment to a thread that holds neither lock: writers of the
@@ -26,6 +30,7 @@ typedef struct dvmm_handle {
     uint32_t n_mappings;      /* addresses mapping it, retiring and quarantined ones included */
     uint32_t n_pins;          /* reasons to stay where it is: not moved, not unmapped         */
     uint32_t n_exports;       /* of them, for memory that another process was given           */
+    bool is_host;             /* in page-locked memory of the host                            */
     uint32_t stamp;           /* of the last walk that found it free (pool/growth/homes.h)    */
     uint64_t place;           /* where that walk found it                                     */
     uint64_t home;            /* the address that it goes back to; 0: where it is found next  */
@@ -43,19 +48,27 @@ typedef struct dvmm_store_totals {
     uint64_t host_bytes;     /* of handle nodes */
     uint64_t pinned_bytes;   /* of handles with pins    */
     uint64_t exported_bytes; /* of handles with exports */
+    uint64_t spill_bytes;    /* of the host, in handles: mapped, cached, lost or being made */
+    uint64_t spill_cached_bytes;
+    uint64_t spill_lost_bytes;
+    uint64_t spill_making_bytes;
+    uint64_t spilled_bytes; /* of them, mapped */
+    uint64_t spilled_peak_bytes;
 } dvmm_store_totals;
 
 typedef struct dvmm_handle_store {
-    dvmm_driver *driver;    /* constant */
-    dvmm_phys_props props;  /* constant */
-    uint64_t granule_bytes; /* constant; bytes of one granule of ours */
-    uint64_t limit_bytes;   /* cap on held_bytes */
-    uint64_t margin_bytes;  /* of the device, to be left free when a handle is created */
+    dvmm_driver *driver;        /* constant */
+    dvmm_phys_props props;      /* constant */
+    uint64_t granule_bytes;     /* constant; bytes of one granule of ours */
+    uint64_t limit_bytes;       /* cap on held_bytes */
+    uint64_t margin_bytes;      /* of the device, to be left free when a handle is created */
+    uint64_t spill_limit_bytes; /* constant; cap on spill_bytes; 0: none is made */
     dvmm_store_totals totals;
     dti_lock totals_lock;
     int devices[DVMM_MAX_DEVICES]; /* that get access to all that is mapped: our own first */
     size_t n_devices;
     dvmm_handle *cached[DVMM_HANDLE_SIZES];
+    dvmm_handle *cached_host[DVMM_HANDLE_SIZES];
     dvmm_handle *spare;
     struct dvmm_handle_chunk *chunks;
 } dvmm_handle_store;
@@ -87,7 +100,8 @@ dvmm_handle *dvmm_store_take(dvmm_handle_store *store, uint32_t max_granules);
 /* Takes a cached handle of exactly `n_granules`; NULL when there is none. */
 dvmm_handle *dvmm_store_take_exact(dvmm_handle_store *store, uint32_t n_granules);
 
-/* Puts a handle that is mapped nowhere, except at quarantined addresses, into the cache. */
+/* Puts a handle that is mapped nowhere, except at quarantined addresses, into the cache of its
+ * kind. */
 void dvmm_store_put(dvmm_handle_store *store, dvmm_handle *handle);
 
 /* Releases cached handles, largest first, until held_bytes <= keep or the cache is empty. A handle
@@ -96,6 +110,35 @@ ductile_status dvmm_store_release_cached(dvmm_handle_store *store, uint64_t keep
 
 /* Releases cached handles until cached_bytes <= keep. */
 ductile_status dvmm_store_shrink_cache(dvmm_handle_store *store, uint64_t keep_cached_bytes);
+
+/* ---- Memory of the host -------------------------------------------------------------------- */
+
+/* All memory of the host. */
+uint64_t dvmm_store_host_total(const dvmm_handle_store *store);
+
+/* Page-locking takes a fifth of a second for each GiB, so it has three steps. A handle that begins
+ * counts; no other call knows it. ERR_OUT_OF_MEMORY above the limit; ERR_OUT_OF_HOST_MEMORY. */
+ductile_status dvmm_store_begin_host(dvmm_handle_store *store, uint32_t n_granules,
+                                     dvmm_handle **out);
+
+/* Asks the driver for its memory. locked_before: the store's. No lock held. ERR_OUT_OF_MEMORY: the
+ * host has none to spare. */
+ductile_status dvmm_store_make_host(dvmm_handle_store *store, dvmm_handle *handle,
+                                    uint64_t locked_before);
+
+/* Puts it into the cache if it was made; otherwise it is gone. */
+void dvmm_store_end_host(dvmm_handle_store *store, dvmm_handle *handle, ductile_status made);
+
+/* As dvmm_store_take and dvmm_store_shrink_cache, of the host's memory. A handle that was taken is
+ * to be mapped: it counts as spilled until it is put back. */
+dvmm_handle *dvmm_store_take_host(dvmm_handle_store *store, uint32_t max_granules);
+ductile_status dvmm_store_shrink_host(dvmm_handle_store *store, uint64_t keep_cached_bytes);
+
+/* The host gets access to a span of such memory, for libraries that go by the pointer's attributes
+ * and copy it themselves. */
+ductile_status dvmm_store_grant_host(dvmm_handle_store *store, ductile_addr addr, uint64_t size);
+
+/* ---- The device, access, pins -------------------------------------------------------------- */
 
 /* The device's memory, as the driver reports it: other processes change it at any time. On
  * error both are 0. */

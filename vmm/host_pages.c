@@ -12,9 +12,10 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-enum { MOST_THREADS = 16 };
+enum { MOST_THREADS = 16, SHARE_LEFT = 16 };
 
 static const uint64_t bytes_per_thread = UINT64_C(128) << 20; /* at least */
+static const uint64_t least_margin_bytes = UINT64_C(1) << 30;
 
 /* ---- Control groups ------------------------------------------------------------------------ */
 
@@ -151,6 +152,19 @@ static uint64_t available_bytes(void) {
 static bool may_take(uint64_t size) {
     return size <= available_bytes() &&
            size <= dvmm_control_group_rest("/proc/self/cgroup", "/sys/fs/cgroup");
+}
+
+/* What stays free of a machine when the driver locks its memory. */
+static uint64_t margin_bytes(void) {
+    return dti_max(dvmm_host_pages_total() / SHARE_LEFT, least_margin_bytes);
+}
+
+bool dvmm_host_pages_may_lock(uint64_t size, uint64_t before) {
+    uint64_t margin = margin_bytes();
+    uint64_t group = dvmm_control_group_rest("/proc/self/cgroup", "/sys/fs/cgroup");
+    uint64_t left = group - (group == UINT64_MAX ? 0 : dti_min(group, before));
+    left = dti_min(left, available_bytes());
+    return left > margin && size <= left - margin;
 }
 
 /* ---- Addresses ----------------------------------------------------------------------------- */

@@ -108,6 +108,13 @@ typedef struct dpool_sizes {
     _Atomic bool is_tight;  /* close to the room is held                       */
 } dpool_sizes;
 
+/* Memory of the host: spill.h. Guarded by the index lock. */
+typedef struct dpool_spilling {
+    uint64_t futile_bytes; /* that a climb of the ladder did not find; 0: no climb is remembered */
+    uint64_t freed_before; /* bytes freed in all, when it ended                                 */
+    uint32_t n_forbidden;  /* scopes in which no request spills */
+} dpool_spilling;
+
 /* ---- Of all -------------------------------------------------------------------------------- */
 
 /* Counters under the index lock; what the store and the driver count is added when statistics are
@@ -130,6 +137,7 @@ typedef struct dpool_counts {
     uint64_t use_host_bytes, table_host_bytes;
     uint64_t past_allocated_peak, past_active_peak;               /* of what has ended: sizes.h */
     uint64_t pressure_waits, pressure_returns, pressure_returned; /* see ladder.c */
+    uint64_t spills, spilled_total;                               /* see spill.h */
 } dpool_counts;
 
 /* Proves that no work is under way on memory that was freed at an age below this (blocks/age.h). */
@@ -175,6 +183,7 @@ struct ductile_allocator {
     dpool_wait_spans waits;
     uint64_t lost_reported; /* lost bytes that the log has reported */
     dpool_imports imports;  /* changed under both locks */
+    dpool_spilling spill;
     /* guarded by the grow lock */
     dvmm_handle_store store;
     uint64_t soft_limit;           /* at most store.limit_bytes */

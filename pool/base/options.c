@@ -81,6 +81,7 @@ static const key keys[] = {
     {"check", &LEVEL, FIELD(check), NULL},
     {"find", &CHOICE, FIELD(find), finds},
     {"sleep_host_bytes", &SIZE, FIELD(sleep_host_bytes), NULL},
+    {"spill_bytes", &LIMIT, FIELD(spill_bytes), NULL},
 };
 
 enum { N_KEYS = sizeof keys / sizeof keys[0], MAX_TOKEN = 128, MAX_CHECK = 3 };
@@ -467,9 +468,11 @@ static ductile_status check_values(const ductile_options *o, char *message, size
             return refuse(message, size, "option '%s' has no such value", k->name);
         }
     }
-    if (!dpool_is_limit(o->limit_bytes) || !dpool_is_limit(o->soft_limit_bytes)) {
-        return refuse(message, size, "%s is no share: above 0, at most 1",
-                      dpool_is_limit(o->limit_bytes) ? "soft_limit_bytes" : "limit_bytes");
+    for (size_t i = 0; i < N_KEYS; i++) {
+        const uint64_t *limit = const_field_of(o, &keys[i]);
+        if (keys[i].kind == &LIMIT && !dpool_is_limit(*limit)) {
+            return refuse(message, size, "%s is no share: above 0, at most 1", keys[i].name);
+        }
     }
     if (o->device < 0 || o->check < 0 || o->check > MAX_CHECK) {
         return refuse(message, size, "%s is out of range", o->device < 0 ? "device" : "check");

@@ -29,6 +29,7 @@ typedef struct dpool_region {
     dseg_segment *seg;
     struct dpool_arena *arena;
     bool is_closed;
+    bool is_spilled; /* is_closed: its handles are the device's, and behind them the host's */
     dpool_block *first;
     uint64_t *ages;      /* of granules in mixed blocks, see age.h */
     uint64_t span_bytes; /* as counted in the statistics */

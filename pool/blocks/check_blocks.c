@@ -137,7 +137,11 @@ static void check_region(recount *c, const dpool_region *region) {
     (void)dseg_check(region->seg, c->fault);
 }
 
+/* A gap may lie before what is left of a spilled one: see asleep_blocks.h. */
 static bool is_one_block(const ductile_allocator *a, const dpool_block *first) {
+    if (first->region->is_spilled && first->state == DPOOL_GAP && first->next != NULL) {
+        first = first->next;
+    }
     bool has_pad = first->next != NULL && first->state == DPOOL_FREE && first->size < a->granule;
     return first->next == NULL || (has_pad && first->next->next == NULL);
 }

@@ -79,8 +79,8 @@ dpool_block *dpool_find_leaving_locked(const ductile_allocator *a, const dpool_a
                                        bool is_proven) {
     DTI_ASSERT_HELD(&a->index_lock);
     dpool_block *b = arena->blocks.leaving.first;
-    while (b != NULL &&
-           (dpool_is_proven_locked(a, b) != is_proven || !dseg_can_go(b->region->seg, 0))) {
+    while (b != NULL && (dpool_is_proven_locked(a, b) != is_proven ||
+                         !dseg_can_go(b->region->seg, dseg_granule(b->region->seg, b->addr)))) {
         b = b->list_next;
     }
     return b;

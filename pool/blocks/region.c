@@ -161,6 +161,20 @@ dpool_block *dpool_block_at_locked(const ductile_allocator *a, ductile_addr addr
     return b;
 }
 
+uint64_t dpool_device_bytes(const dpool_block *b) {
+    const dseg_segment *seg = b->region->seg;
+    if (!b->region->is_spilled) {
+        return b->size;
+    }
+    uint32_t first = dseg_granule(seg, b->addr);
+    uint32_t g = first;
+    uint32_t end = dseg_granule(seg, dpool_end(b) - 1) + 1;
+    while (g < end && dseg_handle_at(seg, g) != NULL && !dseg_handle_at(seg, g)->is_host) {
+        g++;
+    }
+    return (g - first) * seg->store->granule_bytes;
+}
+
 uint64_t dpool_mapped_of(const ductile_allocator *a, const dpool_private_pool *pool) {
     uint64_t mapped = 0;
     for (const dpool_arena *arena = a->arenas; arena != NULL; arena = arena->next) {

@@ -64,7 +64,7 @@ static bool is_in_state(const dpool_block *b, dpool_state state) {
 /* With its pad, if there is one. A mark that proves it is due from the next allocation on. */
 static __attribute__((noinline)) dpool_block *leave_locked(ductile_allocator *a, dpool_block *b) {
     DTI_ASSERT_HELD(&a->index_lock);
-    if (b->prev != NULL) {
+    if (b->prev != NULL && b->prev->state == DPOOL_FREE) {
         dpool_block *pad = b->prev;
         pad->age = b->age;
         b->region->arena->blocks.n_pads--;
@@ -107,15 +107,25 @@ dpool_block *dpool_make_free_locked(ductile_allocator *a, dpool_block *b) {
     return is_prev_free ? grow_prev(&a->nodes, index, b) : b;
 }
 
+/* Of a spilled block that was freed asleep the device's part may go first. */
+static dpool_block *make_closed_gap_locked(ductile_allocator *a, dpool_block *b) {
+    DTI_ASSERT_HELD(&a->index_lock);
+    b->state = DPOOL_GAP;
+    if (is_in_state(b->prev, DPOOL_GAP)) {
+        dpool_absorb_next(&a->nodes, b->prev);
+        return b->prev;
+    }
+    b->region->arena->blocks.n_closed_gaps++;
+    return b;
+}
+
 dpool_block *dpool_make_gap_locked(ductile_allocator *a, dpool_block *b) {
     DTI_ASSERT_HELD(&a->index_lock);
     dpool_list *gaps = &b->region->arena->blocks.gaps;
     b->age = 0;
     b->is_mixed = false;
     if (b->region->is_closed) {
-        b->state = DPOOL_GAP;
-        b->region->arena->blocks.n_closed_gaps++;
-        return b;
+        return make_closed_gap_locked(a, b);
     }
     if (is_in_state(b->next, DPOOL_GAP)) {
         dpool_list_remove(gaps, b->next);

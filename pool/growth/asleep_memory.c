@@ -85,9 +85,12 @@ static bool unmap_next(ductile_allocator *a, const dpool_private_pool *pool, duc
     return is_there;
 }
 
+/* Memory of the host that stayed is its own copy; where it is listed, it is to be filled. */
 static bool has_stayed(const dpool_block *b) {
     const dseg_segment *seg = b->region->seg;
-    return dseg_has_stayed(seg, dseg_granules_over(seg, b->addr, dpool_end(b)));
+    const dvmm_handle *first = dseg_handle_at(seg, dseg_granule(seg, b->addr));
+    return (first == NULL || !first->is_host) &&
+           dseg_has_stayed(seg, dseg_granules_over(seg, b->addr, dpool_end(b)));
 }
 
 /* Registered memory may be written during the sleep, so memory that stayed mapped is not copied

@@ -12,6 +12,7 @@
 #include "pool/growth/maintenance.h"
 #include "pool/growth/plan.h"
 #include "pool/growth/sizes.h"
+#include "pool/growth/spill.h"
 #include "pool/streams/gpu_waits.h"
 #include "pool/streams/progress.h"
 
@@ -43,7 +44,8 @@ typedef struct attempt {
 } attempt;
 
 static uint64_t most_held(const ductile_allocator *a, const dpool_request *r) {
-    return r->is_soft ? a->soft_limit : UINT64_MAX;
+    uint64_t most = dpool_most_beside_small(a, r->requested);
+    return r->is_soft ? dti_min(a->soft_limit, most) : most;
 }
 
 static bool moves_own(const attempt *t) {
@@ -155,8 +157,8 @@ static ductile_status try_range(ductile_allocator *a, const dpool_request *r) {
     if (r->is_range) {
         return dpool_region_add_exact(a, r->arena, r->size, 0);
     }
-    return r->is_alone ? dpool_dedicated_add(a, r->arena, r->size)
-                       : dpool_region_add(a, r->arena, r->size);
+    return r->is_alone || r->spills ? dpool_dedicated_add(a, r->arena, r->size)
+                                    : dpool_region_add(a, r->arena, r->size);
 }
 
 ductile_status dpool_add_range(ductile_allocator *a, const dpool_request *r) {
@@ -338,6 +340,17 @@ static ductile_status make_dedicated(ductile_allocator *a, dpool_request *r) {
                                 &r->block);
 }
 
+static ductile_status make_spilled(ductile_allocator *a, dpool_request *r) {
+    dpool_spill s = dpool_spill_prepare(a, r->size);
+    r->missing = (s.n_granules - s.n_device) * a->granule;
+    ductile_status status = s.lacks_host > 0 ? DUCTILE_ERR_OUT_OF_MEMORY : dpool_add_range(a, r);
+    if (status == DUCTILE_OK) {
+        status = dpool_spill_fill(a, r->arena->blocks.regions, &s, r->requested, &r->block);
+    }
+    r->lacks_host = s.lacks_host;
+    return status;
+}
+
 /* ---- One attempt --------------------------------------------------------------------------- */
 
 /* The arena stays while map callbacks run, even if it holds nothing yet. */
@@ -423,6 +436,10 @@ ductile_status dpool_attempt(ductile_allocator *a, dpool_request *r) {
     }
     if (r->is_alone) {
         status = make_dedicated(a, r);
+        goto done;
+    }
+    if (r->spills) {
+        status = make_spilled(a, r);
         goto done;
     }
     if ((dpool_go_home(a, r->arena) && search_again(a, r)) ||

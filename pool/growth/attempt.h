@@ -25,6 +25,7 @@ typedef struct dpool_request {
     bool could_not_wait;      /* the stream could not wait on the GPU for its free memory */
     dpool_reach reach;        /* of the present attempt */
     bool is_alone;            /* the block gets a range and a handle of its own: dedicated.h */
+    bool spills;              /* it gets a range, and memory of the host, too: spill.h */
     const dpool_units *units; /* what is missing of them becomes LIVE, and there is no block; arena
                                  is their range's from the beginning */
     bool is_served;           /* they are */
@@ -34,6 +35,7 @@ typedef struct dpool_request {
     dpool_block *block;       /* the result */
     uint64_t missing;         /* after ERR_OUT_OF_MEMORY: the bytes that were missing, */
     uint64_t needed;          /* and what would have been held in all; 0: nothing was tried */
+    uint64_t lacks_host;      /* spills: the bytes of the host that were missing */
 } dpool_request;
 
 /* One attempt: polls, searches again, moves or creates memory. Never waits. Grow lock held.

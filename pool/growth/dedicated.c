@@ -61,8 +61,8 @@ static void cancel_locked(ductile_allocator *a, dpool_block *b) {
     dpool_unmapped_to_gap_locked(a, b, is_untouched ? DUCTILE_OK : DUCTILE_ERR_DRIVER);
 }
 
-ductile_status dpool_dedicated_fill(ductile_allocator *a, dpool_region *region, uint64_t max_held,
-                                    uint64_t requested, dpool_block **out) {
+ductile_status dpool_closed_fill(ductile_allocator *a, dpool_region *region, dpool_fill_fn fill,
+                                 void *how, uint64_t requested, dpool_block **out) {
     *out = NULL;
     dpool_arena *arena = region->arena;
     dpool_block *b = region->first;
@@ -72,7 +72,7 @@ ductile_status dpool_dedicated_fill(ductile_allocator *a, dpool_region *region, 
         dpool_regions_release_empty(a, arena);
         return status;
     }
-    status = dseg_fill_with_one(region->seg, max_held);
+    status = fill(region->seg, how);
     if (status == DUCTILE_OK) {
         dpool_announce_block(a, DUCTILE_MAP_MAPPED, b);
     }
@@ -89,4 +89,13 @@ ductile_status dpool_dedicated_fill(ductile_allocator *a, dpool_region *region, 
         dpool_regions_release_empty(a, arena);
     }
     return status;
+}
+
+static ductile_status fill_with_one(dseg_segment *seg, void *max_held) {
+    return dseg_fill_with_one(seg, *(const uint64_t *)max_held);
+}
+
+ductile_status dpool_dedicated_fill(ductile_allocator *a, dpool_region *region, uint64_t max_held,
+                                    uint64_t requested, dpool_block **out) {
+    return dpool_closed_fill(a, region, fill_with_one, &max_held, requested, out);
 }

@@ -26,11 +26,18 @@
  * index lock not. ERR_OUT_OF_ADDRESSES, ERR_OUT_OF_HOST_MEMORY, ... */
 ductile_status dpool_dedicated_add(ductile_allocator *a, dpool_arena *arena, uint64_t bytes);
 
+/* Maps memory behind all of the segment, or none. */
+typedef ductile_status (*dpool_fill_fn)(dseg_segment *seg, void *how);
+
 /*
  * Closes that region, which gets memory and becomes a LIVE block; after a failure it is gone (or
  * QUARANTINED), and *out is NULL. Inside a call that names the arena's stream. Grow lock held; it
  * is unlocked meanwhile when map callbacks run (announce.h). Pre: room in the address map.
  */
+ductile_status dpool_closed_fill(ductile_allocator *a, dpool_region *region, dpool_fill_fn fill,
+                                 void *how, uint64_t requested, dpool_block **out);
+
+/* The same with one handle. */
 ductile_status dpool_dedicated_fill(ductile_allocator *a, dpool_region *region, uint64_t max_held,
                                     uint64_t requested, dpool_block **out);
 

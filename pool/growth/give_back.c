@@ -47,8 +47,10 @@ typedef struct search {
 } search;
 
 static bool is_unused(const dpool_arena *arena, dpool_unused which) {
-    return arena->live.bytes == 0 && arena->blocks.pending_bytes == 0 &&
-           (which == DPOOL_UNUSED_IDLE || (which == DPOOL_UNUSED_GONE && dpool_has_ended(arena)));
+    bool is_idle = arena->live.bytes == 0 && arena->blocks.pending_bytes == 0;
+    return which == DPOOL_UNUSED_FREE ||
+           (is_idle &&
+            (which == DPOOL_UNUSED_IDLE || (which == DPOOL_UNUSED_GONE && dpool_has_ended(arena))));
 }
 
 /* The topmost run of handles in that part of the block that can go, BUSY: about `most` granules,
@@ -198,6 +200,7 @@ typedef struct goal {
     const dpool_private_pool *of; /* NULL: all pools */
     uint64_t keep;
     uint64_t spared;
+    bool takes_host; /* the cache of the host's memory goes, too */
 } goal;
 
 /* The bytes that must still go. */
@@ -314,6 +317,9 @@ static ductile_status give_back_now(ductile_allocator *a, const goal *g, bool *e
     status = dti_first_error(status, dpool_unmap_unused(a, DPOOL_UNUSED_LEAVING, UINT64_MAX));
     status = dti_first_error(status, give_back_proven(a, g));
     dpool_drop_empty(a, true);
+    if (g->takes_host) {
+        status = dti_first_error(status, dvmm_store_shrink_host(&a->store, 0));
+    }
     *enough = surplus(a, g) == 0;
     dpool_grow_unlock(a, mode);
     return status;
@@ -341,7 +347,7 @@ static ductile_status or_what_is_wrong(const ductile_allocator *a, ductile_statu
 }
 
 ductile_status dpool_trim(ductile_allocator *a, uint64_t keep) {
-    const goal all = {.keep = keep};
+    const goal all = {.keep = keep, .takes_host = true};
     return or_what_is_wrong(a, give_back_waiting(a, &all));
 }
 

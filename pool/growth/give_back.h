@@ -39,7 +39,8 @@ uint64_t dpool_give_back_large(ductile_allocator *a, dpool_arena *arena, uint64_
 typedef enum dpool_unused {
     DPOOL_UNUSED_LEAVING, /* what is in the arenas' lists of leaving memory            */
     DPOOL_UNUSED_GONE,    /* and all of streams and pools that are gone                */
-    DPOOL_UNUSED_IDLE     /* and of all streams that have no block in use or pending   */
+    DPOOL_UNUSED_IDLE,    /* and of all streams that have no block in use or pending   */
+    DPOOL_UNUSED_FREE     /* and what else is free                                     */
 } dpool_unused;
 
 /* Unmaps what is proven of it into the handle cache, about `most` granules. Returns the first error

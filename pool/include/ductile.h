@@ -256,6 +256,9 @@ typedef struct ductile_options {
     uint64_t sleep_host_bytes; /* page-locked host memory for contents of what sleeps, made by
                                   ductile_create as by ductile_sleep_host_reserve; 0: at first
                                   use                                                          */
+    uint64_t spill_bytes; /* page-locked host memory that requests may get before they are refused
+                             (ductile_pressure.h), in bytes or as a DUCTILE_SHARE of the host's; 0:
+                             none                                                              */
 } ductile_options;
 
 /**
@@ -488,8 +491,8 @@ DUCTILE_API DUCTILE_CHECKED ductile_status ductile_trim(ductile_allocator *alloc
 /*
  * X(name, meaning). All are 64-bit. At any time:
  *   requested_bytes <= allocated_bytes
- *   reserved_bytes  = allocated_bytes + free_bytes + pending_bytes + cached_bytes
- *                     + quarantined_bytes
+ *   reserved_bytes + spilled_bytes = allocated_bytes + free_bytes + pending_bytes + cached_bytes
+ *                                    + quarantined_bytes
  * These count physical memory, each byte once: while memory already serves at a new address, its
  * old (retiring) address is not counted.
  */
@@ -498,7 +501,7 @@ DUCTILE_API DUCTILE_CHECKED ductile_status ductile_trim(ductile_allocator *alloc
     X(requested_peak_bytes, "its peak")                                                            \
     X(allocated_bytes, "bytes of live blocks, rounded")                                            \
     X(allocated_peak_bytes, "its peak")                                                            \
-    X(reserved_bytes, "physical memory held, in use or cached")                                    \
+    X(reserved_bytes, "physical memory held of the device, in use or cached")                      \
     X(reserved_peak_bytes, "its peak")                                                             \
     X(free_bytes, "mapped, in free blocks")                                                        \
     X(pending_bytes, "freed, but another stream may still use them")                               \
@@ -546,7 +549,12 @@ DUCTILE_API DUCTILE_CHECKED ductile_status ductile_trim(ductile_allocator *alloc
     X(pressure_waits, "times the host waited for the GPU because a request lacked memory")         \
     X(pressure_returns, "times memory went back to the driver because a request lacked it")        \
     X(pressure_returned_total_bytes, "bytes that went back so")                                    \
-    X(readdressed_handles, "handles back at an earlier address, without a driver call")
+    X(readdressed_handles, "handles back at an earlier address, without a driver call")            \
+    X(spilled_bytes, "memory of the host behind blocks, or lost; not in reserved_bytes")           \
+    X(spilled_peak_bytes, "its peak")                                                              \
+    X(spill_locked_bytes, "page-locked for that, in use or cached")                                \
+    X(spills, "requests that got memory of the host")                                              \
+    X(spilled_total_bytes, "bytes of the host that they got")
 
 typedef struct ductile_stats {
     size_t struct_size; /* set by the caller: sizeof(ductile_stats) */

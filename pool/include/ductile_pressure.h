@@ -124,6 +124,33 @@ DUCTILE_API DUCTILE_CHECKED ductile_status ductile_add_oom_callback(ductile_allo
  */
 DUCTILE_API ductile_status ductile_remove_oom_callback(ductile_allocator *allocator, uint64_t id);
 
+/* ---- Spilling: memory of the host before a refusal ------------------------------------------ */
+
+/*
+ * With the option `spill_bytes` a request of 2 MiB or more that would be refused gets page-locked
+ * memory of the host for what is missing of the device's: a GPU reads and writes that as any other,
+ * over the link. It is the last resort, once all else was given up, and goes when the block is
+ * freed. Memory of captures, pinned, exported and dedicated memory never lies there, nor any while
+ * another GPU has access. docs/spilling.md.
+ */
+
+/**
+ * From now on no request spills, until ductile_spill_allow was called as often: for those who probe
+ * for out-of-memory, such as what looks for the largest batch. What has spilled stays.
+ *
+ * Returns:   DUCTILE_OK; ERR_INVALID_ARGUMENT (allocator is NULL), ERR_FORKED.
+ * Threads:   safe. It holds for requests of all threads.
+ * Cost:      no driver call.
+ */
+DUCTILE_API ductile_status ductile_spill_forbid(ductile_allocator *allocator);
+
+/**
+ * Ends a ductile_spill_forbid.
+ *
+ * Returns:   DUCTILE_OK; ERR_INVALID_ARGUMENT (allocator is NULL, or none holds), ERR_FORKED.
+ */
+DUCTILE_API ductile_status ductile_spill_allow(ductile_allocator *allocator);
+
 /* ---- The report on a refused request -------------------------------------------------------- */
 
 #define DUCTILE_OOM_HOLDERS 8
@@ -145,7 +172,7 @@ typedef struct ductile_oom_holder {
 
 /**
  * Why a request was refused, in numbers taken at that moment. Fields are in bytes unless they say
- * otherwise. They obey: held = live + free + pending + cached + quarantined.
+ * otherwise. They obey: held + spilled = live + free + pending + cached + quarantined.
  */
 typedef struct ductile_oom_report {
     size_t struct_size; /* set by the caller */
@@ -194,6 +221,9 @@ typedef struct ductile_oom_report {
                                                         2^(i+10)-1 bytes; the last entry also
                                                         counts all larger ones                 */
     uint64_t free_bytes_by_size[DUCTILE_OOM_SIZES];  /* the bytes of those blocks              */
+    uint64_t spilled_bytes;      /* of the host behind blocks, or lost; not in held_bytes      */
+    uint64_t spill_locked_bytes; /* page-locked of the host for that, in use or cached         */
+    uint64_t spill_limit_bytes;  /* the option spill_bytes; 0: off                             */
 } ductile_oom_report;
 
 /**

@@ -64,6 +64,8 @@ typedef struct ductile_virtual_options {
                    1 what an allocator can cause; 2 also what a program does to its own blocks */
     int no_context_events; /* 1: no event can be recorded behind all work of the context, as with a
                               driver older than CUDA 12.5 */
+    uint64_t host_bytes;   /* memory of the host that handles may lie in; 0: 128 GiB          */
+    int no_host_handles;   /* 1: none may, as with a driver older than CUDA 12.2              */
 } ductile_virtual_options;
 
 /**
@@ -314,6 +316,7 @@ typedef struct ductile_virtual_state {
     uint64_t time_ns;     /* virtual time */
     int poisoned;         /* the code that ended the device; 0: it works */
     int detects;          /* the option `detect`; 0 also when detection ran out of host memory */
+    uint64_t host_bytes;  /* memory of the host behind handles; not in used_bytes */
 } ductile_virtual_state;
 
 /**

@@ -29,15 +29,18 @@ static void fill_memory_locked(ductile_allocator *a, ductile_stats *s) {
     dvmm_store_totals t = dvmm_store_read(&a->store);
     s->reserved_bytes = t.held_bytes;
     s->reserved_peak_bytes = t.held_peak_bytes;
-    s->free_bytes =
-        t.held_bytes - t.cached_bytes - t.lost_bytes - a->counts.allocated - a->counts.pending;
+    s->free_bytes = t.held_bytes + t.spilled_bytes - t.cached_bytes - t.lost_bytes -
+                    a->counts.allocated - a->counts.pending;
     s->cached_bytes = t.cached_bytes;
-    s->quarantined_bytes = t.lost_bytes;
+    s->quarantined_bytes = t.lost_bytes + t.spill_lost_bytes;
     s->handles = t.n_handles;
     s->created_total_bytes = t.created_bytes;
     s->pinned_bytes = t.pinned_bytes;
     s->exported_bytes = t.exported_bytes;
     s->host_bytes = t.host_bytes;
+    s->spilled_bytes = t.spilled_bytes + t.spill_lost_bytes;
+    s->spilled_peak_bytes = t.spilled_peak_bytes;
+    s->spill_locked_bytes = t.spill_bytes;
 }
 
 static void fill_counts_locked(const ductile_allocator *a, ductile_stats *s) {
@@ -74,6 +77,8 @@ static void fill_counts_locked(const ductile_allocator *a, ductile_stats *s) {
     s->pressure_waits = c->pressure_waits;
     s->pressure_returns = c->pressure_returns;
     s->pressure_returned_total_bytes = c->pressure_returned;
+    s->spills = c->spills;
+    s->spilled_total_bytes = c->spilled_total;
     s->host_bytes += sizeof *a + a->nodes.host_bytes + c->use_host_bytes + c->table_host_bytes;
 }
 

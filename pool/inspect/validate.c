@@ -35,7 +35,7 @@ static void check_totals(const ductile_allocator *a, const dpool_block_sums *all
     dti_expect_equal(fault, "P1", "sleeping blocks", n->asleep_blocks, all->asleep_blocks, 0);
     dti_expect_equal(fault, "P2", "entries of the address map", a->map.count,
                      all->live_blocks + all->asleep_blocks, 0);
-    dti_expect_equal(fault, "P3", "physical memory held", store->held_bytes,
+    dti_expect_equal(fault, "P3", "physical memory held", store->held_bytes + store->spilled_bytes,
                      n->mapped + store->cached_bytes + store->lost_bytes, 0);
 }
 

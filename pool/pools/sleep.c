@@ -125,13 +125,21 @@ typedef struct piece_list {
     uint64_t room;
 } piece_list;
 
+/* What a sleep copies of a block. Memory of the host stays and is the copy. */
+static uint64_t bytes_to_keep(const dpool_private_pool *pool, const dpool_block *b) {
+    bool is_copied = pool->contents == DUCTILE_CONTENTS_KEEP;
+    return is_copied && b->region->is_spilled ? dpool_device_bytes(b) : b->size;
+}
+
 static void list_asleep_locked(const ductile_allocator *a, const dpool_private_pool *pool,
                                piece_list *list) {
     DTI_ASSERT_HELD(&a->index_lock);
     for (const dpool_block *b = dpool_next_block(a, pool, NULL); b != NULL;
          b = dpool_next_block(a, pool, b)) {
-        if (b->state == DPOOL_ASLEEP && list->n < list->room) {
-            list->all[list->n++] = (dvmm_piece){.addr = b->addr, .size = b->size};
+        bool has_room = b->state == DPOOL_ASLEEP && list->n < list->room;
+        uint64_t bytes = has_room ? bytes_to_keep(pool, b) : 0;
+        if (bytes > 0) {
+            list->all[list->n++] = (dvmm_piece){.addr = b->addr, .size = bytes};
         }
     }
 }
@@ -220,6 +228,13 @@ static ductile_status prepare_set(ductile_allocator *a, dpool_private_pool *set,
     return dpool_announce_set(a, set, DUCTILE_MAP_LEAVING);
 }
 
+/* Page-locked memory that serves no block. */
+static void drop_host_cache(ductile_allocator *a) {
+    dvmm_capture_mode mode = dpool_grow_lock(a);
+    (void)dvmm_store_shrink_host(&a->store, 0);
+    dpool_grow_unlock(a, mode);
+}
+
 ductile_status dpool_sleep_set(ductile_allocator *a, dpool_private_pool *set,
                                ductile_sleep_report *report) {
     ductile_status status = prepare_set(a, set, report);
@@ -235,6 +250,7 @@ ductile_status dpool_sleep_set(ductile_allocator *a, dpool_private_pool *set,
         report->bytes += before - stayed;
         report->stayed_bytes += stayed;
     }
+    drop_host_cache(a);
     return status;
 }
 

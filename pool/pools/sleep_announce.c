@@ -14,12 +14,13 @@ typedef struct events {
     uint64_t room;
 } events;
 
+/* What is marked stays. */
 static void record_region(const ductile_allocator *a, const dpool_region *region,
                           ductile_map_change change, events *list) {
     const dseg_segment *seg = region->seg;
     for (uint32_t g = dseg_next_mapped(seg, 0); g < seg->n_granules;
          g = dseg_next_mapped(seg, g + 1)) {
-        if (change == DUCTILE_MAP_LEAVING ? dseg_can_go(seg, g) : !dseg_is_marked(seg, g)) {
+        if (!dseg_is_marked(seg, g)) {
             if (list->n < list->room) {
                 list->all[list->n] = dpool_map_event_at(a, change, region, g);
             }
@@ -41,13 +42,16 @@ static void record_set(const ductile_allocator *a, const dpool_private_pool *set
 
 /* At a sleep: from here on dseg_unmap_for_sleep skips marked handles, so that what was announced is
  * what happens. Once the pool runs again the marks mean nothing; the next sleep makes new ones. */
-static void mark_what_stays(const ductile_allocator *a, const dpool_private_pool *set,
+static void mark_what_stays(ductile_allocator *a, const dpool_private_pool *set,
                             ductile_map_change change) {
     for (const dpool_private_pool *pool = set; pool != NULL && change == DUCTILE_MAP_LEAVING;
          pool = pool->next_in_set) {
         for (const dpool_region *r = dpool_next_region(a, pool, NULL); r != NULL;
              r = dpool_next_region(a, pool, r)) {
-            dseg_mark_what_stays(r->seg);
+            dti_lock_acquire(&a->index_lock);
+            bool is_in_use = r->first->state == DPOOL_ASLEEP;
+            dti_lock_release(&a->index_lock);
+            dseg_mark_what_stays(r->seg, r->is_spilled && is_in_use);
         }
     }
 }
@@ -56,6 +60,7 @@ static ductile_status gather_set(ductile_allocator *a, const dpool_private_pool 
                                  ductile_map_change change, events *list) {
     ductile_status status = DUCTILE_OK;
     dti_lock_acquire(&a->grow_lock);
+    mark_what_stays(a, set, change);
     record_set(a, set, change, list);
     list->room = list->n;
     list->all = calloc(list->room + 1, sizeof *list->all);
@@ -63,7 +68,6 @@ static ductile_status gather_set(ductile_allocator *a, const dpool_private_pool 
         status = DUCTILE_ERR_OUT_OF_HOST_MEMORY;
     } else {
         record_set(a, set, change, list);
-        mark_what_stays(a, set, change);
     }
     dti_lock_release(&a->grow_lock);
     return status;

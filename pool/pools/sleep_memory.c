@@ -114,8 +114,8 @@ static ductile_status refill(ductile_allocator *a, const stretch *s) {
 static ductile_status map_stretch(ductile_allocator *a, const stretch *s) {
     dpool_region *region = s->region;
     uint64_t before = region->seg->n_mapped;
-    ductile_status status =
-        region->is_closed ? dseg_fill_with_one(region->seg, UINT64_MAX) : refill(a, s);
+    bool is_one = region->is_closed && !region->is_spilled;
+    ductile_status status = is_one ? dseg_fill_with_one(region->seg, UINT64_MAX) : refill(a, s);
     uint64_t added = (region->seg->n_mapped - before) * a->granule;
     dti_lock_acquire(&a->index_lock);
     dpool_count_mapped_locked(a, region->arena, (int64_t)added);

@@ -7,12 +7,14 @@
 #include "pool/blocks/region.h"
 #include "pool/growth/asleep_memory.h"
 #include "pool/growth/give_back.h"
+#include "pool/pressure/host_memory.h"
 #include "pool/pressure/oom_callbacks.h"
 #include "pool/pressure/oom_report.h"
 #include "pool/streams/host_waits.h"
 #include "pool/streams/progress.h"
 
 enum {
+    MOST_SPILLS = 4,   /* other threads may take what was made for a request */
     MOST_CLIMBS = 4,   /* other threads may keep freeing: at most so many climbs */
     MOST_RELEASES = 4, /* of cached handles: a failed attempt caches what it made         */
     MOST_PASSES = 2,   /* through the driver: what is missing, then what all of it would take     */
@@ -202,6 +204,28 @@ static bool wait_for_all_work(ductile_allocator *a, dpool_climb *c) {
     return waited;
 }
 
+/* ---- Memory of the host --------------------------------------------------------------------- */
+
+/* The first attempt says how much is missing. */
+static bool spill(ductile_allocator *a, dpool_climb *c) {
+    dpool_request *r = c->request;
+    if (c->n_tries == 0) {
+        r->spills = dpool_may_spill(a, r);
+    } else {
+        r->spills = c->n_tries < MOST_SPILLS && r->lacks_host > 0 &&
+                    dpool_make_host_memory(a, r->lacks_host);
+    }
+    return r->spills;
+}
+
+/* Once all else was given up. */
+static bool spill_at_top(ductile_allocator *a, dpool_climb *c) {
+    if (c->n_tries == 0) {
+        dpool_note_futile(a, c->request->missing);
+    }
+    return spill(a, c);
+}
+
 /* ---- The ladder ---------------------------------------------------------------------------- */
 
 typedef struct rung {
@@ -233,6 +257,8 @@ static const rung ladder[] = {
     {wait_for_all_work, false, true},
     /* the second again, now that all is proven */
     {wait_and_pass_through_driver, false, false},
+    /* memory of the host, page-locked */
+    {spill_at_top, false, false},
 };
 
 enum { N_RUNGS = sizeof ladder / sizeof ladder[0] };
@@ -298,6 +324,7 @@ static bool has_lost_device(const ductile_allocator *a) {
 static void give_up_locked(ductile_allocator *a, const dpool_climb *c) {
     DTI_ASSERT_HELD(&a->grow_lock);
     (void)dvmm_store_shrink_cache(&a->store, c->cached_before);
+    (void)dvmm_store_shrink_host(&a->store, c->host_cached_before);
     dpool_report_take(a, c->request, c->was_captured);
 }
 
@@ -325,10 +352,28 @@ static ductile_status climb(ductile_allocator *a, dpool_climb *c) {
     return status;
 }
 
+/* A climb for as much has found nothing, and too little has been freed since: so none is made, no
+ * callback asked and no wait. Above the soft limit rather than in the host's memory. */
+static ductile_status spill_without_climb(ductile_allocator *a, dpool_climb *c) {
+    dpool_request *r = c->request;
+    ductile_status status = DUCTILE_ERR_OUT_OF_MEMORY;
+    if (!dpool_is_futile(a) || !dpool_may_spill(a, r)) {
+        return status;
+    }
+    if (r->is_soft) {
+        r->is_soft = false;
+        status = attempt(a, r);
+    }
+    for (c->n_tries = 0; status == DUCTILE_ERR_OUT_OF_MEMORY && spill(a, c); c->n_tries++) {
+        status = attempt(a, r);
+    }
+    return status;
+}
+
 /* Climbs until the request is served or refused, at first below the soft limit. */
 static ductile_status attempt_under_pressure(ductile_allocator *a, dpool_climb *c) {
     dpool_request *r = c->request;
-    ductile_status status = DUCTILE_ERR_OUT_OF_MEMORY;
+    ductile_status status = spill_without_climb(a, c);
     bool again = true;
     while (status == DUCTILE_ERR_OUT_OF_MEMORY && again) {
         status = climb(a, c);
@@ -344,15 +389,18 @@ static ductile_status attempt_under_pressure(ductile_allocator *a, dpool_climb *
 /* ---- The slow path ------------------------------------------------------------------------- */
 
 typedef struct situation {
-    uint64_t most;   /* that could ever be held */
-    uint64_t cached; /* handles, now            */
+    uint64_t most;        /* that could ever be held         */
+    uint64_t cached;      /* handles, now                    */
+    uint64_t host_cached; /* likewise, of the host's memory */
     bool has_soft;
 } situation;
 
 static situation look(ductile_allocator *a) {
     dti_lock_acquire(&a->index_lock);
+    dvmm_store_totals t = dvmm_store_read(&a->store);
     situation s = {.most = dti_min(a->counts.limit, a->device_bytes),
-                   .cached = dvmm_store_read(&a->store).cached_bytes,
+                   .cached = t.cached_bytes,
+                   .host_cached = t.spill_cached_bytes,
                    .has_soft = a->counts.soft_limit < a->counts.limit};
     dti_lock_release(&a->index_lock);
     return s;
@@ -376,17 +424,23 @@ static ductile_status refuse_at_once(ductile_allocator *a, dpool_request *r) {
     return DUCTILE_ERR_OUT_OF_MEMORY;
 }
 
+/* A request larger than the device, which has a part of it. */
+static bool could_spill(ductile_allocator *a, const dpool_request *r, uint64_t most) {
+    return r->size - most <= a->store.spill_limit_bytes && dpool_may_spill(a, r);
+}
+
 ductile_status dpool_alloc_slow(ductile_allocator *a, dpool_request *r) {
     if (dpool_is_inside_callback(DPOOL_CALLBACK_MAP)) {
         return DUCTILE_ERR_BUSY;
     }
     situation s = look(a);
     r->is_soft = s.has_soft;
-    dpool_climb c = {.request = r, .cached_before = s.cached};
+    dpool_climb c = {.request = r, .cached_before = s.cached, .host_cached_before = s.host_cached};
     dpool_wait_retired(a, r->pool, r->stream);
     dpool_forget_failure();
-    ductile_status status = r->size > s.most ? refuse_at_once(a, r) : attempt(a, r);
-    if (status == DUCTILE_ERR_OUT_OF_MEMORY && r->size <= s.most) {
+    bool can_be = r->size <= s.most || could_spill(a, r, s.most);
+    ductile_status status = can_be ? attempt(a, r) : refuse_at_once(a, r);
+    if (status == DUCTILE_ERR_OUT_OF_MEMORY && can_be) {
         status = attempt_under_pressure(a, &c);
     }
     dpool_log_losses(a);

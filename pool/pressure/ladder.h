@@ -24,10 +24,11 @@ typedef struct dpool_climb {
     unsigned rung;
     unsigned n_tries; /* of this rung on this way up                                      */
     unsigned n_climbs;
-    uint64_t cached_before; /* what the cache held when the request came                  */
-    uint64_t waits_left;    /* waits for pending memory: as many as markers at the bottom */
-    uint64_t frees_seen;    /* frees of the allocator at the bottom                       */
-    bool was_captured;      /* a capture forbade the wait for all work                    */
+    uint64_t cached_before;      /* what the cache held when the request came                  */
+    uint64_t host_cached_before; /* likewise, that of the host's memory                   */
+    uint64_t waits_left;         /* waits for pending memory: as many as markers at the bottom */
+    uint64_t frees_seen;         /* frees of the allocator at the bottom                       */
+    bool was_captured;           /* a capture forbade the wait for all work                    */
     dpool_oom_walk walk;
 } dpool_climb;
 

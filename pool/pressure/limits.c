@@ -28,6 +28,7 @@ void dpool_limits_apply_locked(ductile_allocator *a) {
     uint64_t hard = hard_limit(&a->options, a->device_bytes);
     a->store.limit_bytes = hard;
     a->soft_limit = soft_limit(&a->options, hard, a->device_bytes);
+    a->store.spill_limit_bytes = bytes_of(a->options.spill_bytes, dvmm_store_host_total(&a->store));
     a->sizes.calls_until_look = 0; /* at the room */
     a->counts.limit = a->store.limit_bytes;
     a->counts.soft_limit = a->soft_limit;

@@ -223,10 +223,14 @@ static void fill_totals(ductile_allocator *a, ductile_oom_report *o) {
     dvmm_store_totals t = dvmm_store_read(&a->store);
     o->held_bytes = t.held_bytes;
     o->live_bytes = c->allocated;
-    o->free_bytes = t.held_bytes - t.cached_bytes - t.lost_bytes - c->allocated - c->pending;
+    o->free_bytes =
+        t.held_bytes + t.spilled_bytes - t.cached_bytes - t.lost_bytes - c->allocated - c->pending;
     o->pending_bytes = c->pending;
     o->cached_bytes = t.cached_bytes;
-    o->quarantined_bytes = t.lost_bytes;
+    o->quarantined_bytes = t.lost_bytes + t.spill_lost_bytes;
+    o->spilled_bytes = t.spilled_bytes + t.spill_lost_bytes;
+    o->spill_locked_bytes = t.spill_bytes;
+    o->spill_limit_bytes = a->store.spill_limit_bytes;
     o->retiring_bytes = c->retiring;
     o->device = a->options.device;
     o->margin_bytes = a->store.margin_bytes; /* changed under both locks */

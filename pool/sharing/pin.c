@@ -130,6 +130,8 @@ ductile_status dpool_pin_add(ductile_allocator *a, ductile_addr addr, dpool_pin_
     const dpool_block *b = dpool_map_find(&a->map, addr);
     if (b != NULL && b->state != DPOOL_LIVE) {
         status = DUCTILE_ERR_ASLEEP;
+    } else if (b != NULL && dpool_device_bytes(b) < b->size) {
+        status = DUCTILE_ERR_UNSUPPORTED; /* libraries take it for memory of the device */
     } else if (b != NULL) {
         *out = describe_pinned(b);
         pin_block_locked(a, out, kind);

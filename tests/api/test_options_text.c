@@ -54,7 +54,7 @@ Test(options_text, each_key_sets_its_field) {
         parsed("driver:virtual,device:3,limit_bytes:3G,soft_limit_bytes:80%,sizes:64M,reuse:never,"
                "compact:off,address_budget_bytes:8T,captures:announced,record_stream:wait,"
                "caching:off,zero:on,shareable:fd,rdma:on,check:1,"
-               "find:overruns,sleep_host_bytes:40G");
+               "find:overruns,sleep_host_bytes:40G,spill_bytes:25%");
     cr_assert_eq(o.driver, DUCTILE_DRIVER_VIRTUAL);
     cr_assert_eq(o.device, 3);
     assert_u64(o.limit_bytes, 3 * GIB);
@@ -72,6 +72,7 @@ Test(options_text, each_key_sets_its_field) {
     cr_assert_eq(o.check, 1);
     cr_assert_eq(o.find, DUCTILE_FIND_OVERRUNS);
     assert_u64(o.sleep_host_bytes, 40 * GIB);
+    assert_u64(o.spill_bytes, DUCTILE_SHARE(0.25));
     assert_u64(parsed("sizes:quick").sizes, DUCTILE_SIZES_QUICK);
     assert_u64(parsed("sizes:16M,sizes:auto").sizes, DUCTILE_SIZES_AUTO);
 }

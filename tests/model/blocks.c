@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Blocks: requests, frees, uses on streams, contents. */
+#include "pool/blocks/address_map.h"
+#include "pool/blocks/region.h"
 #include "tests/model/subject.h"
 
 #include "tests/support/memory_look.h"
@@ -171,7 +173,7 @@ static const char *report_is_sound(subject *s, uint64_t size) {
     NEED_OK(ductile_get_oom_report(s->f.allocator, &r));
     NEED(r.number > 0 && r.requested_bytes == size, "the report is of a request for %llu",
          (unsigned long long)r.requested_bytes);
-    NEED(r.held_bytes ==
+    NEED(r.held_bytes + r.spilled_bytes ==
              r.live_bytes + r.free_bytes + r.pending_bytes + r.cached_bytes + r.quarantined_bytes,
          "the report's sum is not what is held");
     return NULL;
@@ -190,17 +192,40 @@ static const char *is_full(subject *s, uint64_t size) {
     return NULL;
 }
 
+bool is_spilled(const subject *s, const model_block *b) {
+    const dpool_block *own = dpool_map_find(&s->f.allocator->map, b->address);
+    return own != NULL && dpool_device_bytes(own) < own->size;
+}
+
+enum { KEPT_FOR_SMALL = 16 };
+
+/* With the host's memory, but for what is kept for small requests. */
+static const char *is_full_with_host(subject *s, uint64_t size) {
+    uint64_t rounded = model_rounded(size);
+    uint64_t needed = rounded / s->granule + (rounded % s->granule != 0);
+    uint64_t held = held_by_live(s) + KEPT_FOR_SMALL;
+    uint64_t allowed = (limit_of(s) + s->spill_bytes) / s->granule;
+    bool may_spill = size >= s->granule && s->n_forbidden == 0 && !s->has_peer;
+    NEED(!may_spill || held + needed > allowed,
+         "alloc of %llu refused, though of %llu granules, with the host's, only %llu hold live "
+         "bytes or are kept",
+         (unsigned long long)size, (unsigned long long)allowed, (unsigned long long)held);
+    return NULL;
+}
+
 const char *lacks_memory(subject *s, uint64_t size) {
     TRY(is_simple(s) ? is_full(s, size) : NULL);
     return s->is_faulty ? NULL : report_is_sound(s, size);
 }
 
-static const char *refused(subject *s, uint64_t size, size_t slot) {
+static const char *refused(subject *s, uint64_t size, size_t slot, bool is_dedicated) {
     bool is_asleep = s->pools[pool_for(s, slot)].is_asleep;
     bool is_short = s->status == DUCTILE_ERR_OUT_OF_ADDRESSES && s->is_short_of_addresses;
     bool sleeps = s->status == DUCTILE_ERR_ASLEEP && is_asleep;
     bool is_out = s->status == DUCTILE_ERR_OUT_OF_MEMORY;
     TRY(may_be(s, "alloc", s->status, is_short || sleeps || is_out));
+    bool could_spill = is_out && s->spills && !is_dedicated && is_simple_but_spills(s);
+    TRY(could_spill ? is_full_with_host(s, size) : NULL);
     return is_out ? lacks_memory(s, size) : NULL;
 }
 
@@ -247,7 +272,7 @@ static const char *request_block(subject *s, uint64_t size, size_t slot, bool is
         (unsigned long long)size, slot, b.pool, ductile_status_name(s->status), b.address);
     if (s->status != DUCTILE_OK) {
         NEED(b.address == 0, "a refused request wrote %llx", b.address);
-        return refused(s, size, slot);
+        return refused(s, size, slot, is_dedicated);
     }
     NEED((size == 0) == (b.address == 0), "%llu bytes are at %llx", (unsigned long long)size,
          b.address);

@@ -7,6 +7,8 @@
 #include "tests/support/limits.h"
 #include "vmm/base/align.h"
 
+#include <ductile_pressure.h>
+
 #include <string.h>
 
 /* ---- Limits -------------------------------------------------------------------------------- */
@@ -318,10 +320,21 @@ static const char *options_repeat(subject *s) {
     return NULL;
 }
 
+static const char *forbid_or_allow(subject *s) {
+    bool forbids = s->n_forbidden == 0;
+    say(s, "%s spilling", forbids ? "forbid" : "allow");
+    s->n_forbidden = forbids;
+    NEED_OK(forbids ? ductile_spill_forbid(s->f.allocator) : ductile_spill_allow(s->f.allocator));
+    return NULL;
+}
+
 const char *do_views(subject *s, const record *r) {
     ductile_oom_report report = {.struct_size = sizeof report};
     char text[4096];
     uint64_t length = 0;
+    if (s->spills && r->b % 4 == 0) {
+        return forbid_or_allow(s);
+    }
     say(s, "look at %u", r->a % 4);
     switch (r->a % 4) {
     case 0:

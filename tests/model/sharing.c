@@ -10,7 +10,10 @@
 static const char *take_pin(subject *s, const model_block *b) {
     say(s, "pin %llx", b->address);
     ductile_status status = ductile_pin(s->f.allocator, b->address);
-    TRY(may_be(s, "pin", status, status == (b->is_asleep ? DUCTILE_ERR_ASLEEP : DUCTILE_OK)));
+    ductile_status expected = b->is_asleep       ? DUCTILE_ERR_ASLEEP
+                              : is_spilled(s, b) ? DUCTILE_ERR_UNSUPPORTED
+                                                 : DUCTILE_OK;
+    TRY(may_be(s, "pin", status, status == expected));
     if (status == DUCTILE_OK) {
         s->pins[s->n_pins++] = (pin_state){b->address, b->size, false};
     }
@@ -81,7 +84,7 @@ const char *do_share(subject *s, const record *r) {
     const model_block *b = any_block(s, r->d);
     if (!s->shares || b == NULL || b->is_asleep || b->pool > N_PLAIN_POOLS || s->is_faulty ||
         is_capturing(s) || s->is_short_of_addresses || s->n_imports == MOST_IMPORTS ||
-        s->n_pins == MOST_PINS) {
+        s->n_pins == MOST_PINS || is_spilled(s, b)) {
         return NULL;
     }
     say(s, "pass %llx to another allocator", b->address);

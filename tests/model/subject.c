@@ -102,6 +102,17 @@ static void choose_limits(subject *s, const uint8_t *b) {
     }
 }
 
+static void choose_spilling(subject *s, const uint8_t *b) {
+    uint64_t host = (8 + b[30] / 4) * s->granule; /* of the machine */
+    s->spills = b[30] % 4 == 3 && !s->goes_home;
+    if (s->spills) {
+        uint64_t bytes = (1 + b[31] % 96) * s->granule;
+        add_option(s, "spill_bytes:%llu", (unsigned long long)bytes);
+        s->setup.host_bytes = host;
+        s->spill_bytes = bytes < host ? bytes : host;
+    }
+}
+
 static void choose_rest(subject *s, const uint8_t *b) {
     s->caches = b[19] % 16 != 0;
     if (!s->caches) {
@@ -155,6 +166,7 @@ static void choose(subject *s, const uint8_t *chosen) {
     choose_policies(s, chosen);
     choose_sizes(s, chosen);
     choose_limits(s, chosen);
+    choose_spilling(s, chosen);
     choose_rest(s, chosen);
     choose_life(s, chosen);
 }
@@ -253,6 +265,10 @@ bool is_captured(const subject *s, size_t slot) {
 }
 
 bool is_simple(const subject *s) {
+    return is_simple_but_spills(s) && !s->spills;
+}
+
+bool is_simple_but_spills(const subject *s) {
     bool any_pool = s->pools[0].is_asleep;
     for (unsigned i = 1; i <= N_POOLS; i++) {
         any_pool |= pool_exists(s, i);
@@ -397,6 +413,29 @@ static const char *limit_is_kept(subject *s) {
     return NULL;
 }
 
+/* Of the host's memory no more than may be, and only where it may. */
+static const char *spilling_is_kept(subject *s) {
+    ductile_stats t = fixture_stats(s->f.allocator);
+    ductile_options o = {.struct_size = sizeof o};
+    ductile_get_options(s->f.allocator, &o);
+    bool is_alone = s->ends.importer == NULL && !s->is_faulty;
+    NEED(t.spill_locked_bytes <= o.spill_bytes && t.spilled_bytes <= t.spill_locked_bytes,
+         "%llu bytes of the host are locked, %llu mapped; %llu may be",
+         (unsigned long long)t.spill_locked_bytes, (unsigned long long)t.spilled_bytes,
+         (unsigned long long)o.spill_bytes);
+    NEED(!is_alone || fixture_state(&s->f).host_bytes == t.spill_locked_bytes,
+         "of the host the device has %llu bytes, and the allocator says %llu",
+         (unsigned long long)fixture_state(&s->f).host_bytes,
+         (unsigned long long)t.spill_locked_bytes);
+    for (size_t i = 0; i < s->m.n && t.spilled_bytes > 0; i++) {
+        const model_block *b = &s->m.blocks[i];
+        bool may = b->size >= s->granule && !b->is_dedicated && b->pool <= N_PLAIN_POOLS;
+        NEED(may || !is_spilled(s, b), "block %llx, of pool %u, lies in memory of the host",
+             b->address, b->pool);
+    }
+    return NULL;
+}
+
 /* The table that map callbacks keep is what is mapped. */
 static const char *listener_is_right(subject *s) {
     bool device_agrees = !s->is_faulty && s->ends.importer == NULL;
@@ -414,6 +453,7 @@ const char *subject_audit(subject *s) {
     }
     TRY(s->is_listening ? listener_is_right(s) : NULL);
     TRY(limit_is_kept(s));
+    TRY(spilling_is_kept(s));
     if (s->is_faulty || s->is_misused || s->ends.importer != NULL) {
         TRY(audit_allocator(s->f.allocator, &s->m));
         TRY(s->ends.importer != NULL ? is_sound(s->ends.importer) : NULL);
@@ -460,6 +500,8 @@ static const char *empty(subject *s) {
          (unsigned long long)left.reserved_bytes, (unsigned long long)left.quarantined_bytes,
          (unsigned long long)left.free_bytes, (unsigned long long)left.cached_bytes);
     NEED(left.pinned_bytes == 0 || s->is_faulty, "memory is pinned without a pin");
+    NEED(left.spill_locked_bytes == 0 || s->is_faulty, "%llu bytes of the host are locked",
+         (unsigned long long)left.spill_locked_bytes);
     return NULL;
 }
 
@@ -545,6 +587,7 @@ const char *subject_make_anew(subject *s, bool is_idle) {
     s->has_silent_memory = false;
     s->may_hold_large = false;
     s->cap_bytes = 0;
+    s->n_forbidden = 0;
     s->reserved_bytes = 0;
     s->last_freed = 0;
     s->captures = s->captures_at_first;

@@ -176,6 +176,7 @@ typedef struct subject {
     bool is_crowded; /* live memory stays near the limit */
     bool is_teeming; /* with small blocks */
     bool is_sleepy;  /* pools go to sleep all the while */
+    bool spills;     /* memory of the host may serve */
     bool goes_home;  /* what memory needs to come back to old addresses: one size, one owner */
     bool has_context_events, is_short_of_addresses, caches, shares;
     uint64_t granule, max_handle_bytes;
@@ -204,6 +205,8 @@ typedef struct subject {
     bool has_silent_memory;             /* a stream ended untold */
     bool may_hold_large;                /* handles that were of dedicated blocks serve others */
     uint64_t cap_bytes, external_bytes; /* 0: none */
+    uint64_t spill_bytes;               /* of the host that may be locked, at most */
+    uint64_t n_forbidden;               /* scopes in which nothing spills */
     uint64_t reserved_bytes;            /* at the latest audit */
     uint64_t live_bytes, target_bytes, typical_bytes;
     bool is_armed;       /* a fault is planned */
@@ -248,6 +251,8 @@ bool is_capturing(const subject *s);
 bool is_captured(const subject *s, size_t slot);
 /* Nothing but blocks on streams: then it is known when memory may be refused. */
 bool is_simple(const subject *s);
+/* The same where requests may spill. */
+bool is_simple_but_spills(const subject *s);
 void plan_no_fault(subject *s);
 /* Waits for the work of all streams; not during a capture. */
 const char *sync_all(subject *s);
@@ -276,6 +281,8 @@ const char *fill_block(subject *s, model_block *b, size_t slot);
 /* Without contents; admit_block fills the block, too. */
 const char *admit_blank(subject *s, model_block *b);
 const char *admit_block(subject *s, model_block *b);
+/* Does it lie in memory of the host, in part? No other call is running. */
+bool is_spilled(const subject *s, const model_block *b);
 /* Memory was refused: was there none? */
 const char *lacks_memory(subject *s, uint64_t size);
 /* What cannot be recorded is waited for. */

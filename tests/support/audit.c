@@ -151,7 +151,7 @@ static const char *walk_all(ductile_allocator *allocator, const model *m, recoun
 static const char *identities_of_each_call(const ductile_stats *s) {
     NEED(s->requested_bytes <= s->allocated_bytes, "requested %llu > allocated %llu",
          ULL(s->requested_bytes), ULL(s->allocated_bytes));
-    TRY(same("reserved_bytes", s->reserved_bytes,
+    TRY(same("reserved_bytes", s->reserved_bytes + s->spilled_bytes,
              s->allocated_bytes + s->free_bytes + s->pending_bytes + s->cached_bytes +
                  s->quarantined_bytes));
     NEED(s->reserved_peak_bytes >= s->reserved_bytes, "reserved peak below its value");

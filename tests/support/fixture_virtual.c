@@ -38,6 +38,8 @@ static const char *make_device(fixture *f, const fixture_setup *setup) {
     options.log_calls = setup->log_calls;
     options.n_devices = setup->n_devices;
     options.no_context_events = setup->no_context_events;
+    options.host_bytes = setup->host_bytes;
+    options.no_host_handles = setup->no_host_handles;
     options.detect = 1;
     f->capacity_bytes = options.capacity_bytes;
     NEED_OK(ductile_virtual_create(&f->gpu, &options));

@@ -29,6 +29,8 @@ typedef struct fixture_setup {
     size_t n_streams;
     uint32_t n_devices; /* of the machine */
     int no_context_events;
+    uint64_t host_bytes; /* 0: 128 GiB */
+    int no_host_handles;
     const char *conf; /* options, as in DUCTILE_CONF */
     ductile_log_fn log;
     void *log_user;

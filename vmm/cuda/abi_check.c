@@ -50,6 +50,10 @@ SAME_SIZE(cu_handle_type, CUmemAllocationHandleType);
 /* ---- Constants ----------------------------------------------------------------------------- */
 
 CU_CONSTANTS(SAME_CONSTANT)
+#if CUDA_VERSION >= 12020
+CU_CONSTANTS_12020(SAME_CONSTANT)
+#endif
+
 #if CUDA_VERSION >= 12030
 CU_CONSTANTS_12030(SAME_CONSTANT)
 _Static_assert(sizeof(CUmemFabricHandle) == DVMM_FABRIC_BYTES, "a fabric handle");

@@ -68,10 +68,11 @@ static int cuda_address_free(void *ctx, ductile_addr addr, uint64_t size) {
 }
 
 cu_phys_props dvmm_cuda_props(const cuda_backend *b, const dvmm_phys_props *props) {
+    const cu_location device = {.type = CU_LOCATION_DEVICE, .id = b->device};
     return (cu_phys_props){
         .type = CU_PHYS_PINNED,
         .handle_types = (int)props->handle_types,
-        .location = {.type = CU_LOCATION_DEVICE, .id = b->device},
+        .location = props->is_host ? b->host : device,
         .flags = {.rdma = props->rdma},
     };
 }
@@ -93,9 +94,11 @@ static int cuda_set_access_for(void *ctx, ductile_addr addr, uint64_t size, dvmm
                                const int *devices, size_t n_devices) {
     const cuda_backend *b = ctx;
     cu_access_desc descs[DVMM_MAX_DEVICES];
+    const cu_location host = {.type = CU_LOCATION_HOST, .id = 0};
     for (size_t i = 0; i < n_devices; i++) {
+        const cu_location device = {.type = CU_LOCATION_DEVICE, .id = devices[i]};
         descs[i] = (cu_access_desc){
-            .location = {.type = CU_LOCATION_DEVICE, .id = devices[i]},
+            .location = devices[i] == DVMM_HOST ? host : device,
             .flags = (int)access,
         };
     }

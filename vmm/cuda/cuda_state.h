@@ -11,7 +11,8 @@
 typedef struct cuda_backend {
     const cu_api *api;
     cu_device device;
-    cu_context context;              /* the primary context, retained until close */
+    cu_context context; /* the primary context, retained until close */
+    cu_location host;   /* where its memory of the host lies: at its NUMA node, if the driver can */
     _Atomic(ductile_stream) joining; /* see foreign.c; NULL until it is needed */
 } cuda_backend;
 

@@ -118,6 +118,15 @@ static bool device_has(const cuda_backend *b, cu_device_attribute which) {
     return b->api->cuDeviceGetAttribute(&value, which, b->device) == DVMM_SUCCESS && value != 0;
 }
 
+static void find_host(cuda_backend *b) {
+    int node = -1;
+    bool is_known = device_has(b, CU_HAS_HOST_NUMA_VMM) &&
+                    b->api->cuDeviceGetAttribute(&node, CU_NUMA_NODE, b->device) == DVMM_SUCCESS &&
+                    node >= 0;
+    b->host =
+        is_known ? (cu_location){CU_LOCATION_HOST_NUMA, node} : (cu_location){CU_LOCATION_HOST, 0};
+}
+
 /* ---- Capabilities -------------------------------------------------------------------------- */
 
 /* The version of the kernel driver is optional: some systems do not tell it. */
@@ -204,6 +213,7 @@ typedef struct opening {
 } opening;
 
 static ductile_status open_capable(opening *o, dvmm_driver **out) {
+    find_host(o->backend);
     ductile_status status = read_caps(o->backend, o->version, &o->caps, o->why);
     if (status == DUCTILE_OK) {
         status = probe_plain(o->backend, &o->caps, o->why);

@@ -92,7 +92,11 @@ typedef enum dvmm_share_type {
 typedef struct dvmm_phys_props {
     uint32_t handle_types; /* dvmm_share_type */
     bool rdma;
+    bool is_host; /* page-locked memory of the host, at the device's NUMA node */
 } dvmm_phys_props;
+
+/* In place of a device, in dvmm_set_access_for alone: the host, for memory of is_host. */
+enum { DVMM_HOST = -1 };
 
 enum { DVMM_FABRIC_BYTES = 64, DVMM_MAX_DEVICES = 64, DVMM_BATCH_COPIES = 512 };
 
@@ -121,6 +125,7 @@ typedef struct dvmm_caps {
     int ordinal;
     uint64_t granule_bytes;  /* smallest mapping; every size and address is a multiple     */
     uint64_t total_bytes;    /* physical memory of the device                              */
+    uint64_t host_bytes;     /* of a host that is modelled, too; 0: it is this machine     */
     bool is_virtual;         /* only for the name in results, never for policy */
     uint32_t share_types;    /* dvmm_share_type, or-ed: those that the device claims       */
     bool has_rdma;           /* the device claims props.rdma; some systems claim it and cannot */

@@ -92,6 +92,9 @@ bool dvmm_probe(const dvmm_driver_ops *ops, void *ctx, uint64_t granule_bytes,
 /* ---- Properties ---------------------------------------------------------------------------- */
 
 static const char *kind_of(const dvmm_phys_props *props) {
+    if (props->is_host) {
+        return "spill_bytes";
+    }
     switch (props->handle_types) {
     case DVMM_SHARE_FD:
         return props->rdma ? "shareable:fd with rdma:on" : "shareable:fd";

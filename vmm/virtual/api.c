@@ -206,6 +206,7 @@ static ductile_virtual_state state_of(const vgpu *gpu) {
         .time_ns = atomic_load_explicit(&gpu->time_ns, memory_order_relaxed),
         .poisoned = gpu->poison,
         .detects = gpu->race.level,
+        .host_bytes = m->host_bytes,
     };
 }
 

@@ -8,4 +8,7 @@
 /* What one call costs, in ns; `n` is how many mappings of `size` bytes in all it touches. Pure. */
 uint64_t dvmm_vgpu_cost_ns(vgpu_call call, uint64_t size, uint64_t n);
 
+/* What phys_create costs of memory of the host, which is page-locked. Pure. */
+uint64_t dvmm_vgpu_host_create_ns(uint64_t size);
+
 #endif

@@ -26,6 +26,7 @@
 
 static const uint64_t DEFAULT_CAPACITY = 139 * DTI_GIB;
 static const uint64_t DEFAULT_GRANULE = 2 * DTI_MIB;
+static const uint64_t DEFAULT_HOST = 128 * DTI_GIB;
 static const uint64_t DEFAULT_ADDRESSES = 125 * DTI_TIB;
 static const uint64_t SMALLEST_GRANULE = 4 * DTI_KIB;
 static const uint64_t LARGEST_CAPACITY = 64 * DTI_TIB;
@@ -46,6 +47,7 @@ static ductile_virtual_options resolved(const ductile_virtual_options *given) {
     options.capacity_bytes = or_default(options.capacity_bytes, DEFAULT_CAPACITY);
     options.granule_bytes = or_default(options.granule_bytes, DEFAULT_GRANULE);
     options.address_bytes = or_default(options.address_bytes, DEFAULT_ADDRESSES);
+    options.host_bytes = or_default(options.host_bytes, DEFAULT_HOST);
     options.n_devices = options.n_devices != 0 ? options.n_devices : 1;
     return options;
 }
@@ -156,8 +158,9 @@ static int create_phys(vgpu *gpu, uint64_t size, const dvmm_phys_props *props, d
     return dvmm_vgpu_phys_create(gpu, size, props, out);
 }
 
-SERVE(phys_create, (void *ctx, uint64_t size, const dvmm_phys_props *props, dvmm_phys *out), 0,
-      size, create_phys(gpu, size, props, out))
+SERVE_AT(props->is_host ? dvmm_vgpu_host_create_ns(size) : COST(phys_create, size), phys_create,
+         (void *ctx, uint64_t size, const dvmm_phys_props *props, dvmm_phys *out), 0, size,
+         create_phys(gpu, size, props, out))
 
 static uint64_t phys_size(const vgpu *gpu, dvmm_phys name) {
     const vgpu_phys *phys = dvmm_vgpu_find_phys(gpu, name);
@@ -284,6 +287,7 @@ static dvmm_caps caps_of(const vgpu *gpu) {
                        .driver_version = "virtual",
                        .granule_bytes = gpu->options.granule_bytes,
                        .total_bytes = gpu->options.capacity_bytes,
+                       .host_bytes = gpu->options.host_bytes,
                        .is_virtual = true,
                        .share_types = (gpu->options.no_descriptors != 0 ? 0 : DVMM_SHARE_FD) |
                                       (gpu->options.has_fabric != 0 ? DVMM_SHARE_FABRIC : 0),

@@ -251,6 +251,10 @@ static void put_head(writer *w, const ductile_oom_report *r) {
     put(w, "%s live, %s free, %s waiting for other streams, ", SIZE(r->live_bytes),
         SIZE(r->free_bytes), SIZE(r->pending_bytes));
     put(w, "%s in unmapped handles, %s lost.\n", SIZE(r->cached_bytes), SIZE(r->quarantined_bytes));
+    if (r->spill_limit_bytes > 0) {
+        put(w, "Spilled: %s to the host, which has locked %s of at most %s.\n",
+            SIZE(r->spilled_bytes), SIZE(r->spill_locked_bytes), SIZE(r->spill_limit_bytes));
+    }
 }
 
 static void put_free(writer *w, const ductile_oom_report *r) {
@@ -354,6 +358,9 @@ static void write_numbers(dti_json *j, const ductile_oom_report *r) {
     NUMBER(largest_free_here_bytes);
     NUMBER(unvisited_bytes);
     NUMBER(granule_bytes);
+    NUMBER(spilled_bytes);
+    NUMBER(spill_locked_bytes);
+    NUMBER(spill_limit_bytes);
     NUMBER(n_holders);
 }
 

@@ -28,9 +28,14 @@ vgpu_phys *dvmm_vgpu_find_phys(const vgpu *gpu, dvmm_phys name) {
     return phys != NULL && phys->n_refs > 0 ? phys : NULL;
 }
 
-static bool has_memory_for(const vgpu *gpu, uint64_t size) {
+static bool has_memory_for(const vgpu *gpu, uint64_t size, bool is_host) {
     uint64_t held = gpu->memory.used_bytes + gpu->memory.external_bytes;
-    return size <= gpu->options.capacity_bytes - held;
+    return is_host ? size <= gpu->options.host_bytes - gpu->memory.host_bytes
+                   : size <= gpu->options.capacity_bytes - held;
+}
+
+static uint64_t *bytes_of(vgpu *gpu, const vgpu_phys *phys) {
+    return phys->is_host ? &gpu->memory.host_bytes : &gpu->memory.used_bytes;
 }
 
 /* The codes for properties that a machine lacks: 800 for the fabric was measured, the others were
@@ -42,7 +47,8 @@ static int refusal_of(const vgpu *gpu, const dvmm_phys_props *props) {
     }
     bool lacks_fd = (props->handle_types & DVMM_SHARE_FD) != 0 && o->no_descriptors != 0;
     bool lacks_rdma = props->rdma && o->rdma == DUCTILE_VIRTUAL_RDMA_NONE;
-    return lacks_fd || lacks_rdma ? DVMM_NOT_SUPPORTED : DVMM_SUCCESS;
+    bool lacks_host = props->is_host && o->no_host_handles != 0;
+    return lacks_fd || lacks_rdma || lacks_host ? DVMM_NOT_SUPPORTED : DVMM_SUCCESS;
 }
 
 int dvmm_vgpu_phys_create(vgpu *gpu, uint64_t size, const dvmm_phys_props *props, dvmm_phys *out) {
@@ -51,7 +57,8 @@ int dvmm_vgpu_phys_create(vgpu *gpu, uint64_t size, const dvmm_phys_props *props
         return DVMM_INVALID_VALUE;
     }
     DTI_TRY(refusal_of(gpu, props));
-    vgpu_phys *phys = has_memory_for(gpu, size) ? dvmm_slots_take(&m->handles) : NULL;
+    vgpu_phys *phys =
+        has_memory_for(gpu, size, props->is_host) ? dvmm_slots_take(&m->handles) : NULL;
     if (phys == NULL) {
         return DVMM_OUT_OF_MEMORY;
     }
@@ -59,7 +66,8 @@ int dvmm_vgpu_phys_create(vgpu *gpu, uint64_t size, const dvmm_phys_props *props
     phys->n_refs = 1;
     phys->handle_types = props->handle_types;
     phys->is_rdma = props->rdma;
-    m->used_bytes += size;
+    phys->is_host = props->is_host;
+    *bytes_of(gpu, phys) += size;
     m->used_peak_bytes = dti_max(m->used_peak_bytes, m->used_bytes);
     *out = name_of(phys);
     return DVMM_SUCCESS;
@@ -67,7 +75,7 @@ int dvmm_vgpu_phys_create(vgpu *gpu, uint64_t size, const dvmm_phys_props *props
 
 static void free_if_unused(vgpu *gpu, vgpu_phys *phys) {
     if (phys->n_refs == 0 && phys->n_mappings == 0) {
-        gpu->memory.used_bytes -= phys->size;
+        *bytes_of(gpu, phys) -= phys->size;
         dvmm_vgpu_content_fini(&phys->content);
         dvmm_vgpu_shadow_fini(&phys->shadow);
         dvmm_slots_give(&gpu->memory.handles, phys);
@@ -312,6 +320,26 @@ int dvmm_vgpu_set_device_access(vgpu *gpu, ductile_addr addr, uint64_t size, int
         return DVMM_UNKNOWN;
     }
     set_until_hole(gpu, addr, size, device, access);
+    return DVMM_SUCCESS;
+}
+
+/* Of device memory the driver gives the host none. */
+int dvmm_vgpu_set_host_access(vgpu *gpu, ductile_addr addr, uint64_t size, dvmm_access access) {
+    if (!is_reserved_span(gpu, addr, size) || !is_access(access)) {
+        return DVMM_INVALID_VALUE;
+    }
+    span_survey found = survey(gpu, addr, size);
+    if (found.cuts_mapping || found.hole_bytes != 0) {
+        return DVMM_INVALID_VALUE;
+    }
+    for (ductile_addr at = addr; at < addr + size;) {
+        vgpu_mapping *mapping = dvmm_vgpu_mapping_at(gpu, at);
+        if (!mapping->phys->is_host) {
+            return DVMM_NOT_SUPPORTED;
+        }
+        mapping->host_may = access == DVMM_ACCESS_RW;
+        at = mapping->start + mapping->phys->size;
+    }
     return DVMM_SUCCESS;
 }
 

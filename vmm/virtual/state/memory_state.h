@@ -36,6 +36,7 @@ typedef struct vgpu_phys {
     uint32_t n_mappings;
     uint32_t handle_types; /* dvmm_share_type it may be exported as          */
     bool is_rdma;
+    bool is_host;           /* memory of the host: used_bytes does not count it */
     struct vgpu_slab *slab; /* small cuMemAlloc allocations live in it; NULL: none do */
     vgpu_content content;
     vgpu_shadow shadow;
@@ -48,6 +49,7 @@ typedef struct vgpu_mapping {
     vgpu_phys *phys;
     dvmm_access access;
     uint64_t peers_read, peers_write; /* bit i: device i may */
+    bool host_may;                    /* phys->is_host: the host has access */
     vgpu_users users;
 } vgpu_mapping;
 
@@ -85,6 +87,7 @@ typedef struct vgpu_memory {
     dvmm_slots handles;  /* of vgpu_phys; a dvmm_phys is generation << 32 | number */
     dvmm_slots mappings; /* of vgpu_mapping */
     uint64_t used_bytes, used_peak_bytes, external_bytes;
+    uint64_t host_bytes;
 
     vgpu_spans spans[VGPU_SPAN_SIZES];
     struct vgpu_slab *slabs;

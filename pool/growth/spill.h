@@ -1,0 +1,43 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Spilling: before a request is refused it may get a closed region of its own
+ * (docs/dev/decisions/0050), with device memory as far as there is some, and memory of the host for
+ * what is missing:
+ *
+ *     |device handle|device handle|host handle .....|
+ *
+ * Freed and proven, its handles go to the caches of their kinds, so that the next request gets
+ * device memory if there is some. No other region has memory of the host.
+ *
+ * While any of it is mapped, a part of the room is kept for requests of less than a granule: they
+ * never spill, and no program shall end for lack of a few bytes.
+ */
+#ifndef DUCTILE_POOL_GROWTH_SPILL_H
+#define DUCTILE_POOL_GROWTH_SPILL_H
+
+#include "pool/blocks/arena.h"
+
+/* Grow lock held by all of these, index lock not; it is unlocked while map callbacks run. */
+
+/* The most that may be held once a request of that size has been served: UINT64_MAX, or what leaves
+ * the part of small requests. */
+uint64_t dpool_most_beside_small(const ductile_allocator *a, uint64_t size);
+
+/* Where a request that spills gets its memory. */
+typedef struct dpool_spill {
+    uint64_t n_granules;
+    uint64_t n_device;   /* of them, from the device        */
+    uint64_t max_held;   /* of the device's memory          */
+    uint64_t lacks_host; /* bytes that are missing, of the host */
+} dpool_spill;
+
+/* Looks how much the device can give: free memory of all streams that is proven leaves its place
+ * for it, as far as it is needed. */
+dpool_spill dpool_spill_prepare(ductile_allocator *a, uint64_t size);
+
+/* Gives that memory to a region that was added for it: *out, LIVE. ERR_OUT_OF_MEMORY: lacks_host
+ * bytes are missing, or (0) the driver refuses. On failure the region is gone, or QUARANTINED. */
+ductile_status dpool_spill_fill(ductile_allocator *a, dpool_region *region, dpool_spill *spill,
+                                uint64_t requested, dpool_block **out);
+
+#endif

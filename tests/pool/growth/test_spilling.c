@@ -1,0 +1,375 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Spilling: memory of the host for a request that would be refused. */
+#include "tests/support/one_fixture.h"
+
+#include <ductile_pressure.h>
+#include <ductile_share.h>
+#include <ductile_sleep.h>
+
+#include <string.h>
+
+/* Of 256 MiB, 224 serve requests that may spill; the rest is for small ones. */
+enum { ROOM = 256, FOR_SMALL = 32, MOST = ROOM - FOR_SMALL };
+
+static void open_spilling(const char *conf) {
+    const fixture_setup setup = {.conf = conf, .n_streams = 2};
+    open_fixture(&setup);
+}
+
+static ductile_stats now(void) {
+    return fixture_stats(f.allocator);
+}
+
+static void close_and_look(void) {
+    assert_sound();
+    close_audited();
+}
+
+static void assert_spilled(uint64_t mib) {
+    assert_u64(now().spilled_bytes / MIB, mib);
+}
+
+/* ---- What it gives -------------------------------------------------------------------------- */
+
+Test(spill, without_the_option_a_request_is_refused) {
+    open_spilling(NULL);
+    ductile_addr a = take(200 * MIB, 0);
+    assert_refused(100 * MIB, 0);
+    give(a);
+    close_and_look();
+}
+
+Test(spill, gives_what_is_missing_from_the_host_and_takes_it_back) {
+    open_spilling("spill_bytes:1G");
+    ductile_addr a = take(200 * MIB, 0);
+    ductile_addr b = take(100 * MIB, 0);
+    assert_spilled(76); /* 24 of the device's */
+    fill(b, 7, 100 * MIB, 0);
+    cr_assert_eq(byte_at(b, 0), 7);
+    cr_assert_eq(byte_at(b + 100 * MIB - 1, 0), 7);
+    assert_u64(fixture_state(&f).host_bytes, now().spill_locked_bytes);
+    assert_u64(now().spills, 1);
+    assert_sound();
+    give(b);
+    give(a);
+    a = take(220 * MIB, 0); /* there is room on the device again */
+    b = take(2 * MIB, 0);
+    assert_spilled(0);
+    assert_u64(now().spill_locked_bytes / MIB, 76);
+    give(b);
+    give(a);
+    assert_ok(ductile_trim(f.allocator, NULL, 0, NULL));
+    assert_u64(fixture_state(&f).host_bytes, 0);
+    close_and_look();
+}
+
+Test(spill, locks_nothing_more_once_it_has_what_a_step_needs) {
+    open_spilling("spill_bytes:1G");
+    for (int i = 0; i < 20; i++) {
+        ductile_addr a = take(200 * MIB, 0);
+        ductile_addr b = take(100 * MIB, 0);
+        fill(b, 3, 100 * MIB, 0);
+        give(b);
+        give(a);
+        assert_u64(now().spill_locked_bytes / MIB, 76);
+    }
+    assert_u64(now().spills, 20);
+    close_and_look();
+}
+
+Test(spill, serves_a_request_larger_than_the_device) {
+    open_spilling("spill_bytes:1G");
+    ductile_addr a = take(600 * MIB, 0);
+    fill(a, 9, 600 * MIB, 0);
+    cr_assert_eq(byte_at(a + 600 * MIB - 1, 0), 9);
+    assert_spilled(600 - MOST);
+    assert_refused(2000 * MIB, 0);
+    give(a);
+    close_and_look();
+}
+
+Test(spill, uses_free_memory_of_the_device_first) {
+    open_spilling("spill_bytes:1G");
+    ductile_addr a = take(100 * MIB, 0);
+    ductile_addr b = take(50 * MIB, 1);
+    ductile_addr c = take(100 * MIB, 0);
+    give(b); /* 50 lie free, of another stream */
+    ductile_addr d = take(80 * MIB, 0);
+    assert_spilled(80 - (MOST - 200));
+    give(a);
+    give(c);
+    give(d);
+    close_and_look();
+}
+
+Test(spill, may_be_a_share_of_the_hosts_memory) {
+    const fixture_setup setup = {
+        .conf = "spill_bytes:25%", .host_bytes = 400 * MIB, .n_streams = 1};
+    open_fixture(&setup);
+    ductile_addr a = take(200 * MIB, 0);
+    ductile_addr b = take(100 * MIB, 0);
+    assert_refused(100 * MIB, 0);
+    give(a);
+    give(b);
+    close_and_look();
+}
+
+Test(spill, is_refused_at_once_where_handles_cannot_lie_in_the_host) {
+    const fixture_setup setup = {.no_host_handles = 1, .n_streams = 1};
+    assert_fine(fixture_open_device(&f, &setup));
+    ductile_options o;
+    ductile_options_init(&o);
+    o.driver = DUCTILE_DRIVER_VIRTUAL;
+    o.virtual_gpu = f.gpu;
+    o.spill_bytes = GIB;
+    ductile_allocator *none = NULL;
+    assert_status(ductile_create(&none, &o), DUCTILE_ERR_UNSUPPORTED);
+    cr_assert_not_null(strstr(ductile_create_error(), "spill_bytes"));
+    fixture_abandon(&f);
+}
+
+/* ---- Limits --------------------------------------------------------------------------------- */
+
+Test(spill, ends_at_its_limit_and_leaves_nothing_locked) {
+    open_spilling("spill_bytes:64M");
+    ductile_addr a = take(200 * MIB, 0);
+    assert_refused(100 * MIB, 0);
+    assert_u64(now().spill_locked_bytes, 0);
+    ductile_addr b = take(80 * MIB, 0);
+    assert_spilled(56);
+    give(b);
+    give(a);
+    close_and_look();
+}
+
+Test(spill, ends_where_the_host_has_no_more) {
+    const fixture_setup setup = {.conf = "spill_bytes:1G", .host_bytes = 48 * MIB, .n_streams = 1};
+    open_fixture(&setup);
+    ductile_addr a = take(200 * MIB, 0);
+    assert_refused(100 * MIB, 0);
+    assert_u64(fixture_state(&f).host_bytes, 0);
+    give(a);
+    close_and_look();
+}
+
+Test(spill, small_requests_never_spill_and_have_a_part_of_the_room) {
+    open_spilling("spill_bytes:1G");
+    ductile_addr large[4];
+    for (size_t i = 0; i < 4; i++) {
+        large[i] = take(100 * MIB, 0);
+    }
+    ductile_addr small[FOR_SMALL];
+    for (size_t i = 0; i < FOR_SMALL; i++) {
+        small[i] = take(MIB, 0);
+    }
+    assert_spilled(400 - MOST);
+    uint64_t n = 0;
+    ductile_addr last = 0;
+    while (ductile_alloc(f.allocator, MIB, f.streams[0], &last) == DUCTILE_OK && n < 8) {
+        n++;
+    }
+    cr_assert_lt(n, 8, "a small request was served by the host");
+    for (size_t i = 0; i < 4; i++) {
+        give(large[i]);
+    }
+    for (size_t i = 0; i < FOR_SMALL; i++) {
+        give(small[i]);
+    }
+    assert_u64(n, 0);
+    close_and_look();
+}
+
+Test(spill, is_not_for_what_exceeds_the_soft_limit_alone) {
+    open_spilling("spill_bytes:1G,soft_limit_bytes:100M");
+    ductile_addr a = take(90 * MIB, 0);
+    ductile_addr b = take(90 * MIB, 0);
+    assert_spilled(0);
+    give(a);
+    give(b);
+    close_and_look();
+}
+
+/* ---- Who never spills ----------------------------------------------------------------------- */
+
+Test(spill, is_not_for_requests_while_it_is_forbidden) {
+    open_spilling("spill_bytes:1G");
+    ductile_addr a = take(200 * MIB, 0);
+    assert_ok(ductile_spill_forbid(f.allocator));
+    assert_ok(ductile_spill_forbid(f.allocator));
+    assert_refused(100 * MIB, 0);
+    assert_ok(ductile_spill_allow(f.allocator));
+    assert_refused(100 * MIB, 0);
+    assert_ok(ductile_spill_allow(f.allocator));
+    assert_status(ductile_spill_allow(f.allocator), DUCTILE_ERR_INVALID_ARGUMENT);
+    ductile_addr b = take(100 * MIB, 0);
+    assert_spilled(76);
+    give(a);
+    give(b);
+    close_and_look();
+}
+
+Test(spill, is_not_for_captures_and_dedicated_memory) {
+    open_spilling("spill_bytes:1G");
+    ductile_addr a = take(200 * MIB, 0);
+    const ductile_pool_id id = {7, 1};
+    assert_ok(ductile_pool_begin(f.allocator, id, NULL, NULL));
+    assert_refused(100 * MIB, 0);
+    assert_ok(ductile_pool_end(f.allocator, id));
+    assert_ok(ductile_pool_release(f.allocator, id));
+    ductile_addr none = 0;
+    assert_status(ductile_alloc_dedicated(f.allocator, 100 * MIB, f.streams[0], &none),
+                  DUCTILE_ERR_OUT_OF_MEMORY);
+    give(a);
+    close_and_look();
+}
+
+Test(spill, is_not_for_memory_that_another_gpu_may_reach) {
+    const fixture_setup setup = {.conf = "spill_bytes:1G", .n_streams = 1, .n_devices = 2};
+    open_fixture(&setup);
+    assert_ok(ductile_enable_peer(f.allocator, 1));
+    ductile_addr a = take(200 * MIB, 0);
+    assert_refused(100 * MIB, 0);
+    give(a);
+    close_and_look();
+}
+
+Test(spill, its_blocks_are_not_pinned) {
+    open_spilling("spill_bytes:1G");
+    ductile_addr a = take(200 * MIB, 0);
+    ductile_addr b = take(100 * MIB, 0);
+    assert_status(ductile_pin(f.allocator, b), DUCTILE_ERR_UNSUPPORTED);
+    assert_ok(ductile_pin(f.allocator, a));
+    assert_ok(ductile_unpin(f.allocator, a));
+    give(a);
+    give(b);
+    close_and_look();
+}
+
+/* ---- What a climb found useless -------------------------------------------------------------- */
+
+static unsigned n_asked;
+
+static uint64_t give_nothing(void *user, ductile_allocator *a, uint64_t missing,
+                             ductile_stream stream) {
+    (void)user, (void)a, (void)missing, (void)stream;
+    n_asked++;
+    return 0;
+}
+
+Test(spill, does_not_climb_again_before_as_much_was_freed_as_was_missing) {
+    open_spilling("spill_bytes:1G");
+    uint64_t id = 0;
+    assert_ok(ductile_add_oom_callback(f.allocator, give_nothing, NULL, 0, &id));
+    ductile_addr a = take(200 * MIB, 0);
+    ductile_addr b[4];
+    b[0] = take(100 * MIB, 0);
+    unsigned first = n_asked;
+    cr_assert_gt(first, 0);
+    for (size_t i = 1; i < 4; i++) {
+        b[i] = take(60 * MIB, 0);
+    }
+    cr_assert_eq(n_asked, first, "a callback was asked again");
+    give(b[1]);
+    give(b[2]);
+    b[1] = take(130 * MIB, 0);
+    cr_assert_gt(n_asked, first, "120 MiB were freed, and no callback was asked");
+    give(b[0]);
+    give(b[1]);
+    give(b[3]);
+    give(a);
+    close_and_look();
+}
+
+/* ---- Sleep ---------------------------------------------------------------------------------- */
+
+static const ductile_pool_id whole = {0, 0};
+
+static void nap(ductile_contents contents) {
+    assert_ok(ductile_sleep(f.allocator, whole, contents));
+    assert_sound();
+    assert_ok(ductile_wake(f.allocator, whole));
+    assert_sound();
+}
+
+Test(spill, memory_of_the_host_stays_asleep_and_is_the_copy) {
+    open_spilling("spill_bytes:1G");
+    ductile_addr a = take(200 * MIB, 0);
+    ductile_addr mixed = take(100 * MIB, 0);
+    ductile_addr pure = take(50 * MIB, 0);
+    fill(a, 1, 200 * MIB, 0);
+    fill(mixed, 2, 100 * MIB, 0);
+    fill(pure, 3, 50 * MIB, 0);
+    assert_spilled(126);
+    assert_ok(ductile_sleep(f.allocator, whole, DUCTILE_CONTENTS_KEEP));
+    assert_u64(reserved(), 0);
+    assert_spilled(126);
+    assert_ok(ductile_wake(f.allocator, whole));
+    assert_sound();
+    cr_assert_eq(byte_at(a, 0), 1);
+    cr_assert_eq(byte_at(mixed, 0), 2);
+    cr_assert_eq(byte_at(mixed + 100 * MIB - 1, 0), 2);
+    cr_assert_eq(byte_at(pure, 0), 3);
+    assert_spilled(126);
+    nap(DUCTILE_CONTENTS_ZERO);
+    cr_assert_eq(byte_at(mixed, 0), 0);
+    cr_assert_eq(byte_at(mixed + 100 * MIB - 1, 0), 0);
+    cr_assert_eq(byte_at(pure, 0), 0);
+    nap(DUCTILE_CONTENTS_DROP);
+    give(a);
+    give(mixed);
+    give(pure);
+    close_and_look();
+}
+
+Test(spill, what_is_freed_asleep_goes) {
+    open_spilling("spill_bytes:1G");
+    ductile_addr a = take(200 * MIB, 0);
+    ductile_addr mixed = take(100 * MIB, 0);
+    ductile_addr pure = take(50 * MIB, 0);
+    assert_ok(ductile_sleep(f.allocator, whole, DUCTILE_CONTENTS_KEEP));
+    give(mixed);
+    assert_sound();
+    give(pure);
+    assert_sound();
+    assert_ok(ductile_wake(f.allocator, whole));
+    assert_sound();
+    give(a);
+    assert_ok(ductile_trim(f.allocator, NULL, 0, NULL));
+    assert_u64(fixture_state(&f).host_bytes, 0);
+    close_and_look();
+}
+
+Test(spill, what_is_left_of_a_pool_that_is_given_up_asleep_goes) {
+    open_spilling("spill_bytes:1G");
+    const ductile_pool_id id = {3, 1};
+    make_plain_pool(id);
+    assert_ok(ductile_pool_begin(f.allocator, id, NULL, NULL));
+    ductile_addr a = take(200 * MIB, 0);
+    ductile_addr mixed = take(100 * MIB, 0);
+    ductile_addr pure = take(50 * MIB, 0);
+    assert_ok(ductile_pool_end(f.allocator, id));
+    assert_spilled(126);
+    assert_ok(ductile_sleep(f.allocator, id, DUCTILE_CONTENTS_KEEP));
+    give(a);
+    give(mixed);
+    release_plain_pool(id);
+    give(pure);
+    assert_sound();
+    give(take(MIB, 0));
+    assert_ok(ductile_trim(f.allocator, NULL, 0, NULL));
+    assert_sound();
+    assert_u64(fixture_state(&f).host_bytes, 0);
+    close_and_look();
+}
+
+Test(spill, a_sleep_and_a_trim_return_what_the_cache_has_locked) {
+    open_spilling("spill_bytes:1G");
+    ductile_addr a = take(200 * MIB, 0);
+    give(take(100 * MIB, 0));
+    give(take(MIB, 0));
+    assert_u64(now().spill_locked_bytes / MIB, 76);
+    nap(DUCTILE_CONTENTS_KEEP);
+    assert_u64(now().spill_locked_bytes, 0);
+    give(a);
+    close_and_look();
+}
