@@ -92,6 +92,7 @@ def test_answers_are_compared_one_by_one() -> None:
         ({"losses": [["0x1p-2"]]}, ["losses differ from native's"]),
         ({"backends": ["ductile", "native"]}, ["is on ['ductile', 'native']"]),
         ({"status": 1, "said": "RuntimeError: no"}, ["status 1: RuntimeError: no"]),
+        ({"kind": "MULTI_GPU"}, ["is MULTI_GPU, not FSDP"]),
     ],
 )
 def test_a_launched_program_is_held_to_natives_losses_in_every_rank(
@@ -99,7 +100,8 @@ def test_a_launched_program_is_held_to_natives_losses_in_every_rank(
 ) -> None:
     import launched
 
-    row = {"way": "ductile", "status": 0, "losses": [["0x1p-1"]], "backends": ["ductile"]}
+    row = {"program": "accelerate fsdp2", "way": "ductile", "kind": "FSDP", "status": 0}
+    row.update(losses=[["0x1p-1"]], backends=["ductile"])
     assert launched.missed({**row, **changed}, {"losses": [["0x1p-1"]]}) == missed
 
 

@@ -89,7 +89,7 @@ def run(name: str, way: str, ranks: int, device: str, deadline: float) -> Row:
         print(said[-3000:], file=sys.stderr, flush=True)
         return {**row, "said": last_error(said)}
     most = max(found, key=lambda one: one["held"])
-    row.update({key: most[key] for key in ("backend", "used", "held", "retries")})
+    row.update({key: most[key] for key in ("kind", "backend", "used", "held", "retries")})
     row["backends"] = sorted({one["backend"] for one in found})
     row["losses"] = [one["losses"] for one in found]
     return row
@@ -108,6 +108,8 @@ def missed(row: Row, native: Row | None) -> list[str]:
     found = []
     if native is not None and row["losses"] != native.get("losses"):
         found.append("losses differ from native's")
+    if row["program"] == "accelerate fsdp2" and row["kind"] not in ("FSDP", "NO"):
+        found.append(f"is {row['kind']}, not FSDP")
     wanted = "ductile" if row["way"].startswith("ductile") else "native"
     if row["backends"] not in ([wanted], ["cpu"]):
         found.append(f"is on {row['backends']}")

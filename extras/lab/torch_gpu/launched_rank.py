@@ -97,8 +97,8 @@ class Losses(transformers.TrainerCallback):  # type: ignore[misc]
             self.found.append(float(logs["loss"]).hex())
 
 
-def by_trainer(ranks: int, device: str, folder: str) -> list[str]:
-    """What launches it says whether its ranks are those of DDP or of FSDP."""
+def by_trainer(ranks: int, device: str, folder: str) -> tuple[list[str], str]:
+    """What launches it says whether its ranks are those of DDP or of FSDP: that comes back, too."""
     losses = Losses()
     arguments = transformers.TrainingArguments(
         f"{folder}/out", max_steps=STEPS, per_device_train_batch_size=BATCH, logging_steps=1,
@@ -109,7 +109,7 @@ def by_trainer(ranks: int, device: str, folder: str) -> list[str]:
         make_model(device), arguments, train_dataset=texts(ranks), callbacks=[losses]
     )
     trainer.train()
-    return losses.found
+    return losses.found, trainer.accelerator.distributed_type.name
 
 
 def main() -> None:
@@ -120,13 +120,14 @@ def main() -> None:
     torch.use_deterministic_algorithms(True, warn_only=True)
     if device == "cuda":
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", 0)))
+    kind = program
     if program == "trainer":
-        losses = by_trainer(ranks, device, folder)
+        losses, kind = by_trainer(ranks, device, folder)
     elif program == "accelerate":
         losses = by_accelerate(rank, ranks, device)
     else:
         losses = by_torch(program, rank, ranks, device)
-    row = {"losses": losses, **child.peak_memory(device)}
+    row = {"losses": losses, "kind": kind, **child.peak_memory(device)}
     (Path(folder) / f"{rank}.json").write_text(json.dumps(row))
 
 
