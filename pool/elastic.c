@@ -195,8 +195,14 @@ ductile_status ductile_elastic_commit(ductile_elastic *range, uint64_t offset, u
 static ductile_addr next_in_use(ductile_allocator *a, const dpool_units *u, ductile_addr *at) {
     ductile_addr found = 0;
     dti_lock_acquire(&a->index_lock);
-    for (; *at < u->to && found == 0; *at += u->range->unit_bytes) {
-        found = dpool_map_find(&a->map, *at) != NULL ? *at : 0;
+    const dpool_units rest = {u->range, *at, u->to};
+    const dpool_block *b = *at < u->to ? dpool_units_first_locked(a, &rest) : NULL;
+    while (b != NULL && b->addr < u->to && !dpool_is_in_use(b)) {
+        b = b->next;
+    }
+    if (b != NULL && b->addr < u->to) {
+        found = b->addr;
+        *at = dpool_end(b);
     }
     dti_lock_release(&a->index_lock);
     return found;
@@ -257,11 +263,9 @@ ductile_status ductile_elastic_close(ductile_elastic *range) {
         return DUCTILE_OK;
     }
     ductile_allocator *a = range->allocator;
-    ductile_status status = dpool_may_let_go(a);
-    if (status == DUCTILE_OK) {
-        (void)ductile_elastic_decommit(range, 0, range->bytes, NULL, 0);
-        end_range(a, range);
-    }
+    DTI_TRY(dpool_may_let_go(a)); /* otherwise it ends with the allocator, whose arena has it */
+    (void)ductile_elastic_decommit(range, 0, range->bytes, NULL, 0);
+    end_range(a, range);
     free(range);
-    return status;
+    return DUCTILE_OK;
 }

@@ -11,6 +11,7 @@
 #include "tests/support/in_child.h"
 #include "vmm/captures.h"
 
+#include <ductile_elastic.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -70,6 +71,21 @@ Test(process, a_fork_inside_a_callback_is_told_too, .fini = close_fixture) {
     assert_ok(ductile_alloc(f.allocator, 200 * MIB, f.streams[0], &parents));
     assert_ok(ductile_alloc(f.allocator, 100 * MIB, f.streams[0], &address));
     cr_assert_eq(child_of_callback, 0);
+}
+
+static ductile_elastic *range;
+
+static int close_and_destroy(void) {
+    return ductile_elastic_close(range) != DUCTILE_ERR_FORKED ||
+           ductile_destroy(f.allocator) != DUCTILE_ERR_FORKED;
+}
+
+Test(process, a_child_that_closes_a_range_can_destroy_the_allocator_too, .fini = close_fixture) {
+    assert_fine(fixture_open(&f, NULL));
+    assert_ok(ductile_elastic_open(f.allocator, 64 * MIB, f.streams[0], NULL, &range));
+    assert_ok(ductile_elastic_commit(range, 0, 32 * MIB));
+    cr_assert_eq(in_child(close_and_destroy), 0);
+    assert_ok(ductile_elastic_close(range));
 }
 
 /* ---- Exit ---------------------------------------------------------------------------------- */
