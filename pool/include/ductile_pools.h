@@ -224,9 +224,9 @@ DUCTILE_API DUCTILE_CHECKED ductile_status ductile_list_pools(ductile_allocator 
  * Arguments: id: {0,0} means all memory outside private pools. address: a multiple of
  *            DUCTILE_ALIGNMENT. size: bytes, not 0.
  * Returns:   DUCTILE_OK; ERR_INVALID_ARGUMENT (also: there is no such pool); ERR_FOREIGN_POINTER
- *            (the address lies in no range of the pool); ERR_BUSY (not all of it is free memory);
- *            ERR_ASLEEP (the pool sleeps); ERR_OUT_OF_HOST_MEMORY, ERR_DEVICE_LOST, ERR_EXITING,
- *            ERR_FORKED.
+ *            (the address lies in no range of the pool); ERR_BUSY (not all of it is free memory, or
+ *            it is of an elastic range and no whole unit); ERR_ASLEEP (the pool sleeps);
+ *            ERR_OUT_OF_HOST_MEMORY, ERR_DEVICE_LOST, ERR_EXITING, ERR_FORKED.
  * Ownership: release with ductile_free or ductile_free_ex.
  * Cost:      linear in the blocks of the range.
  */

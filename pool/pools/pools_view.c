@@ -101,6 +101,13 @@ ductile_status ductile_list_pools(ductile_allocator *a, const ductile_pool_id *i
 
 /* ---- Blocks put back ----------------------------------------------------------------------- */
 
+/* Of an elastic range units alone are blocks (B8). */
+static bool may_be_block(const dpool_region *region, ductile_addr address, uint64_t size) {
+    const dseg_segment *seg = region->seg;
+    uint64_t unit = seg->unit_granules * seg->store->granule_bytes;
+    return unit == 0 || (size == unit && (address - seg->range.addr) % unit == 0);
+}
+
 /* The block that holds all of [address, address + size), if it is FREE for requests. */
 static ductile_status find_free_locked(const ductile_allocator *a, const dpool_private_pool *pool,
                                        ductile_addr address, uint64_t size, dpool_block **out) {
@@ -111,7 +118,7 @@ static ductile_status find_free_locked(const ductile_allocator *a, const dpool_p
     }
     *out = b;
     bool fits = b->state == DPOOL_FREE && dpool_index_holds(&b->region->arena->index, b) &&
-                dpool_end(b) - address >= size &&
+                dpool_end(b) - address >= size && may_be_block(b->region, address, size) &&
                 !dpool_wait_is_due_locked(a, address, address + size);
     return fits ? DUCTILE_OK : DUCTILE_ERR_BUSY;
 }
