@@ -430,8 +430,16 @@ static dseg_span take_handle(donations *d) {
     return d->span;
 }
 
+/* The topmost run of the span that can go, and the span is what is left below it. */
+static dseg_span take_topmost(donations *d, uint64_t need) {
+    dseg_span run = dseg_topmost_run(d->block->region->seg, d->span, need, 1);
+    d->span.end = dseg_is_empty(run) ? d->span.first : run.first;
+    return run;
+}
+
 /* What the span gives next, from the side of a gap: of a run that is unmapped the last handle may
- * be larger than needed, since the one made of it may be smaller. */
+ * be larger than needed, since the one made of it may be smaller. An elastic range, whose memory
+ * leaves in no other way, gives what lies between handles that must stay, too. */
 static dseg_span take_of_span(donations *d, uint64_t need) {
     dseg_span s = d->span;
     if (dseg_is_empty(s)) {
@@ -439,6 +447,9 @@ static dseg_span take_of_span(donations *d, uint64_t need) {
     }
     if (d->is_singly) {
         return take_handle(d);
+    }
+    if (d->unmaps && d->from->is_elastic) {
+        return take_topmost(d, need);
     }
     d->span.end = s.first;
     bool at_top = take_from_top(d->block);
