@@ -24,15 +24,16 @@ static dpool_block *in_use_at(const ductile_allocator *a, const dpool_units *u, 
     return b;
 }
 
-/* Ranges are long, and grow and shrink at few places: some unit nearby is mostly in use. */
+/* Ranges are long, and grow and shrink at few places: some unit nearby is mostly in use. Where none
+ * is, few blocks lie before them. So both are tried in turn. */
 static dpool_block *near_block(const ductile_allocator *a, const dpool_units *u) {
-    const dpool_region *region = u->range->region;
-    uint64_t n = u->range->bytes / u->range->unit_bytes;
-    dpool_block *b = region->first->next == NULL ? region->first : NULL;
-    for (uint64_t distance = 0; distance < n && b == NULL; distance++) {
+    dpool_block *from_first = u->range->region->first;
+    dpool_block *b = NULL;
+    for (uint64_t distance = 0; dpool_end(from_first) <= u->from && b == NULL; distance++) {
         b = in_use_at(a, u, distance);
+        from_first = from_first->next;
     }
-    return b != NULL ? b : region->first;
+    return b != NULL ? b : from_first;
 }
 
 dpool_block *dpool_units_first_locked(const ductile_allocator *a, const dpool_units *u) {

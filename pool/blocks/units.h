@@ -44,7 +44,7 @@ static inline uint64_t dpool_count_units(const dpool_units *u) {
 }
 
 /* The block that holds the first of the units, in whatever state. Looks from the nearest unit in
- * use on. Index lock held. */
+ * use on, or from the first block. Index lock held. */
 dpool_block *dpool_units_first_locked(const ductile_allocator *a, const dpool_units *u);
 
 enum { DPOOL_STATES = DPOOL_ASLEEP + 1 };

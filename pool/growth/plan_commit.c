@@ -237,14 +237,17 @@ static dpool_block *mend_window(ductile_allocator *a, dpool_plan *p, ductile_add
     return first;
 }
 
-/* A granule that is lost costs its unit, and not all that were to be committed with it. */
+/* A granule that is lost costs its unit, and not all that were to be committed with it; but where
+ * hits of other threads took the nodes that are needed to divide them, all of them. */
 static void restore_units(ductile_allocator *a, dpool_block *b) {
     const dseg_segment *seg = b->region->seg;
     for (dpool_block *rest = b; rest != NULL; b = rest) {
         dseg_span all = dseg_granules_in(seg, b->addr, dpool_end(b));
         uint32_t until = dseg_state_until(seg, all);
-        rest = until < all.end ? dpool_cut(&a->nodes, b, dseg_addr(seg, until)) : NULL;
-        if (dseg_state_at(seg, all.first) == DSEG_QUARANTINED) {
+        bool divides = until < all.end && a->nodes.n_spare > 0;
+        rest = divides ? dpool_cut(&a->nodes, b, dseg_addr(seg, until)) : NULL;
+        if (dseg_has_state(seg, all, DSEG_QUARANTINED) &&
+            (!divides || dseg_state_at(seg, all.first) == DSEG_QUARANTINED)) {
             b->state = DPOOL_QUARANTINED;
         } else {
             (void)dpool_make_gap_locked(a, b);

@@ -1,0 +1,78 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Elastic ranges, beyond tests/scenarios/elastic.txt and what tests/model does with them: how long
+ * they may be, and what other threads take while a commit fails.
+ */
+#include "tests/support/one_fixture.h"
+
+#include <ductile_elastic.h>
+#include <ductile_share.h>
+
+#define UNIT FIXTURE_GRANULE
+
+static ductile_elastic *open_units(uint64_t n) {
+    ductile_elastic *range = NULL;
+    assert_ok(ductile_elastic_open(f.allocator, n * UNIT, f.streams[0], NULL, &range));
+    return range;
+}
+
+/* ---- Long ranges --------------------------------------------------------------------------- */
+
+/* A walk of all units would take minutes. */
+Test(elastic, calls_cost_the_same_however_long_the_range_is, .timeout = 30) {
+    const uint64_t n_units = UINT64_C(1) << 23;
+    assert_fine(fixture_open(&f, NULL));
+    ductile_elastic *range = open_units(n_units);
+    for (uint64_t i = 0; i < 200; i++) {
+        uint64_t at = (i % 2 == 0 ? i : n_units - 1 - i) * UNIT;
+        assert_ok(ductile_elastic_commit(range, at, UNIT));
+        assert_ok(ductile_elastic_decommit(range, 0, n_units * UNIT, NULL, 0));
+        assert_ok(ductile_elastic_commit(range, at, UNIT));
+        assert_ok(ductile_elastic_decommit(range, at, UNIT, NULL, 0));
+    }
+    assert_ok(ductile_elastic_close(range));
+    assert_fine(fixture_close(&f));
+}
+
+/* ---- A commit that fails ------------------------------------------------------------------- */
+
+enum { N_SMALL = 4096, MOST_CALLS = 40 };
+
+/* As threads would that allocate while memory moves: until no node is spare. */
+static void allocate_small(void *user, ductile_allocator *a, const ductile_map_event *event) {
+    ductile_status *status = user;
+    for (int i = 0; i < N_SMALL && event->change == DUCTILE_MAP_LEAVING; i++) {
+        ductile_addr address = 0;
+        *status = ductile_alloc(a, 512, f.streams[0], &address);
+    }
+}
+
+/* The driver fails from a call on, also where a map is undone. */
+static void fail_a_commit(uint64_t from_call) {
+    ductile_addr small = 0;
+    ductile_addr moves = 0;
+    uint64_t id = 0;
+    ductile_status told = DUCTILE_OK;
+    const fixture_setup setup = {.n_streams = 2, .conf = "sizes:2M"};
+    const ductile_virtual_fault fault = {
+        .struct_size = sizeof fault, .nth = from_call, .code = 999, .persistent = 1};
+    assert_fine(fixture_open(&f, &setup));
+    ductile_elastic *range = open_units(8);
+    assert_ok(ductile_alloc(f.allocator, 512, f.streams[0], &small));
+    assert_ok(ductile_alloc(f.allocator, 8 * UNIT, f.streams[1], &moves));
+    assert_ok(ductile_free(f.allocator, moves));
+    assert_fine(fixture_sync_all(&f));
+    assert_ok(ductile_add_map_callback(f.allocator, allocate_small, &told, 0, &id));
+    assert_ok(ductile_virtual_inject(f.gpu, &fault));
+    ductile_status status = ductile_elastic_commit(range, 0, 8 * UNIT);
+    cr_expect(status != DUCTILE_ERR_OUT_OF_MEMORY);
+    assert_ok(ductile_virtual_inject(f.gpu, NULL));
+    assert_ok(ductile_check(f.allocator, NULL, 0));
+    fixture_abandon(&f);
+}
+
+Test(elastic, a_commit_fails_while_others_take_every_node) {
+    for (uint64_t i = 1; i < MOST_CALLS; i++) {
+        fail_a_commit(i);
+    }
+}
