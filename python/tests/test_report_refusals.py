@@ -102,7 +102,7 @@ def test_what_others_have_of_the_device_is_told_where_its_size_is_known(tmp_path
     device = {"device_memory": [{"total": 160 * MIB, "free": 8 * MIB}]}
     recording = study(out_of_memory(tmp_path, **device))
     assert _summary.refused(recording)["others_bytes"] == 52 * MIB
-    assert "52.0 MiB had others" in said(recording)
+    assert "others had 52.0 MiB" in said(recording)
 
 
 def test_a_limit_of_the_process_is_not_taken_for_the_device(tmp_path):

@@ -300,7 +300,7 @@ def _device(s: dict[str, Any]) -> list[Line]:
     if not _has_device(s):
         return []
     size, own = in_bytes(found["device_bytes"]), _own(s)
-    others = f"; {in_bytes(found['others_bytes'])} had others" if found["others_bytes"] else ""
+    others = f"; others had {in_bytes(found['others_bytes'])}" if found["others_bytes"] else ""
     if s["verdict"] in (FULL, CROWDED) and needs:
         said = f"{size} were there for PyTorch, too little{others}; needed: {_ways(needs)}"
         return [("device", said)]
