@@ -10,6 +10,7 @@
 #include "tests/support/one_fixture.h"
 #include "vmm/driver/driver.h"
 
+#include <ductile_elastic.h>
 #include <ductile_handover.h>
 #include <ductile_pools.h>
 #include <ductile_pressure.h>
@@ -22,6 +23,7 @@
 static ductile_addr block;
 static uint64_t oom_callback;
 static uint64_t map_callback;
+static ductile_elastic *range;
 static const ductile_pool_id pool = {4, 2};
 
 static int skip_block(void *user, const ductile_block_info *info) {
@@ -81,6 +83,9 @@ typedef enum need { NEEDS_DRIVER, NEEDS_PROCESS } need;
     X(NEEDS_DRIVER, ductile_import(a, 0, NULL, &address, &bytes))                                  \
     X(NEEDS_DRIVER, ductile_enable_peer(a, 1))                                                     \
     X(NEEDS_DRIVER, ductile_disable_peer(a, 1))                                                    \
+    X(NEEDS_DRIVER, ductile_elastic_open(a, MIB, f.streams[0], NULL, &other))                      \
+    X(NEEDS_DRIVER, ductile_elastic_commit(a != NULL ? range : NULL, 0, 2 * MIB))                  \
+    X(NEEDS_DRIVER, ductile_elastic_decommit(a != NULL ? range : NULL, 0, 2 * MIB, NULL, 0))       \
     X(NEEDS_PROCESS, ductile_free(a, block))                                                       \
     X(NEEDS_PROCESS, ductile_free_ex(a, block, NULL, 0, &is_pending))                              \
     X(NEEDS_PROCESS, ductile_free_ex(a, block, &f.streams[1], 1, NULL))                            \
@@ -119,6 +124,7 @@ static size_t ask_all(ductile_allocator *a, answer *answers) {
     ductile_addr address = 0;
     uint64_t bytes = 0;
     int is_pending = 0;
+    ductile_elastic *other = NULL;
     char text[256];
     ductile_stats stats = {.struct_size = sizeof stats};
     ductile_limits limits = {.struct_size = sizeof limits};
@@ -160,12 +166,14 @@ static void open_everything(void) {
     open_fixture(&setup);
     block = take(3 * MIB, 0);
     assert_ok(ductile_pool_retain(f.allocator, pool));
+    assert_ok(ductile_elastic_open(f.allocator, 8 * MIB, f.streams[0], NULL, &range));
     assert_ok(ductile_add_oom_callback(f.allocator, free_nothing, NULL, 0, &oom_callback));
     assert_ok(ductile_add_map_callback(f.allocator, hear_nothing, NULL, 0, &map_callback));
 }
 
 static void close_everything(void) {
     give(block);
+    assert_ok(ductile_elastic_close(range));
     assert_ok(ductile_pool_release(f.allocator, pool));
     close_audited();
 }
@@ -249,6 +257,18 @@ static const ductile_sleep_tag bad_tags[] = {
 #define WRONG(X)                                                                                   \
     X(INVALID_ARGUMENT, ductile_alloc(a, 1, own, NULL))                                            \
     X(INVALID_ARGUMENT, ductile_alloc_dedicated(a, 1, own, NULL))                                  \
+    X(INVALID_ARGUMENT, ductile_elastic_open(a, MIB, own, NULL, NULL))                             \
+    X(INVALID_ARGUMENT, ductile_elastic_open(a, 0, own, NULL, &other))                             \
+    X(INVALID_ARGUMENT, ductile_elastic_open(a, UINT64_MAX, own, NULL, &other))                    \
+    X(INVALID_ARGUMENT, ductile_elastic_open(a, MIB, own, &odd_unit, &other))                      \
+    X(INVALID_ARGUMENT, ductile_elastic_open(a, MIB, own, &newer_units, &other))                   \
+    X(INVALID_ARGUMENT, ductile_elastic_open(a, MIB, own, &no_units, &other))                      \
+    X(INVALID_ARGUMENT, ductile_elastic_commit(range, 512, 2 * MIB))                               \
+    X(INVALID_ARGUMENT, ductile_elastic_commit(range, 0, 512))                                     \
+    X(INVALID_ARGUMENT, ductile_elastic_commit(range, 8 * MIB, 2 * MIB))                           \
+    X(INVALID_ARGUMENT, ductile_elastic_commit(range, 2 * MIB, UINT64_MAX - 2 * MIB + 1))          \
+    X(INVALID_ARGUMENT, ductile_elastic_decommit(range, 6 * MIB, 4 * MIB, NULL, 0))                \
+    X(INVALID_ARGUMENT, ductile_elastic_decommit(range, 0, 2 * MIB, NULL, 1))                      \
     X(FOREIGN_POINTER, ductile_free_ex(a, 512, NULL, 0, &is_pending))                              \
     X(INVALID_ARGUMENT, ductile_free_ex(a, block, NULL, 1, NULL))                                  \
     X(INVALID_ARGUMENT, ductile_get_stats(a, NULL, NULL))                                          \
@@ -306,10 +326,14 @@ Test(refusals, arguments_that_no_call_takes_are_refused_and_change_nothing) {
     ductile_stats no_stats = {.struct_size = 0};
     ductile_oom_report newer_report = {.struct_size = sizeof newer_report + 1};
     ductile_imported_tag *tag = NULL;
+    const ductile_elastic_options odd_unit = {sizeof odd_unit, 3 * MIB},
+                                  newer_units = {sizeof newer_units + 8, 0}, no_units = {1, 0};
+    ductile_elastic *other = NULL;
     ductile_addr address = 1;
     uint64_t id = 1;
     int is_pending = 7;
     block = take(3 * MIB, 0);
+    assert_ok(ductile_elastic_open(a, 8 * MIB, own, NULL, &range));
     assert_ok(ductile_pool_retain(a, pool));
     large.struct_size++;
     for (size_t i = 0; i < 4; i++) {
@@ -325,7 +349,9 @@ Test(refusals, arguments_that_no_call_takes_are_refused_and_change_nothing) {
     DUCTILE_STATS_MAP(SAME)
 #undef SAME
     assert_u64(id + address, 0);
-    cr_assert(is_pending == 0 && tag == NULL);
+    cr_assert(is_pending == 0 && tag == NULL && other == NULL);
+    assert_ok(ductile_elastic_close(range));
+    assert_ok(ductile_elastic_close(NULL));
     assert_u64(report.pool.first, unknown.first);
     assert_ok(ductile_import_release(a, NULL));
     ductile_drop_held_tag(NULL);

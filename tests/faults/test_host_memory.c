@@ -17,6 +17,7 @@
 #include "tests/support/two_ends.h"
 #include "vmm/driver/driver.h"
 
+#include <ductile_elastic.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -207,6 +208,60 @@ static const char *create_with_failure(uint64_t nth, bool *failed) {
 Test(host_memory, create_undoes_itself) {
     NEEDS_FAILURES();
     sweep(create_with_failure, 1);
+}
+
+/* ---- Elastic ranges -------------------------------------------------------------------------- */
+
+enum { N_UNITS = 1100 }; /* more than the address map has places for at first */
+
+static uint64_t live_of(const fixture *g) {
+    return fixture_stats(g->allocator).live_blocks;
+}
+
+/* What failed has committed, and decommitted, nothing; and goes the next time. */
+static const char *grow_and_shrink(const fixture *g, ductile_elastic *range, uint64_t nth,
+                                   bool *failed) {
+    const uint64_t half = N_UNITS / 2 * FIXTURE_GRANULE;
+    arm(nth);
+    ductile_status got = ductile_elastic_commit(range, 0, 2 * half);
+    ductile_status gave = ductile_elastic_decommit(range, half, half, &g->streams[1], 1);
+    *failed = disarm();
+    bool is_lack = is_for_lack_of_memory(got) || is_for_lack_of_memory(gave);
+    NEED(*failed ? is_lack || got + gave == 0 : got + gave == 0, "commit %s, decommit %s",
+         ductile_status_name(got), ductile_status_name(gave));
+    uint64_t wanted = got != DUCTILE_OK ? 0 : gave != DUCTILE_OK ? N_UNITS : N_UNITS / 2;
+    NEED(live_of(g) == wanted, "%llu units are live, not %llu", (unsigned long long)live_of(g),
+         (unsigned long long)wanted);
+    NEED_OK(ductile_elastic_commit(range, 0, 2 * half));
+    NEED(live_of(g) == N_UNITS, "not all units are live");
+    return audit_allocator(g->allocator, NULL);
+}
+
+static const char *range_with_failure(uint64_t nth, bool *failed) {
+    const fixture_setup setup = {.capacity_bytes = N_UNITS * FIXTURE_GRANULE, .n_streams = 2};
+    fixture g;
+    ductile_elastic *range = NULL;
+    TRY(fixture_open(&g, &setup));
+    arm(nth);
+    ductile_status status =
+        ductile_elastic_open(g.allocator, N_UNITS * FIXTURE_GRANULE, g.streams[0], NULL, &range);
+    *failed = disarm();
+    NEED((range == NULL) == (status != DUCTILE_OK), "a range with a failure");
+    NEED(status == DUCTILE_OK || (*failed && is_for_lack_of_memory(status)), "open: %s",
+         ductile_status_name(status));
+    if (range == NULL) {
+        NEED(fixture_stats(g.allocator).address_bytes == 0, "addresses without a range");
+    } else {
+        uint64_t left = nth > requests ? nth - requests : 0;
+        TRY(left > 0 && !*failed ? grow_and_shrink(&g, range, left, failed) : NULL);
+        NEED_OK(ductile_elastic_close(range));
+    }
+    return fixture_close(&g);
+}
+
+Test(host_memory, a_commit_is_all_or_none_where_it_runs_out) {
+    NEEDS_FAILURES();
+    sweep(range_with_failure, 5);
 }
 
 /* ---- A pool's end -------------------------------------------------------------------------- */

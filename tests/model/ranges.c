@@ -110,13 +110,15 @@ static const char *commit_here(subject *s, void *argument) {
     return p->status == DUCTILE_ERR_OUT_OF_MEMORY ? lacks_memory(s, missing) : NULL;
 }
 
-/* What a graph uses is of its own pool here, and so goes with it. */
+/* What a graph uses is of its own pool here, and so goes with it; and its launches write to units
+ * that were decommitted, so that none comes back behind the capture. */
 static bool may_commit(const subject *s, const range_state *of) {
     if (of->slot == GONE) {
         return true;
     }
     bool is_for_graph = of->pool > N_PLAIN_POOLS && of->pool == pool_for(s, of->slot);
-    bool is_free = !is_captured(s, of->slot) || (is_for_graph && !is_in_debt(s, of->slot));
+    bool is_free = is_captured(s, of->slot) ? is_for_graph && !is_in_debt(s, of->slot)
+                                            : of->pool <= N_PLAIN_POOLS;
     return is_free && !rests(s, of->slot) && s->m.n + of->n_units < MOST_BLOCKS;
 }
 
