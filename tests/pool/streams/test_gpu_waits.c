@@ -47,7 +47,37 @@ Test(gpu_waits, thousands_of_spans_go_with_one_request) {
     close_audited();
 }
 
-/* Each poll goes on where the one before stopped, and begins again after the last. */
+static ductile_addr take_apart(uint64_t size) {
+    ductile_addr block = take(size, 0);
+    (void)take(512, 0);
+    return block;
+}
+
+/* Spans of a stream at work, as many as a poll asks about under one hold of the lock, and above
+ * them one of a stream that is done. */
+Test(gpu_waits, a_poll_goes_on_where_the_one_before_stopped) {
+    enum { N = 64 };
+    ductile_addr low[N];
+    for (int i = 0; i < N; i++) {
+        low[i] = take_apart(4096);
+    }
+    ductile_addr high = take_apart(4096);
+    for (int i = 0; i < N; i++) {
+        use_and_free(low[i], 4096, 1);
+    }
+    use_and_free(high, 4096, 2);
+    assert_ok(ductile_virtual_stream_sync(f.gpu, f.streams[2]));
+    for (int round = 0; round < 2; round++) {
+        dpool_wait_poll(f.allocator, 1);
+    }
+    dti_lock_acquire(&f.allocator->index_lock);
+    cr_assert(dpool_wait_is_due_locked(f.allocator, low[0], low[0] + 4096));
+    cr_assert_not(dpool_wait_is_due_locked(f.allocator, high, high + 4096));
+    dti_lock_release(&f.allocator->index_lock);
+    close_audited();
+}
+
+/* It begins again after the last. */
 Test(gpu_waits, polls_come_back_to_the_lowest_address) {
     ductile_addr low = take(MIB, 0);
     ductile_addr high = take(MIB, 0);
@@ -94,8 +124,7 @@ Test(gpu_waits, a_failed_wait_is_the_last_of_its_attempt) {
 Test(gpu_waits, one_question_about_a_stream_at_work_answers_for_it_and_for_no_other) {
     ductile_addr block[8];
     for (int i = 0; i < 8; i++) {
-        block[i] = take(MIB, 0);
-        (void)take(512, 0);
+        block[i] = take_apart(MIB);
     }
     for (int i = 0; i < 8; i++) {
         use_and_free(block[i], MIB, 1 + (size_t)i % 2);

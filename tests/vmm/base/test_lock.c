@@ -4,7 +4,9 @@
 
 #include "vmm/base/lock.h"
 
+#include <linux/membarrier.h>
 #include <pthread.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 static dti_lock lock;
@@ -49,6 +51,13 @@ static void expect_that_a_waiter_gets_it_on_release(void) {
 
 Test(lock, waiter_sleeps_until_release_wakes_it) {
     expect_that_a_waiter_gets_it_on_release();
+}
+
+/* The barrier is then the waiter's: a release is a store. */
+Test(lock, a_release_fences_by_itself_only_where_the_kernel_has_no_barrier) {
+    long offers = syscall(SYS_membarrier, MEMBARRIER_CMD_QUERY, 0, 0);
+    bool has_barrier = offers > 0 && (offers & MEMBARRIER_CMD_PRIVATE_EXPEDITED) != 0;
+    cr_assert_eq(atomic_load(&lock.sleepers), has_barrier ? 0 : DTI_LOCK_FENCED);
 }
 
 Test(lock, waiter_is_woken_without_a_barrier_from_the_kernel) {
