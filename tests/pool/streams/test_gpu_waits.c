@@ -53,7 +53,7 @@ static ductile_addr take_apart(uint64_t size) {
     return block;
 }
 
-/* Spans of a stream at work, as many as a poll asks about under one hold of the lock, and above
+/* Spans of a stream at work, more than a poll asks about under one hold of the lock, and above
  * them one of a stream that is done. */
 Test(gpu_waits, a_poll_goes_on_where_the_one_before_stopped) {
     enum { N = 64 };
@@ -67,7 +67,7 @@ Test(gpu_waits, a_poll_goes_on_where_the_one_before_stopped) {
     }
     use_and_free(high, 4096, 2);
     assert_ok(ductile_virtual_stream_sync(f.gpu, f.streams[2]));
-    for (int round = 0; round < 2; round++) {
+    for (int round = 0; round < 8; round++) {
         dpool_wait_poll(f.allocator, 1);
     }
     dti_lock_acquire(&f.allocator->index_lock);
