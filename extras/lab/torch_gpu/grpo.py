@@ -51,7 +51,7 @@ class Match:
         with tempfile.TemporaryDirectory(dir=memory_folder()) as folder:
             if self.form == "two":
                 self.sides[0].send(json.dumps({"do": "generate", "folder": folder}))
-                wait_for(Path(folder) / "socket", deadline)
+                wait_for(Path(folder) / "socket", self.sides[0], deadline)
             told = {"do": "train", "form": self.form, "turns": n_turns, "folder": folder}
             found = self.sides[-1].answer(deadline, **told)
         for side in self.sides:
@@ -64,8 +64,9 @@ def memory_folder() -> str | None:
     return "/dev/shm" if Path("/dev/shm").is_dir() else None
 
 
-def wait_for(path: Path, deadline: float) -> None:
-    while not path.exists() and time.monotonic() < deadline:
+def wait_for(path: Path, side: turns.Worker, deadline: float) -> None:
+    """Until there is a file, or no process that makes it."""
+    while not path.exists() and side.process.poll() is None and time.monotonic() < deadline:
         time.sleep(0.01)
 
 
