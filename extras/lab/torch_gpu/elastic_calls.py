@@ -23,8 +23,7 @@ from cuda.bindings import runtime
 
 import ductile_gpu
 import ductile_gpu.torch as memory
-from ductile_gpu._binding._native import lib
-from ductile_gpu.torch._tag_pools import tag_allocators
+from ductile_gpu.interface import lib, tag_allocators
 
 MIB, GIB = 1 << 20, 1 << 30
 UNIT = 64 * MIB
