@@ -4,6 +4,7 @@
 #include "tests/support/audit.h"
 #include "vmm/captures.h"
 
+#include <ductile_elastic.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -110,7 +111,7 @@ static const char *verify_all(const shared_state *s, const held *h) {
 }
 
 /* A copy to the host would break the capture of another thread. */
-static const char *verify(shared_state *s, const held *h) {
+const char *verify_held(shared_state *s, const held *h) {
     begin_use(s);
     bool is_there = h->is_in_plain ? h->life == s->life : h->life != 0;
     const char *why = s->n_captures == 0 && is_there && may_touch(s, h) ? verify_all(s, h) : NULL;
@@ -217,7 +218,7 @@ const char *give(test_thread *self, held *h) {
         return NULL;
     }
     if (!s->is_stress || h->pattern % 4 == 0) { /* a look waits for the stream */
-        TRY(verify(s, h));
+        TRY(verify_held(s, h));
     }
     TRY(let_go(s, h));
     h->size = 0;
@@ -328,6 +329,8 @@ const char *shared_prepare(shared_state *s, const fixture_setup *setup) {
     TRY(shares ? two_ends_open(&s->t, &with, SOCK_STREAM) : fixture_open(&s->t.f, &with));
     NEED_OK(ductile_pool_retain(s->t.f.allocator, PLAIN_POOL));
     NEED_OK(ductile_pool_set_kind(s->t.f.allocator, PLAIN_POOL, DUCTILE_POOL_PLAIN));
+    NEED_OK(ductile_elastic_open(s->t.f.allocator, (1 + 2 * MOST_THREADS) * FIXTURE_GRANULE,
+                                 s->t.f.streams[0], NULL, &s->range));
     return NULL;
 }
 
@@ -424,6 +427,7 @@ const char *shared_close(shared_state *s) {
         TRY(end_thread(&s->threads[i]));
     }
     TRY(end_sharing(s));
+    NEED_OK(ductile_elastic_close(s->range));
     NEED_OK(ductile_pool_release(s->t.f.allocator, PLAIN_POOL));
     TRY(empty(s));
     model_fini(&s->live);

@@ -84,12 +84,14 @@ struct shared_state {
     model live;
     test_thread threads[MOST_THREADS];
     unsigned n_threads, marks;
-    bool is_asleep;      /* the plain pool, after a wake that was refused */
-    bool drops;          /* its contents, in that case                      */
-    unsigned n_captures; /* under way                            */
-    bool announces;      /* captures, even with a pool that is open */
-    held twice;          /* freed by everybody: once with success */
-    held apart;          /* on the stream apart */
+    bool is_asleep;                /* the plain pool, after a wake that was refused */
+    bool drops;                    /* its contents, in that case                      */
+    unsigned n_captures;           /* under way                            */
+    bool announces;                /* captures, even with a pool that is open */
+    held twice;                    /* freed by everybody: once with success */
+    held apart;                    /* on the stream apart */
+    struct ductile_elastic *range; /* of all threads */
+    uint64_t n_committers;         /* that need its first unit */
     unsigned n_freed_twice;
     char wrong[1024];     /* the first complaint of a thread, or empty */
     pthread_rwlock_t use; /* of contents; n_captures and the next two change under it      */
@@ -125,6 +127,8 @@ const char *make_in_plain(test_thread *self, uint64_t size, ductile_stream strea
 const char *take(test_thread *self, held *h);
 /* Frees it: its contents have to be there; none is fine. */
 const char *give(test_thread *self, held *h);
+/* Its contents have to be there. */
+const char *verify_held(shared_state *s, const held *h);
 /* The program is done with the block; what remains is the call that frees it. */
 const char *let_go(shared_state *s, const held *h);
 const char *keep(test_thread *self, const held *h);

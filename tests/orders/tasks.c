@@ -98,34 +98,6 @@ TASK(dedicated, "dedicated", 0) {
     return NULL;
 }
 
-/* Two units at work, which go back at once. */
-static const char *use_units(test_thread *self, ductile_elastic *range) {
-    ductile_status status = ductile_elastic_commit(range, 0, 2 * FIXTURE_GRANULE);
-    TRY(may_lack(self, "elastic_commit", status));
-    for (uint64_t i = 0; i < 2 && status == DUCTILE_OK; i++) {
-        held h = {.address = ductile_elastic_address(range) + i * FIXTURE_GRANULE,
-                  .size = FIXTURE_GRANULE,
-                  .stream = common(self, 1)};
-        TRY(take(self, &h));
-        TRY(let_go(self->s, &h));
-    }
-    NEED_OK(ductile_elastic_decommit(range, 0, 4 * FIXTURE_GRANULE, NULL, 0));
-    return NULL;
-}
-
-/* The second time in place, unless their memory has gone to another thread's request. */
-TASK(elastic, "elastic", 0) {
-    ductile_elastic *range = NULL;
-    ductile_status status =
-        ductile_elastic_open(of(self), 4 * FIXTURE_GRANULE, common(self, 1), NULL, &range);
-    TRY(may_lack(self, "elastic_open", status));
-    for (int i = 0; i < 2 && range != NULL; i++) {
-        TRY(use_units(self, range));
-    }
-    NEED_OK(ductile_elastic_close(range));
-    return NULL;
-}
-
 TASK(free_given, "free", 0) {
     TRY(give(self, &self->small));
     return give(self, &self->large);
@@ -175,6 +147,129 @@ TASK(free_twice, "free_twice", IN_ORDERS) {
     s->n_freed_twice += status == DUCTILE_OK;
     scheduler_unmute();
     return NULL;
+}
+
+/* ---- Elastic ranges ------------------------------------------------------------------------ */
+
+/* Two units at work, which go back at once. */
+static const char *use_units(test_thread *self, ductile_elastic *range) {
+    ductile_status status = ductile_elastic_commit(range, 0, 2 * FIXTURE_GRANULE);
+    TRY(may_lack(self, "elastic_commit", status));
+    for (uint64_t i = 0; i < 2 && status == DUCTILE_OK; i++) {
+        held h = {.address = ductile_elastic_address(range) + i * FIXTURE_GRANULE,
+                  .size = FIXTURE_GRANULE,
+                  .stream = common(self, 1)};
+        TRY(take(self, &h));
+        TRY(let_go(self->s, &h));
+    }
+    NEED_OK(ductile_elastic_decommit(range, 0, 4 * FIXTURE_GRANULE, NULL, 0));
+    return NULL;
+}
+
+/* The second time in place, unless their memory has gone to another thread's request. */
+TASK(elastic, "elastic", 0) {
+    ductile_elastic *range = NULL;
+    ductile_status status =
+        ductile_elastic_open(of(self), 4 * FIXTURE_GRANULE, common(self, 1), NULL, &range);
+    TRY(may_lack(self, "elastic_open", status));
+    for (int i = 0; i < 2 && range != NULL; i++) {
+        TRY(use_units(self, range));
+    }
+    NEED_OK(ductile_elastic_close(range));
+    return NULL;
+}
+
+static ductile_status commit(const test_thread *self, ductile_elastic *range, uint64_t first,
+                             uint64_t n, held *out) {
+    *out = (held){.address = ductile_elastic_address(range) + first * FIXTURE_GRANULE,
+                  .size = n * FIXTURE_GRANULE,
+                  .stream = common(self, 0)};
+    return ductile_elastic_commit(range, first * FIXTURE_GRANULE, out->size);
+}
+
+/* Units that are one block for the model. */
+static const char *hold_units(test_thread *self, ductile_elastic *range, uint64_t first, uint64_t n,
+                              held *out) {
+    ductile_status status = commit(self, range, first, n, out);
+    TRY(may_lack(self, "elastic_commit", status));
+    out->size = status == DUCTILE_OK ? out->size : 0;
+    return status == DUCTILE_OK ? take(self, out) : NULL;
+}
+
+static const char *leave_units(test_thread *self, ductile_elastic *range, held *h,
+                               const ductile_stream *user) {
+    if (h->size == 0) {
+        return NULL;
+    }
+    TRY(user != NULL ? use_on(self->s, h, *user) : NULL);
+    TRY(verify_held(self->s, h));
+    TRY(let_go(self->s, h));
+    uint64_t offset = h->address - ductile_elastic_address(range);
+    NEED_OK(ductile_elastic_decommit(range, offset, h->size, user, user != NULL));
+    h->size = 0;
+    return NULL;
+}
+
+static const char *open_units(test_thread *self, uint64_t n, ductile_elastic **out) {
+    return may_lack(
+        self, "elastic_open",
+        ductile_elastic_open(of(self), n * FIXTURE_GRANULE, common(self, 0), NULL, out));
+}
+
+/* Parts that overlap come and go, one of them after work of another stream. */
+TASK(elastic_parts, "elastic_parts", 0) {
+    const ductile_stream user = common(self, 1);
+    ductile_elastic *range = NULL;
+    held low, high;
+    TRY(open_units(self, 6, &range));
+    if (range == NULL) {
+        return NULL; /* the pool sleeps */
+    }
+    TRY(hold_units(self, range, 0, 2, &low));
+    TRY(hold_units(self, range, 4, 1, &high));
+    TRY(leave_units(self, range, &low, &user));
+    TRY(hold_units(self, range, 1, 2, &low));
+    TRY(leave_units(self, range, &high, NULL));
+    TRY(leave_units(self, range, &low, NULL));
+    NEED_OK(ductile_elastic_close(range));
+    return NULL;
+}
+
+/* All threads have one range: each has units of its own there, and one is everybody's, committed by
+ * any of them, and decommitted by the last that needs it. */
+TASK(elastic_shared, "elastic_shared", 0) {
+    shared_state *s = self->s;
+    held own, all;
+    count(&s->n_committers);
+    ductile_status status = commit(self, s->range, 0, 1, &all);
+    TRY(hold_units(self, s->range, 1 + 2 * self->number, 2, &own));
+    TRY(leave_units(self, s->range, &own, NULL));
+    TRY(hold_units(self, s->range, 1 + 2 * self->number, 1, &own));
+    TRY(leave_units(self, s->range, &own, NULL));
+    scheduler_mute();
+    bool is_last = --s->n_committers == 0;
+    ductile_status left =
+        is_last ? ductile_elastic_decommit(s->range, 0, all.size, NULL, 0) : DUCTILE_OK;
+    scheduler_unmute();
+    NEED_OK(left);
+    return may_lack(self, "elastic_commit", status);
+}
+
+/* Its pool may fall asleep at any moment, and the units with it. */
+TASK(elastic_in_pool, "elastic_in_pool", PLAIN_SLEEPS) {
+    ductile_elastic *range = NULL;
+    NEED_OK(ductile_pool_begin(of(self), PLAIN_POOL, NULL, NULL));
+    ductile_status status =
+        ductile_elastic_open(of(self), 4 * FIXTURE_GRANULE, common(self, 0), NULL, &range);
+    NEED_OK(ductile_pool_end(of(self), PLAIN_POOL));
+    NEED_OK(ductile_pool_release(of(self), PLAIN_POOL));
+    for (uint64_t i = 0; i < 3 && status == DUCTILE_OK; i++) {
+        status = ductile_elastic_commit(range, i * FIXTURE_GRANULE, 2 * FIXTURE_GRANULE);
+        NEED_OK(ductile_elastic_decommit(range, i * FIXTURE_GRANULE, FIXTURE_GRANULE, NULL, 0));
+    }
+    NEED_OK(ductile_elastic_close(range));
+    bool is_refused = status == DUCTILE_ERR_OUT_OF_MEMORY && has_mark(self->s, STARVES);
+    return may_be("elastic", status, is_refused ? status : DUCTILE_ERR_ASLEEP);
 }
 
 /* ---- Pools and captures -------------------------------------------------------------------- */
