@@ -80,6 +80,26 @@ def test_the_last_view_ends_the_range(gpu):
     assert live(allocator) == 0
 
 
+def test_a_tensor_on_a_view_keeps_the_range(gpu):
+    of = gpu.allocator().elastic("16M", "4M")
+    of.commit(0, "16M")
+    capsule = of.view("8M")._export(None)
+    with pytest.raises(BufferError, match="in use"):
+        of.free()
+    with pytest.raises(BufferError, match="in use"), of:
+        pass
+    del capsule
+    gc.collect()
+    of.free()
+
+
+def test_a_view_that_was_freed_is_read_by_nobody(gpu):
+    view = gpu.allocator().elastic("16M").view("2M")
+    view.free()
+    with pytest.raises(BufferError, match="freed"):
+        view.__dlpack__()
+
+
 def test_a_range_that_has_ended_refuses_and_a_second_end_does_nothing(gpu):
     of = gpu.allocator().elastic("16M")
     view = of.view("2M")

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import ctypes
 from ctypes import byref
-from typing import TYPE_CHECKING, Optional, Union
+from typing import TYPE_CHECKING, Any, Optional, Union
 
 from ductile_gpu._binding import _abi, _cuda, _log
 from ductile_gpu._binding._buffer import Buffer
@@ -138,7 +138,14 @@ class ElasticView(_OfRange):
         self.range = of
 
     def _refuse_when_freed(self) -> None:
+        super()._refuse_when_freed()
         self.range._refuse_when_freed()
+
+    def _export(self, max_version: Optional[tuple[int, int]]) -> Any:
+        """The tensor keeps the range, too."""
+        capsule = super()._export(max_version)
+        self.range._exports.update(self._exports)
+        return capsule
 
     def _free(self) -> None:
         self.address, self._freed = 0, True
