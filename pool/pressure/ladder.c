@@ -347,7 +347,11 @@ static ductile_status climb(ductile_allocator *a, dpool_climb *c) {
     go_to_bottom(a, c);
     ductile_status status = DUCTILE_ERR_OUT_OF_MEMORY;
     while (status == DUCTILE_ERR_OUT_OF_MEMORY && relieve(a, c)) {
+        bool awaited_pending = c->request->awaits_pending;
         status = attempt(a, c->request);
+        if (awaited_pending && !c->request->awaits_pending) { /* it lacks memory, if anything */
+            c->rung = c->n_tries = 0;
+        }
     }
     return status;
 }

@@ -76,3 +76,38 @@ Test(elastic, a_commit_fails_while_others_take_every_node) {
         fail_a_commit(i);
     }
 }
+
+/* ---- Under pressure ------------------------------------------------------------------------ */
+
+static ductile_addr hog;
+
+static uint64_t free_hog(void *user, ductile_allocator *a, uint64_t missing,
+                         ductile_stream stream) {
+    (void)user, (void)missing, (void)stream;
+    ductile_addr address = hog;
+    hog = 0;
+    return ductile_free(a, address) == DUCTILE_OK && address != 0 ? 40 * MIB : 0;
+}
+
+/* Units that wait for a stream are asked for first. What is missing besides comes from wherever
+ * that of a request does. */
+Test(elastic, what_is_missing_beside_pending_units_is_asked_for_too) {
+    const fixture_setup setup = {
+        .capacity_bytes = 64 * MIB, .n_streams = 2, .schedule = DUCTILE_SCHEDULE_LAZY};
+    uint64_t id = 0;
+    assert_fine(fixture_open(&f, &setup));
+    ductile_elastic *range = open_units(16);
+    hog = take(40 * MIB, 1);
+    assert_ok(ductile_add_oom_callback(f.allocator, free_hog, NULL, 0, &id));
+    assert_ok(ductile_elastic_commit(range, 0, UNIT));
+    const ductile_virtual_use use = {
+        .address = ductile_elastic_address(range), .size = UNIT, .writes = 1};
+    assert_ok(ductile_virtual_launch(f.gpu, f.streams[1], &use, 1));
+    assert_ok(ductile_elastic_decommit(range, 0, UNIT, &f.streams[1], 1));
+    assert_u64(fixture_stats(f.allocator).pending_blocks, 1);
+    assert_ok(ductile_elastic_commit(range, 0, 16 * UNIT));
+    assert_u64(hog, 0);
+    assert_ok(ductile_elastic_close(range));
+    assert_ok(ductile_remove_oom_callback(f.allocator, id));
+    close_audited();
+}
