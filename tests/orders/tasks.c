@@ -151,34 +151,6 @@ TASK(free_twice, "free_twice", IN_ORDERS) {
 
 /* ---- Elastic ranges ------------------------------------------------------------------------ */
 
-/* Two units at work, which go back at once. */
-static const char *use_units(test_thread *self, ductile_elastic *range) {
-    ductile_status status = ductile_elastic_commit(range, 0, 2 * FIXTURE_GRANULE);
-    TRY(may_lack(self, "elastic_commit", status));
-    for (uint64_t i = 0; i < 2 && status == DUCTILE_OK; i++) {
-        held h = {.address = ductile_elastic_address(range) + i * FIXTURE_GRANULE,
-                  .size = FIXTURE_GRANULE,
-                  .stream = common(self, 1)};
-        TRY(take(self, &h));
-        TRY(let_go(self->s, &h));
-    }
-    NEED_OK(ductile_elastic_decommit(range, 0, 4 * FIXTURE_GRANULE, NULL, 0));
-    return NULL;
-}
-
-/* The second time in place, unless their memory has gone to another thread's request. */
-TASK(elastic, "elastic", 0) {
-    ductile_elastic *range = NULL;
-    ductile_status status =
-        ductile_elastic_open(of(self), 4 * FIXTURE_GRANULE, common(self, 1), NULL, &range);
-    TRY(may_lack(self, "elastic_open", status));
-    for (int i = 0; i < 2 && range != NULL; i++) {
-        TRY(use_units(self, range));
-    }
-    NEED_OK(ductile_elastic_close(range));
-    return NULL;
-}
-
 static ductile_status commit(const test_thread *self, ductile_elastic *range, uint64_t first,
                              uint64_t n, held *out) {
     *out = (held){.address = ductile_elastic_address(range) + first * FIXTURE_GRANULE,
