@@ -16,7 +16,7 @@ from running import python
 from support import ROOT
 
 import ductile_gpu
-from ductile_gpu.torch import _elastic, _tag_pools
+from ductile_gpu.torch import _elastic, _plain, _tag_pools, _tags
 
 MIB = 1 << 20
 torch = fake_torch.torch
@@ -226,6 +226,21 @@ def test_streams_that_use_the_rows_are_named_to_a_resize(allocator, monkeypatch)
     monkeypatch.setattr(rows._range, "decommit", lambda *given: said.append(given))
     rows.resize(7, streams=[5])
     assert said == [(14 * MIB, 2 * MIB, 5)]
+
+
+def test_a_tensor_that_was_made_inside_a_tag_sleeps_with_it(allocator, shared, monkeypatch):
+    monkeypatch.setattr(_plain, "is_installed", lambda: True)
+    with _tags.pool("cache", contents="drop"):
+        rows = ductile_gpu.torch.elastic(1 << 20, 64, HALF, rows=3)
+    assert _tags.tags()["cache"].live_bytes == live(shared) == 6 * MIB
+    _tags.sleep("cache")
+    with pytest.raises(ductile_gpu.Asleep, match="cache"):
+        rows.resize(4)
+    rows.resize(2)
+    _tags.wake("cache")
+    rows.resize(5)
+    assert _tags.tags()["cache"].live_bytes == 10 * MIB
+    del rows
 
 
 # ---- The page's examples -----------------------------------------------------------------------

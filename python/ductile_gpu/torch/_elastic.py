@@ -116,9 +116,10 @@ def elastic(
 ) -> ElasticTensor:
     """Makes a tensor that grows and shrinks in place along its first dimension.
 
-    Works where Ductile is PyTorch's allocator and beside PyTorch's own. Memory comes from what the
-    allocator has free, of all streams, before new memory is created; what a shrink gives back
-    serves other tensors once the GPU is done with it.
+    Works where Ductile is PyTorch's allocator and beside PyTorch's own. Made inside `pool(tag)`
+    where Ductile is the allocator, it sleeps with the tag; beside PyTorch's own it has none. Memory
+    comes from what the allocator has free, of all streams, before new memory is created; what a
+    shrink gives back serves other tensors once the GPU is done with it.
 
     Args:
         row_shape: of one row; an integer for a vector of so many.
