@@ -608,8 +608,9 @@ typedef enum ductile_block_state {
 
 /* True of a block when it is true of any part of the memory behind it. */
 typedef enum ductile_block_flags {
-    DUCTILE_BLOCK_PINNED = 1,  /* must not move; see ductile_share.h */
-    DUCTILE_BLOCK_EXPORTED = 2 /* passed to another process          */
+    DUCTILE_BLOCK_PINNED = 1,   /* must not move; see ductile_share.h                   */
+    DUCTILE_BLOCK_EXPORTED = 2, /* passed to another process                            */
+    DUCTILE_BLOCK_ELASTIC = 4   /* of an elastic range, where no request finds room     */
 } ductile_block_flags;
 
 typedef struct ductile_block_info {

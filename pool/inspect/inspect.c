@@ -222,6 +222,12 @@ static uint64_t free_bytes_locked(const ductile_allocator *a, const dpool_block 
     return b != NULL && state_of_locked(a, b) == DUCTILE_BLOCK_FREE ? b->size : 0;
 }
 
+static uint32_t flags_of_locked(const ductile_allocator *a, const dpool_block *b) {
+    DTI_ASSERT_HELD(&a->index_lock);
+    bool is_elastic = b->region->arena->is_elastic;
+    return dpool_pin_flags_locked(a, b) | (is_elastic ? (uint32_t)DUCTILE_BLOCK_ELASTIC : 0u);
+}
+
 /* All but info->struct_size. */
 static void describe_locked(const ductile_allocator *a, const dpool_block *b,
                             ductile_block_info *info) {
@@ -241,7 +247,7 @@ static void describe_locked(const ductile_allocator *a, const dpool_block *b,
         .free_before_bytes = free_bytes_locked(a, b->prev),
         .free_after_bytes = free_bytes_locked(a, b->next),
         .pool = pool->id,
-        .flags = dpool_pin_flags_locked(a, b),
+        .flags = flags_of_locked(a, b),
     };
 }
 

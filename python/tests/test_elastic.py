@@ -44,6 +44,20 @@ def test_a_range_has_memory_behind_what_is_committed_and_nothing_else(gpu):
     assert live(allocator) == 0
 
 
+def test_a_snapshot_says_which_blocks_are_of_ranges(gpu):
+    allocator = gpu.allocator()
+    of = allocator.elastic("16M")
+    of.commit(0, "4M")
+    block = allocator.alloc("4M")
+    found = {
+        s["address"]: {"elastic" in b for b in s["blocks"]}
+        for s in allocator.snapshot()["segments"]
+    }
+    assert found.pop(of.address) == {True}
+    assert set.union(*found.values()) == {False}
+    allocator.free(block)
+
+
 def test_what_is_no_range_and_no_unit_is_refused(gpu):
     allocator = gpu.allocator()
     for size, unit in ((0, 0), ("1G", "3M")):

@@ -58,6 +58,14 @@ def test_memory_of_private_pools_makes_no_room(allocator):
         allocator.plan_eviction(512, {address: 1})
 
 
+def test_elastic_ranges_make_no_room(allocator):
+    of = allocator.elastic("16M")
+    of.commit(0, "8M")
+    of.decommit("2M", "4M")
+    with pytest.raises(ductile_gpu.OutOfMemory, match="has 0"):
+        allocator.plan_eviction("2M", {of.address: 1})
+
+
 def test_under_find_overruns_no_block_makes_room(gpu):
     allocator = gpu.allocator(find="overruns")
     address = allocator.alloc(512)

@@ -34,6 +34,30 @@ Test(elastic, calls_cost_the_same_however_long_the_range_is, .timeout = 30) {
     assert_fine(fixture_close(&f));
 }
 
+/* ---- What others see ----------------------------------------------------------------------- */
+
+static int count_elastic(void *user, const ductile_block_info *b) {
+    uint64_t *n = user;
+    n[b->state] += (b->flags & DUCTILE_BLOCK_ELASTIC) != 0;
+    return 0;
+}
+
+Test(elastic, blocks_of_ranges_are_told_from_those_of_requests) {
+    uint64_t n[DUCTILE_BLOCK_ASLEEP + 1] = {0};
+    assert_fine(fixture_open(&f, NULL));
+    ductile_addr block = take(UNIT, 0);
+    ductile_elastic *range = open_units(8);
+    assert_ok(ductile_elastic_commit(range, 0, 3 * UNIT));
+    assert_ok(ductile_elastic_decommit(range, 2 * UNIT, UNIT, NULL, 0));
+    assert_ok(ductile_walk(f.allocator, NULL, count_elastic, n));
+    assert_u64(n[DUCTILE_BLOCK_LIVE], 2);
+    assert_u64(n[DUCTILE_BLOCK_FREE], 1);
+    assert_u64(n[DUCTILE_BLOCK_GAP], 1);
+    give(block);
+    assert_ok(ductile_elastic_close(range));
+    close_audited();
+}
+
 /* ---- A commit that fails ------------------------------------------------------------------- */
 
 enum { N_SMALL = 4096, MOST_CALLS = 40 };

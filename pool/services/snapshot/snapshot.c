@@ -128,6 +128,9 @@ static void write_block(dti_json *j, const ductile_block_info *b) {
     if ((b->flags & DUCTILE_BLOCK_EXPORTED) != 0) {
         dti_json_bool(j, "exported", true);
     }
+    if ((b->flags & DUCTILE_BLOCK_ELASTIC) != 0) {
+        dti_json_bool(j, "elastic", true);
+    }
     dti_json_close(j, '}');
 }
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from ductile_gpu._binding import _abi
@@ -50,6 +51,11 @@ def blocks_of(segment: dict[str, Any]) -> list[Block]:
         )
         for i, span in enumerate(spans)
     ]
+
+
+def blocks_in(segments: Iterable[dict[str, Any]]) -> list[Block]:
+    """The blocks of all of these segments, in order."""
+    return [block for segment in segments for block in blocks_of(segment)]
 
 
 def block_from_info(info: _abi.ductile_block_info) -> Block:

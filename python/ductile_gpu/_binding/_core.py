@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Optional, Union
 
 from ductile_gpu._binding import _abi, _log
 from ductile_gpu._binding._abi import Options, Stats
-from ductile_gpu._binding._blocks import Block, block_from_info, blocks_of
+from ductile_gpu._binding._blocks import Block, block_from_info, blocks_in
 from ductile_gpu._binding._buffer import Buffer
 from ductile_gpu._binding._elastic import Elastic
 from ductile_gpu._binding._errors import (
@@ -697,8 +697,8 @@ class Allocator(Sleeps, Closes):
 
         Room is memory in one piece: free blocks and those to be freed, side by side. Not counted,
         so that less may be enough: memory that is still pending, gaps, other streams' memory.
-        Private pools make no room, nor do ranges that one block has for itself. No driver call;
-        linear in the blocks of the allocator, as `blocks` is.
+        Private pools make no room, nor do elastic ranges, nor ranges that one block has for itself.
+        No driver call; linear in the blocks of the allocator, as `blocks` is.
 
         Args:
             size: bytes of the request, or text such as "512M".
@@ -714,9 +714,11 @@ class Allocator(Sleeps, Closes):
         read_number(sum(prices.values()), "the sum of costs")
         if need == 0:
             raise invalid("a hole of 0 bytes")
-        blocks = self.blocks()
-        self._expect_live(prices, blocks)
+        segments = self.snapshot()["segments"]
+        self._expect_live(prices, blocks_in(segments))
         own, outside = stream_handle(stream), (0, 0)
+        for_requests = (of for of in segments if "elastic" not in of["blocks"][0])
+        blocks = blocks_in(for_requests)
         of_stream = (block for block in blocks if block.stream == own and block.pool == outside)
         found, largest = cheapest(of_stream, prices, need)
         if found is None:
@@ -734,10 +736,7 @@ class Allocator(Sleeps, Closes):
 
     def blocks(self) -> list[Block]:
         """Every block of every range, by ascending address, as `snapshot` found them."""
-        found: list[Block] = []
-        for segment in self.snapshot()["segments"]:
-            found += blocks_of(segment)
-        return found
+        return blocks_in(self.snapshot()["segments"])
 
     def snapshot(self) -> dict[str, Any]:
         """The whole state: version, options, statistics, segments with their blocks."""
