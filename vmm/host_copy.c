@@ -356,7 +356,7 @@ uint8_t *dvmm_host_copy_find(const dvmm_host_copy *saved, ductile_addr addr, uin
 
 /* Leaves spans that a copy may still use to the end of the process. */
 void dvmm_host_copy_drop(dvmm_host_copy *saved) {
-    if (saved->busy != NULL || saved->n_steps > 0) {
+    if (saved->busy != NULL) { /* without its stream a copy has no steps */
         dvmm_capture_mode mode = dvmm_capture_relax(saved->driver);
         (void)finish(saved);
         drop_steps(saved);
