@@ -193,6 +193,7 @@ Test(options_text, what_may_have_been_meant_is_named) {
         {"caching:of", "takes on or off, not 'of'"},
         {"find:overrun", "did you mean overruns?"},
         {"xfind:overruns", "did you mean find?"},
+        {"drivr:virtual", "did you mean driver?"},
     };
     for (size_t i = 0; i < sizeof meant / sizeof meant[0]; i++) {
         is_refused_naming(meant[i].text, meant[i].names);
