@@ -38,8 +38,7 @@ typedef struct dpool_plan {
     uint64_t body_bytes;
     dpool_block *head; /* BUSY before the body, after it: memory left over; or NULL  */
     dpool_block *rest;
-    dpool_block *
-        *parts; /* for units: the BUSY blocks of their window, instead of a body, in order */
+    dpool_block **parts; /* for units, in place of a body: the BUSY blocks of their window */
     uint32_t n_parts;
     dseg_piece *pieces; /* empty granules of the region that get memory */
     uint32_t n_pieces;

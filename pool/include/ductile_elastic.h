@@ -137,7 +137,7 @@ DUCTILE_API ductile_status ductile_elastic_decommit(ductile_elastic *range, uint
  *
  * Returns:   DUCTILE_OK; ERR_EXITING, ERR_FORKED, after which the handle is gone all the same.
  * Threads:   safe for different ranges; waits while another thread maps memory.
- * Cost:      at most one driver call; no wait for the GPU.
+ * Cost:      at most one driver call; no wait for the GPU. With caching:off it trims.
  */
 DUCTILE_API ductile_status ductile_elastic_close(ductile_elastic *range);
 

@@ -103,13 +103,13 @@ Test(elastic, a_commit_fails_while_others_take_every_node) {
 
 /* ---- Under pressure ------------------------------------------------------------------------ */
 
-static ductile_addr hog;
+static ductile_addr balloon;
 
-static uint64_t free_hog(void *user, ductile_allocator *a, uint64_t missing,
-                         ductile_stream stream) {
+static uint64_t free_balloon(void *user, ductile_allocator *a, uint64_t missing,
+                             ductile_stream stream) {
     (void)user, (void)missing, (void)stream;
-    ductile_addr address = hog;
-    hog = 0;
+    ductile_addr address = balloon;
+    balloon = 0;
     return ductile_free(a, address) == DUCTILE_OK && address != 0 ? 40 * MIB : 0;
 }
 
@@ -121,8 +121,8 @@ Test(elastic, what_is_missing_beside_pending_units_is_asked_for_too) {
     uint64_t id = 0;
     assert_fine(fixture_open(&f, &setup));
     ductile_elastic *range = open_units(16);
-    hog = take(40 * MIB, 1);
-    assert_ok(ductile_add_oom_callback(f.allocator, free_hog, NULL, 0, &id));
+    balloon = take(40 * MIB, 1);
+    assert_ok(ductile_add_oom_callback(f.allocator, free_balloon, NULL, 0, &id));
     assert_ok(ductile_elastic_commit(range, 0, UNIT));
     const ductile_virtual_use use = {
         .address = ductile_elastic_address(range), .size = UNIT, .writes = 1};
@@ -130,7 +130,7 @@ Test(elastic, what_is_missing_beside_pending_units_is_asked_for_too) {
     assert_ok(ductile_elastic_decommit(range, 0, UNIT, &f.streams[1], 1));
     assert_u64(fixture_stats(f.allocator).pending_blocks, 1);
     assert_ok(ductile_elastic_commit(range, 0, 16 * UNIT));
-    assert_u64(hog, 0);
+    assert_u64(balloon, 0);
     assert_ok(ductile_elastic_close(range));
     assert_ok(ductile_remove_oom_callback(f.allocator, id));
     close_audited();
