@@ -46,6 +46,24 @@ Test(host_pages, a_reservation_begins_at_a_huge_page_and_holds_no_more_than_it_s
     assert_u64(address_space(), before);
 }
 
+/* Several threads touch it. */
+Test(host_pages, all_that_is_made_is_there_at_once) {
+    enum { N = 128 };
+    const uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
+    const uint64_t size = N * DVMM_HUGE_PAGE;
+    unsigned char *is_there = malloc(size / page);
+    uint8_t *at = dvmm_host_pages_reserve(size);
+    cr_assert(is_there != NULL && at != NULL);
+    cr_assert(dvmm_host_pages_make(at, size));
+    cr_assert_eq(mincore(at, size, is_there), 0);
+    for (uint64_t i = 0; i < size / page; i++) {
+        cr_assert(is_there[i] & 1, "page %llu", (unsigned long long)i);
+    }
+    dvmm_host_pages_drop(at, size);
+    dvmm_host_pages_unreserve(at, size);
+    free(is_there);
+}
+
 /* ---- Control groups: what a container may still take, of files as the kernel shows them ------ */
 
 static char root[64];
