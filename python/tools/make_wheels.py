@@ -314,10 +314,12 @@ def trials(machine: str, wheel: Path, given: argparse.Namespace) -> Iterator[str
         yield "NOT TRIED: another machine's, and no --emulator was given"
 
 
-def make_and_try(machine: str, source: Path, tools: Path, given: argparse.Namespace) -> None:
-    is_here = machine == platform.machine()
+def make_and_try(
+    machine: str, source: Path, tools: Path, adapters: Path | None, given: argparse.Namespace
+) -> None:
+    carried = adapters if machine == platform.machine() else None
     say(f"compiling for {machine} ...")
-    wheel = make_wheel(machine, source, tools, given.adapters if is_here else None, given.output)
+    wheel = make_wheel(machine, source, tools, carried, given.output)
     say("looking at what it needs ...")
     fit_for = audit(wheel, tools)
     say(f"{wheel.name}: {wheel.stat().st_size:,} bytes, fit for {fit_for}")
@@ -332,11 +334,12 @@ def make_all(given: argparse.Namespace) -> None:
     say("making the source distribution ...")
     source = make_source_distribution(tools, given.output)
     verdict = check_release(source, given.release)
-    if given.adapters is None and given.carry > 0:
+    adapters = None
+    if given.carry > 0:
         say(f"compiling the adapter for PyTorch's newest {given.carry} minor versions ...")
-        given.adapters = make_adapters(given.carry)
+        adapters = make_adapters(given.carry)
     for machine in MACHINES:
-        make_and_try(machine, source, tools, given)
+        make_and_try(machine, source, tools, adapters, given)
     say("asking twine ...")
     files = sorted(given.output.iterdir())
     plain = {**os.environ, "TERM": "dumb", "COLUMNS": "400"}
@@ -357,12 +360,6 @@ def main() -> int:
         default=CARRIED,
         metavar="N",
         help=f"carry the adapter for PyTorch's newest N minor versions ({CARRIED}; 0: none)",
-    )
-    parser.add_argument(
-        "--adapters",
-        type=Path,
-        metavar="FOLDER",
-        help="instead: what python/tests/torch_versions --carry made before",
     )
     parser.add_argument(
         "--torch",
