@@ -131,6 +131,25 @@ Test(grow, above_a_soft_limit_exchanges_as_much_beside_lost_memory) {
     device_abandon(&r);
 }
 
+/* The handle of the first donor comes by way of the cache, that of the second keeps its memory. */
+Test(grow, moves_donors_behind_one_that_is_unmapped) {
+    (void)back(8, 2);
+    dvmm_handle *moves = back(12, 2);
+    dseg_donor donors[] = {
+        {.seg = seg, .first = 8, .n_granules = 2, .state = DSEG_TO_UNMAP, .idle = proof_of_all()},
+        {.seg = seg, .first = 12, .n_granules = 2}};
+    dseg_piece piece = {.first = 0, .n_granules = 4};
+    dseg_growth g = growth(&piece, 2);
+    g.donors = donors;
+    g.n_donors = 2;
+    assert_ok(dseg_grow(&g));
+    assert_u64(g.n_moved, 1);
+    cr_assert_eq(seg->slots[0].handle, moves);
+    assert_state(12, 2, DSEG_RETIRING);
+    assert_u64(store.totals.held_bytes, 4 * r.granule);
+    end_growth();
+}
+
 /* ---- Refilling ----------------------------------------------------------------------------- */
 
 Test(refill, stops_where_an_address_is_lost) {
