@@ -21,7 +21,7 @@ mode, prompt_length, new = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 if mode == "elastic":
     import ductile_gpu.torch as memory
 
-    memory.enable(mode="plain")
+    memory.enable()
 
 import torch
 import transformers
