@@ -404,7 +404,9 @@ static ductile_status plan_and_grow(ductile_allocator *a, dpool_request *r, dpoo
 
 /* Where hits of other threads took the places that were reserved for the units, they are FREE. */
 static ductile_status attempt_units(ductile_allocator *a, dpool_request *r, dpool_plan *p) {
-    ductile_status status = DUCTILE_OK;
+    /* a graph would fill them with zeros again at each launch */
+    bool would_record = a->options.zero != 0 && dvmm_is_surely_capturing(a->driver, r->stream);
+    ductile_status status = would_record ? DUCTILE_ERR_CAPTURING : DUCTILE_OK;
     while (status == DUCTILE_OK && !r->is_served && !take_units(a, r)) {
         status = plan_and_grow(a, r, p);
     }

@@ -93,8 +93,9 @@ DUCTILE_API uint64_t ductile_elastic_bytes(const ductile_elastic *range);
  *            per-thread default stream of another thread); ERR_OUT_OF_MEMORY, as of ductile_alloc,
  *            with a report (ductile_pressure.h), also when a unit's recorded streams are not done
  *            and cannot be waited for; ERR_ASLEEP (its pool sleeps); ERR_CAPTURING (the stream is
- *            being captured, and would have to wait for work of another one); ERR_DRIVER (also of
- *            units whose addresses the driver once failed to unmap: they are lost);
+ *            being captured, and would have to wait for work of another one, or the option `zero`
+ *            is set); ERR_DRIVER (also of units whose addresses the driver once failed to unmap:
+ *            they are lost);
  *            ERR_OUT_OF_HOST_MEMORY, ERR_BUSY (inside a map callback), ERR_DEVICE_LOST,
  *            ERR_EXITING, ERR_FORKED.
  * On error:  no unit has changed that the caller could see.

@@ -122,13 +122,22 @@ static bool may_commit(const subject *s, const range_state *of) {
     return is_free && !rests(s, of->slot) && s->m.n + of->n_units < MOST_BLOCKS;
 }
 
+/* A graph would fill it with zeros again at each launch. */
+static bool would_record(const subject *s, const part *p) {
+    ductile_options o = {.struct_size = sizeof o};
+    ductile_get_options(s->f.allocator, &o);
+    return o.zero != 0 && p->of->slot != GONE && is_captured(s, p->of->slot);
+}
+
 static const char *is_refused(subject *s, const part *p) {
     bool is_out = p->status == DUCTILE_ERR_OUT_OF_MEMORY;
     const pool_state *pool = &s->pools[p->of->pool]; /* one that nothing else refers to may wake */
     bool sleeps = p->status == DUCTILE_ERR_ASLEEP && (pool->is_asleep || pool->may_be_asleep);
     bool is_gone = p->status == DUCTILE_ERR_INVALID_ARGUMENT && p->of->slot == GONE;
     bool is_lost = p->status == DUCTILE_ERR_DRIVER && s->is_faulty;
-    return may_be(s, "elastic_commit", p->status, is_out || sleeps || is_gone || is_lost);
+    bool is_unrecorded = p->status == DUCTILE_ERR_CAPTURING && would_record(s, p);
+    return may_be(s, "elastic_commit", p->status,
+                  is_out || sleeps || is_gone || is_lost || is_unrecorded);
 }
 
 /* Those that are there keep what they contain. */
