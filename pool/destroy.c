@@ -156,6 +156,7 @@ ductile_status ductile_destroy(ductile_allocator *a) {
         first = keep_first(first, unmap_all(a, DSEG_RETIRING, idle));
         first = keep_first(first, unmap_all(a, DSEG_MAPPED, idle));
         first = keep_first(first, dvmm_store_release_cached(&a->store, 0));
+        first = keep_first(first, dvmm_store_shrink_host(&a->store, 0));
     } else {
         forget_mappings(a);
     }

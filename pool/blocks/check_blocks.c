@@ -137,10 +137,17 @@ static void check_region(recount *c, const dpool_region *region) {
     (void)dseg_check(region->seg, c->fault);
 }
 
-/* A gap may lie before what is left of a spilled one: see asleep_blocks.h. */
+/* Gaps may lie beside what is left of a spilled one that was freed: see asleep_blocks.h. */
+static bool is_left_of_spilled(const dpool_block *b) {
+    while (b != NULL && b->region->is_spilled && !dpool_has_request(b)) {
+        b = b->next;
+    }
+    return b == NULL;
+}
+
 static bool is_one_block(const ductile_allocator *a, const dpool_block *first) {
-    if (first->region->is_spilled && first->state == DPOOL_GAP && first->next != NULL) {
-        first = first->next;
+    if (is_left_of_spilled(first)) {
+        return true;
     }
     bool has_pad = first->next != NULL && first->state == DPOOL_FREE && first->size < a->granule;
     return first->next == NULL || (has_pad && first->next->next == NULL);

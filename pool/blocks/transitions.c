@@ -107,10 +107,14 @@ dpool_block *dpool_make_free_locked(ductile_allocator *a, dpool_block *b) {
     return is_prev_free ? grow_prev(&a->nodes, index, b) : b;
 }
 
-/* Of a spilled block that was freed asleep the device's part may go first. */
+/* Of a spilled block that was freed asleep the device's part may go first, or a part of that. */
 static dpool_block *make_closed_gap_locked(ductile_allocator *a, dpool_block *b) {
     DTI_ASSERT_HELD(&a->index_lock);
     b->state = DPOOL_GAP;
+    if (is_in_state(b->next, DPOOL_GAP)) {
+        b->region->arena->blocks.n_closed_gaps--;
+        dpool_absorb_next(&a->nodes, b);
+    }
     if (is_in_state(b->prev, DPOOL_GAP)) {
         dpool_absorb_next(&a->nodes, b->prev);
         return b->prev;
