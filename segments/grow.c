@@ -395,14 +395,16 @@ static ductile_status fill_spilled(dseg_segment *seg, dseg_spill *how, gathered 
                                    gathered *host) {
     uint32_t need = seg->n_granules - (uint32_t)dti_min(how->most_device, seg->n_granules);
     gather_host(seg, need, host);
-    gather_device(seg, how, seg->n_granules - (uint32_t)dti_max(host->n_granules, need), device);
+    uint32_t of_device = seg->n_granules - (uint32_t)dti_max(host->n_granules, need);
+    gather_device(seg, how, of_device, device);
     how->lacks = seg->n_granules - host->n_granules - device->n_granules;
+    how->lacks_device = of_device - device->n_granules;
     return how->lacks == 0 ? map_gathered(seg, device, host) : DUCTILE_ERR_OUT_OF_MEMORY;
 }
 
 ductile_status dseg_fill_spilled(dseg_segment *seg, dseg_spill *how) {
     const uint32_t n = seg->n_granules;
-    how->lacks = 0;
+    how->lacks = how->lacks_device = 0;
     dvmm_handle **handles = calloc(2 * (size_t)n, sizeof *handles);
     if (handles == NULL) {
         return DUCTILE_ERR_OUT_OF_HOST_MEMORY;

@@ -76,7 +76,9 @@ typedef struct dseg_spill {
     uint32_t most_device; /* granules of device memory, at most; they come first */
     uint32_t max_created; /* granules of a handle of it that is created, at most */
     uint64_t max_held;    /* the held bytes may exceed neither this nor the limit */
-    uint32_t lacks;       /* result: granules for which there was no handle */
+    /* results: granules for which there was no handle, and of them those of the device's part */
+    uint32_t lacks;
+    uint32_t lacks_device;
 } dseg_spill;
 
 /* Maps memory behind all of an empty segment: handles of the device, behind them cached ones of the

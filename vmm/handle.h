@@ -62,7 +62,7 @@ typedef struct dvmm_handle_store {
     uint64_t granule_bytes;     /* constant; bytes of one granule of ours */
     uint64_t limit_bytes;       /* cap on held_bytes */
     uint64_t margin_bytes;      /* of the device, to be left free when a handle is created */
-    uint64_t spill_limit_bytes; /* constant; cap on spill_bytes; 0: none is made */
+    uint64_t spill_limit_bytes; /* cap on spill_bytes; 0: none is made */
     dvmm_store_totals totals;
     dti_lock totals_lock;
     int devices[DVMM_MAX_DEVICES]; /* that get access to all that is mapped: our own first */

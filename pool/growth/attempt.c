@@ -43,8 +43,13 @@ typedef struct attempt {
     dpool_plan *p;
 } attempt;
 
+/* Whatever else is true of it. */
+static bool never_spills(const ductile_allocator *a, const dpool_request *r) {
+    return r->is_alone || r->units != NULL || a->store.n_devices > 1 || dpool_had_graphs(r->arena);
+}
+
 static uint64_t most_held(const ductile_allocator *a, const dpool_request *r) {
-    uint64_t most = dpool_most_beside_small(a, r->requested);
+    uint64_t most = never_spills(a, r) ? UINT64_MAX : dpool_most_beside_small(a, r->requested);
     return r->is_soft ? dti_min(a->soft_limit, most) : most;
 }
 
@@ -341,13 +346,14 @@ static ductile_status make_dedicated(ductile_allocator *a, dpool_request *r) {
 }
 
 static ductile_status make_spilled(ductile_allocator *a, dpool_request *r) {
-    dpool_spill s = dpool_spill_prepare(a, r->size);
+    dpool_spill s = dpool_spill_prepare(a, r->size, r->refused);
     r->missing = (s.n_granules - s.n_device) * a->granule;
     ductile_status status = s.lacks_host > 0 ? DUCTILE_ERR_OUT_OF_MEMORY : dpool_add_range(a, r);
     if (status == DUCTILE_OK) {
         status = dpool_spill_fill(a, r->arena->blocks.regions, &s, r->requested, &r->block);
     }
     r->lacks_host = s.lacks_host;
+    r->refused += s.n_refused;
     return status;
 }
 

@@ -35,7 +35,9 @@ typedef struct dpool_request {
     dpool_block *block;       /* the result */
     uint64_t missing;         /* after ERR_OUT_OF_MEMORY: the bytes that were missing, */
     uint64_t needed;          /* and what would have been held in all; 0: nothing was tried */
-    uint64_t lacks_host;      /* spills: the bytes of the host that were missing */
+    uint64_t lacks_host;      /* spills: the bytes of the host that were missing, */
+    uint64_t refused;         /* and the granules that the device refused, though it seemed to have
+                                 them */
 } dpool_request;
 
 /* One attempt: polls, searches again, moves or creates memory. Never waits. Grow lock held.

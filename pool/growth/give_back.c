@@ -309,6 +309,30 @@ static ductile_status give_back_proven(ductile_allocator *a, const goal *g) {
 
 /* ---- Trimming ------------------------------------------------------------------------------ */
 
+static bool has_freed_spilled_locked(const ductile_allocator *a, const dpool_arena *arena) {
+    DTI_ASSERT_HELD(&a->index_lock);
+    const dpool_use *u = arena->pending.list.first;
+    while (u != NULL && !u->block->region->is_spilled) {
+        u = u->pending_next;
+    }
+    const dpool_block *b = arena->blocks.leaving.first;
+    while (b != NULL && !b->region->is_spilled) {
+        b = b->list_next;
+    }
+    return (u != NULL || b != NULL) && !dpool_is_frozen(arena);
+}
+
+/* Memory of the host that was freed, and is not proven: no part of the surplus. */
+static bool awaits_host(ductile_allocator *a) {
+    bool is = false;
+    dti_lock_acquire(&a->index_lock);
+    for (const dpool_arena *arena = a->arenas; arena != NULL && !is; arena = arena->next) {
+        is = has_freed_spilled_locked(a, arena);
+    }
+    dti_lock_release(&a->index_lock);
+    return is;
+}
+
 /* Releases what can go back without a wait. */
 static ductile_status give_back_now(ductile_allocator *a, const goal *g, bool *enough) {
     dvmm_capture_mode mode = dpool_grow_lock(a);
@@ -320,7 +344,7 @@ static ductile_status give_back_now(ductile_allocator *a, const goal *g, bool *e
     if (g->takes_host) {
         status = dti_first_error(status, dvmm_store_shrink_host(&a->store, 0));
     }
-    *enough = surplus(a, g) == 0;
+    *enough = surplus(a, g) == 0 && !(g->takes_host && awaits_host(a));
     dpool_grow_unlock(a, mode);
     return status;
 }

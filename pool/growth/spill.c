@@ -57,10 +57,11 @@ static void count_spill(ductile_allocator *a, uint64_t bytes) {
     dti_lock_release(&a->index_lock);
 }
 
-dpool_spill dpool_spill_prepare(ductile_allocator *a, uint64_t size) {
+dpool_spill dpool_spill_prepare(ductile_allocator *a, uint64_t size, uint64_t refused) {
     uint64_t n = dti_round_up(size, a->granule) / a->granule;
     uint64_t most = beside_small(a, dpool_room(a));
     uint64_t n_device = take_device(a, n, most);
+    n_device -= dti_min(n_device, refused);
     uint64_t host = (n - n_device) * a->granule;
     (void)dvmm_store_release_cached(&a->store, most); /* what failed attempts have made */
     return (dpool_spill){.n_granules = n,
@@ -79,6 +80,7 @@ ductile_status dpool_spill_fill(ductile_allocator *a, dpool_region *region, dpoo
     dti_lock_release(&a->index_lock);
     ductile_status status = dpool_closed_fill(a, region, fill, &how, requested, out);
     spill->lacks_host = how.lacks * a->granule;
+    spill->n_refused = how.lacks_device;
     if (status == DUCTILE_OK) {
         count_spill(a, (*out)->size - dpool_device_bytes(*out));
     }

@@ -9,8 +9,8 @@
  * Freed and proven, its handles go to the caches of their kinds, so that the next request gets
  * device memory if there is some. No other region has memory of the host.
  *
- * While any of it is mapped, a part of the room is kept for requests of less than a granule: they
- * never spill, and no program shall end for lack of a few bytes.
+ * While any of it is mapped, a part of the room is kept for requests of less than a granule and
+ * others that never spill: no program shall end for lack of a few bytes.
  */
 #ifndef DUCTILE_POOL_GROWTH_SPILL_H
 #define DUCTILE_POOL_GROWTH_SPILL_H
@@ -29,14 +29,17 @@ typedef struct dpool_spill {
     uint64_t n_device;   /* of them, from the device        */
     uint64_t max_held;   /* of the device's memory          */
     uint64_t lacks_host; /* bytes that are missing, of the host */
+    uint64_t n_refused;  /* granules that the device then did not give */
 } dpool_spill;
 
 /* Looks how much the device can give: free memory of all streams that is proven leaves its place
- * for it, as far as it is needed. */
-dpool_spill dpool_spill_prepare(ductile_allocator *a, uint64_t size);
+ * for it, as far as it is needed. `refused`: granules that the driver says are free and has refused
+ * to earlier attempts. */
+dpool_spill dpool_spill_prepare(ductile_allocator *a, uint64_t size, uint64_t refused);
 
 /* Gives that memory to a region that was added for it: *out, LIVE. ERR_OUT_OF_MEMORY: lacks_host
- * bytes are missing, or (0) the driver refuses. On failure the region is gone, or QUARANTINED. */
+ * bytes are missing, also in place of n_refused granules, or (0) the driver refuses. On failure the
+ * region is gone, or QUARANTINED. */
 ductile_status dpool_spill_fill(ductile_allocator *a, dpool_region *region, dpool_spill *spill,
                                 uint64_t requested, dpool_block **out);
 

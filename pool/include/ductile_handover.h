@@ -62,7 +62,8 @@ typedef struct ductile_tag_name {
  *            ductile_export. id: receives the number of the export; not NULL. layout: receives the
  *            hash, never 0, also when the importer refused it; NULL to ignore.
  * Returns:   DUCTILE_OK; ERR_LAYOUT (the importer expects another layout); ERR_UNSUPPORTED (the
- *            option `shareable` is none); ERR_NOT_LIVE (the pools have no live block);
+ *            option `shareable` is none, or a block is spilled); ERR_NOT_LIVE (the pools have no
+ *            live block);
  *            ERR_INVALID_ARGUMENT (no pool has the tag, a name is not in one of its blocks);
  *            ERR_ASLEEP (a pool sleeps); ERR_BUSY (a block was freed meanwhile, or a pool is being
  *            put to sleep or woken); ERR_BAD_MESSAGE (as ductile_export), ERR_NO_DESCRIPTORS,

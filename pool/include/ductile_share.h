@@ -35,8 +35,8 @@ extern "C" {
  *
  * Arguments: address: the start of a live block.
  * Returns:   DUCTILE_OK; ERR_FOREIGN_POINTER, ERR_INTERIOR_POINTER, ERR_NOT_LIVE; ERR_ASLEEP (the
- *            block is asleep); ERR_INVALID_ARGUMENT, ERR_OUT_OF_HOST_MEMORY, ERR_DEVICE_LOST,
- *            ERR_EXITING, ERR_FORKED.
+ *            block is asleep); ERR_UNSUPPORTED (it is spilled); ERR_INVALID_ARGUMENT,
+ *            ERR_OUT_OF_HOST_MEMORY, ERR_DEVICE_LOST, ERR_EXITING, ERR_FORKED.
  * Ownership: a pin belongs to the address. Give it back with ductile_unpin(address), before or
  *            after the free. Suppose the block is freed and a larger block that starts there is
  *            pinned: then all memory pinned through that address stays pinned until the address has
@@ -212,11 +212,11 @@ DUCTILE_API DUCTILE_CHECKED ductile_status ductile_disable_peer(ductile_allocato
  *            preserves order. Set a time limit (SO_RCVTIMEO, SO_SNDTIMEO) if the other side may not
  *            answer: every message of at most 64 handles, and every answer, has to arrive whole
  *            within it. The caller keeps the socket.
- * Returns:   DUCTILE_OK; ERR_UNSUPPORTED (the option `shareable` is none); ERR_BAD_MESSAGE (the
- *            other side hung up, timed out, gave up, or is not ductile_import); ERR_NO_DESCRIPTORS;
- *            ERR_FOREIGN_POINTER, ERR_INTERIOR_POINTER, ERR_NOT_LIVE; ERR_BUSY (the block is
- *            asleep); ERR_INVALID_ARGUMENT, ERR_OUT_OF_HOST_MEMORY, ERR_DRIVER, ERR_DEVICE_LOST,
- *            ERR_EXITING, ERR_FORKED.
+ * Returns:   DUCTILE_OK; ERR_UNSUPPORTED (the option `shareable` is none, or the block is spilled);
+ *            ERR_BAD_MESSAGE (the other side hung up, timed out, gave up, or is not
+ *            ductile_import); ERR_NO_DESCRIPTORS; ERR_FOREIGN_POINTER, ERR_INTERIOR_POINTER,
+ *            ERR_NOT_LIVE; ERR_BUSY (the block is asleep); ERR_INVALID_ARGUMENT,
+ *            ERR_OUT_OF_HOST_MEMORY, ERR_DRIVER, ERR_DEVICE_LOST, ERR_EXITING, ERR_FORKED.
  * On error:  this call has exported nothing and left no descriptor open. The socket may hold part
  *            of a message: close it.
  * Ownership: end the export with ductile_unexport.

@@ -475,9 +475,9 @@ ductile_status ductile_sleep_host_release(ductile_allocator *a, uint64_t keep_by
     dvmm_capture_mode mode = dvmm_capture_relax(a->driver);
     ductile_status status = dvmm_host_arena_release(&a->host_arena, keep_bytes, released);
     dti_lock_acquire(&a->grow_lock);
-    uint64_t cached = a->store.totals.spill_cached_bytes;
+    uint64_t locked = a->store.totals.spill_bytes;
     status = dti_first_error(status, dvmm_store_shrink_host(&a->store, 0));
-    *released += cached;
+    *released += locked - a->store.totals.spill_bytes;
     dti_lock_release(&a->grow_lock);
     dvmm_capture_restore(a->driver, mode);
     return status;

@@ -30,7 +30,7 @@ static bool is_allowed(ductile_allocator *a, const dpool_request *r) {
 }
 
 bool dpool_may_spill(ductile_allocator *a, const dpool_request *r) {
-    return a->store.spill_limit_bytes > 0 && r->requested >= a->granule && !r->is_alone &&
+    return a->options.spill_bytes > 0 && r->requested >= a->granule && !r->is_alone &&
            r->units == NULL && is_allowed(a, r) && !is_shared(a) &&
            !dvmm_is_surely_capturing(a->driver, r->stream);
 }
@@ -71,13 +71,28 @@ static bool make_or_exchange(ductile_allocator *a, uint32_t n_granules) {
     return has_more && make_piece(a, n_granules) == DUCTILE_OK;
 }
 
+/* By the option, once the cache has made room. */
+static bool is_within_limit(ductile_allocator *a, uint64_t bytes) {
+    dvmm_capture_mode mode = dpool_grow_lock(a);
+    const dvmm_store_totals *t = &a->store.totals;
+    uint64_t kept = t->spill_bytes - t->spill_cached_bytes;
+    bool is = kept + bytes <= a->store.spill_limit_bytes;
+    dpool_grow_unlock(a, mode);
+    return is;
+}
+
+/* Only the first piece may take the place of what is cached: later ones would take that of the
+ * first. */
 bool dpool_make_host_memory(ductile_allocator *a, uint64_t bytes) {
     uint64_t left = dti_round_up(bytes, a->granule) / a->granule;
-    bool is_made = true;
-    while (left > 0 && is_made) {
-        uint64_t now = dti_min(left, PIECE);
-        is_made = make_or_exchange(a, (uint32_t)now);
-        left -= now;
+    if (!is_within_limit(a, left * a->granule)) {
+        return false;
+    }
+    uint64_t now = dti_min(left, PIECE);
+    bool is_made = left == 0 || make_or_exchange(a, (uint32_t)now);
+    for (left -= now; left > 0 && is_made; left -= now) {
+        now = dti_min(left, PIECE);
+        is_made = make_piece(a, (uint32_t)now) == DUCTILE_OK;
     }
     return is_made;
 }
@@ -96,9 +111,9 @@ void dpool_note_futile(ductile_allocator *a, uint64_t bytes) {
     dti_lock_release(&a->index_lock);
 }
 
-bool dpool_is_futile(ductile_allocator *a) {
+bool dpool_is_futile(ductile_allocator *a, uint64_t missing) {
     dti_lock_acquire(&a->index_lock);
-    bool is = freed_locked(a) - a->spill.freed_before < a->spill.futile_bytes;
+    bool is = freed_locked(a) - a->spill.freed_before < dti_min(a->spill.futile_bytes, missing);
     dti_lock_release(&a->index_lock);
     return is;
 }

@@ -17,7 +17,8 @@ bool dpool_make_host_memory(ductile_allocator *a, uint64_t bytes);
 /* Remembers that a climb of the ladder for so many bytes found nothing. */
 void dpool_note_futile(ductile_allocator *a, uint64_t bytes);
 
-/* Has less been freed since than it looked for? Then another climb would find nothing either. */
-bool dpool_is_futile(ductile_allocator *a);
+/* Has less been freed since than it looked for, and than is missing now? Then another climb would
+ * find nothing either. */
+bool dpool_is_futile(ductile_allocator *a, uint64_t missing);
 
 #endif

@@ -211,6 +211,7 @@ static bool spill(ductile_allocator *a, dpool_climb *c) {
     dpool_request *r = c->request;
     if (c->n_tries == 0) {
         r->spills = dpool_may_spill(a, r);
+        r->refused = 0;
     } else {
         r->spills = c->n_tries < MOST_SPILLS && r->lacks_host > 0 &&
                     dpool_make_host_memory(a, r->lacks_host);
@@ -218,9 +219,9 @@ static bool spill(ductile_allocator *a, dpool_climb *c) {
     return r->spills;
 }
 
-/* Once all else was given up. */
+/* Once all else was given up. Beside a capture no thread could wait. */
 static bool spill_at_top(ductile_allocator *a, dpool_climb *c) {
-    if (c->n_tries == 0) {
+    if (c->n_tries == 0 && !c->was_captured) {
         dpool_note_futile(a, c->request->missing);
     }
     return spill(a, c);
@@ -361,7 +362,7 @@ static ductile_status climb(ductile_allocator *a, dpool_climb *c) {
 static ductile_status spill_without_climb(ductile_allocator *a, dpool_climb *c) {
     dpool_request *r = c->request;
     ductile_status status = DUCTILE_ERR_OUT_OF_MEMORY;
-    if (!dpool_is_futile(a) || !dpool_may_spill(a, r)) {
+    if (!dpool_is_futile(a, r->missing) || !dpool_may_spill(a, r)) {
         return status;
     }
     if (r->is_soft) {
@@ -396,6 +397,7 @@ typedef struct situation {
     uint64_t most;        /* that could ever be held         */
     uint64_t cached;      /* handles, now                    */
     uint64_t host_cached; /* likewise, of the host's memory */
+    uint64_t host_limit;
     bool has_soft;
 } situation;
 
@@ -405,6 +407,7 @@ static situation look(ductile_allocator *a) {
     situation s = {.most = dti_min(a->counts.limit, a->device_bytes),
                    .cached = t.cached_bytes,
                    .host_cached = t.spill_cached_bytes,
+                   .host_limit = a->store.spill_limit_bytes, /* changed under both locks */
                    .has_soft = a->counts.soft_limit < a->counts.limit};
     dti_lock_release(&a->index_lock);
     return s;
@@ -429,8 +432,8 @@ static ductile_status refuse_at_once(ductile_allocator *a, dpool_request *r) {
 }
 
 /* A request larger than the device, which has a part of it. */
-static bool could_spill(ductile_allocator *a, const dpool_request *r, uint64_t most) {
-    return r->size - most <= a->store.spill_limit_bytes && dpool_may_spill(a, r);
+static bool could_spill(ductile_allocator *a, const dpool_request *r, const situation *s) {
+    return r->size - s->most <= s->host_limit && dpool_may_spill(a, r);
 }
 
 ductile_status dpool_alloc_slow(ductile_allocator *a, dpool_request *r) {
@@ -442,7 +445,7 @@ ductile_status dpool_alloc_slow(ductile_allocator *a, dpool_request *r) {
     dpool_climb c = {.request = r, .cached_before = s.cached, .host_cached_before = s.host_cached};
     dpool_wait_retired(a, r->pool, r->stream);
     dpool_forget_failure();
-    bool can_be = r->size <= s.most || could_spill(a, r, s.most);
+    bool can_be = r->size <= s.most || could_spill(a, r, &s);
     ductile_status status = can_be ? attempt(a, r) : refuse_at_once(a, r);
     if (status == DUCTILE_ERR_OUT_OF_MEMORY && can_be) {
         status = attempt_under_pressure(a, &c);

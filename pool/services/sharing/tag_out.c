@@ -127,7 +127,9 @@ static ductile_status pin_blocks(tag_request *r) {
             dpool_pin_add(r->a, r->record->addrs[i], DPOOL_PIN_EXPORT, &r->blocks[i]);
         if (status != DUCTILE_OK) {
             drop_pins(r->a, r->record, i);
-            return status == DUCTILE_ERR_OUT_OF_HOST_MEMORY ? status : DUCTILE_ERR_BUSY;
+            bool is_final = status == DUCTILE_ERR_OUT_OF_HOST_MEMORY ||
+                            status == DUCTILE_ERR_UNSUPPORTED; /* it is spilled */
+            return is_final ? status : DUCTILE_ERR_BUSY;
         }
     }
     return DUCTILE_OK;

@@ -1,12 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Spilling: memory of the host for a request that would be refused. */
+#include "pool/pressure/host_memory.h"
 #include "tests/support/one_fixture.h"
 
+#include <ductile_handover.h>
 #include <ductile_pressure.h>
 #include <ductile_share.h>
 #include <ductile_sleep.h>
 
 #include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 /* Of 256 MiB, 224 serve requests that may spill; the rest is for small ones. */
 enum { ROOM = 256, FOR_SMALL = 32, MOST = ROOM - FOR_SMALL };
@@ -102,6 +106,27 @@ Test(spill, uses_free_memory_of_the_device_first) {
     close_and_look();
 }
 
+/* Another allocator has taken what the device seems to have. */
+Test(spill, gives_also_what_the_device_refuses_to_give) {
+    open_spilling("spill_bytes:1G");
+    ductile_allocator *other = NULL;
+    ductile_addr taken = 0;
+    assert_fine(fixture_add_allocator(&f, &(fixture_setup){.n_streams = 1}, &other));
+    assert_ok(ductile_alloc(other, 100 * MIB, f.streams[0], &taken));
+    const ductile_virtual_fault silent = {
+        .struct_size = sizeof silent, .call = "mem_info", .nth = 1, .code = 999, .persistent = 1};
+    assert_ok(ductile_virtual_inject(f.gpu, &silent));
+    ductile_addr a = take(100 * MIB, 0);
+    ductile_addr b = take(100 * MIB, 0);
+    assert_ok(ductile_virtual_inject(f.gpu, NULL));
+    cr_assert_geq(now().spilled_bytes, 44 * MIB);
+    give(b);
+    give(a);
+    assert_ok(ductile_free(other, taken));
+    assert_ok(ductile_destroy(other));
+    close_and_look();
+}
+
 Test(spill, may_be_a_share_of_the_hosts_memory) {
     const fixture_setup setup = {
         .conf = "spill_bytes:25%", .host_bytes = 400 * MIB, .n_streams = 1};
@@ -152,6 +177,22 @@ Test(spill, ends_where_the_host_has_no_more) {
     close_and_look();
 }
 
+Test(spill, locks_nothing_for_what_exceeds_its_limit) {
+    open_spilling("spill_bytes:128M");
+    cr_assert_not(dpool_make_host_memory(f.allocator, 160 * MIB));
+    assert_u64(now().spill_locked_bytes, 0);
+    close_and_look();
+}
+
+Test(spill, locks_what_the_host_has_but_once) {
+    const fixture_setup setup = {.conf = "spill_bytes:1G", .host_bytes = 128 * MIB, .n_streams = 1};
+    open_fixture(&setup);
+    uint64_t before = count("phys_create");
+    cr_assert_not(dpool_make_host_memory(f.allocator, 160 * MIB));
+    assert_u64(count("phys_create") - before, 4 + 1); /* pieces of 32 MiB, and the refusal */
+    close_and_look();
+}
+
 Test(spill, small_requests_never_spill_and_have_a_part_of_the_room) {
     open_spilling("spill_bytes:1G");
     ductile_addr large[4];
@@ -176,6 +217,25 @@ Test(spill, small_requests_never_spill_and_have_a_part_of_the_room) {
         give(small[i]);
     }
     assert_u64(n, 0);
+    close_and_look();
+}
+
+Test(spill, what_never_spills_has_that_part_of_the_room_too) {
+    open_spilling("spill_bytes:1G");
+    ductile_addr a = take(200 * MIB, 0);
+    ductile_addr b = take(100 * MIB, 0);
+    ductile_addr alone = 0;
+    assert_ok(ductile_alloc_dedicated(f.allocator, 8 * MIB, f.streams[0], &alone));
+    const ductile_pool_id id = {7, 1};
+    assert_ok(ductile_pool_begin(f.allocator, id, NULL, NULL));
+    ductile_addr captured = take(8 * MIB, 0);
+    assert_ok(ductile_pool_end(f.allocator, id));
+    assert_spilled(76);
+    give(captured);
+    assert_ok(ductile_pool_release(f.allocator, id));
+    give(alone);
+    give(a);
+    give(b);
     close_and_look();
 }
 
@@ -245,6 +305,29 @@ Test(spill, its_blocks_are_not_pinned) {
     close_and_look();
 }
 
+Test(spill, a_tag_with_such_a_block_is_not_exported) {
+    open_spilling("spill_bytes:1G,shareable:fd");
+    const ductile_pool_id id = {3, 1};
+    make_plain_pool(id);
+    assert_ok(ductile_pool_set_tag(f.allocator, id, "weights", DUCTILE_CONTENTS_KEEP));
+    assert_ok(ductile_pool_begin(f.allocator, id, NULL, NULL));
+    ductile_addr a = take(200 * MIB, 0);
+    ductile_addr b = take(100 * MIB, 0);
+    assert_ok(ductile_pool_end(f.allocator, id));
+    int ends[2];
+    cr_assert_eq(socketpair(AF_UNIX, SOCK_STREAM, 0, ends), 0);
+    uint64_t number = 0;
+    assert_status(ductile_export_tag(f.allocator, "weights", NULL, 0, ends[0], &number, NULL),
+                  DUCTILE_ERR_UNSUPPORTED);
+    (void)close(ends[0]);
+    (void)close(ends[1]);
+    assert_u64(now().pinned_bytes, 0);
+    give(a);
+    give(b);
+    release_plain_pool(id);
+    close_and_look();
+}
+
 /* ---- What a climb found useless -------------------------------------------------------------- */
 
 static unsigned n_asked;
@@ -277,6 +360,23 @@ Test(spill, does_not_climb_again_before_as_much_was_freed_as_was_missing) {
     give(b[1]);
     give(b[3]);
     give(a);
+    close_and_look();
+}
+
+/* One that was refused, of 1.2 GiB, says nothing about one that misses what was freed since. */
+Test(spill, waits_for_what_is_enough_though_a_larger_climb_found_nothing) {
+    const fixture_setup setup = {
+        .conf = "spill_bytes:1G", .n_streams = 2, .schedule = DUCTILE_SCHEDULE_LAZY};
+    open_fixture(&setup);
+    ductile_addr a = take(100 * MIB, 0);
+    ductile_addr b = take(120 * MIB, 1);
+    assert_refused(1240 * MIB, 1);
+    launch(a, 100 * MIB, 0);
+    give(a);
+    a = take(100 * MIB, 1);
+    assert_spilled(0);
+    give(a);
+    give(b);
     close_and_look();
 }
 
@@ -372,4 +472,45 @@ Test(spill, a_sleep_and_a_trim_return_what_the_cache_has_locked) {
     assert_u64(now().spill_locked_bytes, 0);
     give(a);
     close_and_look();
+}
+
+Test(spill, a_trim_waits_for_memory_of_the_host_alone) {
+    const fixture_setup setup = {
+        .conf = "spill_bytes:1G", .n_streams = 2, .schedule = DUCTILE_SCHEDULE_LAZY};
+    open_fixture(&setup);
+    ductile_addr a = take(MOST * MIB, 0);
+    ductile_addr b = take(50 * MIB, 1);
+    give(a);
+    assert_ok(ductile_trim(f.allocator, NULL, 0, NULL));
+    assert_u64(reserved(), 0);
+    launch(b, 50 * MIB, 1);
+    give(b);
+    assert_ok(ductile_trim(f.allocator, NULL, 0, NULL));
+    assert_u64(now().spill_locked_bytes, 0);
+    a = take(MOST * MIB, 0);
+    b = take(50 * MIB, 1);
+    give(a);
+    assert_ok(ductile_record_stream(f.allocator, b, f.streams[0]));
+    launch(b, 50 * MIB, 0);
+    give(b);
+    assert_ok(ductile_trim(f.allocator, NULL, 0, NULL));
+    assert_u64(now().spill_locked_bytes, 0);
+    close_and_look();
+}
+
+/* ---- The end -------------------------------------------------------------------------------- */
+
+Test(spill, a_destroy_tells_that_memory_of_the_host_did_not_go) {
+    open_spilling("spill_bytes:1G");
+    (void)take(200 * MIB, 0);
+    (void)take(100 * MIB, 0);
+    const ductile_virtual_fault last = {.struct_size = sizeof last,
+                                        .call = "phys_release",
+                                        .nth = now().handles, /* the host's go last */
+                                        .code = 999};
+    assert_ok(ductile_virtual_inject(f.gpu, &last));
+    assert_status(ductile_destroy(f.allocator), DUCTILE_ERR_DRIVER);
+    assert_u64(ductile_virtual_faults_fired(f.gpu), 1);
+    f.allocator = NULL;
+    fixture_abandon(&f);
 }
