@@ -154,17 +154,24 @@ static bool may_take(uint64_t size) {
            size <= dvmm_control_group_rest("/proc/self/cgroup", "/sys/fs/cgroup");
 }
 
-/* What stays free of a machine when the driver locks its memory. */
-static uint64_t margin_bytes(void) {
-    return dti_max(dvmm_host_pages_total() / SHARE_LEFT, least_margin_bytes);
+static bool leaves(uint64_t bytes, uint64_t size, uint64_t margin) {
+    return bytes > margin && size <= bytes - margin;
+}
+
+/* A group may be a small part of a machine: what stays free of it is no share of that. */
+bool dvmm_host_room_has(const dvmm_host_room *room, uint64_t size, uint64_t before) {
+    bool is_limited = room->group_rest != UINT64_MAX;
+    uint64_t group = room->group_rest - (is_limited ? dti_min(room->group_rest, before) : 0);
+    uint64_t margin = dti_max(room->total / SHARE_LEFT, least_margin_bytes);
+    return leaves(room->available, size, margin) && leaves(group, size, least_margin_bytes);
 }
 
 bool dvmm_host_pages_may_lock(uint64_t size, uint64_t before) {
-    uint64_t margin = margin_bytes();
-    uint64_t group = dvmm_control_group_rest("/proc/self/cgroup", "/sys/fs/cgroup");
-    uint64_t left = group - (group == UINT64_MAX ? 0 : dti_min(group, before));
-    left = dti_min(left, available_bytes());
-    return left > margin && size <= left - margin;
+    const dvmm_host_room room = {
+        .total = dvmm_host_pages_total(),
+        .available = available_bytes(),
+        .group_rest = dvmm_control_group_rest("/proc/self/cgroup", "/sys/fs/cgroup")};
+    return dvmm_host_room_has(&room, size, before);
 }
 
 /* ---- Addresses ----------------------------------------------------------------------------- */

@@ -23,10 +23,18 @@ uint64_t dvmm_host_pages_total(void);
  */
 uint64_t dvmm_control_group_rest(const char *groups, const char *root);
 
-/* May the driver lock so much of the machine's memory, where it locks `before` already? A part of
- * the machine stays free. The driver's pages count in no control group, so that those are asked as
- * if they did. A machine whose memory grows as it is used allows more later. */
+/* What memory of the machine there is, in bytes. */
+typedef struct dvmm_host_room {
+    uint64_t total;
+    uint64_t available;
+    uint64_t group_rest; /* of dvmm_control_group_rest */
+} dvmm_host_room;
+
+/* May the driver lock so much of it, where it locks `before` already? A part of the machine stays
+ * free, and of each group a little. The driver's pages count in no control group, so that those are
+ * asked as if they did. A machine whose memory grows as it is used allows more later. */
 bool dvmm_host_pages_may_lock(uint64_t size, uint64_t before);
+bool dvmm_host_room_has(const dvmm_host_room *room, uint64_t size, uint64_t before);
 
 /* Reserves addresses, the first at a huge page. NULL: there are none. */
 uint8_t *dvmm_host_pages_reserve(uint64_t size);

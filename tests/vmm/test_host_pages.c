@@ -161,3 +161,25 @@ Test(control_groups, where_nothing_is_said_there_is_no_limit) {
     make_group("", "max", "5");
     assert_u64(rest_of("0::/"), UINT64_MAX);
 }
+
+/* ---- What may be locked ---------------------------------------------------------------------- */
+
+#define GIB (UINT64_C(1) << 30)
+
+Test(host_room, a_sixteenth_of_the_machine_stays_free) {
+    const dvmm_host_room room = {256 * GIB, 100 * GIB, UINT64_MAX};
+    cr_assert(dvmm_host_room_has(&room, 84 * GIB, 0));
+    cr_assert_not(dvmm_host_room_has(&room, 84 * GIB + 1, 0));
+    cr_assert(dvmm_host_room_has(&room, 84 * GIB, 100 * GIB), "what is available counts it");
+    const dvmm_host_room small = {4 * GIB, 3 * GIB, UINT64_MAX};
+    cr_assert(dvmm_host_room_has(&small, 2 * GIB, 0));
+    cr_assert_not(dvmm_host_room_has(&small, 2 * GIB + 1, 0));
+}
+
+Test(host_room, a_group_that_is_a_small_part_of_the_machine_can_be_used) {
+    const dvmm_host_room room = {2048 * GIB, 1800 * GIB, 64 * GIB};
+    cr_assert(dvmm_host_room_has(&room, 63 * GIB, 0));
+    cr_assert(dvmm_host_room_has(&room, 32 * GIB, 31 * GIB));
+    cr_assert_not(dvmm_host_room_has(&room, 32 * GIB, 31 * GIB + 1));
+    cr_assert_not(dvmm_host_room_has(&room, 1, 80 * GIB));
+}
