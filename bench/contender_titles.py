@@ -8,7 +8,7 @@ _LIST = Path(__file__).resolve().parent / "contenders" / "names.h"
 TITLES = dict(re.findall(r'\bX\((\w+), "([^"]+)"\)', _LIST.read_text(encoding="utf-8")))
 # Allocators that are no contenders of ductile-bench, and Ductile in another way: as results name them.
 BESIDE = {
-    "ductile-tight": "Ductile in C, sizes=tight",
+    "ductile-tight": "Ductile in C, sizes=2M",
     "torch-ductile": "Ductile under PyTorch",
     "torch-expandable": "PyTorch, expandable segments",
     "torch-native": "PyTorch, native",

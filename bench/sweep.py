@@ -11,7 +11,7 @@ without recomputation, on one stream and on three, by several seeds; each time w
 Prints a table of each figure, the median of the seeds and behind it the most; writes every row of
 ductile-bench to FILE (bench/out/sweep.jsonl), and beside it their picture, an .svg that matplotlib draws. On
 the virtual GPU all figures are the same on every machine: driver time is modelled there.
-An OPTION is one of `ductile-bench generate vary`, such as --layers 12 or --set sizes=tight.
+An OPTION is one of `ductile-bench generate vary`, such as --layers 12 or --set sizes=2M.
 Exit status: 0 when every run was made, 1 otherwise, 2 misused.
 """
 

@@ -41,10 +41,11 @@ static ductile_status choose_handles(ductile_allocator *a, char *message, size_t
     a->granule = dvmm_get_caps(a->driver)->granule_bytes;
     uint64_t largest = dpool_largest_handle(&a->options, a->granule);
     if (!dti_is_aligned(largest, a->granule) || largest > 64 * DTI_GIB) {
-        (void)snprintf(message, size,
-                       "sizes must be auto, tight, quick, or a multiple of the driver's granule "
-                       "(%llu bytes) of at most 64 GiB",
-                       (unsigned long long)a->granule);
+        (void)snprintf(
+            message, size,
+            "sizes must be auto, or a multiple of the driver's granule (%llu bytes) of at "
+            "most 64 GiB",
+            (unsigned long long)a->granule);
         return DUCTILE_ERR_INVALID_ARGUMENT;
     }
     dpool_sizes_init(a, largest);

@@ -6,7 +6,7 @@ What do the ranks of a sharded training hold, when each has data of its own and 
 another amount? Ranks are processes with a virtual GPU each, side by side: the recorded run of
 FSDP2, whose steps are shuffled and scaled by the rank's number (--vary; rank 0 has them as
 recorded), and a generated one, whose tokens are drawn by it. Rank 0's work ends at once, the last
-one's 10,000 events late. Under Ductile by default and with sizes=tight, and the model of PyTorch's
+one's 10,000 events late. Under Ductile by default and with sizes=2M, and the model of PyTorch's
 expandable segments; with --check.
 
 Prints a table: memory held by the smallest and the largest rank, whose memory decides, over what it
@@ -29,7 +29,7 @@ LAGS = (0, 10, 30, 100, 300, 1000, 3000, 10000)
 RECORDED = "bench/traces/fsdp2_llama.trace.gz"
 WAYS = {
     "default": ["--contender", "ductile"],
-    "tight": ["--contender", "ductile", "--set", "sizes=tight"],
+    "tight": ["--contender", "ductile", "--set", "sizes=2M"],
     "expandable": ["--contender", "expandable"],
 }
 

@@ -47,10 +47,7 @@ static const choice reuses[] = {{"streams", DUCTILE_REUSE_STREAMS},
                                 {"never", DUCTILE_REUSE_NEVER},
                                 {"wait", DUCTILE_REUSE_WAIT},
                                 {NULL, 0}};
-static const choice sizes[] = {{"auto", DUCTILE_SIZES_AUTO},
-                               {"tight", DUCTILE_SIZES_TIGHT},
-                               {"quick", DUCTILE_SIZES_QUICK},
-                               {NULL, 0}};
+static const choice sizes[] = {{"auto", 0}, {NULL, 0}};
 static const choice records[] = {
     {"poll", DUCTILE_RECORD_POLL}, {"wait", DUCTILE_RECORD_WAIT}, {NULL, 0}};
 static const choice capture_notices[] = {{"pools", DUCTILE_CAPTURES_POOLS},
@@ -200,7 +197,7 @@ static bool parse_handles(const key *k, const char *text, void *field) {
         *out = (uint64_t)word;
         return true;
     }
-    if (!read_size(text, &bytes) || bytes <= DUCTILE_SIZES_QUICK) {
+    if (!read_size(text, &bytes) || bytes == 0) {
         return false;
     }
     *out = bytes;
@@ -377,7 +374,7 @@ static void format_limit(const key *k, const void *field, char *text, size_t siz
 
 static void format_handles(const key *k, const void *field, char *text, size_t size) {
     uint64_t value = *(const uint64_t *)field;
-    if (value <= DUCTILE_SIZES_QUICK) {
+    if (value == 0) {
         (void)snprintf(text, size, "%s", choice_name(k->choices, (int)value));
     } else {
         format_number(k, field, text, size);
@@ -389,7 +386,7 @@ static void format_handles(const key *k, const void *field, char *text, size_t s
 static const kind SIZE = {parse_size, format_number, "a size such as 512M or 40G"};
 static const kind LIMIT = {parse_limit, format_limit, "a size such as 40G, or a share such as 80%"};
 static const kind HANDLES = {parse_handles, format_handles,
-                             "auto, tight, quick, or the largest handle, such as 16M"};
+                             "auto, or the largest handle, such as 16M"};
 static const kind NUMBER = {parse_int, format_int, "a number"};
 static const kind LEVEL = {parse_int, format_int, "0, 1, 2 or 3"};
 static const kind SWITCH = {parse_switch, format_switch, "on or off"};

@@ -29,11 +29,7 @@ static const uint64_t least_slack_bytes = 64 * DTI_MIB;
 /* One size was chosen by hand: nothing is made ahead,
  * and no free memory is left to other streams. */
 static bool is_fixed(const ductile_options *o) {
-    return o->sizes != DUCTILE_SIZES_AUTO && o->sizes != DUCTILE_SIZES_QUICK;
-}
-
-static bool is_constant(const ductile_options *o) {
-    return is_fixed(o) || o->sizes == DUCTILE_SIZES_QUICK;
+    return o->sizes != 0;
 }
 
 static void set_flag(_Atomic bool *flag, bool value) {
@@ -41,15 +37,12 @@ static void set_flag(_Atomic bool *flag, bool value) {
 }
 
 uint64_t dpool_largest_handle(const ductile_options *o, uint64_t granule) {
-    if (is_fixed(o)) {
-        return o->sizes == DUCTILE_SIZES_TIGHT ? granule : o->sizes;
-    }
-    return dti_max(dti_round_down(largest_bytes, granule), granule);
+    return is_fixed(o) ? o->sizes : dti_max(dti_round_down(largest_bytes, granule), granule);
 }
 
 void dpool_sizes_init(ductile_allocator *a, uint64_t largest) {
     a->sizes.most_granules = (uint32_t)(largest / a->granule);
-    set_flag(&a->sizes.has_large, a->sizes.most_granules > 1 && is_constant(&a->options));
+    set_flag(&a->sizes.has_large, a->sizes.most_granules > 1 && is_fixed(&a->options));
 }
 
 /* ---- Sizes --------------------------------------------------------------------------------- */
@@ -67,7 +60,7 @@ static bool has_several_streams(const ductile_allocator *a) {
 }
 
 static uint64_t most_bytes(const ductile_allocator *a) {
-    if (is_constant(&a->options)) {
+    if (is_fixed(&a->options)) {
         return UINT64_MAX;
     }
     uint64_t most = a->sizes.room_bytes / SHARE_OF_ROOM;
@@ -87,7 +80,7 @@ uint32_t dpool_handle_granules(const ductile_allocator *a) {
 
 /* What has a tag is put to sleep, and goes back whole: the fewer handles, the sooner. */
 uint32_t dpool_whole_granules(ductile_allocator *a, const dpool_private_pool *pool) {
-    if (is_constant(&a->options) || dpool_is_tight(a)) {
+    if (is_fixed(&a->options) || dpool_is_tight(a)) {
         return dpool_handle_granules(a);
     }
     bool has_tag = dpool_has_tag(a, pool);

@@ -164,13 +164,6 @@ typedef enum ductile_reuse {
                                   GPU                                                            */
 } ductile_reuse;
 
-/** Values of the option `sizes`. Any other number is the size of the largest handle, in bytes. */
-typedef enum ductile_sizes {
-    DUCTILE_SIZES_AUTO = 0,  /* large while there is room, small near the limit                 */
-    DUCTILE_SIZES_TIGHT = 1, /* the granule: least memory held, most driver calls               */
-    DUCTILE_SIZES_QUICK = 2  /* large always: fewest driver calls                               */
-} ductile_sizes;
-
 typedef enum ductile_record_policy {
     DUCTILE_RECORD_POLL = 0, /* the memory is reused once the recorded work has completed */
     DUCTILE_RECORD_WAIT = 1  /* the block's own stream may reuse the memory at once; it waits
@@ -235,8 +228,9 @@ typedef struct ductile_options {
     uint64_t soft_limit_bytes; /* above it memory is created only as a last resort
                                   (ductile_pressure.h), in bytes or as a DUCTILE_SHARE of the hard
                                   cap; 0: none                                                   */
-    uint64_t sizes;            /* of handles: of ductile_sizes, or the largest in bytes, a multiple
-                                  of the driver's granule (2 MiB), at most 64 GiB                */
+    uint64_t sizes;            /* the largest handle in bytes, a multiple of the driver's granule
+                                  (2 MiB), at most 64 GiB; 0, key value `auto`: by what is held
+                                  and what is left                                               */
     ductile_reuse reuse;
     int compact_off;               /* key `compact` (on/off): 1 turns compaction off             */
     uint64_t address_budget_bytes; /* most addresses reserved in all; 0: 64 TiB                  */

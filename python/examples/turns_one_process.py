@@ -79,7 +79,7 @@ class OnVirtualGpu:
 
     def __init__(self) -> None:
         self.gpu = ductile_gpu.VirtualGPU(self.cap)
-        self.allocator = ductile_gpu.Allocator(virtual=self.gpu, sizes="tight")
+        self.allocator = ductile_gpu.Allocator(virtual=self.gpu, sizes="2M")
         self.pools = {"train": (1, 1), "weights": (1, 2), "cache": (1, 3)}
         self.blocks: dict[str, int] = {}
         self.step = 0

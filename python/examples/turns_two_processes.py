@@ -146,7 +146,7 @@ class OnVirtualGpu:
     def __init__(self, shared: memoryview) -> None:
         self.shared = shared
         self.gpu = ductile_gpu.VirtualGPU(self.cap)
-        self.allocator = ductile_gpu.Allocator(virtual=self.gpu, sizes="tight")
+        self.allocator = ductile_gpu.Allocator(virtual=self.gpu, sizes="2M")
         with self.allocator.pool((1, 1)):
             self.block = self.allocator.alloc(32 * MIB)
         self.allocator.set_tag((1, 1), "all", "keep")

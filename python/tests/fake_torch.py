@@ -204,7 +204,7 @@ def throw_nothing(set_attribute: Callable[..., None]) -> None:
 @pytest.fixture
 def torch(monkeypatch: pytest.MonkeyPatch) -> Iterator[Torch]:
     """PyTorch's own allocator, and Ductile beside it on a virtual GPU."""
-    monkeypatch.setenv("DUCTILE_CONF", "driver:virtual,sizes:tight,limit_bytes:1G")
+    monkeypatch.setenv("DUCTILE_CONF", "driver:virtual,sizes:2M,limit_bytes:1G")
     throw_nothing(monkeypatch.setattr)
     found = put_into(monkeypatch.setitem)
     yield found

@@ -485,7 +485,7 @@ def test_a_captured_graph_runs_when_it_is_launched(gpu):
 
 @pytest.mark.parametrize("how", ["exception", "invalidated", "dropped"])
 def test_a_capture_that_nobody_keeps_leaves_no_graph(how):
-    with ductile_gpu.VirtualGPU("2G", detect=2) as gpu, gpu.allocator(sizes="tight") as allocator:
+    with ductile_gpu.VirtualGPU("2G", detect=2) as gpu, gpu.allocator(sizes="2M") as allocator:
         stream = gpu.stream()
         failure = contextlib.suppress(ValueError, ductile_gpu.Error)
         with failure, allocator.pool((1, 1)), gpu.capture(stream) as graph:

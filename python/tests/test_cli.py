@@ -157,7 +157,7 @@ def test_what_is_no_text_is_not_written_to_a_terminal(tmp_path):
         (("record", "--max-events", "0", "train.py"), 2, "at least 1"),
         (("record", "--gpu=-1", "train.py"), 2, "is the number of a GPU"),
         (("run", "--set", "zero", "train.py"), 2, "'zero' is not key:value, or key=value"),
-        (("report", "--set", "sizes:tigt", WHOLE), 2, "did you mean tight?"),
+        (("report", "--set", "sizes:aut", WHOLE), 2, "did you mean auto?"),
         (("run", "--set", "limit_byte=4G", "train.py"), 2, "did you mean limit_bytes?"),
         (("replay", "--set", "limit_byte=1", WHOLE), 2, "'limit_byte': did you mean limit_"),
         (("replay", "--capacity", "8X", WHOLE), 2, "--capacity is a number of bytes"),
@@ -514,7 +514,7 @@ def test_what_replays_names_the_wrong_key_of_the_environment(place, command):
 
 def test_a_colon_sets_as_an_equals_sign_does(place):
     said = [
-        place.command("replay", "--json", "--set", f"sizes{sign}tight", WHOLE).stdout
+        place.command("replay", "--json", "--set", f"sizes{sign}2M", WHOLE).stdout
         for sign in "=:"
     ]
     held = [
@@ -550,9 +550,9 @@ def test_sizes_are_written_for_people(size, text):
 
 
 def test_settings_are_key_and_value():
-    found = {"sizes": "tight", "zero": "on", "limit_bytes": "80%"}
-    assert read_settings(["sizes=tight", "zero: on,limit_bytes:80%"]) == found
-    for wrong in ("=1", "sizes", "sizes=tight=quick", "a:1"):
+    found = {"sizes": "2M", "zero": "on", "limit_bytes": "80%"}
+    assert read_settings(["sizes=2M", "zero: on,limit_bytes:80%"]) == found
+    for wrong in ("=1", "sizes", "sizes=2M=4M", "a:1"):
         with pytest.raises(Failure):
             read_settings([wrong])
 

@@ -213,7 +213,7 @@ MISTYPED = {
     "ductile_gpu.share('cupy', reuse='sometimes')": "reuse",
     "ductile_gpu.torch.enable('fast')": "Literal",
     "ductile_gpu.share('torhc')": "Literal",
-    "ductile_gpu.Allocator(sizes='tigt')": "sizes",
+    "ductile_gpu.Allocator(sizes='aut')": "sizes",
     "ductile_gpu.torch.enable(zero='yes please')": "zero",
 }
 

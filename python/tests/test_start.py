@@ -558,17 +558,17 @@ def test_a_program_that_enables_before_it_imports_torch_goes_on(place):
 
 
 SAID = (
-    "DUCTILE_CONF: option 'sizes' takes auto, tight, quick, or the largest handle, such as 16M, "
-    "not 'tigt': did you mean tight?"
+    "DUCTILE_CONF: option 'sizes' takes auto, or the largest handle, such as 16M, "
+    "not 'aut': did you mean auto?"
 )
 
 
 def test_a_wrong_environment_ends_enable_and_names_variable_and_key(place):
     code = "from ductile_gpu.torch import enable, mode\ntry: enable()\n"
     code += "except ValueError as error: print(error, mode())"
-    answer = place.python("-c", code, DUCTILE_CONF="sizes:tigt")
+    answer = place.python("-c", code, DUCTILE_CONF="sizes:aut")
     assert answer.stdout == f"{SAID} off\n", answer.stderr
-    answer = place.python("-c", "import torch", DUCTILE_TORCH="full", DUCTILE_CONF="sizes:tigt")
+    answer = place.python("-c", "import torch", DUCTILE_TORCH="full", DUCTILE_CONF="sizes:aut")
     assert (answer.returncode, SAID in answer.stderr) == (1, True)
     answer = place.python("-c", "import torch", DUCTILE_TORCH="1", DUCTILE_CONF="limit_byte=4G")
     assert "Ductile is off" in answer.stderr
@@ -577,7 +577,7 @@ def test_a_wrong_environment_ends_enable_and_names_variable_and_key(place):
 
 def test_run_starts_nothing_under_a_wrong_environment(place):
     place.write("train.py", "print('started')")
-    answer = place.command("run", "train.py", DUCTILE_CONF="sizes:tigt")
+    answer = place.command("run", "train.py", DUCTILE_CONF="sizes:aut")
     assert (answer.returncode, answer.stdout) == (2, "")
     assert answer.stderr == f"ductile-gpu: {SAID}\n"
 

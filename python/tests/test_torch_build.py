@@ -188,7 +188,7 @@ def test_where_full_cannot_be_had_the_program_ends_where_it_needs_it(cache, comp
 
 @pytest.mark.parametrize(
     ("variable", "value"),
-    [("DUCTILE_CONF", "sizes:tigt"), ("PYTORCH_CUDA_ALLOC_CONF", "backend:cudaMallocAsync")],
+    [("DUCTILE_CONF", "sizes:aut"), ("PYTORCH_CUDA_ALLOC_CONF", "backend:cudaMallocAsync")],
 )
 def test_a_wrong_setting_is_told_at_the_import_and_nothing_is_compiled(
     cache, compiler, variable, value

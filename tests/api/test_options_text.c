@@ -43,7 +43,7 @@ Test(options_text, defaults_are_those_of_the_header) {
     cr_assert_eq(o.driver, DUCTILE_DRIVER_CUDA);
     cr_assert_eq(o.reuse, DUCTILE_REUSE_STREAMS);
     cr_assert_eq(o.captures, DUCTILE_CAPTURES_POOLS);
-    cr_assert_eq(o.sizes, DUCTILE_SIZES_AUTO);
+    cr_assert_eq(o.sizes, 0);
     cr_assert_eq(o.record_stream, DUCTILE_RECORD_POLL);
     cr_assert(!o.compact_off && !o.caching_off && !o.zero && !o.rdma && !o.shareable);
     cr_assert(o.log == NULL && o.virtual_gpu == NULL && o.limit_bytes == 0);
@@ -73,8 +73,8 @@ Test(options_text, each_key_sets_its_field) {
     cr_assert_eq(o.find, DUCTILE_FIND_OVERRUNS);
     assert_u64(o.sleep_host_bytes, 40 * GIB);
     assert_u64(o.spill_bytes, DUCTILE_SHARE(0.25));
-    assert_u64(parsed("sizes:quick").sizes, DUCTILE_SIZES_QUICK);
-    assert_u64(parsed("sizes:16M,sizes:auto").sizes, DUCTILE_SIZES_AUTO);
+    assert_u64(parsed("sizes:64M").sizes, 64 * MIB);
+    assert_u64(parsed("sizes:16M,sizes:auto").sizes, 0);
 }
 
 /* ---- Every key of the table, by what its refusal says of it ---------------------------------- */
@@ -169,7 +169,6 @@ static const struct refusal {
     {"device:one", "device"},
     {"sizes:small", "sizes"},
     {"sizes:0", "sizes"},
-    {"sizes:2", "sizes"},
     {"sizes:50%", "sizes"},
     {"check:4", "check"},
     {"zero:on,limit_bytes:1Q", "limit_bytes"},
@@ -188,7 +187,7 @@ Test(options_text, what_may_have_been_meant_is_named) {
         {"limit_bytse:1G", "did you mean limit_bytes?"},
         {"limit:1G", "did you mean limit_bytes?"},
         {"record:wait", "did you mean record_stream?"},
-        {"sizes:tigt", "did you mean tight?"},
+        {"sizes:aut", "did you mean auto?"},
         {"reuse:nver", "did you mean never?"},
         {"caching:of", "takes on or off, not 'of'"},
         {"find:overrun", "did you mean overruns?"},
@@ -207,11 +206,11 @@ Test(options_text, what_may_have_been_meant_is_named) {
 }
 
 Test(options_text, an_equals_sign_is_a_colon) {
-    ductile_options colons = parsed("limit_bytes:80%,sizes:tight,zero:on");
-    ductile_options mixed = parsed("limit_bytes=80%, sizes = tight ,zero:on");
+    ductile_options colons = parsed("limit_bytes:80%,sizes:2M,zero:on");
+    ductile_options mixed = parsed("limit_bytes=80%, sizes = 2M ,zero:on");
     cr_assert_eq(memcmp(&colons, &mixed, sizeof colons), 0);
-    is_refused_naming("=tight", "''");
-    is_refused_naming("sizes=tight=quick", "sizes");
+    is_refused_naming("=2M", "''");
+    is_refused_naming("sizes=2M=4M", "sizes");
     is_refused_naming("sizes,zero:on", "'sizes' is not key:value");
 }
 
@@ -320,15 +319,14 @@ Test(options_text, the_environment_is_applied_on_top) {
 }
 
 Test(options_text, a_wrong_environment_is_an_error_that_names_it_and_its_key) {
-    cr_assert_eq(setenv("DUCTILE_CONF", "driver=virtual,sizes:tigt", 1), 0);
+    cr_assert_eq(setenv("DUCTILE_CONF", "driver=virtual,sizes:aut", 1), 0);
     ductile_options o = parsed("");
     ductile_allocator *a = NULL;
     assert_status(create_virtual(&o, &a), DUCTILE_ERR_INVALID_ARGUMENT);
     cr_assert_null(a);
-    cr_assert_str_eq(
-        ductile_create_error(),
-        "DUCTILE_CONF: option 'sizes' takes auto, tight, quick, or the largest handle, "
-        "such as 16M, not 'tigt': did you mean tight?");
+    cr_assert_str_eq(ductile_create_error(),
+                     "DUCTILE_CONF: option 'sizes' takes auto, or the largest handle, such as 16M, "
+                     "not 'aut': did you mean auto?");
 }
 
 Test(options_text, what_only_a_device_refuses_names_the_environment_too) {

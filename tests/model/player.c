@@ -205,7 +205,7 @@ static const char *read_options(subject *s) {
     ductile_get_options(s->f.allocator, &o);
     NEED_OK(ductile_get_limits(s->f.allocator, &limits));
     s->captures = s->captures_at_first = o.captures;
-    s->is_tight = o.sizes == DUCTILE_SIZES_TIGHT;
+    s->is_tight = o.sizes == s->granule;
     s->is_guarded = o.find == DUCTILE_FIND_OVERRUNS;
     s->caches = o.caching_off == 0;
     s->is_short_of_addresses = o.address_budget_bytes != 0;

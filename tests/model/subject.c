@@ -75,12 +75,11 @@ static void choose_policies(subject *s, const uint8_t *b) {
 
 static void choose_sizes(subject *s, const uint8_t *b) {
     static const uint64_t handles[] = {0, 0, 0, 4, 16};
-    s->max_handle_bytes = s->goes_home ? 0 : handles[b[13] % 5] * s->granule;
-    s->is_tight = s->goes_home || (s->max_handle_bytes == 0 && b[23] / 2 % 4 < 2);
+    uint64_t chosen = s->goes_home ? 0 : handles[b[13] % 5];
+    s->is_tight = s->goes_home || (chosen == 0 && b[23] / 2 % 4 < 2);
+    s->max_handle_bytes = (s->is_tight ? 1 : chosen) * s->granule;
     if (s->max_handle_bytes != 0) {
         add_option(s, "sizes:%llu", (unsigned long long)s->max_handle_bytes);
-    } else {
-        add_option(s, "sizes:%s", s->is_tight ? "tight" : b[23] / 2 % 4 == 2 ? "auto" : "quick");
     }
     s->is_short_of_addresses = b[16] % 8 == 0;
     if (s->is_short_of_addresses) {

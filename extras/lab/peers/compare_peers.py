@@ -52,7 +52,7 @@ RMM = "build/rmm/rmm_replay"
 # In the order of every table.
 PEERS = [
     Peer("ductile", "Ductile in C", "plain", "ductile"),
-    Peer("ductile-tight", BESIDE["ductile-tight"], "tight", "ductile", ("sizes=tight",)),
+    Peer("ductile-tight", BESIDE["ductile-tight"], "tight", "ductile", ("sizes=2M",)),
     Peer("torch-ductile", BESIDE["torch-ductile"], program=TORCH,
          arguments=("--adapter", "build/torch/ductile_torch.so")),
     Peer("torch-expandable", BESIDE["torch-expandable"], program=TORCH,

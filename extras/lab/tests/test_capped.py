@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Under the caps of `extras/lab/run capped` one of the two completes, and Ductile with sizes=tight
+"""Under the caps of `extras/lab/run capped` one of the two completes, and Ductile with sizes=2M
 where it did not, as docs/settings.md says."""
 
 from __future__ import annotations
@@ -48,5 +48,5 @@ def test_ductile_completes_where_expandable_segments_do_not(completed, trace):
 @pytest.mark.parametrize("trace", ["llama_1b_lora_recompute", "offload"])
 def test_ductile_needs_tight_where_expandable_segments_complete(completed, trace):
     assert not completed[trace, "ductile", ()]
-    assert completed[trace, "ductile", ("sizes=tight",)]
+    assert completed[trace, "ductile", ("sizes=2M",)]
     assert completed[trace, "expandable", ()]

@@ -56,12 +56,12 @@ def test_a_way_to_train_is_held_to_losses_memory_and_time(
 @pytest.mark.parametrize(
     ("case", "options", "share", "missed"),
     [
-        ("fsdp2", "+sizes:tight", 920, []),
-        ("fsdp2", "+sizes:tight", 919, ["uses less than 0.92 of what it holds"]),
-        ("fsdp2", "+sizes:tight+reuse:wait", 970, []),
-        ("fsdp2", "+sizes:tight+reuse:wait", 969,
+        ("fsdp2", "+sizes:2M", 920, []),
+        ("fsdp2", "+sizes:2M", 919, ["uses less than 0.92 of what it holds"]),
+        ("fsdp2", "+sizes:2M+reuse:wait", 970, []),
+        ("fsdp2", "+sizes:2M+reuse:wait", 969,
          ["uses less than 0.97 of what it holds"]),
-        ("ddp", "+sizes:tight", 910, []),
+        ("ddp", "+sizes:2M", 910, []),
     ],
 )  # fmt: skip
 def test_sharded_training_with_tight_sizes_is_held_to_more(

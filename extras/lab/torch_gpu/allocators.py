@@ -34,7 +34,7 @@ def environment(allocator: str) -> dict[str, str]:
 
 def training_environment(way: str) -> dict[str, str]:
     """The same for a training: it fetches nothing, and libraries say only what went wrong. A way is
-    an allocator, with options as in ductile+sizes:tight."""
+    an allocator, with options as in ductile+sizes:2M."""
     allocator, *options = way.split("+")
     found = environment(allocator) | {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_VERBOSITY": "error"}
     return found | ({"DUCTILE_CONF": ",".join(options)} if options else {})

@@ -38,7 +38,7 @@ the step's all-gathers before it are still ahead of the computation.
 
 Ends with status 1 when a way fails, or Ductile misses what it is held to: native's losses (to the
 bit, or within 1 % where attention is not deterministic), expandable's share of memory in use, in
-fsdp2 0.92 of it with ductile+sizes:tight and 0.97 with +reuse:wait beside that, no
+fsdp2 0.92 of it with ductile+sizes:2M and 0.97 with +reuse:wait beside that, no
 step that takes longer than native's by more than the noise, no retry. Rows are written as cases
 end: a run that is ended keeps those it has.
 """
@@ -69,7 +69,7 @@ import turns
 MIB = 1 << 20
 WAYS = ("native", "expandable", "ductile", "ductile+reuse:wait")
 KINDS = ("fsdp2", "ddp", "moe", "compiled", "compiled-step")
-TIGHT = "ductile+sizes:tight"
+TIGHT = "ductile+sizes:2M"
 # Of memory held, what fsdp2 has to have in use.
 FLOORS = {TIGHT: 0.92, f"{TIGHT}+reuse:wait": 0.97}
 CAP = 1.02

@@ -38,8 +38,8 @@ import turns
 Row = dict[str, Any]
 OPTIONS = {  # of Ductile, tried beside the default
     "streams": "record_stream:wait",
-    "serving": "sizes:tight",
-    "small": "sizes:tight",
+    "serving": "sizes:2M",
+    "small": "sizes:2M",
 }
 SPEED = ("training", "serving", "streams", "small", "lora", "notebook", "libraries", "images",
          "growing")  # fmt: skip

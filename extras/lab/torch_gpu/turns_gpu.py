@@ -202,7 +202,7 @@ class OnVirtualGpu(Side):
     def __init__(self, shared: Any, cap: int, margin: int) -> None:
         self.shared, self.state = shared, 0
         self.gpu = ductile_gpu.VirtualGPU(cap)
-        self.allocator = ductile_gpu.Allocator(virtual=self.gpu, sizes="tight")
+        self.allocator = ductile_gpu.Allocator(virtual=self.gpu, sizes="2M")
         sizes = {"weights": cap // 5, "rest": cap * 6 // 10}
         self.sizes = {tag: size // (2 * MIB) * 2 * MIB for tag, size in sizes.items()}
         self.blocks: dict[str, int] = {}

@@ -35,7 +35,7 @@ def halves() -> tuple[Any, Any]:
 
 def play(turns: int) -> None:
     gpu = ductile_gpu.VirtualGPU(64 << 20)  # no room for state and cache at once
-    memory = ductile_gpu.Allocator(virtual=gpu, sizes="tight")
+    memory = ductile_gpu.Allocator(virtual=gpu, sizes="2M")
     with memory.pool((1, 1)):
         state = memory.alloc(40 << 20)
     memory.set_tag((1, 1), "learn", "keep")

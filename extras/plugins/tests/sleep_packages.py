@@ -23,7 +23,7 @@ HERE = Path(__file__).parent
 MIB = 1 << 20
 
 # A copy of this PyTorch's own may be wrong; what is asked of it is a virtual GPU's.
-os.environ["DUCTILE_CONF"] = "driver:virtual,sizes:tight"
+os.environ["DUCTILE_CONF"] = "driver:virtual,sizes:2M"
 sys.path[:0] = [str(HERE), str(HERE.parents[2] / "python" / "tests")]
 
 import fake_torch

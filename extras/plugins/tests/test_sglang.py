@@ -20,7 +20,7 @@ ADAPTER = "sglang.srt.utils.torch_memory_saver_adapter"
 
 @pytest.fixture
 def torch(monkeypatch):
-    monkeypatch.setenv("DUCTILE_CONF", "driver:virtual,sizes:tight")
+    monkeypatch.setenv("DUCTILE_CONF", "driver:virtual,sizes:2M")
     fake_torch.throw_nothing(monkeypatch.setattr)
     saver = memory_saver.TorchMemorySaver()
     monkeypatch.setattr(memory_saver, "torch_memory_saver", saver)

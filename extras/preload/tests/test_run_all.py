@@ -72,10 +72,10 @@ def run(place, *words, **environment):
 
 
 def test_nothing_starts_under_a_wrong_environment(place):
-    answer = run(place, "--all", "./program", "m8", DUCTILE_CONF="sizes:tigt")
+    answer = run(place, "--all", "./program", "m8", DUCTILE_CONF="sizes:aut")
     assert (answer.returncode, answer.stdout) == (2, "")
     assert "DUCTILE_CONF: option 'sizes' takes" in answer.stderr
-    assert "did you mean tight?" in answer.stderr
+    assert "did you mean auto?" in answer.stderr
 
 
 def test_a_plain_program_is_served_and_its_share_is_told(place):

@@ -176,7 +176,7 @@ class Allocator(Sleeps, Closes):
     Args:
         device: ordinal of the CUDA device.
         virtual: a `VirtualGPU` to allocate on instead. `driver="virtual"` makes a private one.
-        **options: the keys of DUCTILE_CONF: limit_bytes="40G", sizes="tight", zero=True, ...
+        **options: the keys of DUCTILE_CONF: limit_bytes="40G", sizes="2M", zero=True, ...
             Sizes take K, M, G, T. The environment variable DUCTILE_CONF is applied on top.
 
     Raises:

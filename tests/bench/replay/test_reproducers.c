@@ -126,7 +126,7 @@ static void keep_one_of(uint64_t k) {
     const uint64_t size = 16 << 10;
     uint64_t granules = 0;
     uint64_t last = UINT64_MAX;
-    start_with(&contender_ductile, 0, "sizes=tight", DUCTILE_SCHEDULE_EAGER);
+    start_with(&contender_ductile, 0, "sizes=2M", DUCTILE_SCHEDULE_EAGER);
     for (uint64_t i = 0; i < BLOCKS; i++) {
         (void)take(size);
     }
@@ -179,7 +179,7 @@ static void run_random(uint64_t max_size, uint64_t seed, uint64_t percent, const
 Test(reproducers, random_sizes_never_run_out_while_they_fit) {
     static const uint64_t max_sizes[] = {MIB, 4 * MIB, 64 * MIB, 256 * MIB, GIB};
     for (size_t i = 0; i < sizeof max_sizes / sizeof max_sizes[0]; i++) {
-        run_random(max_sizes[i], i + 1, 97, "sizes=tight");
+        run_random(max_sizes[i], i + 1, 97, "sizes=2M");
         cr_expect_eq(now.n_refused, 0, "sizes up to %llu", (unsigned long long)max_sizes[i]);
         cr_expect_gt(efficiency(), 0.95, "%f", efficiency());
         end();

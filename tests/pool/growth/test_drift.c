@@ -145,8 +145,8 @@ static const struct {
     double least_efficiency;
     uint64_t most_span; /* times the peak */
     uint64_t most_gaps;
-} cases[] = {{"sizes:tight", DUCTILE_SCHEDULE_EAGER, 1, LEAST_EFFICIENCY, 4, UINT64_MAX},
-             {"sizes:tight", DUCTILE_SCHEDULE_LAGGING, 2, LEAST_EFFICIENCY, 4, UINT64_MAX},
+} cases[] = {{"sizes:2M", DUCTILE_SCHEDULE_EAGER, 1, LEAST_EFFICIENCY, 4, UINT64_MAX},
+             {"sizes:2M", DUCTILE_SCHEDULE_LAGGING, 2, LEAST_EFFICIENCY, 4, UINT64_MAX},
              {"", DUCTILE_SCHEDULE_EAGER, 1, 0.94, 4, UINT64_MAX}, /* with room to spare */
              {"sizes:20M", DUCTILE_SCHEDULE_EAGER, 4, 0.97, 2, 10}};
 

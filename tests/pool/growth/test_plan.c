@@ -254,7 +254,7 @@ TestSuite(plan_room);
 
 Test(plan_room, has_donors_as_many_as_it_has_room_for) {
     open_fixture(&(fixture_setup){
-        .capacity_bytes = 4096 * MIB, .n_streams = 1, .conf = "sizes:tight,compact:off"});
+        .capacity_bytes = 4096 * MIB, .n_streams = 1, .conf = "sizes:2M,compact:off"});
     a = f.allocator;
     first = take_granules(1, 0);
     begin_plan();

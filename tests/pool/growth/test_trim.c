@@ -23,8 +23,7 @@ static void make_comb(size_t n) {
 }
 
 static double seconds_to_trim(size_t n) {
-    assert_fine(
-        fixture_open(&f, &(fixture_setup){.capacity_bytes = 64 * GIB, .conf = "sizes:tight"}));
+    assert_fine(fixture_open(&f, &(fixture_setup){.capacity_bytes = 64 * GIB, .conf = "sizes:2M"}));
     make_comb(n);
     double start = cpu_seconds();
     assert_ok(ductile_trim(f.allocator, NULL, 0, NULL));

@@ -25,7 +25,7 @@ dvmm_capture_mode __wrap_dvmm_capture_relax(dvmm_driver *d) {
 
 /* Other threads' slow requests get through between two holds of the grow lock. */
 Test(sleep, a_large_pool_is_unmapped_in_parts) {
-    open_fixture(&(fixture_setup){.capacity_bytes = 8 * GIB, .conf = "sizes:tight"});
+    open_fixture(&(fixture_setup){.capacity_bytes = 8 * GIB, .conf = "sizes:2M"});
     make_plain_pool(WEIGHTS);
     assert_ok(ductile_pool_begin(f.allocator, WEIGHTS, NULL, NULL));
     ductile_addr large = take(3 * GIB, 0);

@@ -19,8 +19,8 @@ NAMES = {name: CONTENDERS[name] for name in ("ductile", "expandable", "classic")
 
 # Options of Ductile that trade memory against time, and what they are for.
 OPTION_SETS = {
-    "sizes=tight": "small handles only: least memory, most time in the driver",
-    "sizes=quick": "large handles always: least time in the driver",
+    "sizes=2M": "small handles only: least memory, most time in the driver",
+    "sizes=64M": "large handles always: least time in the driver",
     "reuse=wait": "waits on the GPU instead of new memory",
 }
 
