@@ -18,6 +18,8 @@ import ductile_gpu.torch
 
 NAMES = ("native", "expandable", "ductile")
 
+before: str | None = None  # where another package of Ductile lies, for the way `before`
+
 
 def environment(allocator: str) -> dict[str, str]:
     """This process's environment, for a Python whose PyTorch is to allocate from that allocator."""
@@ -36,7 +38,10 @@ def training_environment(way: str) -> dict[str, str]:
     """The same for a training: it fetches nothing, and libraries say only what went wrong. A way is
     an allocator, with options as in ductile+sizes:2M."""
     allocator, *options = way.split("+")
-    found = environment(allocator) | {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_VERBOSITY": "error"}
+    found = environment("ductile" if allocator == "before" else allocator)
+    if allocator == "before":
+        found["PYTHONPATH"] = f"{before}:{found.get('PYTHONPATH', '')}"
+    found |= {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_VERBOSITY": "error"}
     return found | ({"DUCTILE_CONF": ",".join(options)} if options else {})
 
 

@@ -78,13 +78,13 @@ class Server:
         gc.collect()
         return 0
 
-    def steps(self, count: int, each: bool = False) -> Row:
+    def steps(self, count: int, each: bool = False, first: int = 0) -> Row:
         """So many steps, the host as far ahead as it gets; or `each` with its time, if it ended."""
         units = refusals = 0
         times = []
         before = costs.counters(self.device)
         began = last = child.synchronized(self.device)
-        for n in range(count):
+        for n in range(first, first + count):
             done = self.try_step(n)
             units += done
             refusals += not done
@@ -102,10 +102,10 @@ class Server:
         costs.time_driver_calls()
         return {}
 
-    def watched(self, count: int) -> Row:
+    def watched(self, count: int, first: int = 0) -> Row:
         """So many steps under PyTorch's profiler, and what an allocation takes here."""
         found: Row = {}
-        seen = costs.profiled(self.device, lambda: found.update(self.steps(count)))
+        seen = costs.profiled(self.device, lambda: found.update(self.steps(count, first=first)))
         pair = costs.pair_ns(self.device)
         return {**found, "profiled": costs.a_step(seen, count), "pair_ns": pair}
 

@@ -12,6 +12,9 @@ sizes change at every step.
   notebook   cells that train another model each time, while results of earlier cells are kept
   small      a small GPT-2 under a cap of 3 GiB
   libraries  CuPy filters images, PyTorch learns from them, in one process
+  lstm       an LSTM of four layers, batch and length vary
+  policy     as PPO: many small steps whose results are kept, then passes over all of them in batches
+  compiled   a transformer of four shapes, each compiled into graphs of its own
 """
 
 from __future__ import annotations
@@ -343,6 +346,85 @@ class Libraries(Images):
         return noisy, self.filtered(noisy)
 
 
+# ---- A recurrent network -------------------------------------------------------------------------
+
+
+class Recurrent(nn.Module):
+    """Gives for each token of a text how surprising it is."""
+
+    def __init__(self, words: int, layers: int, width: int) -> None:
+        super().__init__()
+        self.tokens = nn.Embedding(words, width)
+        self.cells = nn.LSTM(width, width, layers, batch_first=True)
+        self.head = nn.Linear(width, words)
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        found = self.head(self.cells(self.tokens(ids[:, :-1]))[0])
+        return F.cross_entropy(found.flatten(0, 1).float(), ids[:, 1:].flatten())
+
+
+def make_lstm(device: str, tiny: bool) -> Program:
+    words, *shape = (128, 2, 32) if tiny else (16000, 4, 1024)
+    return plain_models.on_texts(Recurrent(words, *shape), device, words, tiny)
+
+
+# ---- A policy that learns from what it has done --------------------------------------------------
+
+
+class Policy(Program):
+    """Learns from all that it has seen, done and expected since the last time."""
+
+    def __init__(self, device: str, tiny: bool) -> None:
+        width, self.actors, self.most = (16, 4, 8) if tiny else (1024, 512, 128)
+        layers = [nn.Linear(width, width), nn.Tanh(), nn.Linear(width, width), nn.Tanh()]
+        model = nn.Sequential(*layers, nn.Linear(width, 32))
+        super().__init__(self.loss_of, model, torch.optim.AdamW(model.parameters(), lr=1e-4))
+        self.device, self.width = device, width
+
+    def likely(self, seen: torch.Tensor, deed: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = self.model(seen).log_softmax(1).gather(1, deed[:, None])[:, 0]
+        return found
+
+    @torch.no_grad()
+    def act(self, draw: Draw) -> tuple[torch.Tensor, ...]:
+        seen, deed = draw.normal(self.actors, self.width), draw.integers(32, self.actors)
+        return seen, deed, self.likely(seen, deed)
+
+    def loss_of(self, n: int) -> tuple[torch.Tensor, int]:
+        draw = Draw(n, self.device)
+        acts = [self.act(draw) for _ in range(draw.one_of(range(self.most // 4, self.most + 1)))]
+        seen, deed, before = map(torch.cat, zip(*acts))
+        total = torch.zeros((), device=self.device)
+        part = self.actors * draw.one_of(range(1, 9))
+        for some in torch.arange(len(seen), device=self.device).split(part):
+            ratio = (self.likely(seen[some], deed[some]) - before[some]).exp().clamp(0.8, 1.2)
+            total = total - ratio.mean()
+        return total, len(seen)
+
+
+# ---- Compiled graphs -----------------------------------------------------------------------------
+
+
+class Compiled(Program):
+    """Steps without gradients, of four shapes in turn; each has graphs, whose memory is its own."""
+
+    def __init__(self, device: str, tiny: bool) -> None:
+        self.words, *shape = (128, 2, 32, 2) if tiny else (32000, 8, 1024, 16)
+        model = Transformer(self.words, *shape).to(torch.bfloat16).eval()
+        super().__init__(self.loss_of, model, None)
+        self.device = device
+        self.batches = (1, 2, 3, 4) if tiny else (4, 12, 20, 32)
+        self.length = 16 if tiny else 512
+        on_gpu = device == "cuda"
+        self.run = torch.compile(model, mode="reduce-overhead", dynamic=False) if on_gpu else model
+
+    @torch.inference_mode()
+    def loss_of(self, n: int) -> tuple[torch.Tensor, int]:
+        batch = self.batches[n % 4]
+        ids = Draw(n, self.device).integers(self.words, batch, self.length)
+        return self.run(ids).mean().clone(), ids.numel()
+
+
 # ---- All of them ---------------------------------------------------------------------------------
 
 MAKERS: dict[str, Any] = {
@@ -355,6 +437,9 @@ MAKERS: dict[str, Any] = {
     "notebook": Notebook,
     "small": make_small,
     "libraries": Libraries,
+    "lstm": make_lstm,
+    "policy": Policy,
+    "compiled": Compiled,
 }
 
 

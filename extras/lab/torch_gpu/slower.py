@@ -6,9 +6,12 @@ alone.
     python slower.py --output rows.jsonl                       # five minutes on an H200
     python slower.py --programs serving --rounds 12 --ways native,ductile+sizes:2M
     python slower.py --programs fsdp2 --output rows.jsonl      # on every GPU of the machine
+    python slower.py --vary --ways native,before,ductile --before FOLDER
 
 For each program one process for each way; they take short turns of the same steps, the first of
-which warms up. Then each makes the same steps once more under PyTorch's profiler.
+which warms up. Then each makes the same steps once more under PyTorch's profiler. With --vary each
+turn makes other steps, the same for each way. The way `before` is Ductile of the package in the
+folder --before.
 
   step        milliseconds of a step in the turns, and what that is of native's in the same turns,
               with its interval of 95 %
@@ -37,6 +40,7 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import allocators
 import costs
 import llama
 import settings
@@ -46,6 +50,7 @@ import turns
 Row = dict[str, Any]
 WAYS = ("native", "expandable", "ductile", "ductile+sizes:2M")
 PROGRAMS = ("training", "images", "moe", "streams", "lora", "growing", "serving")
+MORE_PROGRAMS = ("graph", "lstm", "policy", "compiled", "notebook")
 SHARDED = "fsdp2"
 
 
@@ -55,16 +60,20 @@ SHARDED = "fsdp2"
 def play_turns(stage: settings.Stage, program: str) -> dict[str, list[Row]]:
     """Each way's turns, and at their end the profiled one; a way that fails ends with an error."""
     found: dict[str, list[Row]] = {}
-    for way in stage.given.ways:
+    given = stage.given
+    for way in given.ways:
         found[way] = [stage.ask(way, do="begin", program=program, cap=0)]
         stage.ask(way, do="time_driver_calls")
-    for turn in range(stage.given.rounds + 1):
-        for way in turns.rotated(stage.given.ways, turn):
+    first = {turn: turn * given.steps if given.vary else 0 for turn in range(given.rounds + 2)}
+    for turn in range(given.rounds + 1):
+        for way in turns.rotated(given.ways, turn):
             if "error" not in found[way][-1]:
-                found[way].append(stage.ask(way, do="steps", count=stage.given.steps))
-    for way in stage.given.ways:
+                told = {"do": "steps", "count": given.steps, "first": first[turn]}
+                found[way].append(stage.ask(way, **told))
+    for way in given.ways:
         if "error" not in found[way][-1]:
-            found[way].append(stage.ask(way, do="watched", count=stage.given.steps))
+            told = {"do": "watched", "count": given.steps, "first": first[given.rounds + 1]}
+            found[way].append(stage.ask(way, **told))
             stage.ask(way, do="end")
     return found
 
@@ -151,6 +160,8 @@ def row_of(answers: Sequence[Row], count: int) -> Row:
     }
     fifth = max(1, len(times) // 5)
     return {
+        "warm_ms": answers[1]["ms"],
+        "warm_driver_ms": answers[1]["spent"].get("driver_ns", 0) / 1e6,
         "times_ms": [round(one, 4) for one in times],
         "step_ms": round(statistics.median(times), 4),
         "first_ms": round(statistics.fmean(times[:fifth]), 4),
@@ -252,11 +263,14 @@ def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--limit", type=float, default=420, help="no program begins after so many seconds"
     )
+    parser.add_argument("--vary", action="store_true", help="other steps in each turn")
+    parser.add_argument("--before", help="another package of Ductile, for the way `before`")
     parser.add_argument("--layers", type=int, default=0, help=f"of {SHARDED}'s Llama; 0: all")
     steps.add_what_becomes_of_rows(parser)
     given = parser.parse_args(words)
-    turns.split_lists(given, programs=(*PROGRAMS, SHARDED))
+    turns.split_lists(given, programs=(*PROGRAMS, *MORE_PROGRAMS, SHARDED))
     given.ways = given.ways.split(",")
+    allocators.before = given.before
     return given
 
 
