@@ -219,12 +219,31 @@ static bool spill(ductile_allocator *a, dpool_climb *c) {
     return r->spills;
 }
 
+/* Its own free memory would have served the request where it is; to become part of a block that
+ * spills it has to leave. The arena of the latest attempt may be gone. */
+static void prove_own(ductile_allocator *a, const dpool_request *r) {
+    dpool_lock_both(a);
+    const dpool_arena *own = dpool_arena_find_locked(a, r->pool, r->stream);
+    bool awaits = own != NULL && dpool_awaits_proof_locked(a, own);
+    dpool_unlock_both(a);
+    if (awaits) {
+        dvmm_capture_mode mode = dvmm_capture_relax(a->driver);
+        (void)dpool_wait_for_all_work(a, NULL);
+        dvmm_capture_restore(a->driver, mode);
+    }
+}
+
 /* Once all else was given up. Beside a capture no thread could wait. */
 static bool spill_at_top(ductile_allocator *a, dpool_climb *c) {
-    if (c->n_tries == 0 && !c->was_captured) {
+    bool is_first = c->n_tries == 0;
+    if (is_first && !c->was_captured) {
         dpool_note_futile(a, c->request->missing);
     }
-    return spill(a, c);
+    bool spills = spill(a, c);
+    if (is_first && spills) {
+        prove_own(a, c->request);
+    }
+    return spills;
 }
 
 /* ---- The ladder ---------------------------------------------------------------------------- */

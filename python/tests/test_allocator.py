@@ -49,6 +49,18 @@ def test_out_of_memory_is_a_memory_error_that_says_who_holds_what(allocator):
     allocator.free(held)
 
 
+def test_what_is_missing_spills_but_not_where_that_is_forbidden():
+    with ductile_gpu.Allocator(driver="virtual", spill_bytes="1G", limit_bytes="256M") as allocator:
+        allocator.alloc(200 * MIB)
+        with allocator.no_spill(), pytest.raises(ductile_gpu.OutOfMemory):
+            allocator.alloc(100 * MIB)
+        assert allocator.stats().spills == 0
+        allocator.alloc(100 * MIB)
+        stats = allocator.stats()
+        assert (stats.spills, stats.spilled_bytes) == (1, 76 * MIB)
+        assert stats.reserved_bytes == 224 * MIB
+
+
 def test_a_negative_size_is_refused_before_c_sees_it(allocator):
     with pytest.raises(ductile_gpu.InvalidArgument, match="negative"):
         allocator.alloc(-1)

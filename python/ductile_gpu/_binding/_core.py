@@ -572,6 +572,20 @@ class Allocator(Sleeps, Closes):
         report: dict[str, Any] = json.loads(text)
         return report
 
+    # ---- Spilling ------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def no_spill(self) -> Iterator[None]:
+        """Inside, no request of any thread gets memory of the host (the option `spill_bytes`).
+
+        For what probes for out-of-memory, such as a search for the largest batch.
+        """
+        _log.check(lib.ductile_spill_forbid(self.pointer), "no_spill")
+        try:
+            yield
+        finally:
+            _log.check(lib.ductile_spill_allow(self.pointer), "no_spill")
+
     # ---- Pools ---------------------------------------------------------------------------------
 
     @contextlib.contextmanager

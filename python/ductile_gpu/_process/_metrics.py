@@ -89,6 +89,10 @@ _GAUGES = {
     "asleep_bytes": _Family(
         "Bytes of sleeping blocks, which hold no physical memory.", _one("asleep_bytes")
     ),
+    "spilled_bytes": _Family(
+        "Memory of the host: behind blocks, at most since the peaks were reset, and page-locked.",
+        _by("kind", now="spilled_bytes", peak="spilled_peak_bytes", locked="spill_locked_bytes"),
+    ),
     "imported_bytes": _Family(
         "Memory of other processes that is mapped here.", _one("imported_bytes")
     ),
@@ -111,6 +115,7 @@ _COUNTERS = {
     "frees": _Family("Successful frees.", _one("frees")),
     "slow_allocs": _Family("Allocations that no free block served at once.", _one("slow_allocs")),
     "out_of_memory": _Family("Requests refused for lack of memory.", _one("out_of_memory")),
+    "spills": _Family("Requests that got memory of the host.", _one("spills")),
     "moved_handles": _Family(
         "Handles moved, by what for: a request, or compaction.",
         _by("reason", request="recycled_handles", compaction="compacted_handles"),

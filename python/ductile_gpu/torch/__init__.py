@@ -13,10 +13,12 @@ without a change to the program; see docs/pytorch.md.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import multiprocessing
 import os
 import warnings
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Literal
 
 from ductile_gpu._binding import _abi
@@ -50,6 +52,7 @@ __all__ = [
     "is_active",
     "mem_pool",
     "mode",
+    "no_spill",
     "settings",
     *_elastic.__all__,
     *_tags.__all__,
@@ -99,6 +102,19 @@ def enable(mode: Mode = "auto", **options: Unpack[Options]) -> None:
     with _share.configured(options) as wanted:
         if not is_active():
             _install_as(mode, wanted)
+
+
+@contextlib.contextmanager
+def no_spill() -> Iterator[None]:
+    """Inside, no request gets memory of the host (the option `spill_bytes`), on the GPUs in use.
+
+    For what probes for out-of-memory: a search for the largest batch, an autotuner. It holds for
+    all threads, since backward passes run on others.
+    """
+    with contextlib.ExitStack() as scopes:
+        for allocator in _share.allocators():
+            scopes.enter_context(allocator.no_spill())
+        yield
 
 
 def disable() -> None:

@@ -163,7 +163,11 @@ def nested_stats(device: int) -> dict[str, Any]:
         "active": stat(s.live_blocks + s.pending_blocks, s.live_peak_blocks, s.allocs),
         "inactive_split": nothing,
         "allocated_bytes": stat(s.allocated_bytes, s.allocated_peak_bytes, s.allocated_total_bytes),
-        "reserved_bytes": stat(s.reserved_bytes, s.reserved_peak_bytes, s.created_total_bytes),
+        "reserved_bytes": stat(
+            s.reserved_bytes + s.spilled_bytes,
+            s.reserved_peak_bytes + s.spilled_peak_bytes,
+            s.created_total_bytes + s.spilled_total_bytes,
+        ),
         "active_bytes": stat(
             s.allocated_bytes + s.pending_bytes, s.active_peak_bytes, s.allocated_total_bytes
         ),

@@ -56,6 +56,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--live", action="store_true", help="Let `ductile-gpu top` look into it while it runs."
     )
+    parser.add_argument(
+        "--spill",
+        metavar="BYTES",
+        help="Rather than refuse a request serve it by so much memory of the host at most, such as "
+        "32G or 25%%: --set spill_bytes=BYTES.",
+    )
     for module in _extras.run_modules():
         module.add_arguments(parser)
     for option, why in _extras.missing_run_options().items():
@@ -129,7 +135,8 @@ def _run(options: argparse.Namespace, settings: Mapping[str, Any], notes: Path) 
 
 def main(options: argparse.Namespace) -> int:
     """Returns the script's exit status; 1 where it is 0 and another allocator served GPU memory."""
-    settings = read_settings(options.set)
+    spill = [f"spill_bytes={options.spill}"] if options.spill else []
+    settings = read_settings([*options.set, *spill])
     for module in _extras.run_modules():
         status = module.main(options, settings)
         if status is not None:

@@ -64,7 +64,7 @@ C10_ALWAYS_INLINE bool is_profiled() {
 
 void report_to_profiler(Device &device, void *ptr, int64_t change) {
     ductile_stats stats = read_stats(device);
-    c10::reportMemoryUsageToProfiler(ptr, change, stats.allocated_bytes, stats.reserved_bytes,
+    c10::reportMemoryUsageToProfiler(ptr, change, stats.allocated_bytes, held_of(stats),
                                      to_device(device.index));
 }
 

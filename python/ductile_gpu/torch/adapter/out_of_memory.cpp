@@ -89,10 +89,13 @@ std::string write_message(Device &device, const ductile_stats &stats, const Memo
     if (limits.limit_bytes < limits.device_bytes) {
         out += format_bytes(limits.limit_bytes) + " allowed; ";
     }
-    uint64_t unallocated = stats.reserved_bytes - stats.allocated_bytes;
+    uint64_t unallocated = held_of(stats) - stats.allocated_bytes;
     return out + "Of the allocated memory " + format_bytes(stats.allocated_bytes) +
            " is allocated by PyTorch, and " + format_bytes(unallocated) +
            " is reserved by PyTorch but unallocated. " +
+           (stats.spilled_bytes != 0
+                ? format_bytes(stats.spilled_bytes) + " of it lies in the host's memory. "
+                : "") +
            (native != 0 ? format_bytes(native) + " more is held by PyTorch's own allocator. "
                         : "") +
            (device.captures > 0 ? "A CUDA graph is being captured: memory that streams still use "

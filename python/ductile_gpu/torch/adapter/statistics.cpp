@@ -62,7 +62,8 @@ DeviceStats measure(Device &device) {
     set_both(out.requested_bytes, make_stat(requested, s.requested_peak_bytes,
                                             s.requested_total_bytes - device.rounded_up));
     set_both(out.reserved_bytes,
-             make_stat(s.reserved_bytes, s.reserved_peak_bytes, s.created_total_bytes));
+             make_stat(held_of(s), s.reserved_peak_bytes + s.spilled_peak_bytes,
+                       s.created_total_bytes + s.spilled_total_bytes));
     /* memory went back, to be created again: as native's flush and retry */
     out.num_alloc_retries = device.failures.retries + static_cast<int64_t>(s.pressure_returns);
     out.num_ooms = device.failures.ooms;

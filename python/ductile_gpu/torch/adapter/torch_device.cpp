@@ -192,6 +192,14 @@ ductile_allocator *Device::open() {
     return a;
 }
 
+/* What is to be refused at once is not served by the host. */
+void Device::forbid_spilling(ductile_allocator *a, bool forbids) {
+    if (forbids != spilling_is_forbidden) {
+        (void)(forbids ? ductile_spill_forbid(a) : ductile_spill_allow(a));
+        spilling_is_forbidden = forbids;
+    }
+}
+
 /* A limit that is not what was set here last was set beside the fraction. The library's 0 is none;
  * PyTorch's allows nothing. */
 ductile_status Device::limit(ductile_allocator *a) {
@@ -214,6 +222,7 @@ ductile_status Device::limit(ductile_allocator *a) {
         applied_limit = std::max<uint64_t>(std::min(cap, own), 1);
         by_fraction = cap <= own;
     }
+    forbid_spilling(a, fraction < 1.0 && rejects_early());
     limits.limit_bytes = applied_limit;
     limits.soft_limit_bytes = DUCTILE_LIMIT_KEEP;
     return status == DUCTILE_OK ? ductile_set_limits(a, &limits) : status;

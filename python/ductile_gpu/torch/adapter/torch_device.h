@@ -79,6 +79,8 @@ struct Device {
   private:
     ductile_allocator *create(const ductile_options &options); /* throws */
     ductile_status limit(ductile_allocator *a);
+    void forbid_spilling(ductile_allocator *a, bool forbids);
+    bool spilling_is_forbidden = false; /* by throw_on_cudamalloc_oom; under limit_mutex */
 };
 
 /* 0 before init(). An array for as many as PyTorch can have, made once: a device stays where it is,
@@ -113,6 +115,11 @@ Device *find_block(const void *ptr, ductile_block_info &info);
 /* The device that most likely holds ptr: right but for the first pointer of each 64 GiB. */
 Device &guess_home(const void *ptr);
 void note_home(const void *ptr, const Device &device);
+
+/* What PyTorch calls reserved: what is spilled is allocated, too. */
+inline uint64_t held_of(const ductile_stats &s) {
+    return s.reserved_bytes + s.spilled_bytes;
+}
 
 /* Since the first request. */
 ductile_stats read_stats(const Device &device);

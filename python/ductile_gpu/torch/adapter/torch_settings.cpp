@@ -87,12 +87,15 @@ void refresh_settings(bool is_fraction_named) {
     }
     static std::mutex mutex;
     static double applied = 1.0;
+    static bool rejected = false;
     const std::lock_guard<std::mutex> lock(mutex);
     double fraction = wanted_fraction();
-    if (fraction == applied && !is_fraction_named) {
+    bool rejects = rejects_early();
+    if (fraction == applied && !is_fraction_named && rejects == rejected) {
         return;
     }
     applied = fraction;
+    rejected = rejects;
     for (Device &device : AllDevices()) {
         device.fraction = fraction;
         if (device.opened() != nullptr) {
