@@ -67,8 +67,9 @@ static void count_block(recount *c, const dpool_block *b) {
     n->live_blocks += live;
     n->pending_blocks += pending;
     n->free_blocks += is_free && !b->region->is_closed;
-    n->leaving_blocks += is_free && b->region->is_closed && b->next == NULL;
-    n->pads += is_free && b->region->is_closed && b->next != NULL;
+    bool is_pad = is_free && b->next != NULL && !b->region->is_spilled; /* if it is closed */
+    n->leaving_blocks += is_free && b->region->is_closed && !is_pad;
+    n->pads += is_pad && b->region->is_closed;
     n->gap_blocks += b->state == DPOOL_GAP && !b->region->is_closed;
     n->closed_gap_blocks += b->state == DPOOL_GAP && b->region->is_closed;
     n->retiring_blocks += retiring;
