@@ -41,6 +41,7 @@ CHAPTERS = {
             "docs/contract.md"],
     "One thing each": ["docs/launchers.md", "docs/cupy.md", "docs/numba.md", "docs/rmm.md",
                        "docs/c.md", "docs/monitoring.md", "docs/debugging.md", "docs/elastic.md",
+                       "docs/spilling.md",
                        "docs/sharing.md", "docs/pools.md", "docs/integrating.md",
                        "docs/how-it-works.md", "docs/comparison.md", "docs/versions.md",
                        "docs/security.md"],
