@@ -514,8 +514,7 @@ def test_what_replays_names_the_wrong_key_of_the_environment(place, command):
 
 def test_a_colon_sets_as_an_equals_sign_does(place):
     said = [
-        place.command("replay", "--json", "--set", f"sizes{sign}2M", WHOLE).stdout
-        for sign in "=:"
+        place.command("replay", "--json", "--set", f"sizes{sign}2M", WHOLE).stdout for sign in "=:"
     ]
     held = [
         [json.loads(line)["reserved_peak_bytes"] for line in text.splitlines()] for text in said
