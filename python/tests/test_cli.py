@@ -104,7 +104,7 @@ echo "${{COMPREPLY[*]}}"
     [
         (("re",), "record replay report"),
         (("--v",), "--version"),
-        (("run", "--s"), "--set --summary"),
+        (("run", "--s"), "--set --summary --spill"),
         (("report", "a.pickle", "--comp"), "--compare"),
         (("report", "a.p"), ""),  # the shell has the names of files
         (("run", "train.py", "--s"), ""),

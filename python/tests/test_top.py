@@ -188,7 +188,7 @@ def test_a_process_that_cannot_be_watched_says_so_and_top_says_why(place):
     )
     assert python("-c", program, DUCTILE_LIVE="1", RANK="1").stderr == ""
     assert f"no process of this user can be watched: {said}" in top().stderr
-    assert f"nothing can be watched: {said}" in command("doctor").stdout
+    assert f"Nothing can be watched: {said}" in command("doctor").stdout
 
 
 def test_texts_of_others_are_no_commands_of_the_terminal(place, program):
