@@ -708,7 +708,12 @@ def turns_of_a_way(step_ms: list[float], spent: dict[str, float], kernel_ms: flo
     some = {"backend": "x", "used": 2, "held": 3, "active": 2, "spent": spent}
     watched = {**some, "pair_ns": 500.0, "profiled": {"kernel_ms": kernel_ms, "busy_ms": 4.0,
                "span_ms": 5.0, "long_gap_ms": 0.5, "memory_call_ms": 0.25}}  # fmt: skip
-    return [{}, {**some, "ms": 999.0, "spent": {"driver_ns": 7e6}}, *({**some, "ms": 8 * ms} for ms in step_ms), watched]
+    return [
+        {},
+        {**some, "ms": 999.0, "spent": {"driver_ns": 7e6}},
+        *({**some, "ms": 8 * ms} for ms in step_ms),
+        watched,
+    ]
 
 
 def test_what_an_allocator_costs_is_its_host_time_beyond_natives_of_natives_step():

@@ -13,7 +13,7 @@ sizes change at every step.
   small      a small GPT-2 under a cap of 3 GiB
   libraries  CuPy filters images, PyTorch learns from them, in one process
   lstm       an LSTM of four layers, batch and length vary
-  policy     as PPO: many small steps whose results are kept, then passes over all of them in batches
+  policy     as PPO: many small steps whose results are kept, then passes over all in batches
   compiled   a transformer of four shapes, each compiled into graphs of its own
 """
 

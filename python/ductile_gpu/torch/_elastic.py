@@ -74,8 +74,8 @@ class ElasticTensor:
         self.rows = rows
 
     def view(self) -> torch.Tensor:
-        """The rows that there are now, as a tensor of shape (rows, *row_shape). It keeps the range,
-        and does not follow later resizes; after one that shrinks, ask for a new one."""
+        """The rows that there are now, as a tensor of shape ``(rows, *row_shape)``. It keeps the
+        range, and does not follow later resizes; after one that shrinks, ask for a new one."""
         return self.first(self.rows)
 
     def first(self, rows: int) -> torch.Tensor:
@@ -84,9 +84,9 @@ class ElasticTensor:
 
     @property
     def tensor(self) -> torch.Tensor:
-        """All rows that there can ever be, as one tensor of shape (max_rows, *row_shape), for code
-        that keeps one tensor. A kernel or a copy that touches what is beyond `rows` ends the CUDA
-        context with an illegal address; printing the tensor does."""
+        """All rows that there can ever be, as one tensor of shape ``(max_rows, *row_shape)``, for
+        code that keeps one tensor. A kernel or a copy that touches what is beyond `rows` ends the
+        CUDA context with an illegal address; printing the tensor does."""
         return self._all
 
     def __len__(self) -> int:
