@@ -213,9 +213,9 @@ static const char *is_full_with_host(subject *s, uint64_t size) {
     return NULL;
 }
 
-const char *lacks_memory(subject *s, uint64_t size) {
-    TRY(is_simple(s) ? is_full(s, size) : NULL);
-    return s->is_faulty ? NULL : report_is_sound(s, size);
+const char *lacks_memory(subject *s, uint64_t asked, uint64_t missing) {
+    TRY(is_simple(s) ? is_full(s, missing) : NULL);
+    return s->is_faulty ? NULL : report_is_sound(s, asked);
 }
 
 static const char *refused(subject *s, uint64_t size, size_t slot, bool is_dedicated) {
@@ -226,7 +226,7 @@ static const char *refused(subject *s, uint64_t size, size_t slot, bool is_dedic
     TRY(may_be(s, "alloc", s->status, is_short || sleeps || is_out));
     bool could_spill = is_out && s->spills && !is_dedicated && is_simple_but_spills(s);
     TRY(could_spill ? is_full_with_host(s, size) : NULL);
-    return is_out ? lacks_memory(s, size) : NULL;
+    return is_out ? lacks_memory(s, size, size) : NULL;
 }
 
 const char *admit_blank(subject *s, model_block *b) {

@@ -102,8 +102,9 @@ static const char *get(player *p, const words *w, bool is_dedicated) {
     TRY(with_stream(&p->s, q.slot, alloc_here, &q));
     if (q.status != DUCTILE_OK) {
         NEED(q.address == 0, "a refused request wrote %llx", q.address);
-        TRY(q.status == DUCTILE_ERR_OUT_OF_MEMORY && !p->s.is_faulty ? lacks_memory(&p->s, q.size)
-                                                                     : NULL);
+        TRY(q.status == DUCTILE_ERR_OUT_OF_MEMORY && !p->s.is_faulty
+                ? lacks_memory(&p->s, q.size, q.size)
+                : NULL);
         return answers(p, w, q.status);
     }
     TRY(answers(p, w, q.status));

@@ -102,12 +102,14 @@ void leave_ranges(subject *s, size_t slot) {
 
 /* ---- Commit -------------------------------------------------------------------------------- */
 
-/* The report of a refusal is of the thread that was refused. */
+/* The report of a refusal is of the thread that was refused. A callback that was asked for memory
+ * may have freed units of the part itself, which are missing then. */
 static const char *commit_here(subject *s, void *argument) {
     part *p = argument;
-    uint64_t missing = count_missing(s, p) * p->of->unit;
+    uint64_t asked = count_missing(s, p) * p->of->unit;
     p->status = ductile_elastic_commit(p->of->range, p->first * p->of->unit, p->n * p->of->unit);
-    return p->status == DUCTILE_ERR_OUT_OF_MEMORY ? lacks_memory(s, missing) : NULL;
+    uint64_t missing = count_missing(s, p) * p->of->unit;
+    return p->status == DUCTILE_ERR_OUT_OF_MEMORY ? lacks_memory(s, asked, missing) : NULL;
 }
 
 /* What a graph uses is of its own pool here, and so goes with it; and its launches write to units
