@@ -5,7 +5,7 @@
  * process, so where they are missing a child looks.
  */
 #include "bench/driver/bench_calls.h"
-#include "tests/fake_cuda/open_fake.h"
+#include "tests/fake_cuda/entries.h"
 #include "tests/support/in_child.h"
 
 #include <string.h>
@@ -49,23 +49,11 @@ static void open_bench(const char *path) {
     dvmm_access access = DVMM_ACCESS_NONE;                                                         \
     void *host = NULL
 
-static void expect_call(const char *expected, bool in_context, cu_context callers) {
-    cr_expect_str_eq(fake->last_call, expected);
-    cr_expect_eq(fake->current, callers, "%s changed the caller's context", expected);
-    cr_expect_eq(fake->context_of_last_call, in_context ? fake->primary : callers,
-                 "%s ran in the wrong context", expected);
-}
-
 /* Makes every call of the table once; none may forget to exist. */
 static void make_all_calls(cu_context callers) {
     DECLARE_OPERANDS;
     int n = 0;
-#define MAKE_CALL(function, in_context, call)                                                      \
-    cr_expect_eq(call, DVMM_SUCCESS, "%s", #call);                                                 \
-    expect_call(function, in_context, callers);                                                    \
-    n++;
-    ENTRIES(MAKE_CALL)
-#undef MAKE_CALL
+    ENTRIES(MAKE_ENTRY)
     cr_expect_eq(n, DVMM_N_ALL_CALLS - DVMM_N_CALLS);
     cr_expect_eq(access, DVMM_ACCESS_RW);
     cr_expect_eq(fake->wrong_finds, 0, "searched with another version or flag");
@@ -107,19 +95,10 @@ Test(bench_cuda, entries_push_nothing_when_our_context_is_current) {
     close_fake();
 }
 
-/* Every entry fails once: through `instead`, or through the function it ends with. The code comes
- * through, and no context is left. */
 static void fail_all_calls(const char *instead) {
     DECLARE_OPERANDS;
     fake->fail_code = DVMM_ILLEGAL_STATE;
-#define FAIL_CALL(function, in_context, call)                                                      \
-    if (instead == NULL || (in_context)) {                                                         \
-        fake->failing = instead != NULL ? instead : (function);                                    \
-        cr_expect_eq(call, DVMM_ILLEGAL_STATE, "%s", #call);                                       \
-    }                                                                                              \
-    cr_expect_null(fake->current, "%s left a context", #call);
-    ENTRIES(FAIL_CALL)
-#undef FAIL_CALL
+    ENTRIES(FAIL_ENTRY)
     fake->failing = NULL;
 }
 

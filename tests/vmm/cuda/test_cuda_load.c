@@ -5,7 +5,7 @@
  * status, the sentence, and what the stand-in still holds. Each test is its own process, so
  * nothing remains for the next.
  */
-#include "tests/fake_cuda/open_fake.h"
+#include "tests/fake_cuda/entries.h"
 #include "tests/support/in_child.h"
 
 #include <dirent.h>
@@ -455,13 +455,6 @@ Test(driver_cuda_load, makes_no_call_once_the_process_exits) {
     X("cuMemcpyBatchAsync", true, ops->copy_batch(ctx, &batch, stream))                            \
     X("cuStreamDestroy", true, ops->stream_destroy(ctx, stream))
 
-static void expect_call(const char *expected, bool in_context, cu_context callers) {
-    cr_expect_str_eq(fake->last_call, expected);
-    cr_expect_eq(fake->current, callers, "%s changed the caller's context", expected);
-    cr_expect_eq(fake->context_of_last_call, in_context ? fake->primary : callers,
-                 "%s ran in the wrong context", expected);
-}
-
 /* What ENTRIES names; the fake does not look at most of it. */
 #define DECLARE_OPERANDS                                                                           \
     const dvmm_phys_props props = {0};                                                             \
@@ -483,12 +476,7 @@ static void expect_call(const char *expected, bool in_context, cu_context caller
 static void make_all_calls(cu_context callers) {
     DECLARE_OPERANDS;
     int n = 0;
-#define MAKE_CALL(function, in_context, call)                                                      \
-    cr_expect_eq(call, DVMM_SUCCESS, "%s", #call);                                                 \
-    expect_call(function, in_context, callers);                                                    \
-    n++;
-    ENTRIES(MAKE_CALL)
-#undef MAKE_CALL
+    ENTRIES(MAKE_ENTRY)
     cr_expect_eq(n, DVMM_N_CALLS, "%d of %d entries were called", n, DVMM_N_CALLS);
     cr_expect(access == DVMM_ACCESS_RW && status == DVMM_CAPTURE_ACTIVE);
     cr_expect(can == 1, "device 1 reaches the memory of device 0");
@@ -518,19 +506,10 @@ Test(driver_cuda_load, entries_push_nothing_when_our_context_is_current) {
     close_fake();
 }
 
-/* Every entry fails once: through `instead`, or through the function it ends with. The code comes
- * through, and no context is left. */
 static void fail_all_calls(const char *instead) {
     DECLARE_OPERANDS;
     fake->fail_code = DVMM_ILLEGAL_STATE;
-#define FAIL_CALL(function, in_context, call)                                                      \
-    if (instead == NULL || (in_context)) {                                                         \
-        fake->failing = instead != NULL ? instead : (function);                                    \
-        cr_expect_eq(call, DVMM_ILLEGAL_STATE, "%s", #call);                                       \
-    }                                                                                              \
-    cr_expect_null(fake->current, "%s left a context", #call);
-    ENTRIES(FAIL_CALL)
-#undef FAIL_CALL
+    ENTRIES(FAIL_ENTRY)
     fake->failing = NULL;
 }
 
