@@ -46,27 +46,25 @@ static ductile_status make_region(ductile_allocator *a, ductile_elastic *range) 
     return DUCTILE_OK;
 }
 
-/* From here on the range keeps its arena, and the arena its pool. */
-static void publish(ductile_allocator *a, ductile_elastic *range) {
+/* From here on a range that is open keeps its arena, and the arena its pool. */
+static void end_open(ductile_allocator *a, ductile_elastic *range, bool is_open) {
     dti_lock_acquire(&a->index_lock);
-    range->arena->range = range;
+    range->arena->range = is_open ? range : NULL;
     range->arena->users.n_waiters--;
     dti_lock_release(&a->index_lock);
+    if (!is_open) {
+        dpool_arena_drop_if_empty(a, range->arena);
+    }
 }
 
 static ductile_status open_in(ductile_allocator *a, dpool_private_pool *pool, ductile_stream stream,
                               ductile_elastic *range) {
     dvmm_capture_mode mode = dpool_grow_lock(a);
     range->arena = dpool_arena_make_elastic(a, pool, stream);
-    ductile_status status =
-        range->arena != NULL ? make_region(a, range) : DUCTILE_ERR_OUT_OF_HOST_MEMORY;
-    if (status == DUCTILE_OK) {
-        publish(a, range);
-    } else if (range->arena != NULL) {
-        dti_lock_acquire(&a->index_lock);
-        range->arena->users.n_waiters--;
-        dti_lock_release(&a->index_lock);
-        dpool_arena_drop_if_empty(a, range->arena);
+    ductile_status status = DUCTILE_ERR_OUT_OF_HOST_MEMORY;
+    if (range->arena != NULL) {
+        status = make_region(a, range);
+        end_open(a, range, status == DUCTILE_OK);
     }
     dpool_grow_unlock(a, mode);
     return status;
