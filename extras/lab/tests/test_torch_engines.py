@@ -139,3 +139,13 @@ def test_bursts_are_answered_on_the_cpu() -> None:
         "serving.py", "--cpu-check", "--requests", "8", "--ways", "native,expandable"
     )
     assert (status, rows[1]["same"]) == (0, ["4/4", "4/4"])
+
+
+def test_a_server_that_is_kept_answers_the_burst_after_its_sleep() -> None:
+    needs("torch", "transformers")
+    import serving_side
+
+    server = serving_side.Server("cpu", "tiny")
+    server.begin(graphs=False)
+    bursts = [server.burst(4, skip) for skip in (0, 4)]
+    assert [(one["answered"], one["asked"]) for one in bursts] == [(4, 4), (4, 4)]

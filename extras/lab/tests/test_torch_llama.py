@@ -263,11 +263,11 @@ def test_gaps_are_of_all_ranks_and_of_the_turns_whose_shapes_are_known() -> None
 @pytest.mark.slow
 def test_sharded_trainings_tell_what_the_host_does_before_each_all_gather() -> None:
     needs("torch", "transformers")
-    cases = ["fsdp1", "fsdp1-unlimited", "fsdp2"]
+    cases = ["fsdp1", "fsdp1-unlimited", "fsdp2", "fsdp1-t5"]
     words = ("--rounds", "1", "--steps", "1", "--layers", "3", "--cpu-check", "--seconds", "500")
     status, rows = run("llama.py", "--ways", "native", "--cases", ",".join(cases), *words)
     assert status == 0, rows
     assert [row["case"] for row in rows] == cases
-    assert len({row["digest"] for row in rows}) == 1
+    assert len({row["digest"] for row in rows[:3]}) == 1  # of one model
     assert all(0 < row["alloc_us"][0] < row["gap_us"][0] for row in rows)
-    assert [row["wait_us"][0] > 0 for row in rows] == [True, False, False]
+    assert [row["wait_us"][0] > 0 for row in rows] == [True, False, False, True]

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import Any, Callable, NamedTuple
 
 FIGURES = ("gap_us", "alloc_us", "wait_us", "ahead_ms", "ahead_units")
-KINDS = ("fsdp1", "fsdp1-unlimited", "fsdp2")
+KINDS = ("fsdp1", "fsdp1-unlimited", "fsdp1-t5", "fsdp2")
 Note = Callable[[int, int], None]
 
 

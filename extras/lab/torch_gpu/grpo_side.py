@@ -25,6 +25,7 @@ warnings.filterwarnings("ignore")
 LETTERS = "abcdefghijklmnopqrstuvwxyz "
 SEED = 11
 WARM = 3  # turns, after which memory may grow no more
+TEXTS_OF = 30  # turns: TRL draws from all of them, so that fewer turns are the first of these
 Row = dict[str, Any]
 
 
@@ -245,7 +246,9 @@ class Server:
             model,
             reward_funcs=rewarded(log),
             args=settings(self.device, self.size, turns, folder),
-            train_dataset=make_texts(self.size, self.size.prompts // GENERATIONS * turns),
+            train_dataset=make_texts(
+                self.size, self.size.prompts // GENERATIONS * max(turns, TEXTS_OF)
+            ),
             processing_class=make_tokenizer(),
             callbacks=[watched],
             optimizers=(optimizer(model.parameters(), lr=1e-4), None),

@@ -13,6 +13,7 @@ on each GPU, and a time limit.
   fsdp2, ddp            fully_shard of each layer; DistributedDataParallel
   fsdp1                 FullyShardedDataParallel of each layer, in turns of two steps at most
   fsdp1-unlimited       the same with limit_all_gathers=False
+  fsdp1-t5              the same with a T5 of 8 and 8 layers, as wide
   moe                   fully_shard, and experts on every rank behind an uneven all-to-all
   compiled              fully_shard, with each layer under torch.compile
   compiled-step         DDP, with the whole step under torch.compile, the optimizer included; 8
@@ -30,7 +31,7 @@ is given with its 95 % interval. The last three measure no time, and run beside 
 Memory is that of the rank which uses least of what it holds; active is what is used and what was
 freed while work on it was under way.
 
-For fsdp1 and fsdp2, of all all-gathers of the second time and of all ranks, the median and the
+Under FSDP, of all all-gathers of the second time and of all ranks, the median and the
 99th percentile: gap_us from where FSDP allocates a unit's whole parameters until the all-gather is
 enqueued; alloc_us of that in the allocation; wait_us before it in the rate limiter (fsdp1 alone
 has one); ahead_ms from there until the GPU's computation has come so far; ahead_units how many of
@@ -226,12 +227,12 @@ def all_cases() -> dict[str, Case]:
         seconds = (60 if hook else 120) + compiling.get(kind, 0)
         made.append(Case(kind + "-hook" * hook, kind, play_in_turns, seconds, hook=hook))
     capped = ("ductile", "capped ductile", "capped expandable")
-    for kind in ("fsdp1", "fsdp1-unlimited"):
+    for kind in ("fsdp1", "fsdp1-unlimited", "fsdp1-t5"):
         made.append(Case(kind, kind, play_in_turns, 60, turn=2))
     made.append(Case("capped", "fsdp2", play_capped, 120, ways=capped))
     made.append(Case("pairs", "fsdp2", play_together, 120, ways=("ductile", "ductile")))
     made.append(Case("long", "fsdp2", play_together, 450, ways=("ductile",)))
-    for kind in KINDS:
+    for kind in (*KINDS, "fsdp1-t5"):
         seconds = 90 + compiling.get(kind, 0)
         made.append(Case(f"exact-{kind}", kind, play_together, seconds, exact=True))
     return {case.name: case for case in made}

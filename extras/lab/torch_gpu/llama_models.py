@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A Llama of transformers, divided among the ranks in each of the ways that are tried."""
+"""A Llama of transformers, or a T5, divided among the ranks in each of the ways that are tried."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn import functional as F
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import LlamaConfig, LlamaForCausalLM, T5Config, T5ForConditionalGeneration
 
 
 class Size(NamedTuple):
@@ -40,6 +40,20 @@ def make_llama(size: Size, device: str) -> Any:
     )  # fmt: skip
     with torch.device(device):
         model = LlamaForCausalLM(config)
+    model.gradient_checkpointing_enable({"use_reentrant": False})
+    return model
+
+
+def make_t5(size: Size, device: str) -> Any:
+    """Half of the layers in its encoder, and half in its decoder."""
+    torch.manual_seed(1)
+    config = T5Config(
+        vocab_size=size.words, d_model=size.width, d_ff=size.inner, num_heads=size.heads,
+        d_kv=size.width // size.heads, num_layers=size.layers // 2, dropout_rate=0.0,
+        feed_forward_proj="gated-gelu", use_cache=False, decoder_start_token_id=0,
+    )  # fmt: skip
+    with torch.device(device):
+        model = T5ForConditionalGeneration(config)
     model.gradient_checkpointing_enable({"use_reentrant": False})
     return model
 
@@ -141,7 +155,7 @@ def shard(model: Any, device: str, ranks: int, apart: list[nn.Parameter]) -> Any
     return model
 
 
-def shard_flat(model: Any, device: str, is_limited: bool) -> Any:
+def shard_flat(model: Any, layer: Any, device: str, is_limited: bool) -> Any:
     """FSDP as it was first: a unit's parameters lie in one flat tensor. Without the limit the host
     enqueues all-gathers as fast as it can."""
     from torch.distributed.fsdp import FullyShardedDataParallel, MixedPrecision
@@ -149,7 +163,7 @@ def shard_flat(model: Any, device: str, is_limited: bool) -> Any:
 
     precision = MixedPrecision(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
     return FullyShardedDataParallel(
-        model, auto_wrap_policy=ModuleWrapPolicy({type(model.model.layers[0])}),
+        model, auto_wrap_policy=ModuleWrapPolicy({type(layer)}),
         mixed_precision=precision, limit_all_gathers=is_limited,
         device_id=torch.cuda.current_device() if device == "cuda" else torch.device(device),
     )  # fmt: skip
@@ -194,9 +208,13 @@ def as_step(model: Any, learn: Learn, apart: list[nn.Parameter]) -> Step:
 
 
 def make_step(kind: str, device: str, size: Size) -> Step:
-    """A training step of one rank: `fsdp1`, `fsdp1-unlimited`, `fsdp2`, `ddp`, `moe`, `compiled`,
-    `compiled-step`."""
+    """A training step of one rank: `fsdp1`, `fsdp1-unlimited`, `fsdp1-t5`, `fsdp2`, `ddp`, `moe`,
+    `compiled`, `compiled-step`."""
     rank, ranks = dist.get_rank(), dist.get_world_size()
+    if kind == "fsdp1-t5":
+        model = make_t5(size, device)
+        model = shard_flat(model, model.encoder.block[0], device, is_limited=True)
+        return as_step(model, sharded_learn(model), [])
     model = make_llama(size, device)
     compiler: dict[str, Any] = {"dynamic": True}
     if device == "cpu":
@@ -207,7 +225,7 @@ def make_step(kind: str, device: str, size: Size) -> Step:
         torch._dynamo.config.optimize_ddp = False  # it cannot take checkpoints apart
         return torch.compile(as_step(*replicate(model, device), []), **compiler)
     if kind.startswith("fsdp1"):
-        model = shard_flat(model, device, is_limited=kind == "fsdp1")
+        model = shard_flat(model, model.model.layers[0], device, is_limited=kind == "fsdp1")
         return as_step(model, sharded_learn(model), [])
     apart = give_experts(model, size, rank, ranks, device) if kind == "moe" else []
     if kind == "compiled":

@@ -100,9 +100,13 @@ class Server:
         asked = make_requests(self.size, skip + count)[skip:]
         if self.device == "cuda":
             torch.cuda.reset_peak_memory_stats()
+        # One that has been stopped drops what it is asked until it starts, and that it does when all
+        # requests are there: how they are put together is the same each time.
+        self.manager.background_thread_status.clear()
         began = time.perf_counter()
         for n, (tokens, out) in enumerate(asked):
-            self.manager.add_request(tokens, request_id=f"{n}", max_new_tokens=out)
+            if self.manager.add_request(tokens, request_id=f"{n}", max_new_tokens=out) is None:
+                raise RuntimeError(f"request {n} was dropped")
         self.manager.start()
         answers: dict[str, Any] = {}
         while len(answers) < count and self.manager.is_running():
