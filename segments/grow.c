@@ -364,9 +364,9 @@ static void gather_host(dseg_segment *seg, uint32_t need, gathered *host) {
 }
 
 /* `need` granules, or as far as there is some: a refusal ends it. */
-static void gather_device(dseg_segment *seg, const dseg_spill *how, uint32_t need,
+static void gather_device(dseg_segment *seg, uint32_t max_created, uint64_t max_held, uint32_t need,
                           gathered *device) {
-    supply s = supply_of(seg->store, how->max_created, how->max_held);
+    supply s = supply_of(seg->store, max_created, max_held);
     s.takes_any = true;
     dvmm_handle *h = NULL;
     while (device->n_granules < need &&
@@ -376,19 +376,26 @@ static void gather_device(dseg_segment *seg, const dseg_spill *how, uint32_t nee
     }
 }
 
+/* Handles from granule `first` on, of which the last n_host granules are the host's. */
+static ductile_status map_with_host(dseg_segment *seg, uint32_t first, const gathered *h,
+                                    uint32_t n_host) {
+    DTI_TRY(dseg_map(seg, first, h->all, h->n));
+    ductile_status status = DUCTILE_OK;
+    if (n_host > 0) {
+        status = dvmm_store_grant_host(seg->store, dseg_addr(seg, first + h->n_granules - n_host),
+                                       n_host * seg->store->granule_bytes);
+    }
+    if (status != DUCTILE_OK) {
+        undo_map(seg, first, h->n_granules);
+    }
+    return status;
+}
+
 static ductile_status map_gathered(dseg_segment *seg, const gathered *device,
                                    const gathered *host) {
     memmove(&device->all[device->n], host->all, host->n * sizeof *host->all);
-    DTI_TRY(dseg_map(seg, 0, device->all, device->n + host->n));
-    ductile_status status = DUCTILE_OK;
-    if (host->n > 0) {
-        status = dvmm_store_grant_host(seg->store, dseg_addr(seg, device->n_granules),
-                                       host->n_granules * seg->store->granule_bytes);
-    }
-    if (status != DUCTILE_OK) {
-        undo_map(seg, 0, seg->n_granules);
-    }
-    return status;
+    const gathered all = {device->all, device->n + host->n, seg->n_granules};
+    return map_with_host(seg, 0, &all, host->n_granules);
 }
 
 static ductile_status fill_spilled(dseg_segment *seg, dseg_spill *how, gathered *device,
@@ -396,7 +403,7 @@ static ductile_status fill_spilled(dseg_segment *seg, dseg_spill *how, gathered 
     uint32_t need = seg->n_granules - (uint32_t)dti_min(how->most_device, seg->n_granules);
     gather_host(seg, need, host);
     uint32_t of_device = seg->n_granules - (uint32_t)dti_max(host->n_granules, need);
-    gather_device(seg, how, of_device, device);
+    gather_device(seg, how->max_created, how->max_held, of_device, device);
     how->lacks = seg->n_granules - host->n_granules - device->n_granules;
     how->lacks_device = of_device - device->n_granules;
     return how->lacks == 0 ? map_gathered(seg, device, host) : DUCTILE_ERR_OUT_OF_MEMORY;
@@ -414,6 +421,61 @@ ductile_status dseg_fill_spilled(dseg_segment *seg, dseg_spill *how) {
     ductile_status status = fill_spilled(seg, how, &device, &host);
     if (status != DUCTILE_OK) {
         put_back(seg->store, host.all, host.n);
+        put_back(seg->store, device.all, device.n);
+    }
+    free(handles);
+    return status;
+}
+
+/* ---- In place of spilled memory ------------------------------------------------------------- */
+
+static void add_up(gathered *h) {
+    h->n_granules = 0;
+    for (uint32_t i = 0; i < h->n; i++) {
+        h->n_granules += h->all[i]->n_granules;
+    }
+}
+
+/* What was taken out is mapped again where it was, at the front of the span. */
+static bool map_back(dseg_segment *seg, dseg_span s, gathered *host) {
+    add_up(host);
+    bool may_map = !dseg_has_state(seg, s, DSEG_QUARANTINED);
+    return host->n == 0 ||
+           (may_map && map_with_host(seg, s.first, host, host->n_granules) == DUCTILE_OK);
+}
+
+static ductile_status exchange(dseg_segment *seg, dseg_exchanged *x, gathered *device,
+                               gathered *host) {
+    bool is_known = true;
+    ductile_status status = dseg_take_out(seg, x->span, x->idle, host->all, &host->n, &is_known);
+    status = status == DUCTILE_OK ? dseg_map(seg, x->span.first, device->all, device->n) : status;
+    if (status == DUCTILE_OK) {
+        put_back(seg->store, host->all, host->n);
+        return status;
+    }
+    put_back(seg->store, device->all, device->n);
+    bool is_mapped = map_back(seg, x->span, host);
+    x->is_back = is_mapped && is_known;
+    if (!is_mapped) {
+        put_back(seg->store, host->all, host->n);
+    }
+    return status;
+}
+
+ductile_status dseg_exchange(dseg_segment *seg, dseg_exchanged *x) {
+    const uint32_t n = x->span.end - x->span.first;
+    x->is_back = true;
+    dvmm_handle **handles = calloc(2 * (size_t)n, sizeof *handles);
+    if (handles == NULL) {
+        return DUCTILE_ERR_OUT_OF_HOST_MEMORY;
+    }
+    gathered device = {.all = handles};
+    gathered host = {.all = handles + n};
+    ductile_status status = DUCTILE_ERR_OUT_OF_MEMORY;
+    gather_device(seg, x->max_created, x->max_held, n, &device);
+    if (device.n_granules == n) {
+        status = exchange(seg, x, &device, &host);
+    } else {
         put_back(seg->store, device.all, device.n);
     }
     free(handles);

@@ -87,6 +87,21 @@ typedef struct dseg_spill {
  * ERR_OUT_OF_MEMORY, ERR_OUT_OF_HOST_MEMORY, ... */
 ductile_status dseg_fill_spilled(dseg_segment *seg, dseg_spill *how);
 
+/* What dseg_exchange exchanges. */
+typedef struct dseg_exchanged {
+    dseg_span span;       /* whole handles of the host */
+    dseg_idle idle;       /* proof for it */
+    uint32_t max_created; /* granules of a handle of the device that is created, at most */
+    uint64_t max_held;    /* the held bytes may exceed neither this nor the limit */
+    bool is_back; /* result of a failure: all of it is mapped as before, with what it holds */
+} dseg_exchanged;
+
+/* Maps memory of the device behind granules in place of the host's, which goes to the cache. What
+ * they hold is lost. ERR_OUT_OF_MEMORY: nothing was unmapped. Another failure: the host's is mapped
+ * again; where that fails too, or the driver cannot tell whether it has unmapped a handle, a part
+ * may be EMPTY or QUARANTINED. */
+ductile_status dseg_exchange(dseg_segment *seg, dseg_exchanged *x);
+
 /*
  * The step that dseg_grow and dseg_refill share: maps handles one behind the other from granule
  * `first` on and makes them accessible. On failure every granule is EMPTY as before, or QUARANTINED

@@ -101,14 +101,48 @@ void dseg_serve_again(dseg_segment *seg, uint32_t first, uint32_t n_granules) {
     dseg_set_states(seg, first, n_granules, DSEG_MAPPED);
 }
 
+/* ---- Taking handles out -------------------------------------------------------------------- */
+
+/* A failed unmap call may have unmapped the handle. *found: what the driver reports after it. */
+static ductile_status take_out_one(dseg_segment *seg, uint32_t first, dseg_reading *found) {
+    const dvmm_handle *h = seg->slots[first].handle;
+    uint64_t bytes = dvmm_handle_bytes(seg->store, h);
+    ductile_status status = dvmm_unmap(seg->store->driver, dseg_addr(seg, first), bytes);
+    *found = status == DUCTILE_OK ? DSEG_READ_EMPTY : dseg_read_mapping(seg, first, h->n_granules);
+    if (*found == DSEG_READ_EMPTY) {
+        dseg_book_unmap(seg, first, DUCTILE_OK);
+        return DUCTILE_OK;
+    }
+    return status;
+}
+
+ductile_status dseg_take_out(dseg_segment *seg, dseg_span s, dseg_idle proof, dvmm_handle **taken,
+                             uint32_t *n_taken, bool *is_known) {
+    DTI_ASSERT(dseg_is_proven(proof));
+    DTI_ASSERT(is_whole(seg, s.first, s.end - s.first));
+    dseg_reading found = DSEG_READ_EMPTY;
+    ductile_status status = DUCTILE_OK;
+    *n_taken = 0;
+    for (uint32_t g = s.first; g < s.end && status == DUCTILE_OK;) {
+        dvmm_handle *h = seg->slots[g].handle;
+        g += h->n_granules;
+        status = take_out_one(seg, g - h->n_granules, &found);
+        if (status == DUCTILE_OK) {
+            taken[(*n_taken)++] = h;
+        }
+    }
+    *is_known = found != DSEG_READ_NEITHER;
+    return status;
+}
+
 /* ---- Sleep --------------------------------------------------------------------------------- */
 
 /* Sets or clears the mark at every granule: only where a handle begins it may be set. */
-void dseg_mark_what_stays(dseg_segment *seg, bool keeps_host) {
+void dseg_mark_what_stays(dseg_segment *seg, dseg_span may_go) {
     for (uint32_t g = seg->low; g < seg->high; g++) {
         bool begins = seg->slots[g].state == DSEG_MAPPED && seg->slots[g].offset == 0;
-        bool is_kept = begins && keeps_host && seg->slots[g].handle->is_host;
-        seg->slots[g].stays = is_kept || (begins && !dseg_can_go(seg, g));
+        bool is_kept = g < may_go.first || g >= may_go.end;
+        seg->slots[g].stays = begins && (is_kept || !dseg_can_go(seg, g));
     }
 }
 
@@ -135,20 +169,15 @@ static void give_to_cache(dseg_segment *seg, uint32_t first) {
     dvmm_store_put(seg->store, h);
 }
 
-/* A failed unmap call may have unmapped the handle. */
 static bool unmap_if_movable(dseg_segment *seg, uint32_t first) {
-    if (!dseg_can_go(seg, first) || dseg_is_marked(seg, first)) {
-        return false;
+    bool may_go = dseg_can_go(seg, first) && !dseg_is_marked(seg, first);
+    dvmm_handle *h = seg->slots[first].handle;
+    dseg_reading found = DSEG_READ_MAPPED;
+    if (may_go && take_out_one(seg, first, &found) == DUCTILE_OK) {
+        dvmm_store_put(seg->store, h);
+        return true;
     }
-    const dvmm_handle *h = seg->slots[first].handle;
-    uint32_t n = h->n_granules;
-    uint64_t bytes = dvmm_handle_bytes(seg->store, h);
-    bool is_gone = dvmm_unmap(seg->store->driver, dseg_addr(seg, first), bytes) == DUCTILE_OK ||
-                   dseg_read_mapping(seg, first, n) == DSEG_READ_EMPTY;
-    if (is_gone) {
-        give_to_cache(seg, first);
-    }
-    return is_gone;
+    return false;
 }
 
 uint32_t dseg_unmap_for_sleep(dseg_segment *seg, uint32_t *at, uint32_t end, uint32_t most,

@@ -89,12 +89,22 @@ ductile_status dseg_unmap_handles(dseg_segment *seg, uint32_t first, uint32_t n_
  * unmaps a span. Pre: the proof covers the segment. */
 ductile_status dseg_unmap_all(dseg_segment *seg, dseg_state state, dseg_idle proof);
 
+/*
+ * Unmaps the MAPPED handles of the span, from its front on, and leaves them to the caller: in
+ * `taken`, with room for one of each granule. Their granules are EMPTY. A handle that the driver
+ * refuses to unmap ends it: that one is as before, or, where the driver cannot tell (*is_known is
+ * false), MAPPED all the same.
+ * Pre: the span consists of whole handles that can go; the proof covers it.
+ */
+ductile_status dseg_take_out(dseg_segment *seg, dseg_span s, dseg_idle proof, dvmm_handle **taken,
+                             uint32_t *n_taken, bool *is_known);
+
 /* ---- Sleep --------------------------------------------------------------------------------- */
 
 /* Marks the handles that must stay when a sleep unmaps the segment, whatever happens to their pins
- * until it wakes; dseg_unmap_for_sleep skips them. Of the host's memory all, if it is kept. Marks
- * of an earlier sleep go. */
-void dseg_mark_what_stays(dseg_segment *seg, bool keeps_host);
+ * until it wakes; dseg_unmap_for_sleep skips them: those that cannot go, and those that do not
+ * begin in the span. Marks of an earlier sleep go. */
+void dseg_mark_what_stays(dseg_segment *seg, dseg_span may_go);
 
 /* Is the handle that begins there marked? */
 bool dseg_is_marked(const dseg_segment *seg, uint32_t first);

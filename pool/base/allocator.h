@@ -137,7 +137,7 @@ typedef struct dpool_counts {
     uint64_t use_host_bytes, table_host_bytes;
     uint64_t past_allocated_peak, past_active_peak;               /* of what has ended: sizes.h */
     uint64_t pressure_waits, pressure_returns, pressure_returned; /* see ladder.c */
-    uint64_t spills, spilled_total;                               /* see spill.h */
+    uint64_t spills, spilled_total, promoted_total;               /* see spill.h */
 } dpool_counts;
 
 /* Proves that no work is under way on memory that was freed at an age below this (blocks/age.h). */

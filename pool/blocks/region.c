@@ -161,18 +161,24 @@ dpool_block *dpool_block_at_locked(const ductile_allocator *a, ductile_addr addr
     return b;
 }
 
+static bool is_of_host(const dseg_segment *seg, uint32_t granule) {
+    return dseg_state_at(seg, granule) == DSEG_MAPPED && dseg_handle_at(seg, granule)->is_host;
+}
+
+dseg_span dpool_host_granules(const dpool_block *b) {
+    const dseg_segment *seg = b->region->seg;
+    dseg_span s = dseg_granules_over(seg, b->addr, dpool_end(b));
+    s.first = b->region->is_spilled ? s.first : s.end;
+    while (!dseg_is_empty(s) && !is_of_host(seg, s.first)) {
+        s.first++;
+    }
+    return s;
+}
+
 uint64_t dpool_device_bytes(const dpool_block *b) {
     const dseg_segment *seg = b->region->seg;
-    if (!b->region->is_spilled) {
-        return b->size;
-    }
-    uint32_t first = dseg_granule(seg, b->addr);
-    uint32_t g = first;
-    uint32_t end = dseg_granule(seg, dpool_end(b) - 1) + 1;
-    while (g < end && dseg_handle_at(seg, g) != NULL && !dseg_handle_at(seg, g)->is_host) {
-        g++;
-    }
-    return (g - first) * seg->store->granule_bytes;
+    dseg_span host = dpool_host_granules(b);
+    return dseg_is_empty(host) ? b->size : dseg_addr(seg, host.first) - b->addr;
 }
 
 uint64_t dpool_mapped_of(const ductile_allocator *a, const dpool_private_pool *pool) {

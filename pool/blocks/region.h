@@ -36,8 +36,11 @@ dpool_block *dpool_next_block(const ductile_allocator *a, const dpool_private_po
  * Index lock held. */
 dpool_block *dpool_block_at_locked(const ductile_allocator *a, ductile_addr addr);
 
-/* The bytes of a block with memory that lie in handles of the device: all, unless it is spilled. By
- * the thread that owns its pool, or under either lock. */
+/* The granules of a block that handles of the host back: its last ones, and none unless it is
+ * spilled. By the thread that owns its pool, or under either lock. */
+dseg_span dpool_host_granules(const dpool_block *b);
+
+/* The bytes of a block before those, likewise. */
 uint64_t dpool_device_bytes(const dpool_block *b);
 
 /* The memory of the pool's own arenas, in bytes. Either lock held. */

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "pool/growth/spill.h"
 
+#include "pool/blocks/phase.h"
 #include "pool/blocks/region.h"
 #include "pool/growth/dedicated.h"
 #include "pool/growth/give_back.h"
@@ -32,6 +33,11 @@ static uint64_t granules_to_have(const ductile_allocator *a, uint64_t most) {
     const dvmm_store_totals *t = &a->store.totals;
     uint64_t used = t->held_bytes - t->cached_bytes;
     return (most - dti_min(most, used)) / a->granule;
+}
+
+uint64_t dpool_room_beside_small(ductile_allocator *a, uint64_t *max_held) {
+    *max_held = beside_small(a, dpool_room(a));
+    return granules_to_have(a, *max_held);
 }
 
 /* Of the granules of a request those that it can serve, with what is free and proven. */
@@ -85,4 +91,27 @@ ductile_status dpool_spill_fill(ductile_allocator *a, dpool_region *region, dpoo
         count_spill(a, (*out)->size - dpool_device_bytes(*out));
     }
     return status;
+}
+
+/* ---- How much of it is in use ---------------------------------------------------------------- */
+
+/* While a pool is not awake, its thread changes granules without the index lock. */
+static uint64_t spilled_leaving_locked(const ductile_allocator *a, const dpool_arena *arena) {
+    DTI_ASSERT_HELD(&a->index_lock);
+    uint64_t bytes = 0;
+    const dpool_block *b = dpool_is_awake(arena->pool) ? arena->blocks.leaving.first : NULL;
+    for (; b != NULL; b = b->list_next) {
+        bytes += b->size - dpool_device_bytes(b);
+    }
+    return bytes;
+}
+
+uint64_t dpool_spilled_live_locked(ductile_allocator *a) {
+    DTI_ASSERT_HELD(&a->index_lock);
+    uint64_t bytes = dvmm_store_read(&a->store).spilled_bytes;
+    const dpool_arena *arena = bytes > 0 ? a->arenas : NULL;
+    for (; arena != NULL; arena = arena->next) {
+        bytes -= dti_min(bytes, spilled_leaving_locked(a, arena));
+    }
+    return bytes;
 }

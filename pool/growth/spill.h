@@ -23,6 +23,10 @@
  * the part of small requests. */
 uint64_t dpool_most_beside_small(const ductile_allocator *a, uint64_t size);
 
+/* Granules of the device that may take the place of the host's now: cached, or still to be created.
+ * *max_held: what may be held in all then. One driver call. */
+uint64_t dpool_room_beside_small(ductile_allocator *a, uint64_t *max_held);
+
 /* Where a request that spills gets its memory. */
 typedef struct dpool_spill {
     uint64_t n_granules;
@@ -42,5 +46,10 @@ dpool_spill dpool_spill_prepare(ductile_allocator *a, uint64_t size, uint64_t re
  * region is gone, or QUARANTINED. */
 ductile_status dpool_spill_fill(ductile_allocator *a, dpool_region *region, dpool_spill *spill,
                                 uint64_t requested, dpool_block **out);
+
+/* Index lock held, by this one alone: the memory of the host behind live and pending blocks, and in
+ * pools that sleep. If there is any, linear in the blocks of closed regions that were freed and are
+ * still mapped. */
+uint64_t dpool_spilled_live_locked(ductile_allocator *a);
 
 #endif

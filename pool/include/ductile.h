@@ -548,7 +548,9 @@ DUCTILE_API DUCTILE_CHECKED ductile_status ductile_trim(ductile_allocator *alloc
     X(spilled_peak_bytes, "its peak")                                                              \
     X(spill_locked_bytes, "page-locked for that, in use or cached")                                \
     X(spills, "requests that got memory of the host")                                              \
-    X(spilled_total_bytes, "bytes of the host that they got")
+    X(spilled_total_bytes, "bytes of the host that they got")                                      \
+    X(spilled_live_bytes, "of spilled_bytes, behind live, pending and sleeping blocks")            \
+    X(promoted_total_bytes, "bytes that ductile_promote moved to the device")
 
 typedef struct ductile_stats {
     size_t struct_size; /* set by the caller: sizeof(ductile_stats) */

@@ -185,6 +185,36 @@ DUCTILE_API DUCTILE_CHECKED ductile_status ductile_sleep(ductile_allocator *allo
 DUCTILE_API DUCTILE_CHECKED ductile_status ductile_wake(ductile_allocator *allocator,
                                                         ductile_pool_id id);
 
+/* ---- Memory that has spilled ---------------------------------------------------------------- */
+
+/**
+ * Moves memory of live blocks that spilled to the host (ductile_pressure.h) to the device, as far
+ * as it has room by now. The blocks keep their addresses and their contents. What the device has no
+ * room for stays as it is, which is no error.
+ *
+ * It is a short sleep: all pools with such blocks serve no request until it returns, and are awake
+ * then. Before that, free memory of the device goes back to the driver, as much as is missing.
+ *
+ * Arguments: report: NULL to ignore. `bytes`: moved to the device; `stayed_bytes`: of the host,
+ *            still in use; `pools`: that had such blocks; `passed_over`: that sleep.
+ * Returns:   DUCTILE_OK, at once if nothing is spilled; ERR_BUSY, ERR_CAPTURING,
+ *            ERR_OUT_OF_HOST_MEMORY, ERR_DRIVER, ERR_DEVICE_LOST, ERR_EXITING, ERR_FORKED, as
+ *            ductile_sleep_set; ERR_INVALID_ARGUMENT.
+ * On error:  every block has its contents; `bytes` says what was moved. If the driver neither maps
+ *            memory of the device at a block's address nor the host's again, or does not copy the
+ *            contents back, the pool that the report names sleeps, with contents: ductile_wake
+ *            (only then may the error be ERR_OUT_OF_MEMORY).
+ * Threads:   as ductile_sleep_set: no thread uses memory of these pools, or requests any, until it
+ *            returns. Frees are good.
+ * Streams:   waits for all work of the device issued before the call. Contents are in place when
+ *            it returns.
+ * Cost:      the wait, and two copies over the link, by way of at most 256 MiB of page-locked
+ * memory (ductile_sleep_host_reserve), which stays with the allocator. An unmap and a map per
+ *            handle. Map callbacks get LEAVING and MAPPED for each range.
+ */
+DUCTILE_API DUCTILE_CHECKED ductile_status ductile_promote(ductile_allocator *allocator,
+                                                           ductile_sleep_report *report);
+
 /* ---- While it sleeps ----------------------------------------------------------------------- */
 
 /** Why the calling thread's latest request was refused with ERR_ASLEEP. */

@@ -5,6 +5,7 @@
 #include "pool/blocks/asleep_blocks.h"
 #include "pool/blocks/region.h"
 #include "pool/growth/sizes.h"
+#include "pool/growth/spill.h"
 #include "pool/sharing/import.h"
 #include "pool/sharing/pin.h"
 
@@ -40,6 +41,7 @@ static void fill_memory_locked(ductile_allocator *a, ductile_stats *s) {
     s->host_bytes = t.host_bytes;
     s->spilled_bytes = t.spilled_bytes + t.spill_lost_bytes;
     s->spilled_peak_bytes = t.spilled_peak_bytes;
+    s->spilled_live_bytes = dpool_spilled_live_locked(a);
     s->spill_locked_bytes = t.spill_bytes;
 }
 
@@ -79,6 +81,7 @@ static void fill_counts_locked(const ductile_allocator *a, ductile_stats *s) {
     s->pressure_returned_total_bytes = c->pressure_returned;
     s->spills = c->spills;
     s->spilled_total_bytes = c->spilled_total;
+    s->promoted_total_bytes = c->promoted_total;
     s->host_bytes += sizeof *a + a->nodes.host_bytes + c->use_host_bytes + c->table_host_bytes;
 }
 

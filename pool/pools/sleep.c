@@ -214,6 +214,15 @@ for_set(ductile_allocator *a, dpool_private_pool *set, ductile_sleep_report *rep
     return DUCTILE_OK;
 }
 
+ductile_status dpool_still_set(ductile_allocator *a, dpool_private_pool *set,
+                               ductile_sleep_report *report) {
+    return for_set(a, set, report, wait_and_sleep_blocks);
+}
+
+void dpool_run_again(ductile_allocator *a, dpool_private_pool *pool) {
+    wake(a, pool, dpool_wake_block_locked);
+}
+
 static void report_copies(const dpool_private_pool *set, ductile_sleep_report *report) {
     for (const dpool_private_pool *pool = set; pool != NULL; pool = pool->next_in_set) {
         report->copied_bytes += pool->host_copy.copied_bytes;
@@ -222,7 +231,7 @@ static void report_copies(const dpool_private_pool *set, ductile_sleep_report *r
 
 static ductile_status prepare_set(ductile_allocator *a, dpool_private_pool *set,
                                   ductile_sleep_report *report) {
-    DTI_TRY(for_set(a, set, report, wait_and_sleep_blocks));
+    DTI_TRY(dpool_still_set(a, set, report));
     DTI_TRY(for_set(a, set, report, save));
     report_copies(set, report);
     return dpool_announce_set(a, set, DUCTILE_MAP_LEAVING);
@@ -240,7 +249,7 @@ ductile_status dpool_sleep_set(ductile_allocator *a, dpool_private_pool *set,
     ductile_status status = prepare_set(a, set, report);
     for (dpool_private_pool *pool = set; pool != NULL; pool = pool->next_in_set) {
         if (status != DUCTILE_OK) {
-            wake(a, pool, dpool_wake_block_locked);
+            dpool_run_again(a, pool);
             continue;
         }
         uint64_t before = mapped_bytes(a, pool);

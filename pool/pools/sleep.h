@@ -40,6 +40,13 @@ static inline void dpool_report_pool(ductile_sleep_report *report, const dpool_p
     memcpy(report->tag, pool->tag, sizeof report->tag);
 }
 
+/* The two ends of a call that moves memory of live blocks and lets no pool sleep: the blocks of the
+ * claimed set fall ASLEEP once all work on them is done, and are LIVE again at the same addresses.
+ * After a failure the second follows as well. */
+ductile_status dpool_still_set(ductile_allocator *a, dpool_private_pool *set,
+                               ductile_sleep_report *report);
+void dpool_run_again(ductile_allocator *a, dpool_private_pool *pool);
+
 /* How many more bytes must be free for the set to be woken, after a refusal. */
 uint64_t dpool_missing_bytes(ductile_allocator *a, const dpool_private_pool *set);
 

@@ -40,6 +40,16 @@ static void record_set(const ductile_allocator *a, const dpool_private_pool *set
     }
 }
 
+/* Memory of the host stays, and is its own copy. */
+static dseg_span what_may_go(ductile_allocator *a, const dpool_region *r) {
+    dseg_span all = {0, r->seg->n_granules};
+    dti_lock_acquire(&a->index_lock);
+    bool is_in_use = r->first->state == DPOOL_ASLEEP;
+    dseg_span host = dpool_host_granules(r->first);
+    dti_lock_release(&a->index_lock);
+    return is_in_use && !dseg_is_empty(host) ? (dseg_span){0, host.first} : all;
+}
+
 /* At a sleep: from here on dseg_unmap_for_sleep skips marked handles, so that what was announced is
  * what happens. Once the pool runs again the marks mean nothing; the next sleep makes new ones. */
 static void mark_what_stays(ductile_allocator *a, const dpool_private_pool *set,
@@ -48,10 +58,7 @@ static void mark_what_stays(ductile_allocator *a, const dpool_private_pool *set,
          pool = pool->next_in_set) {
         for (const dpool_region *r = dpool_next_region(a, pool, NULL); r != NULL;
              r = dpool_next_region(a, pool, r)) {
-            dti_lock_acquire(&a->index_lock);
-            bool is_in_use = r->first->state == DPOOL_ASLEEP;
-            dti_lock_release(&a->index_lock);
-            dseg_mark_what_stays(r->seg, r->is_spilled && is_in_use);
+            dseg_mark_what_stays(r->seg, what_may_go(a, r));
         }
     }
 }

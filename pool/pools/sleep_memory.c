@@ -125,12 +125,15 @@ static ductile_status map_stretch(ductile_allocator *a, const stretch *s) {
 }
 
 /* A block that was freed meanwhile needs no contents. When its range has gone, a block of another
- * pool may be asleep at that address. */
+ * pool may be asleep at that address. Of a spilled block a part may be kept. */
 static bool is_still_asleep(void *user, ductile_addr addr) {
     const waking *r = user;
     ductile_allocator *a = r->allocator;
     dti_lock_acquire(&a->index_lock);
-    const dpool_block *b = dpool_map_find(&a->map, addr);
+    const dseg_segment *seg = dseg_set_find(&a->segments, addr);
+    const dpool_region *region = seg != NULL ? seg->owner : NULL;
+    bool is_spilled = region != NULL && region->is_spilled;
+    const dpool_block *b = dpool_map_find(&a->map, is_spilled ? region->seg->range.addr : addr);
     bool is_asleep = b != NULL && b->state == DPOOL_ASLEEP && b->region->arena->pool == r->pool;
     dti_lock_release(&a->index_lock);
     return is_asleep;

@@ -5,6 +5,7 @@
 #include "pool/base/log.h"
 #include "pool/blocks/phase.h"
 #include "pool/pools/asleep.h"
+#include "pool/pools/promote.h"
 #include "pool/pools/sleep.h"
 
 #include <stdarg.h>
@@ -19,6 +20,8 @@ typedef struct set_call {
     ductile_allocator *a;
     const ductile_sleep_request *request;
     bool sleeps;
+    bool promotes;             /* sleeps: only for as long as the call lasts, */
+    bool sleeps_on;            /* but for the pool of the report              */
     dpool_private_pool *set;   /* linked by next_in_set */
     dpool_private_pool *spare; /* for a bypass that does not exist */
     bool has_default;          /* the default pool is in the set */
@@ -179,6 +182,9 @@ static ductile_status stop_at(set_call *c, const dpool_private_pool *pool, ducti
 static ductile_status choose_locked(set_call *c, dpool_private_pool *pool) {
     DTI_ASSERT_HELD(&c->a->index_lock);
     dpool_readiness readiness = dpool_readiness_of(pool, c->sleeps);
+    if (c->promotes && !dpool_has_spilled_locked(c->a, pool)) {
+        return DUCTILE_OK;
+    }
     if (readiness == DPOOL_ALREADY) {
         bool has_woken = !c->sleeps && dpool_is_released(pool); /* perhaps by itself */
         c->report.passed_over++;
@@ -297,10 +303,19 @@ static ductile_status claim(set_call *c) {
 
 /* ---- The calls ----------------------------------------------------------------------------- */
 
+/* What failed, as far as it came. */
+static const char *name_of(const set_call *c) {
+    if (c->promotes) {
+        return c->sleeps_on ? "a pool sleeps with its contents, wake it: the promotion"
+                            : "the promotion";
+    }
+    return c->sleeps ? "the sleep" : "the wake";
+}
+
 /* Callers without a report read it in the log. */
 static void explain_failure(set_call *c, ductile_status status) {
     char why[DPOOL_FAILURE_BYTES];
-    const char *what = c->sleeps ? "the sleep" : "the wake";
+    const char *what = name_of(c);
     bool is_drivers = status == DUCTILE_ERR_DRIVER || status == DUCTILE_ERR_DEVICE_LOST;
     if (is_drivers && dpool_describe_failure(why, sizeof why)) {
         explain(c, "%s failed: %s", what, why);
@@ -336,12 +351,19 @@ static void leave_all(set_call *c) {
     }
 }
 
+static ductile_status carry_out(set_call *c) {
+    if (c->promotes) {
+        return dpool_promote_set(c->a, c->set, &c->report, &c->sleeps_on);
+    }
+    return c->sleeps ? dpool_sleep_set(c->a, c->set, &c->report)
+                     : dpool_wake_set(c->a, c->set, &c->report);
+}
+
 static ductile_status run_claimed(set_call *c) {
     ductile_allocator *a = c->a;
     dpool_forget_failure();
     dvmm_capture_mode mode = dvmm_capture_relax(a->driver);
-    ductile_status status =
-        c->sleeps ? dpool_sleep_set(a, c->set, &c->report) : dpool_wake_set(a, c->set, &c->report);
+    ductile_status status = carry_out(c);
     if (status != DUCTILE_OK) {
         report_failure(c, status);
     } else { /* of a first try */
@@ -394,10 +416,22 @@ static bool is_report(const ductile_sleep_report *r) {
 /* Of a call that failed. Where nothing was explained yet, the status says all there is. */
 static void end_report(set_call *c, ductile_status status) {
     ductile_sleep_report *r = &c->report;
-    r->pools = r->bytes = r->copied_bytes = r->stayed_bytes = 0;
+    if (!c->promotes) {
+        r->bytes = r->copied_bytes = r->stayed_bytes = 0;
+    }
+    r->pools = 0;
     if (r->message[0] == '\0') {
-        explain(c, "%s failed: %s", c->sleeps ? "the sleep" : "the wake",
-                ductile_status_string(status));
+        explain(c, "%s failed: %s", name_of(c), ductile_status_string(status));
+    }
+}
+
+static void hand_out(set_call *c, ductile_status status, ductile_sleep_report *report) {
+    if (status != DUCTILE_OK) {
+        end_report(c, status);
+    }
+    if (report != NULL) {
+        c->report.struct_size = report->struct_size;
+        memcpy(report, &c->report, report->struct_size);
     }
 }
 
@@ -413,13 +447,7 @@ static ductile_status call_for_set(ductile_allocator *a, const ductile_sleep_req
         memcpy(&known, request, request->struct_size);
         status = run(&c);
     }
-    if (status != DUCTILE_OK) {
-        end_report(&c, status);
-    }
-    if (report != NULL) {
-        c.report.struct_size = report->struct_size;
-        memcpy(report, &c.report, report->struct_size);
-    }
+    hand_out(&c, status, report);
     return status;
 }
 
@@ -431,6 +459,22 @@ ductile_status ductile_sleep_set(ductile_allocator *a, const ductile_sleep_reque
 ductile_status ductile_wake_set(ductile_allocator *a, const ductile_sleep_request *request,
                                 ductile_sleep_report *report) {
     return call_for_set(a, request, report, false);
+}
+
+ductile_status ductile_promote(ductile_allocator *a, ductile_sleep_report *report) {
+    const ductile_sleep_request all = {
+        .struct_size = sizeof all, .all = 1, .contents = DUCTILE_CONTENTS_KEEP};
+    if (!is_report(report)) {
+        return DUCTILE_ERR_INVALID_ARGUMENT;
+    }
+    set_call c = {.a = a, .request = &all, .sleeps = true, .promotes = true};
+    ductile_status status = dpool_may_change(a);
+    if (status == DUCTILE_OK && dvmm_store_read(&a->store).spilled_bytes > 0) {
+        dpool_make_room_for_spilled(a);
+        status = run(&c);
+    }
+    hand_out(&c, status, report);
+    return status;
 }
 
 ductile_status ductile_sleep(ductile_allocator *a, ductile_pool_id id, ductile_contents contents) {

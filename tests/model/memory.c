@@ -335,6 +335,9 @@ const char *do_views(subject *s, const record *r) {
     if (s->spills && r->b % 4 == 0) {
         return forbid_or_allow(s);
     }
+    if (s->spills && r->b % 4 == 1) {
+        return do_promote(s);
+    }
     say(s, "look at %u", r->a % 4);
     switch (r->a % 4) {
     case 0:

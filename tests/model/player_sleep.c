@@ -140,6 +140,12 @@ VERB(play_wake, "wake") {
     return is_one_pool(w) ? wake_one(p, w) : call_set(p, w, false);
 }
 
+VERB(play_promote, "promote") {
+    ductile_status status = DUCTILE_OK;
+    TRY(promote(&p->s, &p->report, &status));
+    return answers(p, w, status);
+}
+
 /* "asleep": a bit for each pool; "host_arena": bytes for contents; "report:pools" and others: of
  * the latest call. */
 bool figure_of_sleep(const player *p, const char *name, uint64_t *out) {

@@ -88,6 +88,88 @@ const char *change_set(subject *s, const ductile_sleep_request *r, const bool *i
     return NULL;
 }
 
+/* ---- Promotion ------------------------------------------------------------------------------ */
+
+static bool has_spilled(const subject *s, unsigned pool) {
+    bool has_some = false;
+    for (size_t i = 0; i < s->m.n; i++) {
+        has_some |= s->m.blocks[i].pool == pool && is_spilled(s, &s->m.blocks[i]);
+    }
+    return has_some;
+}
+
+enum { KEPT_FOR_SMALL = 16, LARGEST_HANDLE = 16 }; /* granules */
+
+/* Where nothing but live memory keeps the device's, what is left has no room for one handle. */
+static const char *no_room_is_left(subject *s) {
+    uint64_t spilled = fixture_stats(s->f.allocator).spilled_live_bytes / s->granule;
+    uint64_t on_device = held_by_live(s) - spilled;
+    uint64_t allowed = limit_of(s) / s->granule;
+    NEED(spilled == 0 || on_device + KEPT_FOR_SMALL + LARGEST_HANDLE > allowed,
+         "%llu granules stay in the host, though of %llu of the device's only %llu hold live bytes",
+         (unsigned long long)spilled, (unsigned long long)allowed, (unsigned long long)on_device);
+    return NULL;
+}
+
+/* The pool runs again, or sleeps after a failure. */
+static const char *look_at_promoted(subject *s, unsigned pool, ductile_status status) {
+    bool sleeps = pool_info_of(s, pool).state == DUCTILE_POOL_ASLEEP;
+    NEED(!sleeps || status != DUCTILE_OK, "pool %u sleeps after a promotion", pool);
+    s->pools[pool].keeps_contents = true;
+    return pool_sleeps(s, pool, sleeps);
+}
+
+static const char *verify_all_of(subject *s, unsigned pool) {
+    const char *why = NULL;
+    for (size_t i = 0; i < s->m.n && why == NULL; i++) {
+        why = s->m.blocks[i].pool == pool ? verify_block(s, &s->m.blocks[i]) : NULL;
+    }
+    return why;
+}
+
+const char *promote(subject *s, ductile_sleep_report *report, ductile_status *status) {
+    bool is_moved[N_SETS];
+    *report = (ductile_sleep_report){.struct_size = sizeof *report};
+    for (unsigned pool = 0; pool < N_SETS; pool++) {
+        is_moved[pool] = !s->pools[pool].is_asleep && has_spilled(s, pool);
+        if (is_moved[pool]) {
+            pool_may_sleep(s, pool);
+        }
+    }
+    s->moving_pool = ANY_POOL;
+    let_graphs_rest(s, true);
+    *status = ductile_promote(s->f.allocator, report);
+    s->moving_pool = 0;
+    bool is_undone = *status != DUCTILE_OK && !s->is_scripted && !is_capturing(s);
+    TRY(is_undone ? sync_all(s) : NULL); /* to the device the blocks are new ones now */
+    for (unsigned pool = 0; pool < N_SETS && fixture_state(&s->f).poisoned == 0; pool++) {
+        TRY(is_moved[pool] ? look_at_promoted(s, pool, *status) : NULL);
+    }
+    let_graphs_rest(s, is_any_asleep(s));
+    for (unsigned pool = 0; pool < N_SETS && fixture_state(&s->f).poisoned == 0; pool++) {
+        TRY(is_moved[pool] ? verify_all_of(s, pool) : NULL);
+    }
+    return NULL;
+}
+
+const char *do_promote(subject *s) {
+    ductile_sleep_report report;
+    ductile_status status = DUCTILE_OK;
+    uint64_t before = fixture_stats(s->f.allocator).spilled_live_bytes;
+    TRY(sync_foreign(s));
+    bool is_capturing_now = is_capturing(s);
+    TRY(promote(s, &report, &status));
+    say(s, "promote: %s, %llu of %llu", ductile_status_name(status),
+        (unsigned long long)report.bytes, (unsigned long long)before);
+    bool is_refused = is_capturing_now && status == DUCTILE_ERR_CAPTURING;
+    TRY(may_be(s, "promote", status, status == DUCTILE_OK || is_refused));
+    NEED(s->is_over || report.bytes + report.stayed_bytes <= before,
+         "%llu bytes were promoted and %llu stayed, of %llu", (unsigned long long)report.bytes,
+         (unsigned long long)report.stayed_bytes, (unsigned long long)before);
+    bool is_known = status == DUCTILE_OK && is_simple_but_spills(s) && s->external_bytes == 0;
+    return is_known ? no_room_is_left(s) : NULL;
+}
+
 /* ---- As random programs do it -------------------------------------------------------------- */
 
 static ductile_sleep_request set_of(const record *r, ductile_pool_id *pools, bool *is_meant) {

@@ -382,6 +382,10 @@ ductile_pool_info pool_info_of(const subject *s, unsigned pool);
 /* Calls sleep_set or wake_set for what is meant, and follows what it did. */
 const char *change_set(subject *s, const ductile_sleep_request *r, const bool *is_meant,
                        bool sleeps, ductile_sleep_report *report, ductile_status *status);
+/* Calls ductile_promote, and follows what it did: no block has another address or other contents,
+ * and what stays in the host has no room. */
+const char *promote(subject *s, ductile_sleep_report *report, ductile_status *status);
+const char *do_promote(subject *s);
 const char *end_pools(subject *s);
 /* Before a set of pools falls asleep, for each of it: to the device its blocks are not live. */
 void pool_may_sleep(subject *s, unsigned pool);
