@@ -231,6 +231,11 @@ static uint32_t flags_of_locked(const ductile_allocator *a, const dpool_block *b
     return dpool_pin_flags_locked(a, b) | (is_elastic ? (uint32_t)DUCTILE_BLOCK_ELASTIC : 0u);
 }
 
+static uint64_t spilled_locked(const ductile_allocator *a, const dpool_block *b) {
+    DTI_ASSERT_HELD(&a->index_lock);
+    return dpool_has_request(b) ? b->size - dpool_device_bytes(b) : 0;
+}
+
 /* All but info->struct_size. */
 static void describe_locked(const ductile_allocator *a, const dpool_block *b,
                             ductile_block_info *info) {
@@ -251,6 +256,7 @@ static void describe_locked(const ductile_allocator *a, const dpool_block *b,
         .free_after_bytes = free_bytes_locked(a, b->next),
         .pool = pool->id,
         .flags = flags_of_locked(a, b),
+        .spilled_bytes = spilled_locked(a, b),
     };
 }
 

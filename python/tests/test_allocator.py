@@ -55,10 +55,12 @@ def test_what_is_missing_spills_but_not_where_that_is_forbidden():
         with allocator.no_spill(), pytest.raises(ductile_gpu.OutOfMemory):
             allocator.alloc(100 * MIB)
         assert allocator.stats().spills == 0
-        allocator.alloc(100 * MIB)
+        spilled = allocator.alloc(100 * MIB)
         stats = allocator.stats()
         assert (stats.spills, stats.spilled_bytes) == (1, 76 * MIB)
         assert stats.reserved_bytes == 224 * MIB
+        assert allocator.query(spilled).spilled_bytes == 76 * MIB
+        assert {b.spilled_bytes for b in allocator.blocks()} == {0, 76 * MIB}
 
 
 def test_a_negative_size_is_refused_before_c_sees_it(allocator):

@@ -42,7 +42,16 @@ from stub_torch import Place
 
 import ductile_gpu
 from ductile_gpu._process import _share
-from ductile_gpu._tools._report import _forecast, _live, _openings, _page, _scaling, _who, _words
+from ductile_gpu._tools._report import (
+    _forecast,
+    _live,
+    _openings,
+    _page,
+    _scaling,
+    _spilled,
+    _who,
+    _words,
+)
 from ductile_gpu._tools._report._collect import NAMES, Choices, Recording, RecordingError, ask_bench
 
 # ---- Figures -----------------------------------------------------------------------------------
@@ -539,6 +548,31 @@ def test_a_process_reports_the_blocks_of_an_allocator_of_its_own(allocator, tmp_
     assert "12.0 MiB live at the peak" in text
     assert "live on GPU 0, allocator " in text
     allocator.free(address)
+
+
+def with_stacks(blocks: list[ductile_gpu.Block], lines: dict[int, int]) -> bytes:
+    """A snapshot of PyTorch's form in which some blocks, by address, are of a line of train.py."""
+    segments = []
+    for of in blocks:
+        line = lines.get(of.address)
+        frames = [{"name": "step", "filename": "/me/train.py", "line": line}] if line else []
+        row = {"size": of.size, "frames": frames}
+        segments.append({"address": of.address, "blocks": [row]})
+    return pickle.dumps({"segments": segments})
+
+
+def test_a_process_reports_what_lies_in_the_host_and_whose_it_is(tmp_path):
+    with ductile_gpu.Allocator(driver="virtual", spill_bytes="1G", limit_bytes="256M") as own:
+        own.alloc(200 * MIB)
+        assert "from the host" not in ductile_gpu.report(tmp_path / "none.html").read_text()
+        large, small = own.alloc(100 * MIB), own.alloc(10 * MIB)
+        assert [own.query(address).spilled_bytes // MIB for address in (large, small)] == [76, 10]
+        snapshot = tmp_path / "snapshot.pickle"
+        snapshot.write_bytes(with_stacks(own.blocks(), {small: 7, large: 41}))
+        found = _spilled.spilled(own, _spilled.stacks_of(snapshot))
+        head = "86.0 MiB of 310.0 MiB from the host, 2 requests"
+        assert found == f"{head}, most by `step me/train.py:41`"
+        assert f"{head}, now" in ductile_gpu.report(tmp_path / "live.html").read_text()
 
 
 def test_a_shared_allocators_blocks_are_counted_by_library(shared, tmp_path):

@@ -294,6 +294,19 @@ def test_what_a_lack_of_memory_cost_is_shown_where_there_was_one(program):
     assert "short of memory: the host waited 2 times, 4.0 MiB went back to the driver in 3" in text
 
 
+def test_what_lies_in_the_host_is_shown_once_something_has_spilled(program):
+    now = seen(program().pid)
+    assert "from the host" not in "\n".join(render([now], {}))
+    listen = "own = ductile_gpu.Allocator(driver='virtual', spill_bytes='1G', limit_bytes='64M')"
+    spilling = seen(program(f"{listen}; kept.append(own.alloc(100 << 20))", DUCTILE_LIVE="1").pid)
+    text = "\n".join(render([spilling], {}))
+    statistics = spilling["allocators"][1]["statistics"]
+    host = statistics["spilled_bytes"] / MIB
+    assert host > 36
+    assert f"{host:.1f} MiB of 100.0 MiB from the host (peak {host:.1f} MiB), " in text
+    assert f"{host:.1f} MiB page-locked; 1 requests got {host:.1f} MiB" in text
+
+
 def test_a_terminal_is_drawn_again_and_again(program):
     process = program()
     parent, child = pty.openpty()

@@ -131,6 +131,9 @@ static void write_block(dti_json *j, const ductile_block_info *b) {
     if ((b->flags & DUCTILE_BLOCK_ELASTIC) != 0) {
         dti_json_bool(j, "elastic", true);
     }
+    if (b->spilled_bytes != 0) {
+        dti_json_number(j, "spilled", b->spilled_bytes);
+    }
     dti_json_close(j, '}');
 }
 

@@ -30,6 +30,8 @@ class Block(NamedTuple):
     """free bytes just after it"""
     pool: tuple[int, int]
     """the private pool it is in; (0, 0): none"""
+    spilled_bytes: int = 0
+    """bytes of it that lie in the host's memory"""
 
 
 def blocks_of(segment: dict[str, Any]) -> list[Block]:
@@ -48,6 +50,7 @@ def blocks_of(segment: dict[str, Any]) -> list[Block]:
             free[i],
             free[i + 2],
             tuple(segment["pool"]),
+            span.get("spilled", 0),
         )
         for i, span in enumerate(spans)
     ]
@@ -71,4 +74,5 @@ def block_from_info(info: _abi.ductile_block_info) -> Block:
         info.free_before_bytes,
         info.free_after_bytes,
         (info.pool.first, info.pool.second),
+        info.spilled_bytes,
     )

@@ -67,6 +67,23 @@ Test(spill, gives_what_is_missing_from_the_host_and_takes_it_back) {
     close_and_look();
 }
 
+static uint64_t spilled_of(ductile_addr address) {
+    ductile_block_info info = {.struct_size = sizeof info};
+    assert_ok(ductile_query_block(f.allocator, address, &info));
+    return info.spilled_bytes;
+}
+
+Test(spill, a_description_says_how_much_of_a_block_lies_there) {
+    open_spilling("spill_bytes:1G");
+    ductile_addr a = take(200 * MIB, 0);
+    ductile_addr b = take(100 * MIB, 0);
+    assert_u64(spilled_of(a), 0);
+    assert_u64(spilled_of(b), 76 * MIB);
+    give(a);
+    give(b);
+    close_and_look();
+}
+
 Test(spill, locks_nothing_more_once_it_has_what_a_step_needs) {
     open_spilling("spill_bytes:1G");
     for (int i = 0; i < 20; i++) {

@@ -143,6 +143,17 @@ def _pressure(now: dict[str, Any]) -> list[str]:
     ]
 
 
+def _spilled(now: dict[str, Any]) -> list[str]:
+    if not now.get("spills", 0):
+        return []
+    total = in_bytes(now["spilled_bytes"] + now["reserved_bytes"])
+    return [
+        f"  {in_bytes(now['spilled_bytes'])} of {total} from the host (peak "
+        f"{in_bytes(now['spilled_peak_bytes'])}), {in_bytes(now['spill_locked_bytes'])} "
+        f"page-locked; {now['spills']:,} requests got {in_bytes(now['spilled_total_bytes'])}"
+    ]
+
+
 def _outside(found: Optional[dict[str, Any]]) -> list[str]:
     """Who else uses the GPU, the largest first."""
     said = what_uses(found)
@@ -165,6 +176,7 @@ def _allocator(
         f"{now['out_of_memory']:,} refused, {now['recycled_handles']:,} handles moved, "
         f"{now['stream_syncs']:,} host waits",
         *_pressure(now),
+        *_spilled(now),
         *_outside(found.get("outside")),
         *_table(found["groups"]),
     ]

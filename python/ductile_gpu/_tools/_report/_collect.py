@@ -46,6 +46,7 @@ class Recording:
     variants: list[dict[str, Any]] = field(default_factory=list)  # Ductile under other options
     capacity: Optional[int] = None  # bytes of the GPU that was asked for; None: none was
     outside: str = ""  # of a process that lives: what else uses its GPU, in words
+    spilled: str = ""  # of a process that lives: what of its memory lies in the host, in words
 
     @property
     def name(self) -> str:

@@ -17,6 +17,7 @@ from ductile_gpu._process._outside import outside, pci_bus_id
 from ductile_gpu._tools._others import what_uses
 from ductile_gpu._tools._report._collect import Choices, Recording, RecordingError, collect
 from ductile_gpu._tools._report._page import make_page, write_page
+from ductile_gpu._tools._report._spilled import spilled, stacks_of
 
 OTHERS = "others"  # PyTorch, or the program itself
 _HELD = ("LIVE", "PENDING")
@@ -99,6 +100,14 @@ def _outside_of(allocator: Allocator) -> str:
     return what_uses(found.as_json()) if found is not None else ""
 
 
+def _spilled_of(allocator: Allocator, history: Optional[Recording]) -> str:
+    """What of its memory lies in the host, in words; with a history also whose it is."""
+    with kept_open(allocator) as is_open:
+        any_has = is_open and allocator.stats().spills > 0
+        stacks = stacks_of(history.path) if history is not None and any_has else {}
+        return spilled(allocator, stacks) if any_has else ""
+
+
 def _serving(gpu: Any) -> Optional[Allocator]:
     """The allocator that serves PyTorch's memory of the GPU; None: not Ductile's."""
     return next((one for _, one in _share.numbered() if one.device == gpu), None)
@@ -108,13 +117,16 @@ def _collect_all(folder: Path) -> list[Recording]:
     history = _of_history(folder)
     if history is not None and history.has_history:
         serving = _serving(history.facts["gpu"])
-        history.outside = _outside_of(serving) if serving is not None else ""
+        if serving is not None:
+            history.outside = _outside_of(serving)
+            history.spilled = _spilled_of(serving, history)
         return [history]
     found = []
     for number, allocator in _share.numbered():
         recording = _of_blocks(number, allocator, folder)
         if recording is not None:
             recording.outside = _outside_of(allocator)
+            recording.spilled = _spilled_of(allocator, None)
             found.append(recording)
     # else what PyTorch's allocator holds now is all that is known
     return found or ([history] if history is not None else [])

@@ -456,6 +456,10 @@ def _outside(recording: Recording) -> list[Line]:
     return [("outside", f"{recording.outside}, now")] if recording.outside else []
 
 
+def _spilled(recording: Recording) -> list[Line]:
+    return [("spilled", f"{recording.spilled}, now")] if recording.spilled else []
+
+
 def lines(recording: Recording, s: dict[str, Any]) -> list[Line]:
     """Why, in the order in which a reader asks."""
     way = _in_the_way(recording, s)
@@ -463,6 +467,7 @@ def lines(recording: Recording, s: dict[str, Any]) -> list[Line]:
         *_gpus(s),
         *_asked(s),
         *_outside(recording),
+        *_spilled(recording),
         *_pools(s),
         *_poolless(s),
         *_stops(s, recording),
