@@ -376,26 +376,10 @@ static void gather_device(dseg_segment *seg, uint32_t max_created, uint64_t max_
     }
 }
 
-/* Handles from granule `first` on, of which the last n_host granules are the host's. */
-static ductile_status map_with_host(dseg_segment *seg, uint32_t first, const gathered *h,
-                                    uint32_t n_host) {
-    DTI_TRY(dseg_map(seg, first, h->all, h->n));
-    ductile_status status = DUCTILE_OK;
-    if (n_host > 0) {
-        status = dvmm_store_grant_host(seg->store, dseg_addr(seg, first + h->n_granules - n_host),
-                                       n_host * seg->store->granule_bytes);
-    }
-    if (status != DUCTILE_OK) {
-        undo_map(seg, first, h->n_granules);
-    }
-    return status;
-}
-
 static ductile_status map_gathered(dseg_segment *seg, const gathered *device,
                                    const gathered *host) {
     memmove(&device->all[device->n], host->all, host->n * sizeof *host->all);
-    const gathered all = {device->all, device->n + host->n, seg->n_granules};
-    return map_with_host(seg, 0, &all, host->n_granules);
+    return dseg_map(seg, 0, device->all, device->n + host->n);
 }
 
 static ductile_status fill_spilled(dseg_segment *seg, dseg_spill *how, gathered *device,
@@ -429,19 +413,10 @@ ductile_status dseg_fill_spilled(dseg_segment *seg, dseg_spill *how) {
 
 /* ---- In place of spilled memory ------------------------------------------------------------- */
 
-static void add_up(gathered *h) {
-    h->n_granules = 0;
-    for (uint32_t i = 0; i < h->n; i++) {
-        h->n_granules += h->all[i]->n_granules;
-    }
-}
-
 /* What was taken out is mapped again where it was, at the front of the span. */
-static bool map_back(dseg_segment *seg, dseg_span s, gathered *host) {
-    add_up(host);
+static bool map_back(dseg_segment *seg, dseg_span s, const gathered *host) {
     bool may_map = !dseg_has_state(seg, s, DSEG_QUARANTINED);
-    return host->n == 0 ||
-           (may_map && map_with_host(seg, s.first, host, host->n_granules) == DUCTILE_OK);
+    return host->n == 0 || (may_map && dseg_map(seg, s.first, host->all, host->n) == DUCTILE_OK);
 }
 
 static ductile_status exchange(dseg_segment *seg, dseg_exchanged *x, gathered *device,

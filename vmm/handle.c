@@ -300,11 +300,6 @@ ductile_status dvmm_store_shrink_host(dvmm_handle_store *store, uint64_t keep_ca
     return first;
 }
 
-ductile_status dvmm_store_grant_host(dvmm_handle_store *store, ductile_addr addr, uint64_t size) {
-    const int host = DVMM_HOST;
-    return dvmm_set_access_for(store->driver, addr, size, DVMM_ACCESS_RW, &host, 1);
-}
-
 /* ---- The device ---------------------------------------------------------------------------- */
 
 ductile_status dvmm_store_device_memory(dvmm_handle_store *store, uint64_t *free_bytes,

@@ -134,10 +134,6 @@ void dvmm_store_end_host(dvmm_handle_store *store, dvmm_handle *handle, ductile_
 dvmm_handle *dvmm_store_take_host(dvmm_handle_store *store, uint32_t max_granules);
 ductile_status dvmm_store_shrink_host(dvmm_handle_store *store, uint64_t keep_cached_bytes);
 
-/* The host gets access to a span of such memory, for libraries that go by the pointer's attributes
- * and copy it themselves. */
-ductile_status dvmm_store_grant_host(dvmm_handle_store *store, ductile_addr addr, uint64_t size);
-
 /* ---- The device, access, pins -------------------------------------------------------------- */
 
 /* The device's memory, as the driver reports it: other processes change it at any time. On

@@ -94,11 +94,9 @@ static int cuda_set_access_for(void *ctx, ductile_addr addr, uint64_t size, dvmm
                                const int *devices, size_t n_devices) {
     const cuda_backend *b = ctx;
     cu_access_desc descs[DVMM_MAX_DEVICES];
-    const cu_location host = {.type = CU_LOCATION_HOST, .id = 0};
     for (size_t i = 0; i < n_devices; i++) {
-        const cu_location device = {.type = CU_LOCATION_DEVICE, .id = devices[i]};
         descs[i] = (cu_access_desc){
-            .location = devices[i] == DVMM_HOST ? host : device,
+            .location = {.type = CU_LOCATION_DEVICE, .id = devices[i]},
             .flags = (int)access,
         };
     }

@@ -95,9 +95,6 @@ typedef struct dvmm_phys_props {
     bool is_host; /* page-locked memory of the host, at the device's NUMA node */
 } dvmm_phys_props;
 
-/* In place of a device, in dvmm_set_access_for alone: the host, for memory of is_host. */
-enum { DVMM_HOST = -1 };
-
 enum { DVMM_FABRIC_BYTES = 64, DVMM_MAX_DEVICES = 64, DVMM_BATCH_COPIES = 512 };
 
 /* A handle on its way to another process. */

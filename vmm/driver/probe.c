@@ -34,19 +34,10 @@ static bool passed(probe *p, const char *call, int code) {
     return code == DVMM_SUCCESS;
 }
 
-/* Memory of the host is for the host, too. */
-static int set_access(probe *p) {
-    const int host = DVMM_HOST;
-    int code = p->ops->set_access(p->ctx, p->addr, p->bytes, DVMM_ACCESS_RW);
-    return code == DVMM_SUCCESS && p->props->is_host
-               ? p->ops->set_access_for(p->ctx, p->addr, p->bytes, DVMM_ACCESS_RW, &host, 1)
-               : code;
-}
-
 /* A mapping without the access that was set is unusable. */
 static bool can_access(probe *p) {
     dvmm_access access = DVMM_ACCESS_NONE;
-    int code = set_access(p);
+    int code = p->ops->set_access(p->ctx, p->addr, p->bytes, DVMM_ACCESS_RW);
     if (!passed(p, "cuMemSetAccess", code)) {
         return false;
     }

@@ -55,12 +55,10 @@ int dvmm_vgpu_set_access_for(vgpu *gpu, ductile_addr addr, uint64_t size, dvmm_a
                              const int *devices, size_t n_devices) {
     int code = n_devices > 0 ? DVMM_SUCCESS : DVMM_INVALID_VALUE;
     for (size_t i = 0; i < n_devices && code == DVMM_SUCCESS; i++) {
-        code = devices[i] == DVMM_HOST ? DVMM_SUCCESS : may_be_opened_for(gpu, devices[i]);
+        code = may_be_opened_for(gpu, devices[i]);
     }
     for (size_t i = 0; i < n_devices && code == DVMM_SUCCESS; i++) {
-        code = devices[i] == DVMM_HOST
-                   ? dvmm_vgpu_set_host_access(gpu, addr, size, access)
-                   : dvmm_vgpu_set_device_access(gpu, addr, size, devices[i], access);
+        code = dvmm_vgpu_set_device_access(gpu, addr, size, devices[i], access);
     }
     return code;
 }

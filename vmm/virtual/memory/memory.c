@@ -323,26 +323,6 @@ int dvmm_vgpu_set_device_access(vgpu *gpu, ductile_addr addr, uint64_t size, int
     return DVMM_SUCCESS;
 }
 
-/* Of device memory the driver gives the host none. */
-int dvmm_vgpu_set_host_access(vgpu *gpu, ductile_addr addr, uint64_t size, dvmm_access access) {
-    if (!is_reserved_span(gpu, addr, size) || !is_access(access)) {
-        return DVMM_INVALID_VALUE;
-    }
-    span_survey found = survey(gpu, addr, size);
-    if (found.cuts_mapping || found.hole_bytes != 0) {
-        return DVMM_INVALID_VALUE;
-    }
-    for (ductile_addr at = addr; at < addr + size;) {
-        vgpu_mapping *mapping = dvmm_vgpu_mapping_at(gpu, at);
-        if (!mapping->phys->is_host) {
-            return DVMM_NOT_SUPPORTED;
-        }
-        mapping->host_may = access == DVMM_ACCESS_RW;
-        at = mapping->start + mapping->phys->size;
-    }
-    return DVMM_SUCCESS;
-}
-
 bool dvmm_vgpu_is_accessible(const vgpu *gpu, ductile_addr addr, uint64_t size, int device,
                              dvmm_access access) {
     if (size > gpu->memory.end - gpu->memory.base) {

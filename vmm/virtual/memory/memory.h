@@ -14,7 +14,6 @@ int dvmm_vgpu_map(vgpu *gpu, ductile_addr addr, uint64_t size, uint64_t offset, 
 int dvmm_vgpu_unmap(vgpu *gpu, ductile_addr addr, uint64_t size);
 int dvmm_vgpu_set_device_access(vgpu *gpu, ductile_addr addr, uint64_t size, int device,
                                 dvmm_access access);
-int dvmm_vgpu_set_host_access(vgpu *gpu, ductile_addr addr, uint64_t size, dvmm_access access);
 dvmm_access dvmm_vgpu_access_of(const vgpu_mapping *mapping, int device);
 /* Maps without checking for a reservation. */
 int dvmm_vgpu_map_anywhere(vgpu *gpu, ductile_addr addr, vgpu_phys *phys, dvmm_access access);

@@ -49,7 +49,6 @@ typedef struct vgpu_mapping {
     vgpu_phys *phys;
     dvmm_access access;
     uint64_t peers_read, peers_write; /* bit i: device i may */
-    bool host_may;                    /* phys->is_host: the host has access */
     vgpu_users users;
 } vgpu_mapping;
 
