@@ -3,6 +3,7 @@
 #include "pool/base/guards.h"
 #include "pool/blocks/address_map.h"
 #include "pool/blocks/asleep_blocks.h"
+#include "pool/blocks/phase.h"
 #include "pool/blocks/region.h"
 #include "pool/growth/sizes.h"
 #include "pool/growth/spill.h"
@@ -233,7 +234,9 @@ static uint32_t flags_of_locked(const ductile_allocator *a, const dpool_block *b
 
 static uint64_t spilled_locked(const ductile_allocator *a, const dpool_block *b) {
     DTI_ASSERT_HELD(&a->index_lock);
-    return dpool_has_request(b) ? b->size - dpool_device_bytes(b) : 0;
+    const dpool_private_pool *pool = b->region->arena->pool;
+    bool is_still = dpool_is_awake(pool) || dpool_is_asleep(pool); /* else its granules change */
+    return dpool_has_request(b) && is_still ? b->size - dpool_device_bytes(b) : 0;
 }
 
 /* All but info->struct_size. */

@@ -266,14 +266,15 @@ ductile_status dpool_promote_set(ductile_allocator *a, dpool_private_pool *set,
     return status;
 }
 
-/* Free memory of the device, before the pools that hold it are claimed. */
+/* Free memory of the device goes, before the pools that hold it are claimed. */
 void dpool_make_room_for_spilled(ductile_allocator *a) {
     uint64_t most = 0;
     dvmm_capture_mode mode = dpool_grow_lock(a);
-    uint64_t room = dpool_room_beside_small(a, &most) * a->granule;
+    (void)dpool_room_beside_small(a, &most);
+    uint64_t used = a->store.totals.held_bytes - a->store.totals.cached_bytes;
     dpool_grow_unlock(a, mode);
-    uint64_t need = spilled_live(a);
-    if (need > room) {
-        (void)dpool_give_back(a, need - room, true);
+    uint64_t wanted = used + spilled_live(a);
+    if (wanted > most) {
+        (void)dpool_give_back(a, wanted - most, true);
     }
 }

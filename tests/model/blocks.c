@@ -192,9 +192,13 @@ static const char *is_full(subject *s, uint64_t size) {
     return NULL;
 }
 
-bool is_spilled(const subject *s, const model_block *b) {
+uint64_t spilled_bytes(const subject *s, const model_block *b) {
     const dpool_block *own = dpool_map_find(&s->f.allocator->map, b->address);
-    return own != NULL && dpool_device_bytes(own) < own->size;
+    return own != NULL ? own->size - dpool_device_bytes(own) : 0;
+}
+
+bool is_spilled(const subject *s, const model_block *b) {
+    return spilled_bytes(s, b) > 0;
 }
 
 enum { KEPT_FOR_SMALL = 16 };

@@ -102,7 +102,10 @@ enum { KEPT_FOR_SMALL = 16, LARGEST_HANDLE = 16 }; /* granules */
 
 /* Where nothing but live memory keeps the device's, what is left has no room for one handle. */
 static const char *no_room_is_left(subject *s) {
-    uint64_t spilled = fixture_stats(s->f.allocator).spilled_live_bytes / s->granule;
+    uint64_t spilled = 0;
+    for (size_t i = 0; i < s->m.n; i++) {
+        spilled += spilled_bytes(s, &s->m.blocks[i]) / s->granule;
+    }
     uint64_t on_device = held_by_live(s) - spilled;
     uint64_t allowed = limit_of(s) / s->granule;
     NEED(spilled == 0 || on_device + KEPT_FOR_SMALL + LARGEST_HANDLE > allowed,
@@ -161,7 +164,8 @@ const char *do_promote(subject *s) {
     TRY(promote(s, &report, &status));
     say(s, "promote: %s, %llu of %llu", ductile_status_name(status),
         (unsigned long long)report.bytes, (unsigned long long)before);
-    bool is_refused = is_capturing_now && status == DUCTILE_ERR_CAPTURING;
+    bool may_capture = is_capturing_now || s->n_routes > 0; /* an open pool may mean a capture */
+    bool is_refused = may_capture && status == DUCTILE_ERR_CAPTURING;
     TRY(may_be(s, "promote", status, status == DUCTILE_OK || is_refused));
     NEED(s->is_over || report.bytes + report.stayed_bytes <= before,
          "%llu bytes were promoted and %llu stayed, of %llu", (unsigned long long)report.bytes,

@@ -283,6 +283,7 @@ const char *admit_blank(subject *s, model_block *b);
 const char *admit_block(subject *s, model_block *b);
 /* Does it lie in memory of the host, in part? No other call is running. */
 bool is_spilled(const subject *s, const model_block *b);
+uint64_t spilled_bytes(const subject *s, const model_block *b);
 /* So much was asked for, so much of it is missing now, and was refused: was there none? */
 const char *lacks_memory(subject *s, uint64_t asked, uint64_t missing);
 /* What cannot be recorded is waited for. */

@@ -123,6 +123,19 @@ Test(promote, uses_free_memory_of_the_same_pool) {
     close_and_look();
 }
 
+Test(promote, takes_free_memory_that_is_held_beyond_what_may_spill) {
+    open_spilling("spill_bytes:1G");
+    ductile_addr a = take((ROOM - 4) * MIB, 1);
+    ductile_addr b = take(30 * MIB, 0);
+    fill(b, 4, 30 * MIB, 0);
+    assert_spilled(30);
+    give(a);
+    assert_u64(promote().stayed_bytes, 0);
+    assert_holds(b, 30, 4);
+    give(b);
+    close_and_look();
+}
+
 Test(promote, goes_on_where_the_device_refuses) {
     open_spilling("spill_bytes:1G");
     ductile_addr b = take_spilled(24, 100, 5);
