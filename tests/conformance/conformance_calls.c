@@ -52,10 +52,10 @@ static const char *spaced(const char *word) {
 
 /* ---- Calls of the raw table ---------------------------------------------------------------- */
 
+/* It gives what is free. */
 SAYS(mem_info) {
-    uint64_t free_bytes = 0;
     uint64_t total_bytes = 0;
-    return CALL(s, mem_info, &free_bytes, &total_bytes);
+    return CALL(s, mem_info, out, &total_bytes);
 }
 
 GIVES(MAKES(address_reserve, A_RANGE), address_reserve, ductile_addr, N(1), N(2), N(3), &made)
@@ -65,7 +65,8 @@ MAKES(phys_create, A_HANDLE) {
     const dvmm_phys_props props = {.handle_types = has_word(w, "fd")       ? DVMM_SHARE_FD
                                                    : has_word(w, "fabric") ? DVMM_SHARE_FABRIC
                                                                            : DVMM_SHARE_NONE,
-                                   .rdma = has_word(w, "rdma")};
+                                   .rdma = has_word(w, "rdma"),
+                                   .is_host = has_word(w, "host")};
     dvmm_phys phys = 0;
     int code = CALL(s, phys_create, N(1), &props, &phys);
     *out = phys;

@@ -6,6 +6,7 @@
  * our own, compared with cuda.h where the compiler finds one.
  */
 #include "tests/conformance/conformance_words.h"
+#include "vmm/virtual/addresses/addresses.h"
 
 #include <ductile_virtual.h>
 
@@ -27,6 +28,7 @@ typedef struct device_resource {
 } device_resource;
 
 enum { RESOURCE_SM = 1, SM_COUNT = 16, GREEN_DEFAULT_STREAM = 1, STREAM_NON_BLOCKING = 1 };
+enum { POINTER_MEMORY_TYPE = 2, OF_HOST = 1, OF_DEVICE = 2 };
 
 /* X(field, exported symbol, parameters) */
 #define OUTSIDE_FUNCTIONS(X)                                                                       \
@@ -51,6 +53,7 @@ enum { RESOURCE_SM = 1, SM_COUNT = 16, GREEN_DEFAULT_STREAM = 1, STREAM_NON_BLOC
     X(stream_create, "cuStreamCreate", (ductile_stream * out, unsigned flags))                     \
     X(stream_destroy, "cuStreamDestroy_v2", (ductile_stream it))                                   \
     X(stream_context, "cuStreamGetCtx", (ductile_stream it, context * out))                        \
+    X(pointer_attribute, "cuPointerGetAttribute", (void *out, int which, ductile_addr addr))       \
     X(launch_host, "cuLaunchHostFunc", (ductile_stream stream, void (*work)(void *), void *user))  \
     X(capture_begin, "cuStreamBeginCapture_v2", (ductile_stream stream, int mode))                 \
     X(capture_end, "cuStreamEndCapture", (ductile_stream stream, cuda_graph * out))                \
@@ -75,6 +78,9 @@ SAME(sizeof(device_resource) == sizeof(CUdevResource));
 SAME((int)RESOURCE_SM == (int)CU_DEV_RESOURCE_TYPE_SM);
 SAME((int)GREEN_DEFAULT_STREAM == (int)CU_GREEN_CTX_DEFAULT_STREAM);
 SAME((int)STREAM_NON_BLOCKING == (int)CU_STREAM_NON_BLOCKING);
+SAME((int)POINTER_MEMORY_TYPE == (int)CU_POINTER_ATTRIBUTE_MEMORY_TYPE);
+SAME((int)OF_HOST == (int)CU_MEMORYTYPE_HOST);
+SAME((int)OF_DEVICE == (int)CU_MEMORYTYPE_DEVICE);
 #endif
 #endif
 #endif
@@ -159,6 +165,25 @@ DOES(host_function) {
     enter_primary(s);
     need(s, "launch_host", OUT(launch_host, P(1), wait_for_word, P(2)));
     leave_primary(s);
+}
+
+/* ---- Pointers ------------------------------------------------------------------------------ */
+
+/* "type_of half a": "half=host" or "half=device", where libraries look for the kind of memory. */
+DOES(type_of) {
+    unsigned type = 0;
+    if (is_outside(s)) {
+        enter_primary(s);
+        need(s, "attribute", OUT(pointer_attribute, &type, POINTER_MEMORY_TYPE, N(2)));
+        leave_primary(s);
+    } else {
+        const vgpu_mapping *mapping = dvmm_vgpu_mapping_at(s->ctx, N(2));
+        type = mapping == NULL ? 0 : mapping->phys->is_host ? OF_HOST : OF_DEVICE;
+    }
+    note(s, "%s=%s", word_at(w, 1),
+         type == OF_HOST     ? "host"
+         : type == OF_DEVICE ? "device"
+                             : "neither");
 }
 
 /* ---- Streams ------------------------------------------------------------------------------- */
