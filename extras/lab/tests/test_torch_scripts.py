@@ -28,6 +28,7 @@ import pytorch_tests
 import recording_cost
 import settings
 import slower
+import spilling
 import steps
 import turns
 from running import python, replayed
@@ -794,3 +795,55 @@ def test_what_is_not_there_is_refused_by_name(monkeypatch, script, words, said):
     monkeypatch.setattr(sys, "argv", [script, *words.split()])
     with pytest.raises(SystemExit, match=f"{said}: there are "):
         importlib.import_module(script).main()
+
+
+# ---- spilling.py -------------------------------------------------------------------------------
+
+
+def capped(way: str, **more: Any) -> dict[str, Any]:
+    row = {"part": "gpt2", "way": way, "share": 0.95, "variant": "plain", "refused": ""}
+    return {**row, "same_losses": True, "spills": 3, **more}
+
+
+@pytest.mark.parametrize(
+    ("row", "why"),
+    [
+        (capped("ductile+spill"), ""),
+        (capped("ductile+spill", refused="CUDA out of memory"), "did not end by spilling"),
+        (capped("ductile+spill", spills=0), "did not end by spilling"),
+        (capped("ductile+spill", same_losses=False), "its losses differ"),
+        (capped("native", refused="CUDA out of memory"), ""),
+        (capped("native"), "was refused nothing under its cap"),
+        (capped("native", variant="recompute"), ""),
+        (capped("native", share=0), ""),
+        ({"part": "spikes", "way": "ductile+spill", "error": "hung"}, "failed"),
+    ],
+)
+def test_with_spilling_a_training_ends_as_without_a_cap_and_no_other_does(row, why):
+    assert spilling.missed(row) == why
+
+
+def test_what_spills_is_counted_since_a_moment(monkeypatch):
+    needs("torch")
+    side = importlib.import_module("spilling_side")
+    with ductile_gpu.Allocator(driver="virtual", spill_bytes="1G", limit_bytes="64M") as own:
+        own.free(own.alloc(100 << 20))
+        before = side.spilled()
+        own.alloc(100 << 20)
+        found = side.since(before, side.spilled())
+    assert (found["spills"], found["spilled_total_bytes"]) == (1, 68 << 20)
+    assert found["spilled_peak_bytes"] == found["spill_locked_bytes"] == 68 << 20
+
+
+def test_a_training_that_is_compared_is_the_same_each_time(tmp_path):
+    needs("torch")
+    out = tmp_path / "rows.jsonl"
+    words = (str(out), "--cpu-check", "--only", "unet")
+    done = python(SCRIPTS / "spilling.py", *words, seconds=1800)
+    assert done.returncode == 0, done.stderr
+    rows = [json.loads(line) for line in out.read_text().splitlines()]
+    assert [row["variant"] for row in rows[:2]] == ["plain", "again"]
+    plain = [row for row in rows if row["variant"] in ("again", "plain") and "same_losses" in row]
+    assert len(plain) == 3
+    assert all(row["same_losses"] for row in plain)
+    assert {row["variant"] for row in rows} == {"plain", "again", "recompute", "save_on_cpu"}
