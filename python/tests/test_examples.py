@@ -16,7 +16,7 @@ from support import ROOT
 
 EXAMPLES = sorted((ROOT / "python" / "examples").glob("*.py"))
 TURNS = ("turns_one_process.py", "turns_two_processes.py")
-ANYWHERE = {"out_of_memory.py", "replay_without_gpu.py", *TURNS}
+ANYWHERE = {"largest_batch.py", "out_of_memory.py", "replay_without_gpu.py", *TURNS}
 NEEDS_MORE = [path for path in EXAMPLES if path.name not in ANYWHERE]
 ON_GPU = [path for path in EXAMPLES if path.name != "replay_without_gpu.py"]
 
@@ -43,6 +43,15 @@ def test_memory_is_short_until_the_except_clause_is_left():
     ]
     assert [line for line in said if line.startswith("behind it")] == ["behind it 0 MiB"] * 2
     assert answer.stdout.splitlines()[-1] == "batch 25 fits in 1G"
+
+
+def test_a_search_for_the_largest_batch_spills_nothing():
+    answer = run("largest_batch.py")
+    assert answer.returncode == 0, answer.stderr
+    assert answer.stdout.splitlines() == [
+        "batch 32 is the largest that fits in 1G",
+        "batch 40 ran with 288 MiB from the host",
+    ]
 
 
 @pytest.mark.parametrize("name", TURNS)

@@ -106,12 +106,14 @@ def enable(mode: Mode = "auto", **options: Unpack[Options]) -> None:
 
 @contextlib.contextmanager
 def no_spill() -> Iterator[None]:
-    """Inside, no request gets memory of the host (the option `spill_bytes`), on the GPUs in use.
+    """Inside, no request gets memory of the host (the option `spill_bytes`).
 
-    For what probes for out-of-memory: a search for the largest batch, an autotuner. It holds for
-    all threads, since backward passes run on others.
+    For what probes for out-of-memory: a search for the largest batch, an autotuner; also as a
+    decorator, `@no_spill()`. It holds for all threads, since backward passes run on others. Without
+    the adapter (mode "plain") only on the GPUs that are in use by then.
     """
     with contextlib.ExitStack() as scopes:
+        scopes.enter_context(_install.no_spill())
         for allocator in _share.allocators():
             scopes.enter_context(allocator.no_spill())
         yield

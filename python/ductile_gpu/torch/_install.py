@@ -3,13 +3,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import os
 import sys
 import threading
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Callable, Optional, cast
 
@@ -180,6 +181,20 @@ def _list_used() -> list[int]:
         return []
     find = _adapter.ductile_torch_allocator
     return [device for device in range(torch.cuda.device_count()) if find(device)]
+
+
+@contextlib.contextmanager
+def no_spill() -> Iterator[None]:
+    """Inside, no request of PyTorch spills, on devices that are used only later, either."""
+    found = adapter()
+    if found is None:
+        yield
+        return
+    call(found.ductile_torch_forbid_spilling, 1)
+    try:
+        yield
+    finally:
+        call(found.ductile_torch_forbid_spilling, -1)
 
 
 def set_options(options: Mapping[str, Any]) -> None:

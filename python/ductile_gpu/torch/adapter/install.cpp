@@ -230,6 +230,11 @@ ADAPTER_API int ductile_torch_set_options(const char *text, char *message, size_
     return guarded(message, size, [&] { set_options(text); });
 }
 
+/* For what probes for out-of-memory: 1 before it, -1 after it. */
+ADAPTER_API int ductile_torch_forbid_spilling(int more, char *message, size_t size) {
+    return guarded(message, size, [&] { forbid_spilling(more); });
+}
+
 /* The library's allocator of a device, made if need be; NULL with a message when it cannot be. */
 ADAPTER_API ductile_allocator *ductile_torch_open(int device, char *message, size_t size) {
     ductile_allocator *a = nullptr;

@@ -21,6 +21,7 @@ std::atomic<int> n_devices{0};
 namespace {
 
 std::mutex opening;
+std::atomic<int> n_no_spill{0}; /* told to forbid_spilling(), in all */
 
 /* Which device an address lies on, by its 64 GiB. A guess: a wrong one costs a second look. */
 constexpr unsigned kHomeShift = 36;
@@ -192,11 +193,30 @@ ductile_allocator *Device::open() {
     return a;
 }
 
-/* What is to be refused at once is not served by the host. */
-void Device::forbid_spilling(ductile_allocator *a, bool forbids) {
+/* What is to be refused at once is not served by the host, either. */
+void Device::judge_spilling(ductile_allocator *a) {
+    bool forbids = n_no_spill > 0 || (fraction < 1.0 && rejects_early());
     if (forbids != spilling_is_forbidden) {
         (void)(forbids ? ductile_spill_forbid(a) : ductile_spill_allow(a));
         spilling_is_forbidden = forbids;
+    }
+}
+
+void Device::renew_spilling() {
+    ductile_allocator *a = opened();
+    if (a != nullptr) {
+        const std::lock_guard<std::mutex> lock(limit_mutex);
+        judge_spilling(a);
+    }
+}
+
+/* A device that was being opened may have read the count before: it is open once the lock is had.
+ */
+void forbid_spilling(int more) {
+    n_no_spill += more;
+    const std::lock_guard<std::mutex> lock(opening);
+    for (Device &device : AllDevices()) {
+        device.renew_spilling();
     }
 }
 
@@ -222,7 +242,7 @@ ductile_status Device::limit(ductile_allocator *a) {
         applied_limit = std::max<uint64_t>(std::min(cap, own), 1);
         by_fraction = cap <= own;
     }
-    forbid_spilling(a, fraction < 1.0 && rejects_early());
+    judge_spilling(a);
     limits.limit_bytes = applied_limit;
     limits.soft_limit_bytes = DUCTILE_LIMIT_KEEP;
     return status == DUCTILE_OK ? ductile_set_limits(a, &limits) : status;

@@ -75,13 +75,17 @@ struct Device {
     ductile_allocator *open();
     void apply_fraction();                  /* beside the library's own limit: the smaller holds */
     bool is_fraction(uint64_t limit_bytes); /* the library's limit, which is that of the fraction */
+    void renew_spilling();                  /* after forbid_spilling() */
 
   private:
     ductile_allocator *create(const ductile_options &options); /* throws */
     ductile_status limit(ductile_allocator *a);
-    void forbid_spilling(ductile_allocator *a, bool forbids);
-    bool spilling_is_forbidden = false; /* by throw_on_cudamalloc_oom; under limit_mutex */
+    void judge_spilling(ductile_allocator *a);
+    bool spilling_is_forbidden = false; /* under limit_mutex */
 };
+
+/* While the sum of what it was told is positive no device spills, nor one that is opened later. */
+void forbid_spilling(int more);
 
 /* 0 before init(). An array for as many as PyTorch can have, made once: a device stays where it is,
  * also when init() is told of more. */
