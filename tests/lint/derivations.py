@@ -90,8 +90,15 @@ def all_calls(rows):
     return [span(own_ns(rows, "ductile")), span(own_ns(rows, "torch-ductile")), span(torch)]
 
 
-def readme_cost(slower_one, slower_two, tight):
-    """Of how many programs how many pay nothing in a step; what the two others pay; the first pass near the limit."""
+def spilling_percent(rows, program, share):
+    """By how much a step is longer at a share of the live peak, where it spills."""
+    free, capped = (one(rows, part=program, way="ductile+spill", variant="plain", share=s)["ms"] for s in (0, share))
+    return 100 * (capped / free - 1)
+
+
+def readme_cost(slower_one, slower_two, spilling, tight):
+    """Of how many programs how many pay nothing in a step; what the two others pay, and one that spills; the first
+    pass near the limit."""
     costs = {program: (row["costs_percent"], row) for program, way, row in slower_ways((slower_one, slower_two))
              if way == "ductile"}
     paying = sorted(program for program, (percent, _) in costs.items() if percent >= 0.05)
@@ -101,6 +108,7 @@ def readme_cost(slower_one, slower_two, tight):
     yield len(costs), len(costs) - len(paying)
     yield f"{100 * (hidden['of_native'] - 1):.1f}", f"{100 * hidden['of_native_noise']:.1f}"
     yield f"{costs['fsdp2'][0]:.1f}"
+    yield 5, f"{spilling_percent(spilling, 'gpt2', 0.95):.0f}"
     yield span(first_pass_ms(tight, "ductile")), span(first_pass_ms(tight, "expandable"))
 
 
