@@ -100,8 +100,8 @@ class Server:
         asked = make_requests(self.size, skip + count)[skip:]
         if self.device == "cuda":
             torch.cuda.reset_peak_memory_stats()
-        # One that has been stopped drops what it is asked until it starts. It starts when all requests
-        # are there: how they are put together is the same each time.
+        # One that has been stopped drops what it is asked until it starts. It starts when all
+        # requests are there: how they are put together is the same each time.
         self.manager.background_thread_status.clear()
         began = time.perf_counter()
         for n, (tokens, out) in enumerate(asked):
