@@ -143,7 +143,7 @@ const char *promote(subject *s, ductile_sleep_report *report, ductile_status *st
     let_graphs_rest(s, true);
     *status = ductile_promote(s->f.allocator, report);
     s->moving_pool = 0;
-    bool is_undone = *status != DUCTILE_OK && !s->is_scripted && !is_capturing(s);
+    bool is_undone = *status != DUCTILE_OK && !s->is_scripted;
     TRY(is_undone ? sync_all(s) : NULL); /* to the device the blocks are new ones now */
     for (unsigned pool = 0; pool < N_SETS && fixture_state(&s->f).poisoned == 0; pool++) {
         TRY(is_moved[pool] ? look_at_promoted(s, pool, *status) : NULL);
@@ -159,13 +159,15 @@ const char *do_promote(subject *s) {
     ductile_sleep_report report;
     ductile_status status = DUCTILE_OK;
     uint64_t before = fixture_stats(s->f.allocator).spilled_live_bytes;
+    if (is_capturing(s)) {
+        return NULL;
+    }
     TRY(sync_foreign(s));
-    bool is_capturing_now = is_capturing(s);
     TRY(promote(s, &report, &status));
     say(s, "promote: %s, %llu of %llu", ductile_status_name(status),
         (unsigned long long)report.bytes, (unsigned long long)before);
-    bool may_capture = is_capturing_now || s->n_routes > 0; /* an open pool may mean a capture */
-    bool is_refused = may_capture && status == DUCTILE_ERR_CAPTURING;
+    /* An open pool may mean a capture. */
+    bool is_refused = s->n_routes > 0 && status == DUCTILE_ERR_CAPTURING;
     TRY(may_be(s, "promote", status, status == DUCTILE_OK || is_refused));
     NEED(s->is_over || report.bytes + report.stayed_bytes <= before,
          "%llu bytes were promoted and %llu stayed, of %llu", (unsigned long long)report.bytes,
