@@ -28,7 +28,7 @@ from ductile_gpu._binding._elastic import Elastic, ElasticView
 from ductile_gpu._binding._errors import *  # noqa: F403
 from ductile_gpu._binding._eviction import Eviction
 from ductile_gpu._binding._native import bench_path, include_dir, library_path, schema_path
-from ductile_gpu._binding._sleep import Pool, Slept
+from ductile_gpu._binding._sleep import Pool, Promoted, Slept
 from ductile_gpu._binding._virtual import VirtualGPU, VirtualGraph, VirtualState
 from ductile_gpu._process._live import listen
 from ductile_gpu._process._metrics import metrics
@@ -52,6 +52,7 @@ __all__ = [
     "Limits",
     "Options",
     "Pool",
+    "Promoted",
     "Schedule",
     "Slept",
     "Stats",

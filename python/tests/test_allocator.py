@@ -63,6 +63,21 @@ def test_what_is_missing_spills_but_not_where_that_is_forbidden():
         assert {b.spilled_bytes for b in allocator.blocks()} == {0, 76 * MIB}
 
 
+def test_what_has_spilled_is_promoted_once_there_is_room():
+    with ductile_gpu.Allocator(driver="virtual", spill_bytes="1G", limit_bytes="256M") as allocator:
+        assert allocator.promote() == (0, 0)
+        held = allocator.alloc(200 * MIB)
+        spilled = allocator.alloc(100 * MIB)
+        assert allocator.promote() == (0, 76 * MIB)
+        allocator.free(held)
+        done = allocator.promote()
+        assert (done.bytes, done.left_bytes) == (76 * MIB, 0)
+        stats = allocator.stats()
+        assert (stats.spilled_bytes, stats.spilled_live_bytes) == (0, 0)
+        assert stats.promoted_total_bytes == 76 * MIB
+        assert allocator.query(spilled).spilled_bytes == 0
+
+
 def test_a_negative_size_is_refused_before_c_sees_it(allocator):
     with pytest.raises(ductile_gpu.InvalidArgument, match="negative"):
         allocator.alloc(-1)

@@ -62,6 +62,15 @@ class Slept(NamedTuple):
     """memory of sleeping pools that stays on the device: pinned or exported"""
 
 
+class Promoted(NamedTuple):
+    """What a promotion did."""
+
+    bytes: int
+    """moved from the host's memory to the device's"""
+    left_bytes: int
+    """of blocks in use, still in the host's"""
+
+
 def kind_number(name: Optional[str]) -> Optional[int]:
     """The number of a kind of pool; None: none is named. Raises InvalidArgument."""
     if name is not None and name not in _KINDS:
@@ -159,14 +168,20 @@ class Request:
         return self._address(array), len(pools)
 
 
-def ask(function: Any, pointer: int, request: Request, what: str) -> Slept:
-    """Puts to sleep or wakes. Raises what the status says, with the library's advice."""
+def _report(function: Any, what: str, *arguments: Any) -> Any:
+    """What a call has written. Raises what the status says, with the library's advice."""
     report = sized(_abi.ductile_sleep_report)
     _log.forget()
-    status = function(pointer, byref(request.c), byref(report))
+    status = function(*arguments, byref(report))
     if status:
         advice = report.message.decode("utf-8", "replace")
         raise error_from_status(status, what, (*((advice,) if advice else ()), *_log.take()))
+    return report
+
+
+def ask(function: Any, pointer: int, request: Request, what: str) -> Slept:
+    """Puts to sleep or wakes. Raises what the status says, with the library's advice."""
+    report = _report(function, what, pointer, byref(request.c))
     return Slept(
         report.pools, report.passed_over, report.bytes, report.copied_bytes, report.stayed_bytes
     )
@@ -308,6 +323,22 @@ class Sleeps:
         """
         request = Request(tags, pools, None, except_tags, except_pools, lenient, None, retain)
         return ask(lib.ductile_wake_set, self.pointer, request, "wake")
+
+    def promote(self) -> Promoted:
+        """Moves memory of live blocks that has spilled (option `spill_bytes`) to the device.
+
+        As far as the device has room by now; the rest stays where it is. Addresses and contents
+        stay. A short sleep of the pools with such blocks: it waits for all work of the device, and
+        no thread may use these pools until it returns. At once where nothing has spilled.
+
+        Raises:
+            Busy, Capturing, OutOfHostMemory: what was moved before stays on the device.
+            DriverError, OutOfMemory: the driver maps neither memory of the device nor the host's
+                again; the message says so if a pool sleeps now, with its contents: `wake` it.
+            DeviceLost, ProcessGone.
+        """
+        report = _report(lib.ductile_promote, "promote", self.pointer)
+        return Promoted(report.bytes, report.stayed_bytes)
 
     def kept_contents(self, address: int) -> memoryview:
         """The kept contents of a block, from `address` to its end, without a copy.

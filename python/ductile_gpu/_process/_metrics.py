@@ -90,8 +90,15 @@ _GAUGES = {
         "Bytes of sleeping blocks, which hold no physical memory.", _one("asleep_bytes")
     ),
     "spilled_bytes": _Family(
-        "Memory of the host: behind blocks, at most since the peaks were reset, and page-locked.",
-        _by("kind", now="spilled_bytes", peak="spilled_peak_bytes", locked="spill_locked_bytes"),
+        "Memory of the host: behind blocks, of those in use, at most since the peaks were reset, "
+        "and page-locked.",
+        _by(
+            "kind",
+            now="spilled_bytes",
+            live="spilled_live_bytes",
+            peak="spilled_peak_bytes",
+            locked="spill_locked_bytes",
+        ),
     ),
     "imported_bytes": _Family(
         "Memory of other processes that is mapped here.", _one("imported_bytes")

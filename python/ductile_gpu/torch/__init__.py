@@ -13,24 +13,23 @@ without a change to the program; see docs/pytorch.md.
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import multiprocessing
 import os
 import warnings
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Literal
 
 from ductile_gpu._binding import _abi
 from ductile_gpu._binding._errors import Busy
 from ductile_gpu._process import _share
 from ductile_gpu._process._children import child_environment
-from ductile_gpu.torch import _conf, _elastic, _install, _plain, _tags
+from ductile_gpu.torch import _conf, _elastic, _install, _plain, _spilling, _tags
 from ductile_gpu.torch._build import BuildError, FailedBefore
 from ductile_gpu.torch._conf import Setting, Treatment
 from ductile_gpu.torch._elastic import *  # noqa: F403
 from ductile_gpu.torch._inspect import TensorBlock, block_of
 from ductile_gpu.torch._install import TooLate
+from ductile_gpu.torch._spilling import *  # noqa: F403
 from ductile_gpu.torch._tags import *  # noqa: F403
 
 if TYPE_CHECKING:
@@ -52,9 +51,9 @@ __all__ = [
     "is_active",
     "mem_pool",
     "mode",
-    "no_spill",
     "settings",
     *_elastic.__all__,
+    *_spilling.__all__,
     *_tags.__all__,
 ]
 
@@ -102,21 +101,7 @@ def enable(mode: Mode = "auto", **options: Unpack[Options]) -> None:
     with _share.configured(options) as wanted:
         if not is_active():
             _install_as(mode, wanted)
-
-
-@contextlib.contextmanager
-def no_spill() -> Iterator[None]:
-    """Inside, no request gets memory of the host (the option `spill_bytes`).
-
-    For what probes for out-of-memory: a search for the largest batch, an autotuner; also as a
-    decorator, `@no_spill()`. It holds for all threads, since backward passes run on others. Without
-    the adapter (mode "plain") only on the GPUs that are in use by then.
-    """
-    with contextlib.ExitStack() as scopes:
-        scopes.enter_context(_install.no_spill())
-        for allocator in _share.allocators():
-            scopes.enter_context(allocator.no_spill())
-        yield
+        _spilling.watch(wanted)
 
 
 def disable() -> None:
