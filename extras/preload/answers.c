@@ -8,7 +8,12 @@
 
 /* ---- How much there is --------------------------------------------------------------------- */
 
-/* What requests may still get: what the driver has and what Ductile holds free, up to the limit. */
+static uint64_t least(uint64_t a, uint64_t b) {
+    return a < b ? a : b;
+}
+
+/* What requests may still get: what the driver has and what Ductile holds free of the device's,
+ * up to the limit. */
 static size_t still_to_be_had(ductile_allocator *a, size_t of_driver) {
     ductile_stats stats = {.struct_size = sizeof(stats)};
     ductile_limits limits = {.struct_size = sizeof(limits)};
@@ -16,11 +21,11 @@ static size_t still_to_be_had(ductile_allocator *a, size_t of_driver) {
         ductile_get_limits(a, &limits) != DUCTILE_OK) {
         return of_driver;
     }
-    uint64_t idle = stats.free_bytes + stats.pending_bytes + stats.cached_bytes;
-    uint64_t in_use = stats.reserved_bytes - idle;
-    uint64_t allowed = limits.limit_bytes > in_use ? limits.limit_bytes - in_use : 0;
-    uint64_t there = of_driver + idle;
-    return (size_t)(there < allowed ? there : allowed);
+    uint64_t of_host = least(stats.spilled_live_bytes, stats.allocated_bytes);
+    uint64_t in_use = stats.allocated_bytes - of_host + stats.quarantined_bytes;
+    uint64_t allowed = limits.limit_bytes - least(in_use, limits.limit_bytes);
+    uint64_t idle = stats.reserved_bytes - least(in_use, stats.reserved_bytes);
+    return (size_t)least(of_driver + idle, allowed);
 }
 
 /* A program that only asks makes no allocator. */

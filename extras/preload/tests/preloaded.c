@@ -424,6 +424,20 @@ PROMISE(free_memory_ends_at_the_limit, "") {
     CHECK(cu.mem_alloc(&at, 56 * (size_t)MIB) == CU_OUT_OF_MEMORY);
 }
 
+/* What lies in the host is no memory of the device, neither in use nor free. */
+PROMISE(what_is_missing_spills, "") {
+    size_t left = 0, total = 0;
+    CHECK(setenv("DUCTILE_CONF", "limit_bytes:256M,spill_bytes:1G", 1) == 0);
+    ductile_addr kept = plain(200 * (size_t)MIB);
+    ductile_addr spilled = plain(100 * (size_t)MIB);
+    CHECK(is_served(spilled));
+    CHECK(cu.get_info(&left, &total) == 0 && left == 32 * (size_t)MIB);
+    CHECK(cu.mem_free(spilled) == 0);
+    CHECK(cu.get_info(&left, &total) == 0 && left == 56 * (size_t)MIB);
+    CHECK(cu.mem_free(kept) == 0);
+    CHECK(cu.get_info(&left, &total) == 0 && left == 256 * (size_t)MIB);
+}
+
 /* The device is full of what Ductile holds free. */
 static void fill_device(void) {
     CHECK(cu.mem_free(plain(512 * (size_t)MIB)) == 0);
