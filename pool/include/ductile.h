@@ -622,8 +622,8 @@ typedef struct ductile_block_info {
     uint64_t free_after_bytes;  /* size of the free block just after; 0: there is none    */
     ductile_pool_id pool;       /* the private pool that holds it; {0,0}: none            */
     uint32_t flags;             /* of ductile_block_flags, or-ed                          */
-    uint64_t spilled_bytes;     /* at its end, in the host's memory; 0 unless live, pending, asleep,
-                                   and while its pool falls asleep, wakes or is promoted          */
+    uint64_t spilled_bytes;     /* at its end, in the host's memory; 0 while its pool falls asleep,
+                                   wakes or is promoted                                           */
 } ductile_block_info;
 
 /**

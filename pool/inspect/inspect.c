@@ -236,7 +236,8 @@ static uint64_t spilled_locked(const ductile_allocator *a, const dpool_block *b)
     DTI_ASSERT_HELD(&a->index_lock);
     const dpool_private_pool *pool = b->region->arena->pool;
     bool is_still = dpool_is_awake(pool) || dpool_is_asleep(pool); /* else its granules change */
-    return dpool_has_request(b) && is_still ? b->size - dpool_device_bytes(b) : 0;
+    bool has_memory = dpool_has_request(b) || b->state == DPOOL_FREE;
+    return is_still && has_memory ? b->size - dpool_device_bytes(b) : 0;
 }
 
 /* All but info->struct_size. */

@@ -73,14 +73,27 @@ static uint64_t spilled_of(ductile_addr address) {
     return info.spilled_bytes;
 }
 
+static int add_free(void *user, const ductile_block_info *block) {
+    uint64_t *sum = user;
+    *sum += block->state == DUCTILE_BLOCK_FREE ? block->spilled_bytes : 0;
+    return 0;
+}
+
+static uint64_t free_and_spilled(void) {
+    uint64_t sum = 0;
+    assert_ok(ductile_walk(f.allocator, NULL, add_free, &sum));
+    return sum;
+}
+
 Test(spill, a_description_says_how_much_of_a_block_lies_there) {
     open_spilling("spill_bytes:1G");
     ductile_addr a = take(200 * MIB, 0);
     ductile_addr b = take(100 * MIB, 0);
     assert_u64(spilled_of(a), 0);
     assert_u64(spilled_of(b), 76 * MIB);
-    give(a);
     give(b);
+    assert_u64(free_and_spilled(), 76 * MIB);
+    give(a);
     close_and_look();
 }
 

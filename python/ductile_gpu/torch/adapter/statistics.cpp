@@ -61,9 +61,8 @@ DeviceStats measure(Device &device) {
                                          s.allocated_total_bytes));
     set_both(out.requested_bytes, make_stat(requested, s.requested_peak_bytes,
                                             s.requested_total_bytes - device.rounded_up));
-    set_both(out.reserved_bytes,
-             make_stat(held_of(s), s.reserved_peak_bytes + s.spilled_peak_bytes,
-                       s.created_total_bytes + s.spilled_total_bytes));
+    set_both(out.reserved_bytes, make_stat(held_of(s), s.reserved_peak_bytes + s.spilled_peak_bytes,
+                                           s.created_total_bytes + s.spilled_total_bytes));
     /* memory went back, to be created again: as native's flush and retry */
     out.num_alloc_retries = device.failures.retries + static_cast<int64_t>(s.pressure_returns);
     out.num_ooms = device.failures.ooms;
@@ -185,7 +184,8 @@ void Allocator::cacheInfo(DeviceIndex index, size_t *largest) {
     Device &device = device_at(index);
     uint64_t found = 0;
     walk_blocks(device.open(), [&](const ductile_block_info &block) {
-        found = block.state == DUCTILE_BLOCK_FREE ? std::max(found, block.size) : found;
+        bool serves = block.state == DUCTILE_BLOCK_FREE && block.spilled_bytes == 0;
+        found = serves ? std::max(found, block.size) : found;
     });
     if (*largest == 0) {
         size_t free = 0;
