@@ -705,6 +705,9 @@ def test_the_gpu_is_busy_where_any_of_its_work_overlaps_and_long_gaps_are_told_a
     assert costs.gpu_figures([])["span_ns"] == 0
 
 
+EIGHT_STEPS = argparse.Namespace(steps=8, warm=1)
+
+
 def turns_of_a_way(step_ms: list[float], spent: dict[str, float], kernel_ms: float) -> list[Any]:
     some = {"backend": "x", "used": 2, "held": 3, "active": 2, "spent": spent}
     watched = {**some, "pair_ns": 500.0, "profiled": {"kernel_ms": kernel_ms, "busy_ms": 4.0,
@@ -722,7 +725,7 @@ def test_what_an_allocator_costs_is_its_host_time_beyond_natives_of_natives_step
         "native": turns_of_a_way([10, 10], {"allocs": 8000}, 4.0),
         "ductile": turns_of_a_way([10, 11], {"allocs": 8000, "driver_ns": 8e6}, 5.0),
     }
-    native, ductile = slower.rows_of("lora", found, 8)
+    native, ductile = slower.rows_of("lora", found, EIGHT_STEPS)
     # 1,000 allocations a step at 500 ns each; the profiler saw 0.25 ms of native's driver calls.
     assert (native["step_ms"], native["costs_percent"]) == (10.0, 0.0)
     assert ductile["costs_percent"] == pytest.approx(100 * (1.0 - 0.25) / 10)
@@ -732,7 +735,7 @@ def test_what_an_allocator_costs_is_its_host_time_beyond_natives_of_natives_step
 
 def test_a_way_that_failed_has_its_reason_in_its_row():
     found = {"native": turns_of_a_way([10], {"allocs": 8}, 4.0), "ductile": [{"error": "ended"}]}
-    rows = list(slower.rows_of("lora", found, 8))
+    rows = list(slower.rows_of("lora", found, EIGHT_STEPS))
     assert rows[1] == {"program": "lora", "way": "ductile", "error": "ended"}
     assert slower.describe(rows[1]).endswith("FAILED: ended")
 

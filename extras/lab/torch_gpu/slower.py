@@ -9,7 +9,7 @@ alone.
     python slower.py --vary --ways native,before,ductile --before FOLDER
 
 For each program one process for each way; they take short turns of the same steps, the first of
-which warms up. Then each makes the same steps once more under PyTorch's profiler. With --vary each
+which (or --warm of them) warm up. Then each makes the same steps once more under PyTorch's profiler. With --vary each
 turn makes other steps, the same for each way. The way `before` is Ductile of the package in the
 folder --before.
 
@@ -64,22 +64,23 @@ def play_turns(stage: settings.Stage, program: str) -> dict[str, list[Row]]:
     for way in given.ways:
         found[way] = [stage.ask(way, do="begin", program=program, cap=0)]
         stage.ask(way, do="time_driver_calls")
-    first = {turn: turn * given.steps if given.vary else 0 for turn in range(given.rounds + 2)}
-    for turn in range(given.rounds + 1):
+    n_turns = given.warm + given.rounds
+    first = {turn: turn * given.steps if given.vary else 0 for turn in range(n_turns + 1)}
+    for turn in range(n_turns):
         for way in turns.rotated(given.ways, turn):
             if "error" not in found[way][-1]:
                 told = {"do": "steps", "count": given.steps, "first": first[turn]}
                 found[way].append(stage.ask(way, **told))
     for way in given.ways:
         if "error" not in found[way][-1]:
-            told = {"do": "watched", "count": given.steps, "first": first[given.rounds + 1]}
+            told = {"do": "watched", "count": given.steps, "first": first[n_turns]}
             found[way].append(stage.ask(way, **told))
             stage.ask(way, do="end")
     return found
 
 
 def play_program(stage: settings.Stage, program: str) -> Iterator[Row]:
-    yield from rows_of(program, play_turns(stage, program), stage.given.steps)
+    yield from rows_of(program, play_turns(stage, program), stage.given)
 
 
 # ---- All GPUs ------------------------------------------------------------------------------------
@@ -122,7 +123,7 @@ class Sharded:
     def turns_of(self, given: argparse.Namespace) -> dict[str, list[Row]]:
         llama.begin(self.groups.values(), self.end)
         found: dict[str, list[Row]] = {way: [{}] for way in given.ways}
-        for turn in range(given.rounds + 1):
+        for turn in range(given.warm + given.rounds):
             for way in turns.rotated(given.ways, turn):
                 if "error" not in found[way][-1]:
                     found[way].append(self.ask(way, do="take", shapes=self.shapes))
@@ -139,7 +140,7 @@ class Sharded:
 def play_sharded(given: argparse.Namespace) -> Iterator[Row]:
     sharded = Sharded(given)
     try:
-        yield from rows_of(SHARDED, sharded.turns_of(given), given.steps)
+        yield from rows_of(SHARDED, sharded.turns_of(given), given)
     finally:
         sharded.close()
 
@@ -147,12 +148,13 @@ def play_sharded(given: argparse.Namespace) -> Iterator[Row]:
 # ---- What follows from the turns ----------------------------------------------------------------
 
 
-def row_of(answers: Sequence[Row], count: int) -> Row:
-    """Of a way's beginning, the turn that warms up, those that count, and the profiled one."""
+def row_of(answers: Sequence[Row], given: argparse.Namespace) -> Row:
+    """Of a way's beginning, the turns that warm up, those that count, and the profiled one."""
     if "error" in answers[-1]:
         return {"error": answers[-1]["error"]}
     *_, watched = answers
-    counted = answers[2:-1]
+    count = given.steps
+    counted = answers[1 + given.warm : -1]
     times = [answer["ms"] / count for answer in counted]
     spent = {
         name: statistics.fmean(answer["spent"][name] for answer in counted)
@@ -174,10 +176,10 @@ def row_of(answers: Sequence[Row], count: int) -> Row:
     }
 
 
-def rows_of(program: str, found: dict[str, list[Row]], count: int) -> Iterator[Row]:
-    native = row_of(found["native"], count) if "native" in found else {}
+def rows_of(program: str, found: dict[str, list[Row]], given: argparse.Namespace) -> Iterator[Row]:
+    native = row_of(found["native"], given) if "native" in found else {}
     for way, answers in found.items():
-        row = row_of(answers, count)
+        row = row_of(answers, given)
         yield {"program": program, "way": way, **row, **beside(row, native)}
 
 
@@ -255,9 +257,8 @@ def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
     )
     parser.add_argument("--programs", default=",".join(PROGRAMS), help=f"which, or {SHARDED}")
     parser.add_argument("--ways", default=",".join(WAYS), help="an allocator, with +OPTION")
-    parser.add_argument(
-        "--rounds", type=int, default=10, help="turns that count; one more warms up"
-    )
+    parser.add_argument("--rounds", type=int, default=10, help="turns that count")
+    parser.add_argument("--warm", type=int, default=1, help="turns before them, which warm up")
     parser.add_argument("--steps", type=int, default=8, help="steps of a turn")
     parser.add_argument("--seconds", type=float, default=40, help="limit for one answer")
     parser.add_argument(
