@@ -103,6 +103,9 @@ typedef struct dpool_sizes {
     uint64_t most_held;        /* ever, in bytes                                   */
     uint32_t stamp;            /* the latest number of a walk: homes.h; index lock */
     uint64_t most_in_use;      /* its peak since it was last forgotten; index lock */
+    uint64_t n_moves;          /* handles mapped since so many requests were made, */
+    uint64_t requests_before;  /* without more being held                          */
+    uint32_t times;            /* larger than by their shares: a power of two      */
     /* written under the grow lock, read at any time */
     _Atomic bool has_large; /* handles of several granules may have been made */
     _Atomic bool is_tight;  /* close to the room is held                       */

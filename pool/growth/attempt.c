@@ -67,7 +67,7 @@ static bool waits_for_others(const attempt *t) {
 
 static bool has_room_to_spare(const attempt *t) {
     uint64_t bytes = dpool_plan_missing(t->p) * t->a->granule;
-    return dpool_should_create_locked(t->a, bytes, t->p->max_held);
+    return dpool_should_create_locked(t->a, t->r->size, bytes, t->p->max_held);
 }
 
 static bool is_for_graphs(const attempt *t) {
@@ -110,8 +110,8 @@ static const struct source {
     bool (*applies)(const attempt *t); /* NULL: always */
     void (*take)(const attempt *t);
 } sources[] = {
+    {creates_first, create},              /* moving memory to and fro costs more */
     {moves_own, take_own},                /* free memory of the stream itself */
-    {creates_first, create},              /* moving it to and fro between streams costs more */
     {moves_others, take_proven},          /* free memory of other streams that is proven done */
     {creates_unwaited, create},           /* where a wait may be impossible */
     {waits_for_others, take_behind_wait}, /* and what is not, if the stream waits on the GPU */

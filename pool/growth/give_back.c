@@ -178,7 +178,7 @@ ductile_status dpool_unmap_unused(ductile_allocator *a, dpool_unused which, uint
 /* ---- To the driver, by size ----------------------------------------------------------------- */
 
 uint64_t dpool_give_back_large(ductile_allocator *a, dpool_arena *arena, uint64_t most) {
-    const search large = {.arena = arena, .least = dpool_handle_granules(a) + 1};
+    const search large = {.arena = arena, .least = dpool_handle_granules(a, 0) + 1};
     ductile_status status = DUCTILE_OK;
     uint64_t n = 0;
     uint64_t now = 1;

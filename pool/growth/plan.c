@@ -28,7 +28,7 @@ enum {
 
 static uint64_t most_granules(const ductile_allocator *a, uint64_t size) {
     /* a window may begin and end inside a granule */
-    return size / a->granule + 2 + dpool_most_ahead(a);
+    return size / a->granule + 2;
 }
 
 uint64_t dpool_plan_nodes(const ductile_allocator *a, uint64_t size) {
@@ -569,55 +569,6 @@ void dpool_plan_take_others_locked(ductile_allocator *a, dpool_plan *p, bool beh
     }
 }
 
-/* ---- Growing ahead -------------------------------------------------------------------------- */
-
-static bool ends_with_piece(const dpool_plan *p, const dpool_block *last) {
-    if (p->n_pieces == 0) {
-        return false;
-    }
-    const dseg_piece *piece = &p->pieces[p->n_pieces - 1];
-    return dseg_addr(p->region->seg, piece->first + piece->n_granules) == dpool_end(last);
-}
-
-/* The gap behind the window, if the window ends in another part of it. */
-static dpool_block *gap_behind(const dpool_plan *p) {
-    const dpool_block *last = p->rest;
-    if (last == NULL) {
-        ductile_addr end = p->body->addr + p->body_bytes;
-        for (last = p->body; dpool_end(last) < end;) {
-            last = last->next;
-        }
-    }
-    return ends_with_piece(p, last) && is_gap(last->next) ? last->next : NULL;
-}
-
-/* Takes n more granules behind the window. */
-static void take_behind(ductile_allocator *a, dpool_plan *p, dpool_block *gap, uint32_t n) {
-    dpool_block *more = dpool_carve_gap_locked(a, gap, gap->addr, gap->addr + n * a->granule);
-    p->pieces[p->n_pieces - 1].n_granules += n;
-    p->n_granules += n;
-    if (p->rest != NULL) {
-        dpool_absorb_next(&a->nodes, p->rest);
-    } else {
-        p->rest = more;
-    }
-}
-
-/* A request that creates little takes more: the next ones find it there. */
-static void grow_ahead(ductile_allocator *a, dpool_plan *p) {
-    uint32_t least = dpool_ahead_granules(a, p->arena);
-    if (p->created == 0 || p->created >= least) {
-        return;
-    }
-    uint32_t n = least - (uint32_t)p->created;
-    uint64_t after = a->store.totals.held_bytes + least * a->granule;
-    dpool_block *gap = gap_behind(p);
-    if (gap != NULL && gap->size >= n * a->granule &&
-        after <= dti_min(p->max_held, a->sizes.room_bytes)) {
-        take_behind(a, p, gap, n);
-    }
-}
-
 /* ---- Requests and compaction --------------------------------------------------------------- */
 
 void dpool_prove_own(ductile_allocator *a, dpool_arena *arena) {
@@ -675,9 +626,6 @@ ductile_status dpool_plan_end_locked(ductile_allocator *a, dpool_plan *p) {
     if (p->lacks > 0) {
         dpool_plan_abort_locked(a, p);
         return DUCTILE_ERR_OUT_OF_MEMORY;
-    }
-    if (p->body != NULL) { /* what is behind units is for the program to commit */
-        grow_ahead(a, p);
     }
     return DUCTILE_OK;
 }

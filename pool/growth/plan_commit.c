@@ -66,7 +66,8 @@ static uint32_t most_granules(ductile_allocator *a, const dpool_plan *p) {
     if (p->arena->is_elastic) {
         return (uint32_t)dti_min(p->region->seg->unit_granules, a->sizes.most_granules);
     }
-    return dpool_has_tag(a, pool) ? dpool_whole_granules(a, pool) : dpool_handle_granules(a);
+    return dpool_has_tag(a, pool) ? dpool_whole_granules(a, pool)
+                                  : dpool_handle_granules(a, p->created);
 }
 
 static ductile_status grow(ductile_allocator *a, dpool_plan *p) {
@@ -85,6 +86,7 @@ static ductile_status grow(ductile_allocator *a, dpool_plan *p) {
     for (uint32_t i = 0; i < g.n_handles; i++) { /* none after a failure */
         dpool_sizes_note(a, g.handles[i]->n_granules);
     }
+    dpool_sizes_count_moves(a, g.n_handles);
     if (status == DUCTILE_ERR_OUT_OF_MEMORY) {
         note_refusal(a, p, g.granules_lacked * a->granule);
     }
@@ -141,17 +143,8 @@ static void unite_body(ductile_allocator *a, dpool_plan *p) {
     DTI_ASSERT(p->body->size == p->body_bytes);
 }
 
-/* Whole granules beside a request are new memory, which no work has used: handles of donors come
- * first, and only a plan whose donors fill less than its request grows ahead. What is left of a
- * granule leaves its stream only together with the body, which will be freed later. */
-static bool is_surplus_new(const ductile_allocator *a, const dpool_plan *p) {
-    uint64_t moved = 0;
-    for (uint32_t i = 0; i < p->n_moved; i++) {
-        moved += p->handles[i]->n_granules;
-    }
-    uint64_t ahead = p->rest != NULL ? p->rest->size / a->granule : 0;
-    return (p->head == NULL || p->head->size < a->granule) &&
-           (ahead == 0 || moved + ahead < p->n_granules);
+static bool is_part_of_granule(const ductile_allocator *a, const dpool_block *surplus) {
+    return surplus == NULL || surplus->size < a->granule;
 }
 
 /* As young as the own donors that moved: a compaction's surplus is all of it their memory. Donors
@@ -193,7 +186,9 @@ dpool_block *dpool_plan_commit_locked(ductile_allocator *a, dpool_plan *p, uint6
     }
     dpool_count_mapped_locked(a, p->arena, (int64_t)(p->n_granules * a->granule));
     finish_donors(a, p, true);
-    DTI_ASSERT(p->body == NULL || is_surplus_new(a, p));
+    /* so that it leaves its stream only together with the body, which will be freed later */
+    DTI_ASSERT(p->body == NULL ||
+               (is_part_of_granule(a, p->head) && is_part_of_granule(a, p->rest)));
     if (p->body != NULL) {
         unite_body(a, p);
         dpool_make_live_locked(a, p->body, requested);

@@ -6,28 +6,27 @@
 
 #include "vmm/base/align.h"
 
-/* Chosen on recorded programs: docs/dev/decisions/0027. */
+/* Chosen on recorded programs: docs/dev/decisions/0046. */
 enum {
     CALLS_BETWEEN_LOOKS = 64,
-    SHARE_OF_HELD = 64,   /* a handle is at most this part of what is held, */
-    SEVERAL_STREAMS = 2,  /* of several streams so many times less,         */
-    SHARE_OF_ROOM = 2048, /* and this part of the room                      */
-    SHARE_FOR_TAG = 512,  /* or, in a pool with a tag, this one                */
-    TIGHT_ABOVE = 80,     /* per cent of the room                              */
+    SHARE_OF_HELD = 1024, /* a handle is at most this part of what is held, */
+    SHARE_OF_LEFT = 4096, /* and this part of what could still be           */
+    MOST_TIMES = 16,      /* where much moves, so many times the former at most; */
+    REQUESTS = 8192,      /* that is looked at after so many requests,           */
+    MUCH = 4,             /* and is more than one move in so many of them,       */
+    LITTLE = 16,          /* until it is less than one in so many                */
+    SHARE_OF_ROOM = 2048, /* what sleeps: this part of the room, */
+    SHARE_FOR_TAG = 512,  /* or, in a pool with a tag, this one  */
+    TIGHT_ABOVE = 80,     /* per cent of the room                */
     TIGHT_UNTIL = 70,
     SHARE_OF_ENDED = 16, /* less than this part of what was in use is held: see below */
-    SLACK = 2            /* per cent of the most that was in use                  */
+    SHARE_OF_SLACK = 256 /* this part of the most that was in use                 */
 };
 
 static const uint64_t largest_bytes = 64 * DTI_MIB;
 static const uint64_t largest_for_tag_bytes = 256 * DTI_MIB;
-static const uint64_t least_large_bytes = 24 * DTI_MIB; /* of SHARE_OF_HELD */
-static const uint64_t small_bytes = 4 * DTI_MIB;
-static const uint64_t ahead_bytes = 32 * DTI_MIB;
-static const uint64_t least_slack_bytes = 64 * DTI_MIB;
 
-/* One size was chosen by hand: nothing is made ahead,
- * and no free memory is left to other streams. */
+/* One size was chosen by hand: all free memory moves before more is created. */
 static bool is_fixed(const ductile_options *o) {
     return o->sizes != 0;
 }
@@ -42,6 +41,7 @@ uint64_t dpool_largest_handle(const ductile_options *o, uint64_t granule) {
 
 void dpool_sizes_init(ductile_allocator *a, uint64_t largest) {
     a->sizes.most_granules = (uint32_t)(largest / a->granule);
+    a->sizes.times = 1;
     set_flag(&a->sizes.has_large, a->sizes.most_granules > 1 && is_fixed(&a->options));
 }
 
@@ -54,34 +54,31 @@ bool dpool_has_tag(ductile_allocator *a, const dpool_private_pool *pool) {
     return has_tag;
 }
 
-/* The list of arenas changes under the grow lock too. */
-static bool has_several_streams(const ductile_allocator *a) {
-    return a->arenas != NULL && a->arenas->next != NULL;
+/* Powers of two: what one handle leaves is filled by others. */
+static uint64_t power_of_two_below(uint64_t n) {
+    uint64_t power = 1;
+    while (power <= n / 2) {
+        power *= 2;
+    }
+    return power;
 }
 
-static uint64_t most_bytes(const ductile_allocator *a) {
-    if (is_fixed(&a->options)) {
-        return UINT64_MAX;
-    }
-    uint64_t most = a->sizes.room_bytes / SHARE_OF_ROOM;
-    if (dpool_is_tight(a)) {
-        return dti_min(most, small_bytes);
-    }
-    uint64_t share = a->store.totals.held_bytes / SHARE_OF_HELD;
-    share /= has_several_streams(a) ? SEVERAL_STREAMS : 1; /* each strands memory */
-    return dti_min(most, dti_max(share, least_large_bytes));
-}
-
-uint32_t dpool_handle_granules(const ductile_allocator *a) {
+uint32_t dpool_handle_granules(const ductile_allocator *a, uint64_t created) {
     DTI_ASSERT_HELD(&a->grow_lock);
-    uint64_t n = dti_min(most_bytes(a) / a->granule, a->sizes.most_granules);
-    return (uint32_t)dti_max(n, 1);
+    if (is_fixed(&a->options)) {
+        return a->sizes.most_granules;
+    }
+    uint64_t held = a->store.totals.held_bytes;
+    uint64_t left = a->sizes.room_bytes - dti_min(a->sizes.room_bytes, held);
+    uint64_t share = (held + created * a->granule) / SHARE_OF_HELD * a->sizes.times;
+    uint64_t most = dti_min(share, left / SHARE_OF_LEFT) / a->granule;
+    return (uint32_t)power_of_two_below(dti_min(most, a->sizes.most_granules));
 }
 
 /* What has a tag is put to sleep, and goes back whole: the fewer handles, the sooner. */
 uint32_t dpool_whole_granules(ductile_allocator *a, const dpool_private_pool *pool) {
     if (is_fixed(&a->options) || dpool_is_tight(a)) {
-        return dpool_handle_granules(a);
+        return dpool_handle_granules(a, 0);
     }
     bool has_tag = dpool_has_tag(a, pool);
     uint64_t most = a->sizes.room_bytes / (has_tag ? SHARE_FOR_TAG : SHARE_OF_ROOM);
@@ -89,18 +86,38 @@ uint32_t dpool_whole_granules(ductile_allocator *a, const dpool_private_pool *po
     return (uint32_t)dti_max(n, 1);
 }
 
-uint32_t dpool_most_ahead(const ductile_allocator *a) {
-    return (uint32_t)(ahead_bytes / a->granule);
+/* ---- What moves ---------------------------------------------------------------------------- */
+
+/* Moves cost the host by the handle. Twice as large, about half as many handles move. */
+static uint32_t times_for(uint32_t times, uint64_t n_moves, uint64_t n_requests) {
+    if (n_moves * LITTLE < n_requests) {
+        return (uint32_t)dti_max(times / 2, 1);
+    }
+    while (n_moves * MUCH > n_requests && times < MOST_TIMES) {
+        times *= 2;
+        n_moves /= 2;
+    }
+    return times;
 }
 
-/* A stream or pool that holds little grows by as much again: there may be hundreds. What a graph
- * does not use is lost for all others, as long as it lives. */
-uint32_t dpool_ahead_granules(const ductile_allocator *a, const dpool_arena *arena) {
-    if (is_fixed(&a->options) || dpool_is_tight(a) || dpool_had_graphs(arena)) {
-        return 0;
+static void look_at_moves(ductile_allocator *a) {
+    dpool_sizes *s = &a->sizes;
+    dti_lock_acquire(&a->index_lock);
+    uint64_t requests = a->counts.allocs;
+    dti_lock_release(&a->index_lock);
+    uint64_t n = requests - s->requests_before;
+    if (n >= REQUESTS) {
+        s->times = times_for(s->times, s->n_moves, n);
+        s->n_moves = 0;
+        s->requests_before = requests;
     }
-    uint64_t held = arena->blocks.mapped_bytes / a->granule;
-    return (uint32_t)dti_min(dti_min(held, dpool_most_ahead(a)), dpool_handle_granules(a));
+}
+
+void dpool_sizes_count_moves(ductile_allocator *a, uint32_t n_handles) {
+    DTI_ASSERT_HELD(&a->grow_lock);
+    if (a->store.totals.held_bytes <= a->sizes.most_held) {
+        a->sizes.n_moves += n_handles;
+    }
 }
 
 /* ---- What was in use ------------------------------------------------------------------------ */
@@ -172,13 +189,14 @@ void dpool_sizes_look(ductile_allocator *a) {
     DTI_ASSERT_HELD(&a->grow_lock);
     dpool_sizes *s = &a->sizes;
     forget_what_ended(a);
+    look_at_moves(a);
     if (s->calls_until_look-- == 0) {
         s->room_bytes = read_room(a);
         s->calls_until_look = CALLS_BETWEEN_LOOKS;
     }
     s->most_held = dti_max(s->most_held, a->store.totals.held_bytes);
     set_flag(&s->is_tight, !is_fixed(&a->options) && is_near(s, dpool_is_tight(a)));
-    dpool_sizes_note(a, dpool_handle_granules(a));
+    dpool_sizes_note(a, dpool_handle_granules(a, 0));
 }
 
 void dpool_sizes_note(ductile_allocator *a, uint32_t n_granules) {
@@ -198,14 +216,20 @@ bool dpool_sizes_refused(ductile_allocator *a) {
     return true;
 }
 
-bool dpool_should_create_locked(ductile_allocator *a, uint64_t bytes, uint64_t max_held) {
+/* As in peak_in_use. */
+static uint64_t in_use_now(const ductile_allocator *a) {
+    return a->counts.allocated + (dpool_retires_in_order(a) ? 0 : a->counts.pending);
+}
+
+bool dpool_should_create_locked(ductile_allocator *a, uint64_t size, uint64_t bytes,
+                                uint64_t max_held) {
     DTI_ASSERT_HELD(&a->index_lock);
     dpool_note_in_use_locked(a);
     if (is_fixed(&a->options) || dpool_is_tight(a)) {
         return false;
     }
-    uint64_t in_use = a->sizes.most_in_use;
+    uint64_t in_use = dti_max(a->sizes.most_in_use, in_use_now(a) + size);
     uint64_t after = a->store.totals.held_bytes + bytes;
     uint64_t most = dti_min(max_held, a->sizes.room_bytes / 100 * TIGHT_ABOVE);
-    return after <= dti_min(most, in_use + dti_max(in_use / 100 * SLACK, least_slack_bytes));
+    return after <= dti_min(most, in_use + in_use / SHARE_OF_SLACK);
 }

@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * How large handles are made, by the room that is left (docs/dev/decisions/0027).
+ * How large handles are made (docs/dev/decisions/0046): at most a 1,024th of what is then held, and
+ * a 4,096th of what could be held before that, as a power of two of granules. Where more than one
+ * request in four moves a handle, so many times the 1,024th, up to 16, that fewer do.
  *
  * A driver call costs the same for a handle of 2 MiB and for one of 64 MiB. But memory that is free
- * in a handle that a live block reaches into serves only requests that fit there. So handles are
- * large while there is room, and small near the limit, where tightness decides whether a program
- * lives. Near the limit, free memory in large handles is released and created again in small ones.
+ * in a handle that a live block reaches into serves only requests that fit there. So what strands
+ * is a share of what is held, and of what is left near the limit, where tightness decides whether a
+ * program lives. There, free memory in large handles is released and created again in small ones.
  *
  * The room is what this process may hold: the limit, or what it holds and the device has free, if
  * that is less. All calls: grow lock held.
@@ -21,20 +23,15 @@ uint64_t dpool_largest_handle(const ductile_options *o, uint64_t granule);
 /* Called once, with the result. Pre: a->granule is set. */
 void dpool_sizes_init(ductile_allocator *a, uint64_t largest);
 
-/* The granules of the largest handle that is made now, but for dedicated ones. */
-uint32_t dpool_handle_granules(const ductile_allocator *a);
+/* The granules of the largest handle that is made now, but for dedicated ones, by a request that
+ * creates so many in all. */
+uint32_t dpool_handle_granules(const ductile_allocator *a, uint64_t created);
 
 /* The same for memory that goes and comes back whole, by a sleep: what is held at that moment says
  * nothing about how large its handles may be. They are larger in a pool with a tag. */
 uint32_t dpool_whole_granules(ductile_allocator *a, const dpool_private_pool *pool);
 
 bool dpool_has_tag(ductile_allocator *a, const dpool_private_pool *pool);
-
-/* Creations are rounded up to this many granules; the surplus serves later requests. */
-uint32_t dpool_ahead_granules(const ductile_allocator *a, const dpool_arena *arena);
-
-/* The most that dpool_ahead_granules ever returns. */
-uint32_t dpool_most_ahead(const ductile_allocator *a);
 
 /* By how much so many held bytes exceed that limit, or the store's. */
 uint64_t dpool_above_limits(const ductile_allocator *a, uint64_t held, uint64_t most_held);
@@ -54,12 +51,18 @@ void dpool_sizes_note(ductile_allocator *a, uint32_t n_granules);
  * smaller handles and the free memory of other streams. */
 bool dpool_sizes_refused(ductile_allocator *a);
 
+/* After so many handles were mapped for a request or a compaction. Those for which more is held
+ * than ever before do not count. */
+void dpool_sizes_count_moves(ductile_allocator *a, uint32_t n_handles);
+
 /* Before the peaks of the statistics are reset: growth goes by them. Index lock held, no other. */
 void dpool_note_in_use_locked(ductile_allocator *a);
 
-/* Should a request create so many bytes, though other streams have free memory? True while there is
- * room, also below max_held, and little more is held than was in use at most: moving
- * memory back and forth between streams costs more than creating it once. Index lock held. */
-bool dpool_should_create_locked(ductile_allocator *a, uint64_t bytes, uint64_t max_held);
+/* Should a request of `size` create so many bytes, though free memory could move to it? True while
+ * there is room, also below max_held, and hardly more is held than was in use at most, this request
+ * included: what is needed for the first time has to be created in the end, and moving memory to
+ * and fro costs more than creating it once. Index lock held. */
+bool dpool_should_create_locked(ductile_allocator *a, uint64_t size, uint64_t bytes,
+                                uint64_t max_held);
 
 #endif

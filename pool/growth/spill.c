@@ -79,7 +79,7 @@ dpool_spill dpool_spill_prepare(ductile_allocator *a, uint64_t size, uint64_t re
 ductile_status dpool_spill_fill(ductile_allocator *a, dpool_region *region, dpool_spill *spill,
                                 uint64_t requested, dpool_block **out) {
     dseg_spill how = {.most_device = (uint32_t)spill->n_device,
-                      .max_created = dpool_handle_granules(a),
+                      .max_created = dpool_handle_granules(a, 0),
                       .max_held = spill->max_held};
     dti_lock_acquire(&a->index_lock);
     region->is_spilled = true;

@@ -3,9 +3,9 @@
  * Ductile: an expandable-segments memory allocator for NVIDIA GPUs.
  *
  * Every stream owns one huge range of device addresses. Ductile maps physical memory into the range
- * on demand, in large handles while there is room and in small ones near the limit, and moves free
- * memory to where a request needs it, so that little is lost to fragmentation. The memory is
- * ordinary device memory: pass the address to kernels, cuBLAS or memcpy.
+ * on demand, in handles that are a small share of what it holds, and moves free memory to where a
+ * request needs it, so that little is lost to fragmentation. The memory is ordinary device memory:
+ * pass the address to kernels, cuBLAS or memcpy.
  *
  *     ductile_allocator *a;
  *     ductile_addr p;

@@ -137,7 +137,7 @@ static ductile_status exchange(promotion *p, bool *is_back) {
     uint64_t cached = a->store.totals.cached_bytes;
     uint64_t before = seg->n_mapped;
     (void)dpool_room_beside_small(a, &x.max_held);
-    x.max_created = dpool_handle_granules(a);
+    x.max_created = dpool_handle_granules(a, 0);
     ductile_status status = dseg_exchange(seg, &x);
     if (status != DUCTILE_OK) {
         (void)dvmm_store_shrink_cache(&a->store, cached);

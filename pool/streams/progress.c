@@ -37,12 +37,13 @@ static uint64_t kept_bytes(const ductile_allocator *a, const dpool_arena *arena)
     return is_kept ? dti_max(a->device_bytes / KEPT_SHARE, a->granule) : 0;
 }
 
-/* Handles of several sizes are exchanged, for which each has one address; where other streams of
- * the pool take its memory, it is less well used with several (docs/dev/decisions/0037). Nor where
- * calls alone decide, or where a user is told what is mapped where. */
+/* While all handles are granules: those of several sizes are exchanged, for which each has one
+ * address. Where other streams of the pool take its memory, it is less well used with several
+ * (docs/dev/decisions/0037). Nor where calls alone decide, or where a user is told what is mapped
+ * where. */
 bool dpool_keeps_old_addresses_locked(const ductile_allocator *a, const dpool_arena *arena) {
     DTI_ASSERT_HELD(&a->index_lock);
-    return a->sizes.most_granules == 1 && arena->pool->n_arenas == 1 &&
+    return !dpool_has_large_handles(a) && arena->pool->n_arenas == 1 &&
            !dpool_retires_in_order(a) && !dpool_announces(a);
 }
 

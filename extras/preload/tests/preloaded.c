@@ -233,7 +233,7 @@ PROMISE(malloc_that_waits_leaves_captures_whole, "") {
 
 PROMISE(malloc_takes_nothing_of_a_stream, "") {
     ductile_addr at = ordered(MIB, NULL);
-    CHECK(cu.free_async(at, NULL) == 0);
+    CHECK(is_served(ordered(512, NULL)) && cu.free_async(at, NULL) == 0);
     ductile_addr other = plain(MIB);
     CHECK(other != at && ordered(MIB, NULL) == at);
 }
