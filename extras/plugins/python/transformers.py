@@ -47,10 +47,10 @@ class _Rows:
     def __len__(self) -> int:
         return self._rows.rows
 
-    def append(self, states: torch.Tensor) -> torch.Tensor:
-        before, more = self._rows.rows, states.shape[-2]
-        self._rows.resize(before + more)
-        self._all.narrow(2, before, more).copy_(states)
+    def put(self, states: torch.Tensor) -> torch.Tensor:
+        """Into the last rows."""
+        more = states.shape[-2]
+        self._all.narrow(2, self._rows.rows - more, more).copy_(states)
         return self.states()
 
     def resize(self, length: int) -> torch.Tensor:
@@ -118,9 +118,21 @@ class ElasticLayer(DynamicLayer):  # type: ignore[misc]
                 f"{before + more} tokens are more than the {self._max_length} that the cache was "
                 "made for: ElasticCache(config, max_length=...) reserves addresses, not memory"
             )
+        self._resize_both(before + more)
         keys, values = self._both
-        self.keys, self.values = keys.append(key_states), values.append(value_states)
+        self.keys, self.values = keys.put(key_states), values.put(value_states)
         return self.keys, self.values
+
+    def _resize_both(self, length: int) -> None:
+        """Or neither: where the second finds no memory, the first gives it back."""
+        before = self.get_seq_length()
+        try:
+            for rows in self._both:
+                rows.resize(length)
+        except BaseException:
+            for rows in self._both:
+                rows.resize(min(len(rows), before))
+            raise
 
     def get_seq_length(self) -> int:
         return len(self._both[0]) if self._both else 0
@@ -157,8 +169,10 @@ class ElasticLayer(DynamicLayer):  # type: ignore[misc]
         if self.get_seq_length() > 0:
             order = torch.arange(self.keys.shape[0], device=self.device)[indices]
             self.keys = self.values = None  # so that one layer at most is there twice
-            self._both = tuple(rows.of_others(order) for rows in self._both)
-            self._show()
+            try:
+                self._both = tuple(rows.of_others(order) for rows in self._both)
+            finally:
+                self._show()
 
     def offload(self) -> None:
         raise ValueError("an ElasticCache stays on its GPU: DynamicCache(offloading=True) does not")
@@ -194,7 +208,7 @@ class ElasticCache(Cache):  # type: ignore[misc]
 
     Raises:
         ValueError: a layer of another kind.
-        In `update`: what `Elastic.commit` raises; the cache is as it was for the layers behind.
+        In `update`: what `Elastic.commit` raises; this layer and those behind it are as they were.
     """
 
     def __init__(

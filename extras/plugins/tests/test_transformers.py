@@ -140,6 +140,44 @@ def test_beams_batches_and_selections_are_dynamic_layers():
     assert_same(*layers)
 
 
+class OutOfMemory(Exception):
+    pass
+
+
+def test_where_values_find_no_memory_keys_are_as_long_as_they_are(host):
+    layer = ours.ElasticLayer(64)
+    layer.update(*states(5))
+    keys, values = host
+    resize = values.resize
+
+    def refuse(rows):
+        if rows > values.rows:
+            raise OutOfMemory
+        resize(rows)
+
+    values.resize = refuse
+    with pytest.raises(OutOfMemory):
+        layer.update(*states(3, seed=1))
+    assert (keys.rows, values.rows, layer.get_seq_length()) == (5, 5, 5)
+    values.resize = resize
+    assert [one.shape[2] for one in layer.update(*states(3, seed=1))] == [8, 8]
+    torch.testing.assert_close(layer.values[:, :, 5:], states(3, seed=1)[1])
+
+
+def test_a_selection_that_finds_no_memory_leaves_the_layer_as_it_was(host, monkeypatch):
+    layer = ours.ElasticLayer(64)
+    layer.update(*states(5))
+
+    def refuse(*given, **more):
+        raise OutOfMemory
+
+    monkeypatch.setattr(ours, "elastic", refuse)
+    with pytest.raises(OutOfMemory):
+        layer.batch_select_indices(torch.tensor([0, 1]))
+    torch.testing.assert_close(layer.keys, states(5)[0])
+    torch.testing.assert_close(layer.values, states(5)[1])
+
+
 def test_a_reset_leaves_nothing(host):
     layer = ours.ElasticLayer(64)
     layer.update(*states(9))
