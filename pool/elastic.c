@@ -3,6 +3,8 @@
  * The public calls of elastic ranges. A commit is a request whose place is given; a decommit is the
  * public free of each unit.
  */
+#include "pool/free.h"
+
 #include "pool/base/guards.h"
 #include "pool/blocks/address_map.h"
 #include "pool/blocks/region.h"
@@ -224,8 +226,9 @@ static ductile_status record(ductile_allocator *a, const dpool_units *u,
 static void free_units(ductile_allocator *a, const dpool_units *u) {
     ductile_addr at = u->from;
     for (ductile_addr unit = next_in_use(a, u, &at); unit != 0; unit = next_in_use(a, u, &at)) {
-        (void)ductile_free(a, unit);
+        (void)dpool_free(a, unit);
     }
+    dpool_end_frees(a);
 }
 
 ductile_status ductile_elastic_decommit(ductile_elastic *range, uint64_t offset, uint64_t bytes,

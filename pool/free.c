@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The public free, and what happens to a freed block. */
+#include "pool/free.h"
+
 #include "pool/blocks/address_map.h"
 #include "pool/blocks/asleep_blocks.h"
 #include "pool/blocks/region.h"
@@ -57,15 +59,23 @@ free_block(ductile_allocator *a, ductile_addr addr, int *is_pending) {
     return DUCTILE_OK;
 }
 
+ductile_status dpool_free(ductile_allocator *a, ductile_addr address) {
+    return free_block(a, address, NULL);
+}
+
+void dpool_end_frees(ductile_allocator *a) {
+    if (a->options.caching_off != 0) {
+        (void)dpool_trim(a, 0);
+    }
+    dpool_audit(a, DPOOL_AUDIT_CALL);
+}
+
 /* With options that need more than a plain free. */
 static __attribute__((noinline)) ductile_status
 free_otherwise(ductile_allocator *a, ductile_addr address, int *is_pending) {
     ductile_status status = free_block(a, address, is_pending);
-    if (status == DUCTILE_OK && a->options.caching_off != 0) {
-        (void)dpool_trim(a, 0);
-    }
     if (status == DUCTILE_OK) {
-        dpool_audit(a, DPOOL_AUDIT_CALL);
+        dpool_end_frees(a);
     }
     return status;
 }

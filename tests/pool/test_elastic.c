@@ -135,3 +135,27 @@ Test(elastic, what_is_missing_beside_pending_units_is_asked_for_too) {
     assert_ok(ductile_remove_oom_callback(f.allocator, id));
     close_audited();
 }
+
+/* ---- Without a cache ----------------------------------------------------------------------- */
+
+/* While a kernel uses the units. */
+static uint64_t waits_of_decommit(uint64_t n_units) {
+    const fixture_setup setup = {.schedule = DUCTILE_SCHEDULE_LAZY, .conf = "caching:off"};
+    assert_fine(fixture_open(&f, &setup));
+    ductile_elastic *range = open_units(n_units);
+    assert_ok(ductile_elastic_commit(range, 0, n_units * UNIT));
+    launch(ductile_elastic_address(range), n_units * UNIT, 0);
+    ductile_stats before = fixture_stats(f.allocator);
+    assert_ok(ductile_elastic_decommit(range, 0, n_units * UNIT, NULL, 0));
+    ductile_stats after = fixture_stats(f.allocator);
+    assert_u64(after.reserved_bytes, 0);
+    assert_ok(ductile_elastic_close(range));
+    close_audited();
+    return after.stream_syncs - before.stream_syncs;
+}
+
+Test(elastic, a_decommit_trims_once_however_many_units_it_has) {
+    uint64_t waits = waits_of_decommit(1);
+    assert_u64(waits, 1);
+    assert_u64(waits_of_decommit(16), waits);
+}
