@@ -58,9 +58,10 @@ typedef struct ductile_elastic_options {
  *            order of work on it, as for ductile_alloc. options: NULL: defaults. out: the range.
  * Returns:   DUCTILE_OK; ERR_INVALID_ARGUMENT (an argument is NULL or 0, bytes are above 2^47, the
  *            unit is no multiple of the granule, the options are of no known size); ERR_ASLEEP (the
- *            pool that requests of this thread and stream belong to sleeps); ERR_OUT_OF_ADDRESSES,
- *            ERR_OUT_OF_HOST_MEMORY, ERR_BUSY (inside a map callback), ERR_DEVICE_LOST, ERR_DRIVER,
- *            ERR_EXITING, ERR_FORKED.
+ *            pool that requests of this thread and stream belong to sleeps); ERR_OUT_OF_ADDRESSES
+ *            (also while those of closed ranges would come back once the GPU is done: the open
+ *            waits for nothing, ductile_trim does); ERR_OUT_OF_HOST_MEMORY, ERR_BUSY (inside a map
+ *            callback), ERR_DEVICE_LOST, ERR_DRIVER, ERR_EXITING, ERR_FORKED.
  * On error:  *out is NULL.
  * Ownership: the caller closes it, before ductile_destroy: the handle ends with the allocator. It
  *            belongs to the pool that a request of this thread on the stream would go to now, also

@@ -204,7 +204,8 @@ typedef struct ductile_oom_report {
     uint64_t quarantined_bytes;
     uint64_t retiring_bytes;          /* old addresses not unmapped yet; their memory serves
                                          elsewhere                                               */
-    uint64_t unproven_bytes;          /* free on other streams, but not proven done              */
+    uint64_t unproven_bytes;          /* free on other streams, or in the elastic range that asked,
+                                         but not proven done                                     */
     uint64_t kept_bytes;              /* free, but kept for graphs by other capture pools         */
     uint64_t pinned_bytes;            /* free, but in granules that live blocks also use         */
     uint64_t largest_free_bytes;      /* the largest free block of any stream                    */

@@ -86,7 +86,8 @@ static void count_block(const ductile_allocator *a, block_counts *t, const dpool
         t->report->kept_bytes += t->is_of_requests ? 0 : whole;
     } else if (b->age >= dpool_proof_to_leave(a, t->arena).age) {
         t->holder->unproven_bytes += whole;
-        t->report->unproven_bytes += t->is_requesters ? 0 : whole;
+        bool moves_at_once = t->is_requesters && !t->arena->is_elastic;
+        t->report->unproven_bytes += moves_at_once ? 0 : whole;
     }
     t->holder->largest_free_bytes = dti_max(t->holder->largest_free_bytes, b->size);
     t->visited_bytes += b->size;

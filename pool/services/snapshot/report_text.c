@@ -171,7 +171,8 @@ static void advise_streams(writer *w, const ductile_oom_report *r) {
     if (r->unproven_bytes < r->granule_bytes) {
         return;
     }
-    put(w, "%s are free on other streams whose work is not proven done: ", SIZE(r->unproven_bytes));
+    put(w, "%s are free on other streams, or in an elastic range, whose work is not proven done: ",
+        SIZE(r->unproven_bytes));
     put(w, "%s",
         r->captured != 0 ? "a stream was being captured, so the allocator could not wait. Allocate "
                            "before the capture begins, or when it has ended."
