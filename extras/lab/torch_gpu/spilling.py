@@ -35,7 +35,7 @@ import allocators
 SPILL = "64G"
 PROGRAMS = ("gpt2", "lora", "unet")
 SIDE = str(Path(__file__).with_name("spilling_side.py"))
-SPIKES, SPIKE_SECONDS = 10000, 45
+SPIKES, SPIKE_SECONDS = 10000, 120
 Row = dict[str, Any]
 
 # ---- Processes ---------------------------------------------------------------------------------

@@ -190,12 +190,12 @@ def hold() -> None:
 def spike(count: int, seconds: float) -> None:
     """Requests that spill and go, each written to: what the host has before, and along the way."""
     child.set_cap(2 * GIB)
-    stays = torch.ones(2 * GIB - 32 * MIB, dtype=torch.uint8, device="cuda")
+    stays = torch.ones(2 * GIB - 128 * MIB, dtype=torch.uint8, device="cuda")
     torch.cuda.synchronize()
     began = time.monotonic()
     say(spikes=0, seconds=0.0, **host(), **spilled())
     for n in range(1, count + 1):
-        spiked = torch.empty((40 + n % 7) * MIB, dtype=torch.uint8, device="cuda")
+        spiked = torch.empty((256 + n % 7) * MIB, dtype=torch.uint8, device="cuda")
         spiked[::MIB].fill_(1)
         del spiked
         is_late = time.monotonic() - began > seconds
