@@ -466,6 +466,8 @@ static void print_recorded(dti_json *j, const view_job *r) {
     dti_json_number(j, "held_peak_bytes", m->held_peak);
     dti_json_number(j, "device_bytes", m->device_bytes);
     dti_json_number(j, "device_free_bytes", m->device_free_bytes);
+    dti_json_number(j, "spills", m->spills);
+    dti_json_number(j, "spilled_peak_bytes", m->spilled_peak);
     dti_json_bool(j, "expandable", m->is_expandable);
     dti_json_close(j, '}');
     print_held(j, m);

@@ -71,6 +71,8 @@ typedef struct recorded_memory {
     size_t n_gpus;
     uint64_t device_bytes;      /* of the device as a whole; 0: not known */
     uint64_t device_free_bytes; /* with device_bytes */
+    uint64_t spills;            /* requests that got memory of the host, from Ductile */
+    uint64_t spilled_peak;      /* bytes of it at once */
     recorded_change *changes;
     size_t n_changes;
     uint32_t changes_capacity;

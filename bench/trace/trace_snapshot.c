@@ -9,7 +9,7 @@
  *   segments[i]             device, stream, blocks           what was held when it was written
  *                           is_expandable, segment_pool_id
  *   segments[i].blocks[j]   address, size, requested_size, state, frames
- *   device_memory[gpu]      free, total                      of the device as a whole; ours alone
+ *   device_memory[gpu]      free, total, spills, spilled_peak  of the whole device; ours alone
  *   external_annotations    where optimizers' steps end
  *   refusals[i]             device, number, segments         what was held at a refusal; ours alone
  *
@@ -753,6 +753,8 @@ static void read_device(snapshot_reader *r, const pickle_value *devices) {
     recorded_memory *m = &r->builder->recorded;
     if (pickle_get_unsigned(pickle_find(device, "total"), &m->device_bytes)) {
         (void)pickle_get_unsigned(pickle_find(device, "free"), &m->device_free_bytes);
+        (void)pickle_get_unsigned(pickle_find(device, "spills"), &m->spills);
+        (void)pickle_get_unsigned(pickle_find(device, "spilled_peak"), &m->spilled_peak);
     }
 }
 

@@ -355,6 +355,26 @@ def test_record_asks_the_gpus_that_were_used_what_they_have(tmp_path):
     assert recorder._devices([]) == []
 
 
+def test_record_says_what_a_gpu_has_taken_from_the_host(tmp_path):
+    recorder = StackRecorder(tmp_path)
+    recorder.torch = _Torch
+    with ductile_gpu.Allocator(1, driver="virtual", spill_bytes="1G", limit_bytes="256M") as own:
+        kept, spilled = own.alloc(200 * MIB), own.alloc(100 * MIB)
+        own.free(spilled)
+        said = {"free": 3 * MIB, "total": 9 * MIB, "spills": 1, "spilled_peak": 76 * MIB}
+        assert recorder._devices([{"device": 1}]) == [{}, said]
+        own.free(kept)
+
+
+def test_what_spilled_while_it_was_recorded_has_a_line(tmp_path):
+    device = {"free": 8 * MIB, "total": 160 * MIB, "spills": 1112, "spilled_peak": 76 * MIB}
+    path = out_of_memory(tmp_path, asked=80 * MIB, device_memory=[device])
+    lines = said(study(path)).splitlines()
+    assert [line.split(maxsplit=1) for line in lines if "from the host" in line] == [
+        ["spilled", "76.0 MiB from the host at most, 1,112 requests"]
+    ]
+
+
 class _Refusing:
     """A PyTorch whose allocator refuses memory at this test's word."""
 

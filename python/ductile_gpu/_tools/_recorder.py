@@ -17,6 +17,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Callable, Optional
 
+from ductile_gpu._process import _share
 from ductile_gpu.torch import _install, _recording
 from ductile_gpu_words import one_line, say
 
@@ -41,6 +42,17 @@ def parts_folder(parent: Path) -> Iterator[Path]:
     finally:
         if os.getpid() == owner:
             shutil.rmtree(path, ignore_errors=True)
+
+
+def _spilled(device: int) -> dict[str, int]:
+    """What Ductile has taken from the host's memory on a device, where it has."""
+    found = [one.stats() for one in _share.allocators() if one.device == device]
+    if not any(stats.spills for stats in found):
+        return {}
+    return {
+        "spills": sum(stats.spills for stats in found),
+        "spilled_peak": sum(stats.spilled_peak_bytes for stats in found),
+    }
 
 
 def _add_devices(path: Path, devices: list[dict[str, int]]) -> None:
@@ -89,7 +101,7 @@ class Recorder:
         for device in used:
             with contextlib.suppress(Exception):  # a GPU that failed says nothing any more
                 free, total = self.torch.cuda.mem_get_info(device)
-                found[device] = {"free": int(free), "total": int(total)}
+                found[device] = {"free": int(free), "total": int(total), **_spilled(device)}
         return found
 
     def dump(self, path: Path) -> list[str]:

@@ -11,6 +11,7 @@ from typing import Any
 
 from ductile_gpu._binding._core import Allocator
 from ductile_gpu._tools._report import _frames
+from ductile_gpu._tools._report._words import requests
 from ductile_gpu._tools._sizes import in_bytes
 
 
@@ -35,8 +36,8 @@ def spilled(allocator: Allocator, stacks: Mapping[int, str]) -> str:
     if stats.spills == 0:
         return ""
     held = stats.reserved_bytes + stats.spilled_bytes
-    requests = "1 request" if stats.spills == 1 else f"{stats.spills:,} requests"
-    said = f"{in_bytes(stats.spilled_bytes)} of {in_bytes(held)} from the host, {requests}"
+    spilled_now = f"{in_bytes(stats.spilled_bytes)} of {in_bytes(held)} from the host"
+    said = f"{spilled_now}, {requests(stats.spills)}"
     holders: Counter[str] = Counter()
     for block in allocator.blocks():
         if block.spilled_bytes > 0 and block.address in stacks:

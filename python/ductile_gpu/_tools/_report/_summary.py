@@ -110,6 +110,8 @@ def recorded(recording: Recording) -> Optional[dict[str, Any]]:
         "expandable": found["expandable"],
         "device_bytes": total or None,
         "device_free_bytes": free if total else None,
+        "spills": found["spills"],
+        "spilled_peak_bytes": found["spilled_peak_bytes"],
         "allocator": model,
         "modelled_peak_bytes": modelled,
         "apart": why if is_apart else None,

@@ -456,8 +456,17 @@ def _outside(recording: Recording) -> list[Line]:
     return [("outside", f"{recording.outside}, now")] if recording.outside else []
 
 
-def _spilled(recording: Recording) -> list[Line]:
-    return [("spilled", f"{recording.spilled}, now")] if recording.spilled else []
+def requests(n: int) -> str:
+    return "1 request" if n == 1 else f"{n:,} requests"
+
+
+def _spilled(recording: Recording, s: dict[str, Any]) -> list[Line]:
+    """Of a process that lives what lies in the host now, else what did at most."""
+    found = s["recorded"]
+    if recording.spilled or found is None or not found["spills"]:
+        return [("spilled", f"{recording.spilled}, now")] if recording.spilled else []
+    most = in_bytes(found["spilled_peak_bytes"])
+    return [("spilled", f"{most} from the host at most, {requests(found['spills'])}")]
 
 
 def lines(recording: Recording, s: dict[str, Any]) -> list[Line]:
@@ -467,7 +476,7 @@ def lines(recording: Recording, s: dict[str, Any]) -> list[Line]:
         *_gpus(s),
         *_asked(s),
         *_outside(recording),
-        *_spilled(recording),
+        *_spilled(recording, s),
         *_pools(s),
         *_poolless(s),
         *_stops(s, recording),
