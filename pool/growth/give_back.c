@@ -349,6 +349,16 @@ static ductile_status give_back_now(ductile_allocator *a, const goal *g, bool *e
     return status;
 }
 
+static ductile_status wait_and_give_back(ductile_allocator *a, const goal *g, bool *enough) {
+    dvmm_capture_mode mode = dvmm_capture_relax(a->driver); /* the waits would break captures */
+    (void)dpool_finish_copies(a, g->of);
+    dpool_quiesce_free(a, g->of);
+    dvmm_capture_restore(a->driver, mode);
+    return give_back_now(a, g, enough);
+}
+
+/* A pool that is given up may have woken by the first wait, so that only another one proves what it
+ * had of the host. */
 static ductile_status give_back_waiting(ductile_allocator *a, const goal *g) {
     if (dpool_is_inside_callback(DPOOL_CALLBACK_MAP)) {
         return DUCTILE_ERR_BUSY;
@@ -356,11 +366,10 @@ static ductile_status give_back_waiting(ductile_allocator *a, const goal *g) {
     bool enough = false;
     ductile_status status = give_back_now(a, g, &enough);
     if (!enough && status == DUCTILE_OK) {
-        dvmm_capture_mode mode = dvmm_capture_relax(a->driver); /* the waits would break captures */
-        (void)dpool_finish_copies(a, g->of);
-        dpool_quiesce_free(a, g->of);
-        dvmm_capture_restore(a->driver, mode);
-        status = give_back_now(a, g, &enough);
+        status = wait_and_give_back(a, g, &enough);
+    }
+    if (!enough && status == DUCTILE_OK && g->takes_host && awaits_host(a)) {
+        status = wait_and_give_back(a, g, &enough);
     }
     return status;
 }

@@ -10,10 +10,10 @@
 
 enum { MOST_REQUESTS = 16 };
 
-/* Copies need memory of the virtual GPU's own, and without that they never end; nor does other work
- * that is under way, so there is none then. */
+/* Copies and fills need memory of the virtual GPU's own, and without that they never end; nor does
+ * other work that is under way, so there is none then. */
 static bool can_lack_host_memory(const subject *s, unsigned pool) {
-    return CAN_FAIL && !s->pools[pool].keeps_contents;
+    return CAN_FAIL && pool_info_of(s, pool).contents == DUCTILE_CONTENTS_DROP;
 }
 
 static hardship hardship_of(const subject *s, unsigned pool, const record *r) {

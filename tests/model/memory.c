@@ -114,12 +114,14 @@ const char *do_external(subject *s, const record *r) {
 static const char *trim_to(subject *s, uint64_t keep) {
     uint64_t released = UINT64_MAX;
     uint64_t before = fixture_stats(s->f.allocator).reserved_bytes;
+    bool may_have_left = s->m.has_sleeping_pool; /* what a failed wake has: a trim takes it all */
     ductile_status status = ductile_trim(s->f.allocator, NULL, keep, &released);
     uint64_t after = fixture_stats(s->f.allocator).reserved_bytes;
     TRY(may_be(s, "trim", status, status == DUCTILE_OK));
     NEED(before - after == released, "trim says %llu bytes, reserved fell by %llu",
          (unsigned long long)released, (unsigned long long)(before - after));
-    NEED(before > keep || released == 0, "a trim gave back though less than asked was held");
+    NEED(before > keep || released == 0 || may_have_left,
+         "a trim gave back though less than asked was held");
     return NULL;
 }
 

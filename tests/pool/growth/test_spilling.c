@@ -492,6 +492,32 @@ Test(spill, what_is_left_of_a_pool_that_is_given_up_asleep_goes) {
     close_and_look();
 }
 
+Test(spill, one_trim_takes_what_is_left_of_a_pool_whose_wake_has_failed) {
+    open_spilling("spill_bytes:1G");
+    const ductile_pool_id id = {3, 1};
+    make_plain_pool(id);
+    assert_ok(ductile_pool_begin(f.allocator, id, NULL, NULL));
+    ductile_addr a = take(200 * MIB, 0);
+    ductile_addr b = take(100 * MIB, 0);
+    assert_ok(ductile_pool_end(f.allocator, id));
+    assert_ok(ductile_sleep(f.allocator, id, DUCTILE_CONTENTS_KEEP));
+    const ductile_virtual_fault no_wait = {.struct_size = sizeof no_wait,
+                                           .call = "stream_sync",
+                                           .nth = 1,
+                                           .code = 999,
+                                           .persistent = 1};
+    assert_ok(ductile_virtual_inject(f.gpu, &no_wait));
+    assert_status(ductile_wake(f.allocator, id), DUCTILE_ERR_DRIVER);
+    assert_ok(ductile_virtual_inject(f.gpu, NULL));
+    give(a);
+    give(b);
+    release_plain_pool(id);
+    assert_ok(ductile_trim(f.allocator, NULL, 0, NULL));
+    assert_u64(reserved(), 0);
+    assert_u64(fixture_state(&f).host_bytes, 0);
+    close_and_look();
+}
+
 Test(spill, a_sleep_and_a_trim_return_what_the_cache_has_locked) {
     open_spilling("spill_bytes:1G");
     ductile_addr a = take(200 * MIB, 0);
