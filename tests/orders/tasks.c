@@ -402,6 +402,29 @@ TASK(sleep_all, "sleep_all", PLAIN_SLEEPS | DEFAULT_SLEEPS) {
     return with_own_pool(self, 3, (ductile_pool_id){number, 0});
 }
 
+/* A sleep that nothing outlasts: with memory of the host, if the options let others have some. */
+TASK(promote, "promote", PLAIN_SLEEPS | DEFAULT_SLEEPS) {
+    change_use(self->s, &self->s->n_dozing, 1);
+    ductile_status status = ductile_promote(of(self), NULL);
+    change_use(self->s, &self->s->n_dozing, -1);
+    return may_sleep(status);
+}
+
+static bool may_spill(const test_thread *self) {
+    ductile_options o = {.struct_size = sizeof o};
+    ductile_get_options(of(self), &o);
+    return o.spill_bytes > 0;
+}
+
+/* What sleeps, or has spilled, is not pinned. */
+static const char *pin_awake(test_thread *self, const held *h, bool *is_pinned) {
+    ductile_status status = ductile_pin(of(self), h->address);
+    ductile_status other = may_spill(self) ? DUCTILE_ERR_UNSUPPORTED : DUCTILE_OK;
+    *is_pinned = status == DUCTILE_OK;
+    return status == DUCTILE_ERR_ASLEEP ? may_lack(self, "pin", status)
+                                        : may_be("pin", status, other);
+}
+
 /* Pinned memory that is freed asleep is all that is left of a pool. */
 TASK(leave_pinned, "leave_pinned", PLAIN_SLEEPS | IN_STRESS) {
     ductile_pool_id pool = CAPTURE_POOL(self);
@@ -410,14 +433,15 @@ TASK(leave_pinned, "leave_pinned", PLAIN_SLEEPS | IN_STRESS) {
     ductile_status made = ductile_alloc(of(self), FIXTURE_GRANULE, common(self, 1), &address);
     NEED_OK(ductile_pool_end(of(self), pool));
     TRY(may_lack(self, "alloc", made));
+    bool is_pinned = false;
     if (made == DUCTILE_OK) {
-        NEED_OK(ductile_pin(of(self), address));
+        TRY(pin_awake(self, &(held){.address = address}, &is_pinned));
         TRY(may_sleep(ductile_sleep(of(self), pool, DUCTILE_CONTENTS_KEEP)));
         NEED_OK(ductile_free(of(self), address));
     }
     NEED_OK(ductile_pool_release(of(self), pool));
     NEED_OK(ductile_trim(of(self), NULL, 0, NULL));
-    NEED_OK(made == DUCTILE_OK ? ductile_unpin(of(self), address) : DUCTILE_OK);
+    NEED_OK(is_pinned ? ductile_unpin(of(self), address) : DUCTILE_OK);
     return NULL;
 }
 
@@ -643,14 +667,6 @@ TASK(set_captures, "set_captures", CAPTURES) {
 }
 
 /* ---- Others -------------------------------------------------------------------------------- */
-
-/* What sleeps is not pinned. */
-static const char *pin_awake(test_thread *self, const held *h, bool *is_pinned) {
-    ductile_status status = ductile_pin(of(self), h->address);
-    *is_pinned = status == DUCTILE_OK;
-    return status == DUCTILE_ERR_ASLEEP ? may_lack(self, "pin", status)
-                                        : may_be("pin", status, DUCTILE_OK);
-}
 
 TASK(pin, "pin", 0) {
     const ductile_addr small = self->small.address;
