@@ -63,15 +63,22 @@ static uint64_t power_of_two_below(uint64_t n) {
     return power;
 }
 
+/* Near the limit, beside the most that was ever held: otherwise what a dip gives back would be made
+ * as large again, to go back at the next one. */
+static uint64_t bytes_left(const ductile_allocator *a) {
+    uint64_t held = a->store.totals.held_bytes;
+    uint64_t most = dpool_is_tight(a) ? dti_max(held, a->sizes.most_held) : held;
+    return a->sizes.room_bytes - dti_min(a->sizes.room_bytes, most);
+}
+
 uint32_t dpool_handle_granules(const ductile_allocator *a, uint64_t created) {
     DTI_ASSERT_HELD(&a->grow_lock);
     if (is_fixed(&a->options)) {
         return a->sizes.most_granules;
     }
-    uint64_t held = a->store.totals.held_bytes;
-    uint64_t left = a->sizes.room_bytes - dti_min(a->sizes.room_bytes, held);
-    uint64_t share = (held + created * a->granule) / SHARE_OF_HELD * a->sizes.times;
-    uint64_t most = dti_min(share, left / SHARE_OF_LEFT) / a->granule;
+    uint64_t after = a->store.totals.held_bytes + created * a->granule;
+    uint64_t share = after / SHARE_OF_HELD * a->sizes.times;
+    uint64_t most = dti_min(share, bytes_left(a) / SHARE_OF_LEFT) / a->granule;
     return (uint32_t)power_of_two_below(dti_min(most, a->sizes.most_granules));
 }
 
