@@ -196,7 +196,8 @@ DUCTILE_API DUCTILE_CHECKED ductile_status ductile_wake(ductile_allocator *alloc
  * then. Before that, free memory of the device goes back to the driver, as much as is missing.
  *
  * Arguments: report: NULL to ignore. `bytes`: moved to the device; `stayed_bytes`: of the host,
- *            still in use; `pools`: that had such blocks; `passed_over`: that sleep.
+ *            still in use; `pools`: that had such blocks; `passed_over`: that sleep, or
+ *            are put to sleep, woken or promoted by another thread.
  * Returns:   DUCTILE_OK, at once if nothing is spilled; ERR_BUSY, ERR_CAPTURING,
  *            ERR_OUT_OF_HOST_MEMORY, ERR_DRIVER, ERR_DEVICE_LOST, ERR_EXITING, ERR_FORKED, as
  *            ductile_sleep_set; ERR_INVALID_ARGUMENT.

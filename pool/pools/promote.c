@@ -51,7 +51,8 @@ bool dpool_has_spilled_locked(const ductile_allocator *a, const dpool_private_po
     return next_spilled_locked(a, pool, NULL) != NULL;
 }
 
-/* The first handles of the host, as many as there is room for; at least one, however large. */
+/* The first handles of the host, as many as there is room for; of those that are copied at once, or
+ * one that is larger. */
 static dseg_span cut_part(const ductile_allocator *a, const dseg_segment *seg, dseg_span host,
                           uint64_t room) {
     uint64_t wished = part_bytes / a->granule;

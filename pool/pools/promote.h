@@ -24,7 +24,8 @@ ductile_status dpool_promote_set(ductile_allocator *a, dpool_private_pool *set,
  * spilled lacks. Waits for the work on it. No lock held. */
 void dpool_make_room_for_spilled(ductile_allocator *a);
 
-/* Has the pool blocks in use with memory of the host? Index lock held. */
+/* Has the pool, which is AWAKE and not claimed, blocks in use with memory of the host? Index lock
+ * held. */
 bool dpool_has_spilled_locked(const ductile_allocator *a, const dpool_private_pool *pool);
 
 #endif

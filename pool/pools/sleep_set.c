@@ -182,7 +182,8 @@ static ductile_status stop_at(set_call *c, const dpool_private_pool *pool, ducti
 static ductile_status choose_locked(set_call *c, dpool_private_pool *pool) {
     DTI_ASSERT_HELD(&c->a->index_lock);
     dpool_readiness readiness = dpool_readiness_of(pool, c->sleeps);
-    if (c->promotes && !dpool_has_spilled_locked(c->a, pool)) {
+    if (c->promotes && (readiness != DPOOL_READY || !dpool_has_spilled_locked(c->a, pool))) {
+        c->report.passed_over += readiness != DPOOL_READY; /* whose memory may change just now */
         return DUCTILE_OK;
     }
     if (readiness == DPOOL_ALREADY) {
