@@ -66,7 +66,7 @@ static uint32_t most_granules(ductile_allocator *a, const dpool_plan *p) {
     if (p->arena->is_elastic) {
         return (uint32_t)dti_min(p->region->seg->unit_granules, a->sizes.most_granules);
     }
-    return dpool_has_tag(a, pool) ? dpool_whole_granules(a, pool)
+    return dpool_has_tag(a, pool) ? dpool_granules_in_block(a, pool, p->body_bytes)
                                   : dpool_handle_granules(a, p->created);
 }
 

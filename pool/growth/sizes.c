@@ -17,6 +17,7 @@ enum {
     LITTLE = 16,          /* until it is less than one in so many                */
     SHARE_OF_ROOM = 2048, /* what sleeps: this part of the room, */
     SHARE_FOR_TAG = 512,  /* or, in a pool with a tag, this one  */
+    SHARE_OF_BLOCK = 16,  /* near the limit there, of the one block that it lies in */
     TIGHT_ABOVE = 80,     /* per cent of the room                */
     TIGHT_UNTIL = 70,
     SHARE_OF_ENDED = 16, /* less than this part of what was in use is held: see below */
@@ -25,6 +26,7 @@ enum {
 
 static const uint64_t largest_bytes = 64 * DTI_MIB;
 static const uint64_t largest_for_tag_bytes = 256 * DTI_MIB;
+static const uint64_t least_alone_bytes = 128 * DTI_MIB;
 
 /* One size was chosen by hand: all free memory moves before more is created. */
 static bool is_fixed(const ductile_options *o) {
@@ -91,6 +93,21 @@ uint32_t dpool_whole_granules(ductile_allocator *a, const dpool_private_pool *po
     uint64_t most = a->sizes.room_bytes / (has_tag ? SHARE_FOR_TAG : SHARE_OF_ROOM);
     uint64_t n = dti_min(most, has_tag ? largest_for_tag_bytes : largest_bytes) / a->granule;
     return (uint32_t)dti_max(n, 1);
+}
+
+/* Such a handle strands nothing while its block lives, and little of what takes its place. */
+uint32_t dpool_granules_in_block(ductile_allocator *a, const dpool_private_pool *pool,
+                                 uint64_t bytes) {
+    uint32_t whole = dpool_whole_granules(a, pool);
+    if (is_fixed(&a->options) || !dpool_has_tag(a, pool)) {
+        return whole;
+    }
+    uint64_t most = dti_min(a->sizes.room_bytes / SHARE_FOR_TAG, largest_for_tag_bytes);
+    return (uint32_t)dti_max(whole, dti_min(most, bytes / SHARE_OF_BLOCK) / a->granule);
+}
+
+bool dpool_is_alone_in_handles(const ductile_allocator *a, uint64_t bytes) {
+    return dpool_is_tight(a) && bytes >= least_alone_bytes;
 }
 
 /* ---- What moves ---------------------------------------------------------------------------- */

@@ -32,6 +32,14 @@ uint32_t dpool_handle_granules(const ductile_allocator *a, uint64_t created);
  * nothing about how large its handles may be. They are larger in a pool with a tag. */
 uint32_t dpool_whole_granules(ductile_allocator *a, const dpool_private_pool *pool);
 
+/* The same for memory of one block of so many bytes alone, also near the limit. */
+uint32_t dpool_granules_in_block(ductile_allocator *a, const dpool_private_pool *pool,
+                                 uint64_t bytes);
+
+/* Is it to have handles of its own, in a pool with a tag? Only near the limit, where those that
+ * hold many blocks are small. */
+bool dpool_is_alone_in_handles(const ductile_allocator *a, uint64_t bytes);
+
 bool dpool_has_tag(ductile_allocator *a, const dpool_private_pool *pool);
 
 /* By how much so many held bytes exceed that limit, or the store's. */

@@ -22,6 +22,7 @@ typedef struct stretch {
     dpool_region *region;
     uint32_t first;
     uint32_t end;
+    uint64_t block_bytes; /* of the one block that it is of; 0: of several */
 } stretch;
 
 typedef struct stretches {
@@ -35,9 +36,13 @@ static bool needs_memory(const dpool_block *b) {
     return b->state == DPOOL_ASLEEP || b->state == DPOOL_FREE;
 }
 
-static void add_stretch(stretches *s, dpool_region *region, ductile_addr from, ductile_addr to) {
-    stretch found = {region, dseg_granule(region->seg, from),
-                     dseg_granule(region->seg, to - 1) + 1};
+static void add_stretch(stretches *s, dpool_region *region, ductile_addr from, ductile_addr to,
+                        uint64_t block_bytes) {
+    if (from >= to) {
+        return;
+    }
+    stretch found = {region, dseg_granule(region->seg, from), dseg_granule(region->seg, to - 1) + 1,
+                     block_bytes};
     if (s->n < s->room) {
         s->all[s->n] = found;
     }
@@ -45,7 +50,22 @@ static void add_stretch(stretches *s, dpool_region *region, ductile_addr from, d
     s->n_granules += found.end - found.first;
 }
 
-static void find_in_region(dpool_region *region, stretches *s) {
+static bool is_alone(const ductile_allocator *a, const dpool_block *b) {
+    bool has_tag = b->region->arena->pool->tag[0] != '\0';
+    return has_tag && b->state == DPOOL_ASLEEP && dpool_is_alone_in_handles(a, b->size);
+}
+
+/* Its whole granules, behind what came before it. Returns where the next stretch begins. */
+static ductile_addr add_alone(const ductile_allocator *a, stretches *s, ductile_addr from,
+                              const dpool_block *b) {
+    ductile_addr first = dti_round_up(b->addr, a->granule);
+    ductile_addr end = dti_round_down(dpool_end(b), a->granule);
+    add_stretch(s, b->region, from, first, 0);
+    add_stretch(s, b->region, first, end, b->size);
+    return end;
+}
+
+static void find_in_region(const ductile_allocator *a, dpool_region *region, stretches *s) {
     ductile_addr from = 0;
     for (const dpool_block *b = region->first; b != NULL; b = b->next) {
         if (!needs_memory(b)) {
@@ -53,8 +73,9 @@ static void find_in_region(dpool_region *region, stretches *s) {
             continue;
         }
         from = from == 0 ? b->addr : from;
+        from = is_alone(a, b) ? add_alone(a, s, from, b) : from;
         if (b->next == NULL || !needs_memory(b->next)) {
-            add_stretch(s, region, from, dpool_end(b));
+            add_stretch(s, region, from, dpool_end(b), 0);
         }
     }
 }
@@ -64,7 +85,7 @@ static void find_stretches(ductile_allocator *a, const dpool_private_pool *pool,
     dti_lock_acquire(&a->index_lock);
     for (dpool_region *r = dpool_next_region(a, pool, NULL); r != NULL;
          r = dpool_next_region(a, pool, r)) {
-        find_in_region(r, s);
+        find_in_region(a, r, s);
     }
     dti_lock_release(&a->index_lock);
 }
@@ -98,11 +119,14 @@ typedef struct waking {
     dpool_private_pool *pool;
 } waking;
 
+static uint32_t most_granules(ductile_allocator *a, const stretch *s) {
+    return dpool_granules_in_block(a, s->region->arena->pool, s->block_bytes);
+}
+
 /* A cached handle of any size may have come. */
 static ductile_status refill(ductile_allocator *a, const stretch *s) {
     dseg_segment *seg = s->region->seg;
-    uint32_t most = dpool_whole_granules(a, s->region->arena->pool);
-    ductile_status status = dseg_refill(seg, s->first, s->end, most);
+    ductile_status status = dseg_refill(seg, s->first, s->end, most_granules(a, s));
     for (uint32_t g = s->first; g < s->end; g++) {
         bool is_mapped = dseg_state_at(seg, g) == DSEG_MAPPED;
         dpool_sizes_note(a, is_mapped ? dseg_handle_at(seg, g)->n_granules : 1);
@@ -142,7 +166,7 @@ static bool is_still_asleep(void *user, ductile_addr addr) {
 /* The first part of a stretch, which copies in follow while the next is mapped: whole handles. */
 static stretch cut(const waking *r, stretch *rest) {
     ductile_allocator *a = r->allocator;
-    uint32_t handle = dpool_whole_granules(a, r->pool);
+    uint32_t handle = most_granules(a, rest);
     uint32_t most = (uint32_t)dti_max(part_bytes / a->granule / handle, 1) * handle;
     bool is_whole = rest->region->is_closed || r->pool->host_copy.n_pieces == 0;
     stretch part = *rest;
