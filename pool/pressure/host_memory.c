@@ -71,30 +71,39 @@ static bool make_or_exchange(ductile_allocator *a, uint32_t n_granules) {
     return has_more && make_piece(a, n_granules) == DUCTILE_OK;
 }
 
-/* By the option, once the cache has made room. */
-static bool is_within_limit(ductile_allocator *a, uint64_t bytes) {
+/* By the option, once the cache has made room. *cached: what it has. */
+static bool is_within_limit(ductile_allocator *a, uint64_t bytes, uint64_t *cached) {
     dvmm_capture_mode mode = dpool_grow_lock(a);
     const dvmm_store_totals *t = &a->store.totals;
     uint64_t kept = t->spill_bytes - t->spill_cached_bytes;
     bool is = kept + bytes <= a->store.spill_limit_bytes;
+    *cached = t->spill_cached_bytes;
     dpool_grow_unlock(a, mode);
     return is;
+}
+
+/* Two threads that lock memory at once may both come to the limit. What they have locked by then is
+ * enough for one of them. */
+static bool has_others(ductile_allocator *a, uint64_t cached) {
+    return dvmm_store_read(&a->store).spill_cached_bytes >= cached;
 }
 
 /* Only the first piece may take the place of what is cached: later ones would take that of the
  * first. */
 bool dpool_make_host_memory(ductile_allocator *a, uint64_t bytes) {
     uint64_t left = dti_round_up(bytes, a->granule) / a->granule;
-    if (!is_within_limit(a, left * a->granule)) {
+    uint64_t cached = 0;
+    if (!is_within_limit(a, left * a->granule, &cached)) {
         return false;
     }
+    uint64_t wanted = cached + left * a->granule;
     uint64_t now = dti_min(left, PIECE);
     bool is_made = left == 0 || make_or_exchange(a, (uint32_t)now);
     for (left -= now; left > 0 && is_made; left -= now) {
         now = dti_min(left, PIECE);
         is_made = make_piece(a, (uint32_t)now) == DUCTILE_OK;
     }
-    return is_made;
+    return is_made || has_others(a, wanted);
 }
 
 /* ---- Climbs that found nothing -------------------------------------------------------------- */

@@ -397,6 +397,12 @@ static const char *end_sharing(shared_state *s) {
     return NULL;
 }
 
+static const char *any_has_spilled(const shared_state *s) {
+    NEED(s->n_spillers == 0 || s->n_spilled > 0,
+         "all were refused, though the host has memory enough for one");
+    return NULL;
+}
+
 static const char *end_twice(shared_state *s) {
     NEED(s->n_freed_twice <= 1, "a block was freed %u times with success", s->n_freed_twice);
     return s->n_freed_twice == 0 ? give(&s->threads[0], &s->twice) : NULL;
@@ -427,6 +433,7 @@ const char *shared_close(shared_state *s) {
     NEED(!s->is_asleep, "the pool cannot be woken");
     TRY(audit_allocator(s->t.f.allocator, has_mark(s, PLAIN_SLEEPS) ? NULL : &s->live));
     TRY(no_capture_is_left());
+    TRY(any_has_spilled(s));
     TRY(end_twice(s));
     TRY(give(&s->threads[0], &s->apart));
     for (unsigned i = 0; i < s->n_threads; i++) {

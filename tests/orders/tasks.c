@@ -410,6 +410,20 @@ TASK(promote, "promote", PLAIN_SLEEPS | DEFAULT_SLEEPS) {
     return may_sleep(status);
 }
 
+/* With another one, where the host's memory is enough for one of them: that one is served. */
+TASK(spill, "spill", STARVES | IN_ORDERS) {
+    ductile_addr address = 0;
+    ductile_status status =
+        ductile_alloc(of(self), 50 * FIXTURE_GRANULE, common(self, 0), &address);
+    TRY(may_lack(self, "alloc", status));
+    scheduler_mute();
+    self->s->n_spillers++;
+    self->s->n_spilled += status == DUCTILE_OK;
+    scheduler_unmute();
+    NEED_OK(status == DUCTILE_OK ? ductile_free(of(self), address) : DUCTILE_OK);
+    return NULL;
+}
+
 static bool may_spill(const test_thread *self) {
     ductile_options o = {.struct_size = sizeof o};
     ductile_get_options(of(self), &o);
