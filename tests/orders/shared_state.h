@@ -94,7 +94,7 @@ struct shared_state {
     uint64_t n_committers;         /* that need its first unit */
     unsigned n_freed_twice;
     unsigned n_spillers, n_spilled; /* of them, served */
-    char wrong[1024];     /* the first complaint of a thread, or empty */
+    char wrong[1024];               /* the first complaint of a thread, or empty */
     pthread_rwlock_t use; /* of contents; n_captures and the next two change under it      */
     unsigned n_dozing;    /* calls under which the plain pool may sleep: no thread touches it */
     unsigned life;        /* contents of the plain pool that were dropped end it           */
