@@ -70,6 +70,11 @@ static uint32_t most_granules(ductile_allocator *a, const dpool_plan *p) {
                                   : dpool_handle_granules(a, p->created);
 }
 
+/* Units and what has a tag do not: however many move, larger handles elsewhere make none fewer. */
+static bool goes_by_shares(ductile_allocator *a, const dpool_plan *p) {
+    return !p->arena->is_elastic && !dpool_has_tag(a, p->arena->pool);
+}
+
 static ductile_status grow(ductile_allocator *a, dpool_plan *p) {
     dseg_growth g = {.seg = p->region->seg,
                      .pieces = p->pieces,
@@ -86,7 +91,9 @@ static ductile_status grow(ductile_allocator *a, dpool_plan *p) {
     for (uint32_t i = 0; i < g.n_handles; i++) { /* none after a failure */
         dpool_sizes_note(a, g.handles[i]->n_granules);
     }
-    dpool_sizes_count_moves(a, g.n_handles);
+    if (goes_by_shares(a, p)) {
+        dpool_sizes_count_moves(a, g.n_handles);
+    }
     if (status == DUCTILE_ERR_OUT_OF_MEMORY) {
         note_refusal(a, p, g.granules_lacked * a->granule);
     }

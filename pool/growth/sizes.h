@@ -60,8 +60,8 @@ void dpool_sizes_note(ductile_allocator *a, uint32_t n_granules);
  * smaller handles and the free memory of other streams. */
 bool dpool_sizes_refused(ductile_allocator *a);
 
-/* After so many handles were mapped for a request or a compaction. Those for which more is held
- * than ever before do not count. */
+/* After so many handles of that size were mapped for a request or a compaction. Those for which
+ * more is held than ever before do not count. */
 void dpool_sizes_count_moves(ductile_allocator *a, uint32_t n_handles);
 
 /* Before the peaks of the statistics are reset: growth goes by them. Index lock held, no other. */
