@@ -124,14 +124,14 @@ static uint32_t times_for(uint32_t times, uint64_t n_moves, uint64_t n_requests)
     return times;
 }
 
+/* There may be fewer than before: one whose stream could not wait is taken back. */
 static void look_at_moves(ductile_allocator *a) {
     dpool_sizes *s = &a->sizes;
     dti_lock_acquire(&a->index_lock);
     uint64_t requests = a->counts.allocs;
     dti_lock_release(&a->index_lock);
-    uint64_t n = requests - s->requests_before;
-    if (n >= REQUESTS) {
-        s->times = times_for(s->times, s->n_moves, n);
+    if (requests >= s->requests_before + REQUESTS) {
+        s->times = times_for(s->times, s->n_moves, requests - s->requests_before);
         s->n_moves = 0;
         s->requests_before = requests;
     }

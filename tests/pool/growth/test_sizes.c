@@ -5,6 +5,8 @@
  */
 #include "pool/growth/sizes.h"
 
+#include "pool/blocks/transitions.h"
+
 #include "tests/support/internals.h"
 #include "tests/support/rng.h"
 
@@ -33,6 +35,30 @@ Test(sizes, what_may_be_held_beside_what_is_in_use_grows_with_it_and_is_a_small_
     uint64_t slack = slack_beside(25 * GIB);
     cr_assert(slack > 25 * GIB / 400 && slack < 25 * GIB / 100, "%llu", (unsigned long long)slack);
     assert_u64(slack_beside(50 * GIB), 2 * slack);
+}
+
+/* So many requests are looked at, and the last one has not been served in the end: its stream could
+ * not wait. Another thread looked before that was known. */
+Test(sizes, a_request_that_is_taken_back_after_it_was_counted_makes_no_handles_smaller) {
+    enum { REQUESTS = 8192, TIMES = 4 };
+    open_roomy(NULL);
+    for (int i = 0; i < REQUESTS - 1; i++) {
+        give(take(512, 0));
+    }
+    ductile_addr last = take(512, 0);
+    grow_lock();
+    f.allocator->sizes.n_moves = REQUESTS / 4 * TIMES;
+    dpool_sizes_look(f.allocator);
+    uint32_t times = f.allocator->sizes.times;
+    index_lock();
+    dpool_unserve_locked(f.allocator, block_at(last));
+    index_unlock();
+    dpool_sizes_look(f.allocator);
+    uint32_t after = f.allocator->sizes.times;
+    grow_unlock();
+    cr_assert(times > 1);
+    assert_u64(after, times);
+    close_audited();
 }
 
 /* Blocks of 64 KiB to 48 MiB that come and go at random. */
