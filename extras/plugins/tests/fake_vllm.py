@@ -19,6 +19,15 @@ class AllocationData:
     is_asleep: bool = False
 
 
+@dataclasses.dataclass
+class OlderAllocationData:
+    """Of vLLM 0.24."""
+
+    handle: tuple[int, int, int, Any]
+    tag: str
+    cpu_backup_tensor: Any = None
+
+
 class CuMemAllocator:
     instance: Any = None
     default_tag = "default"
@@ -130,7 +139,10 @@ def put_into(set_item: Any, with_backends: bool = True) -> types.SimpleNamespace
     worker = type("Worker", (base, Worker), {})
     modules["vllm.device_allocator.cumem"] = {"CuMemAllocator": cumem}
     modules["vllm.v1.worker.worker_base"] = {"WorkerBase": base}
-    if with_backends:
+    if not with_backends:
+        del modules["vllm.device_allocator"]["DEFERRABLE_TAGS"]
+        modules["vllm.device_allocator"]["AllocationData"] = OlderAllocationData
+    else:
         Factory._registry = {}
         modules["vllm.device_allocator.sleep_mode_backend"] = {
             "SleepModeBackend": SleepModeBackend,

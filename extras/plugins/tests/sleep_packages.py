@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import contextlib
 import importlib
+import importlib.util
 import inspect
 import logging
 import os
@@ -98,6 +99,11 @@ def held() -> dict[str, int]:
 # ---- vLLM --------------------------------------------------------------------------------------
 
 
+OWN_OF_CUMEM = {
+    "python_malloc_callback", "python_free_callback", "instance", "get_instance",
+}  # fmt: skip
+
+
 def show_cuda_to_vllm() -> None:
     import vllm.platforms as platforms
 
@@ -120,6 +126,9 @@ def load_plugin_of_vllm() -> None:
 def check_vllm(report: Report) -> None:
     memory = on_a_virtual_gpu()
     show_cuda_to_vllm()
+    if importlib.util.find_spec("vllm.device_allocator.sleep_mode_backend") is None:
+        check_vllm_without_backends(report, memory)
+        return
     load_plugin_of_vllm()
     from vllm.device_allocator.sleep_mode_backend import SleepModeBackend, SleepModeBackendFactory
 
@@ -132,8 +141,7 @@ def check_vllm(report: Report) -> None:
     from ductile_gpu.vllm._allocator import SleepAllocator
     from ductile_gpu.vllm._backend import DuctileBackend
 
-    own = {"python_malloc_callback", "python_free_callback", "instance", "get_instance"}
-    report.covers("CuMemAllocator", CuMemAllocator, SleepAllocator, own)
+    report.covers("CuMemAllocator", CuMemAllocator, SleepAllocator, OWN_OF_CUMEM)
     report.covers("SleepModeBackend", SleepModeBackend, DuctileBackend)
 
     config: Any = types.SimpleNamespace(
@@ -153,6 +161,46 @@ def check_vllm(report: Report) -> None:
     if pool is not None:
         report.check("graphs are captured where they can sleep", pool.fget(config) is True)
     turn(report, memory, allocator, SleepModeBackendFactory.create_backend(config.model_config))
+
+
+def check_vllm_without_backends(report: Report, memory: fake_torch.Torch) -> None:
+    """Before 0.31: the environment asks for the allocator."""
+    os.environ["DUCTILE_VLLM"] = "1"
+    load_plugin_of_vllm()
+    from vllm.device_allocator import get_mem_allocator_instance
+    from vllm.device_allocator.cumem import CuMemAllocator
+    from vllm.v1.worker.worker_base import WorkerBase
+
+    from ductile_gpu.vllm._allocator import SleepAllocator
+
+    report.covers("CuMemAllocator", CuMemAllocator, SleepAllocator, OWN_OF_CUMEM)
+    config = types.SimpleNamespace(model_config=types.SimpleNamespace(enable_cumem_allocator=True))
+    with contextlib.suppress(Exception):  # the configuration is too small for the rest of it
+        WorkerBase.__init__(object.__new__(type("W", (WorkerBase,), {})), config, 0, 0, "")
+    allocator = get_mem_allocator_instance()
+    report.check("a worker gets the allocation", isinstance(allocator, SleepAllocator))
+    turn_without_backend(report, memory, allocator)
+
+
+def turn_without_backend(report: Report, memory: fake_torch.Torch, allocator: Any) -> None:
+    context = pool_context(report)
+    with context("weights"):
+        weights = memory.tensor(64 * MIB)
+    with context("kv_cache"):
+        cache = memory.tensor(128 * MIB)
+    full = {"weights": 64, "kv_cache": 128}
+    report.check("memory by tag", held() == full and memory.native_bytes == 0, held())
+    for level, kept in ((1, ("weights",)), (2, ())):
+        allocator.sleep(offload_tags=kept)
+        report.check(f"sleep of level {level}", not sum(held().values()), held())
+        report.check("pointer_to_data", allocator.pointer_to_data[cache.data_ptr()].is_asleep)
+        allocator.wake_up(["weights"])
+        report.check("wake_up(['weights'])", held() == {**full, "kv_cache": 0}, held())
+        allocator.wake_up(["kv_cache"])
+        report.check("wake_up(['kv_cache'])", held() == full, held())
+    report.check("get_current_usage", allocator.get_current_usage() == sum(full.values()) * MIB)
+    allocator.release_pools()
+    del weights, cache
 
 
 def _knows(factory: Any) -> bool:

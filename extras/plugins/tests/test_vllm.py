@@ -240,6 +240,7 @@ def test_the_environment_asks_for_the_allocator_alone(monkeypatch, torch):
     with own.use_memory_pool("weights"):
         weights = torch.tensor(MIB)
     own.sleep(("weights",))
+    assert own.pointer_to_data[weights.data_ptr()].is_asleep
     own.wake_up(["weights"])
     own.release_pools()
     del weights

@@ -250,9 +250,8 @@ class SleepAllocator:
                 home = pools.get(block.pool)
                 if home is not None and block.state.name in ("LIVE", "ASLEEP"):
                     handle = (allocator.device, block.size, block.address, 0)
-                    out[block.address] = AllocationData(
-                        handle, home.tag, None, block.state.name == "ASLEEP"
-                    )
+                    found = out[block.address] = AllocationData(handle, home.tag)
+                    found.is_asleep = block.state.name == "ASLEEP"  # no field of older versions
         return out
 
 
