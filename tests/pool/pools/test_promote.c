@@ -275,6 +275,12 @@ Test(promote, a_copy_that_fails_changes_nothing) {
 Test(promote, where_the_old_memory_does_not_come_back_the_pool_sleeps_with_what_it_holds) {
     cr_assert(fails_and_recovers("map", 1, true));
 }
+Test(promote, where_no_access_is_given_any_more_the_pool_sleeps_with_what_it_holds) {
+    cr_assert(fails_and_recovers("set_access", 1, true));
+}
+Test(promote, where_the_end_of_the_copy_back_is_not_seen_the_pool_sleeps_with_what_it_holds) {
+    cr_assert(fails_and_recovers("stream_sync", 2, true));
+}
 Test(promote, where_a_copy_back_fails_the_pool_sleeps_with_what_it_holds) {
     cr_assert(fails_and_recovers("upload", 1, false));
 }
