@@ -450,7 +450,7 @@ def test_the_demonstration_is_completed_by_ductile_alone(place):
     answer = place.command("demo", "-o", "report.html")
     assert answer.returncode == 0, answer.stderr
     assert len(re.findall(r"out of memory at event [\d,]+ of 12,424", answer.stdout)) == 2
-    assert re.search(r"^  Ductile +5\.03 GiB", answer.stdout, re.M)
+    assert re.search(r"^  Ductile +5\.02 GiB", answer.stdout, re.M)
     assert "Out of memory on 5.57 GiB with expandable segments and native" in answer.stdout
     assert (place.folder / "report.html").stat().st_size > 100_000
     assert place.command("demo", "--open").returncode == 2

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Programs of others that run on Ductile (grpo.py, serving.py, launched.py, rmm_cpp_tests.py), as
-far as they run without a GPU."""
+"""Programs of others that run on Ductile (grpo.py, serving.py, vllm_sleep.py, launched.py,
+rmm_cpp_tests.py), as far as they run without a GPU."""
 
 from __future__ import annotations
 
@@ -124,6 +124,42 @@ def test_each_of_librmms_tests_is_held_to_how_it_ended_on_librmms_resource() -> 
     assert (same["differ"], rmm_cpp_tests.is_lost(same)) == ({}, False)
     ended = rmm_cpp_tests.compare("pool_tests", native, {**native, "status": -6})
     assert rmm_cpp_tests.is_lost(ended)
+
+
+def engine_row(level: int, **changed: Any) -> dict[str, Any]:
+    row = {"way": "plug-in", "level": level, "allocator": "SleepAllocator", "said": ["a", "b"]}
+    row.update(same=[32, 32], cycles=[{"asleep": n * 16 * MIB} for n in (0, 2, 3, 4)])
+    return {**row, **changed}
+
+
+@pytest.mark.parametrize(
+    ("level", "changed", "missed"),
+    [
+        (0, {}, []),
+        (0, {"said": ["a", "c"]}, ["answers are not cumem's"]),
+        (0, {"allocator": "CuMemAllocator"}, ["is on CuMemAllocator"]),
+        (1, {}, []),
+        (2, {"same": [32, 31]}, ["31 of 32 answers are those of before"]),
+        (1, {"cycles": [{"asleep": n * 17 * MIB} for n in range(4)]}, ["grows asleep"]),
+        (1, {"error": "has ended", "same": []}, ["has ended"]),
+    ],
+)
+def test_an_engine_is_held_to_its_answers_its_allocator_and_what_stays_asleep(
+    level: int, changed: dict[str, Any], missed: list[str]
+) -> None:
+    import vllm_sleep
+
+    cumem = engine_row(0, way="cumem", allocator="CuMemAllocator")
+    assert vllm_sleep.missed(cumem, []) == []
+    assert vllm_sleep.missed(engine_row(level, **changed), [cumem]) == missed
+
+
+def test_answers_of_an_engine_in_a_process_of_its_own_are_not_compared() -> None:
+    import vllm_sleep
+
+    other = engine_row(0, said=["c"])
+    assert vllm_sleep.missed(other, [engine_row(0, way="cumem")], are_compared=False) == []
+    assert vllm_sleep.missed(engine_row(2, same=[9]), [], are_compared=False) == []
 
 
 def test_training_and_generation_hand_over_on_the_cpu() -> None:
