@@ -177,8 +177,14 @@ ductile_status dpool_unmap_unused(ductile_allocator *a, dpool_unused which, uint
 
 /* ---- To the driver, by size ----------------------------------------------------------------- */
 
+/* As large ones as a request to the arena may make stay, or they would be made again. */
+static uint32_t most_made(ductile_allocator *a, const dpool_arena *arena) {
+    return dpool_has_tag(a, arena->pool) ? dpool_granules_in_block(a, arena->pool, UINT64_MAX)
+                                         : dpool_handle_granules(a, 0);
+}
+
 uint64_t dpool_give_back_large(ductile_allocator *a, dpool_arena *arena, uint64_t most) {
-    const search large = {.arena = arena, .least = dpool_handle_granules(a, 0) + 1};
+    const search large = {.arena = arena, .least = most_made(a, arena) + 1};
     ductile_status status = DUCTILE_OK;
     uint64_t n = 0;
     uint64_t now = 1;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * How large handles are made (docs/dev/decisions/0046): at most a 1,024th of what is then held, and
- * a 4,096th of what could be held before that, as a power of two of granules. Where more than one
- * request in four moves a handle, so many times the 1,024th, up to 16, that fewer do.
+ * a 4,096th of what could be held before that, as a power of two of granules. Where four
+ * requests move more than one handle, so many times the 1,024th, up to 16, that they move fewer.
  *
  * A driver call costs the same for a handle of 2 MiB and for one of 64 MiB. But memory that is free
  * in a handle that a live block reaches into serves only requests that fit there. So what strands
