@@ -112,10 +112,14 @@ bool dpool_is_alone_in_handles(const ductile_allocator *a, uint64_t bytes) {
 
 /* ---- What moves ---------------------------------------------------------------------------- */
 
-/* Moves cost the host by the handle. Twice as large, about half as many handles move. */
+/* Moves cost the host by the handle. Twice as large, about half as many handles move. Requests that
+ * find free memory look at nothing, so that many may have come since the last look. */
 static uint32_t times_for(uint32_t times, uint64_t n_moves, uint64_t n_requests) {
     if (n_moves * LITTLE < n_requests) {
-        return (uint32_t)dti_max(times / 2, 1);
+        for (uint64_t n = n_requests; n >= REQUESTS && times > 1; n -= REQUESTS) {
+            times /= 2;
+        }
+        return times;
     }
     while (n_moves * MUCH > n_requests && times < MOST_TIMES) {
         times *= 2;
