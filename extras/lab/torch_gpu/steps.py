@@ -280,7 +280,9 @@ def where_from(script: str = "steps.py") -> Row:
     gpu = said_by("nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader")
     commit = os.environ.get("DUCTILE_COMMIT") or said_by("git", "describe", "--always", "--dirty")
     words = [
-        word for word, before in zip(sys.argv[1:], sys.argv) if "--output" not in (word, before)
+        Path(word).name if word.startswith("/") else word  # no path of the machine
+        for word, before in zip(sys.argv[1:], sys.argv)
+        if "--output" not in (word, before)
     ]
     return {
         "machine": f"{cpu}, {os.cpu_count()} cores",
