@@ -11,6 +11,7 @@ import warnings
 import pytest
 
 import ductile_gpu
+from ductile_gpu._process import _share
 from ductile_gpu.torch import _spilling
 
 MIB = 1 << 20
@@ -29,10 +30,15 @@ def steps(monkeypatch):
 
 
 @pytest.fixture
-def spilling(monkeypatch):
-    with ductile_gpu.Allocator(driver="virtual", spill_bytes="1G", limit_bytes="256M") as made:
-        monkeypatch.setattr(_spilling._share, "allocators", lambda: [made])
+def spilling():
+    with open_spilling() as made:
+        _share.adopt(0, made)
         yield made
+        _share.adopt(0, None)
+
+
+def open_spilling():
+    return ductile_gpu.Allocator(driver="virtual", spill_bytes="1G", limit_bytes="256M")
 
 
 def step(hooks):
@@ -86,3 +92,26 @@ def test_promote_moves_what_the_gpus_have_room_for(spilling):
     assert _spilling.promote() == (0, 100 * MIB)
     spilling.free(filler)
     assert _spilling.promote() == (100 * MIB, 0)
+
+
+def test_what_the_program_has_made_itself_is_neither_told_of_nor_promoted(steps, spilling):
+    """Another thread may use its memory, or close it."""
+    _spilling.watch({"spill_bytes": "1G"})
+    with open_spilling() as own:
+        filler = own.alloc(224 * MIB)
+        own.alloc(100 * MIB)
+        own.free(filler)
+        assert step(steps) == []
+        assert _spilling.promote() == (0, 0)
+        assert own.stats().spilled_bytes == 100 * MIB
+
+
+def test_what_the_program_has_made_itself_may_be_closed_where_nothing_may_spill(spilling):
+    own = open_spilling()
+    with _spilling.no_spill():
+        own.close()
+        filler = spilling.alloc(224 * MIB)
+        with pytest.raises(ductile_gpu.OutOfMemory):
+            spilling.alloc(100 * MIB)
+    spilling.alloc(100 * MIB)
+    spilling.free(filler)

@@ -26,11 +26,12 @@ def no_spill() -> Iterator[None]:
 
     For what probes for out-of-memory: a search for the largest batch, an autotuner; also as a
     decorator, `@no_spill()`. It holds for all threads, since backward passes run on others. Without
-    the adapter (mode "plain") only on the GPUs that are in use by then.
+    the adapter (mode "plain") only on the GPUs that are in use by then. Allocators that the program
+    has made itself have their own.
     """
     with contextlib.ExitStack() as scopes:
         scopes.enter_context(_install.no_spill())
-        for allocator in _share.allocators():
+        for allocator in _share.by_device().values():
             scopes.enter_context(allocator.no_spill())
         yield
 
@@ -40,6 +41,7 @@ def promote() -> Promoted:
 
     Tensors keep their addresses and contents. Between two steps: it waits for all work of the GPU,
     and no thread may use or make tensors on it meanwhile. At once where nothing has spilled.
+    Allocators that the program has made itself have their own.
 
     Returns:
         Bytes moved, and left in the host's memory for lack of room.
@@ -47,7 +49,7 @@ def promote() -> Promoted:
     Raises:
         As `Allocator.promote`. What fails on a later GPU leaves the earlier ones promoted.
     """
-    done = [allocator.promote() for allocator in _share.allocators()]
+    done = [allocator.promote() for allocator in _share.by_device().values()]
     return Promoted(sum(d.bytes for d in done), sum(d.left_bytes for d in done))
 
 
@@ -71,7 +73,7 @@ def watch(options: Options) -> None:
 def _look(_optimizer: Any, _arguments: Any, _named: Any) -> None:
     """Activations are gone by now: what is left lives from step to step."""
     global _warned_at
-    live = sum(allocator.stats().spilled_live_bytes for allocator in _share.allocators())
+    live = sum(one.stats().spilled_live_bytes for one in _share.by_device().values())
     if live == 0 or live < 2 * _warned_at:
         return
     _warned_at = live
