@@ -201,6 +201,15 @@ def test_rows_come_and_go_in_place(allocator):
     assert rows.view().shape == (0, 16, 64)
 
 
+def test_units_of_rows_come_and_go_anywhere_by_their_range(allocator):
+    rows = ductile_gpu.torch.elastic(1 << 20, 16, HALF, unit="2M")
+    rows.range.commit("8M", "2M")
+    assert live(allocator) == 2 * MIB
+    assert rows.tensor.address == rows.range.address
+    rows.range.decommit("8M", "2M")
+    assert (live(allocator), rows.rows) == (0, 0)
+
+
 def test_a_resize_that_is_refused_leaves_the_rows_as_they_are(allocator):
     rows = ductile_gpu.torch.elastic(1 << 20, 1 << 16, HALF, rows=3)
     with pytest.raises(ductile_gpu.OutOfMemory):

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Programs of others that run on Ductile (grpo.py, serving.py, vllm_sleep.py, launched.py,
-rmm_cpp_tests.py), as far as they run without a GPU."""
+"""Programs of others that run on Ductile (grpo.py, serving.py, elastic_serving.py, vllm_sleep.py,
+launched.py, rmm_cpp_tests.py), as far as they run without a GPU."""
 
 from __future__ import annotations
 
@@ -185,3 +185,82 @@ def test_a_server_that_is_kept_answers_the_burst_after_its_sleep() -> None:
     server.begin(graphs=False)
     bursts = [server.burst(4, skip) for skip in (0, 4)]
     assert [(one["answered"], one["asked"]) for one in bursts] == [(4, 4), (4, 4)]
+
+
+def split(share: float | None, **changed: Any) -> dict[str, Any]:
+    row = {"share": share, "backend": "ductile", "asked": 3, "answered": 3, "differ": []}
+    row["was_cut"] = False
+    row.update(tokens=300, seconds=3, said={"0": "a", "1": "b"}, scores={"0": -9.0})
+    return {**row, **changed}
+
+
+@pytest.mark.parametrize(
+    ("row", "missed"),
+    [
+        (split(None), []),
+        (split(None, answered=2), ["2 of 3 answered"]),
+        (split(0.5, answered=2), []),
+        (split(0.5, differ=["1"]), ["1 answers differ"]),
+        (split(0.5, backend="native"), ["is not on Ductile"]),
+        (split(None, error="has ended"), ["has ended"]),
+        (split(0.9, error="has ended"), []),
+    ],
+)
+def test_an_elastic_cache_is_held_to_its_answers_and_a_split_to_what_it_answered(
+    row: dict[str, Any], missed: list[str]
+) -> None:
+    import elastic_serving
+
+    assert elastic_serving.missed(row) == missed
+
+
+def test_what_both_the_elastic_cache_and_a_split_answered_is_compared() -> None:
+    import elastic_serving
+
+    elastic = split(None)
+    other = split(0.5, said={"1": "c", "7": "d"}, scores={"0": -9.0001, "5": -1.0})
+    assert elastic_serving.differ(other, elastic) == ["1"]
+    assert elastic_serving.differ(split(0.5, scores={"0": -9.1}), elastic) == ["text 0"]
+
+
+def test_the_best_split_answered_most_and_then_was_the_fastest() -> None:
+    import elastic_serving
+
+    rows = [split(None, seconds=1), split(0.3), split(0.5, seconds=2), split(0.8, error="ended")]
+    rows.append(split(0.9, answered=2, seconds=1))
+    rows.append(split(0.6, seconds=1, was_cut=True))
+    assert elastic_serving.best(rows) is rows[2]
+
+
+def test_an_elastic_cache_answers_what_a_split_does_on_the_cpu() -> None:
+    needs("torch", "transformers")
+    words = ("--cpu-check", "--requests", "8", "--texts", "4", "--shares", "0.1")
+    status, rows = run("elastic_serving.py", *words)
+    assert (status, [row["answered"] for row in rows]) == (0, [12, 12])
+    assert rows[1]["most_blocks"] <= rows[1]["blocks"] < rows[0]["blocks"]
+
+
+def test_a_text_that_finds_no_memory_is_tried_again_as_blocks_become_free() -> None:
+    needs("torch", "transformers")
+    from types import SimpleNamespace
+
+    import elastic_serving_side
+    import torch
+
+    free: list[int] = []
+    cache = SimpleNamespace(num_blocks=2, _block_manager=SimpleNamespace(_uninit_block_ids=free))
+    stream = SimpleNamespace(compute_stream=None)
+    processor = SimpleNamespace(cache=cache, inputs_and_outputs=stream)
+
+    def never_fits(**_: Any) -> None:
+        raise torch.OutOfMemoryError
+
+    texts = elastic_serving_side.Texts(never_fits, processor, [[1, 2]], "cpu")
+    texts.steps = 3
+    found = []
+    for _ in range(3):
+        texts.between_steps(pending=True)
+        texts.between_steps(pending=True)
+        found.append((texts.out_of_memory, texts.refused, cache.admits))
+        free.append(0)
+    assert found == [(1, 0, False), (2, 0, False), (3, 1, True)]

@@ -9,9 +9,9 @@ alone.
     python slower.py --vary --ways native,before,ductile --before FOLDER
 
 For each program one process for each way; they take short turns of the same steps, the first of
-which (or --warm of them) warm up. Then each makes the same steps once more under PyTorch's profiler. With --vary each
-turn makes other steps, the same for each way. The way `before` is Ductile of the package in the
-folder --before.
+which (or --warm of them) warm up. Then each makes the same steps once more under PyTorch's
+profiler. With --vary each turn makes other steps, the same for each way. The way `before` is
+Ductile of the package in the folder --before.
 
   step        milliseconds of a step in the turns, and what that is of native's in the same turns,
               with its interval of 95 %

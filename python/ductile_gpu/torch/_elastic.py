@@ -89,6 +89,12 @@ class ElasticTensor:
         CUDA context with an illegal address; printing the tensor does."""
         return self._all
 
+    @property
+    def range(self) -> Elastic:
+        """What is behind it, for code that commits and decommits units anywhere by itself, and does
+        not resize: `rows` is not told."""
+        return self._range
+
     def __len__(self) -> int:
         return self.rows
 
