@@ -14,6 +14,7 @@ continuous = pytest.importorskip("transformers.generation.continuous_batching.co
 
 from transformers.generation.configuration_utils import ContinuousBatchingConfig
 
+import ductile_gpu
 from ductile_gpu import transformers_paged as ours
 
 BLOCK = 16
@@ -219,3 +220,54 @@ def test_blocks_that_lie_in_two_units_have_memory_behind_both():
 
 def test_runs_are_units_that_follow_one_another():
     assert ours._runs({7, 1, 2, 3, 9, 8}) == [(1, 3), (7, 3)]
+
+
+class UserStream:
+    """One of torch's, as `_Memory` uses it."""
+
+    def __init__(self, stream):
+        self.cuda_stream, self.waited_for = stream, 0
+
+    def wait_stream(self, other):
+        self.waited_for += 1
+
+
+@pytest.fixture
+def virtual_memory():
+    """`_Memory` of a virtual GPU of 64 MiB, in units of 4 MiB, with a stream that uses it."""
+    gpu = ductile_gpu.VirtualGPU("64M")
+    memory = object.__new__(ours._Memory)
+    memory._allocator, memory.stream, memory.unit = gpu.allocator(), gpu.stream(), 4 * MIB
+    memory._range = memory._allocator.elastic("1G", memory.unit, memory.stream)
+    user = UserStream(gpu.stream())
+    memory._users = {user.cuda_stream: user}
+    return gpu, memory, user
+
+
+def test_on_a_gpu_blocks_and_other_memory_share_one_limit(virtual_memory):
+    gpu, memory, user = virtual_memory
+    free = ours._FreeBlocks(100, 1, 4 * MIB, memory, lambda blocks: 0)
+    assert memory.room() == 60 * MIB
+    held = [free.popleft() for _ in range(15) if free.ready(1)]
+    assert (len(held), memory.room(), free.ready(1), free.refused) == (15, 0, False, True)
+    with pytest.raises(ductile_gpu.OutOfMemory):
+        memory._allocator.alloc("8M", user.cuda_stream)
+    first = memory._range.address
+    gpu.launch(user.cuda_stream, writes=[(first, 8 * MIB)])
+    free.extend(held[:2])  # the kernel may still run
+    other = memory._allocator.alloc("8M", user.cuda_stream)
+    assert (memory.room(), free.ready(1)) == (0, False)
+    memory._allocator.free(other)
+    assert free.ready(2)
+    assert (free.popleft(), user.waited_for > 0) == (0, True)
+
+
+def test_on_a_gpu_a_commit_leaves_a_step_its_room(virtual_memory):
+    _, memory, _ = virtual_memory
+    free = ours._FreeBlocks(100, 1, 4 * MIB, memory, lambda blocks: blocks * MIB)
+    held = 0
+    while free.ready(1):
+        free.popleft()
+        held += 1
+    assert (held, memory.room()) == (12, 12 * MIB)
+    assert memory._allocator.alloc(f"{held}M", memory.stream)
