@@ -106,9 +106,9 @@ static uint64_t spilled_leaving_locked(const ductile_allocator *a, const dpool_a
     return bytes;
 }
 
-uint64_t dpool_spilled_live_locked(ductile_allocator *a) {
+uint64_t dpool_spilled_live_locked(const ductile_allocator *a, uint64_t spilled) {
     DTI_ASSERT_HELD(&a->index_lock);
-    uint64_t bytes = dvmm_store_read(&a->store).spilled_bytes;
+    uint64_t bytes = spilled;
     const dpool_arena *arena = bytes > 0 ? a->arenas : NULL;
     for (; arena != NULL; arena = arena->next) {
         bytes -= dti_min(bytes, spilled_leaving_locked(a, arena));

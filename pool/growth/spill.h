@@ -47,9 +47,9 @@ dpool_spill dpool_spill_prepare(ductile_allocator *a, uint64_t size, uint64_t re
 ductile_status dpool_spill_fill(ductile_allocator *a, dpool_region *region, dpool_spill *spill,
                                 uint64_t requested, dpool_block **out);
 
-/* Index lock held, by this one alone: the memory of the host behind live and pending blocks, and in
- * pools that sleep. If there is any, linear in the blocks of closed regions that were freed and are
- * still mapped. */
-uint64_t dpool_spilled_live_locked(ductile_allocator *a);
+/* Index lock held, by this one alone: of the bytes that are spilled, those behind live and pending
+ * blocks, and in pools that sleep. If there are any, linear in the blocks of closed regions that
+ * were freed and are still mapped. */
+uint64_t dpool_spilled_live_locked(const ductile_allocator *a, uint64_t spilled);
 
 #endif

@@ -42,7 +42,7 @@ static void fill_memory_locked(ductile_allocator *a, ductile_stats *s) {
     s->host_bytes = t.host_bytes;
     s->spilled_bytes = t.spilled_bytes + t.spill_lost_bytes;
     s->spilled_peak_bytes = t.spilled_peak_bytes;
-    s->spilled_live_bytes = dpool_spilled_live_locked(a);
+    s->spilled_live_bytes = dpool_spilled_live_locked(a, t.spilled_bytes);
     s->spill_locked_bytes = t.spill_bytes;
 }
 

@@ -242,7 +242,7 @@ static ductile_status promote_pool(promotion *p) {
 
 static uint64_t spilled_live(ductile_allocator *a) {
     dti_lock_acquire(&a->index_lock);
-    uint64_t bytes = dpool_spilled_live_locked(a);
+    uint64_t bytes = dpool_spilled_live_locked(a, dvmm_store_read(&a->store).spilled_bytes);
     dti_lock_release(&a->index_lock);
     return bytes;
 }

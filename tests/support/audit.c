@@ -155,6 +155,8 @@ static const char *identities_of_each_call(const ductile_stats *s) {
              s->allocated_bytes + s->free_bytes + s->pending_bytes + s->cached_bytes +
                  s->quarantined_bytes));
     NEED(s->reserved_peak_bytes >= s->reserved_bytes, "reserved peak below its value");
+    NEED(s->spilled_live_bytes <= s->spilled_bytes, "spilled and in use %llu > spilled %llu",
+         ULL(s->spilled_live_bytes), ULL(s->spilled_bytes));
     return same("allocs - frees", s->allocs - s->frees, s->live_blocks + s->asleep_blocks);
 }
 
