@@ -95,11 +95,12 @@ ductile_status dpool_spill_fill(ductile_allocator *a, dpool_region *region, dpoo
 
 /* ---- How much of it is in use ---------------------------------------------------------------- */
 
-/* While a pool is not awake, its thread changes granules without the index lock. */
+/* While a pool falls asleep or wakes, its thread changes granules without the index lock. */
 static uint64_t spilled_leaving_locked(const ductile_allocator *a, const dpool_arena *arena) {
     DTI_ASSERT_HELD(&a->index_lock);
     uint64_t bytes = 0;
-    const dpool_block *b = dpool_is_awake(arena->pool) ? arena->blocks.leaving.first : NULL;
+    bool is_still = dpool_is_awake(arena->pool) || dpool_is_asleep(arena->pool);
+    const dpool_block *b = is_still ? arena->blocks.leaving.first : NULL;
     for (; b != NULL; b = b->list_next) {
         bytes += b->size - dpool_device_bytes(b);
     }

@@ -213,6 +213,18 @@ Test(promote, what_was_freed_and_is_still_mapped_does_not_count_as_in_use) {
     close_and_look();
 }
 
+Test(promote, what_was_freed_asleep_does_not_count_as_in_use) {
+    open_spilling("spill_bytes:1G");
+    ductile_addr b = take_spilled(24, 100, 7);
+    assert_ok(ductile_sleep(f.allocator, whole, DUCTILE_CONTENTS_KEEP));
+    assert_u64(now().spilled_live_bytes / MIB, 76);
+    give(b);
+    assert_u64(now().spilled_live_bytes, 0);
+    assert_ok(ductile_wake(f.allocator, whole));
+    assert_u64(now().spilled_live_bytes, 0);
+    close_and_look();
+}
+
 /* ---- Failures ------------------------------------------------------------------------------- */
 
 /* The call of that name fails, once or permanently, from the nth on. */
