@@ -17,7 +17,7 @@ from ductile_gpu.torch import _install
 if TYPE_CHECKING:
     from ductile_gpu._binding._abi import Options
 
-__all__ = ["Promoted", "no_spill", "promote"]
+__all__ = ["no_spill", "promote"]
 
 
 @contextlib.contextmanager
