@@ -210,8 +210,8 @@ DUCTILE_API DUCTILE_CHECKED ductile_status ductile_wake(ductile_allocator *alloc
  * Streams:   waits for all work of the device issued before the call. Contents are in place when
  *            it returns.
  * Cost:      the wait, and two copies over the link, by way of at most 256 MiB of page-locked
- * memory (ductile_sleep_host_reserve), which stays with the allocator. An unmap and a map per
- *            handle. Map callbacks get LEAVING and MAPPED for each range.
+ *            memory (ductile_sleep_host_reserve), which stays with the allocator. An unmap and a
+ *            map per handle. Map callbacks get LEAVING and MAPPED for each range.
  */
 DUCTILE_API DUCTILE_CHECKED ductile_status ductile_promote(ductile_allocator *allocator,
                                                            ductile_sleep_report *report);

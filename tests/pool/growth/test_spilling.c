@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Spilling: memory of the host for a request that would be refused. */
 #include "pool/pressure/host_memory.h"
-#include "tests/support/one_fixture.h"
+#include "tests/support/spilling.h"
 
 #include <ductile_handover.h>
 #include <ductile_pressure.h>
@@ -11,27 +11,6 @@
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
-
-/* Of 256 MiB, 224 serve requests that may spill; the rest is for small ones. */
-enum { ROOM = 256, FOR_SMALL = 32, MOST = ROOM - FOR_SMALL };
-
-static void open_spilling(const char *conf) {
-    const fixture_setup setup = {.conf = conf, .n_streams = 2};
-    open_fixture(&setup);
-}
-
-static ductile_stats now(void) {
-    return fixture_stats(f.allocator);
-}
-
-static void close_and_look(void) {
-    assert_sound();
-    close_audited();
-}
-
-static void assert_spilled(uint64_t mib) {
-    assert_u64(now().spilled_bytes / MIB, mib);
-}
 
 /* ---- What it gives -------------------------------------------------------------------------- */
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Promotion: memory of the host behind blocks in use goes back to the device. */
-#include "tests/support/one_fixture.h"
+#include "tests/support/spilling.h"
 
 #include <ductile_pressure.h>
 #include <ductile_share.h>
@@ -8,28 +8,7 @@
 
 #include <string.h>
 
-/* Of 256 MiB, 224 serve what has spilled; the rest is for small requests. */
-enum { ROOM = 256, FOR_SMALL = 32, MOST = ROOM - FOR_SMALL };
-
 static const ductile_pool_id whole = {0, 0};
-
-static void open_spilling(const char *conf) {
-    const fixture_setup setup = {.conf = conf, .n_streams = 2};
-    open_fixture(&setup);
-}
-
-static ductile_stats now(void) {
-    return fixture_stats(f.allocator);
-}
-
-static void close_and_look(void) {
-    assert_sound();
-    close_audited();
-}
-
-static void assert_spilled(uint64_t mib) {
-    assert_u64(now().spilled_bytes / MIB, mib);
-}
 
 static ductile_sleep_report promote(void) {
     ductile_sleep_report report = {.struct_size = sizeof report};
