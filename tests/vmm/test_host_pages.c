@@ -46,6 +46,26 @@ Test(host_pages, a_reservation_begins_at_a_huge_page_and_holds_no_more_than_it_s
     assert_u64(address_space(), before);
 }
 
+/* The kernel may align whole huge pages, but not these. */
+Test(host_pages, a_reservation_of_any_size_holds_no_more_than_it_says) {
+    enum { N = 8 };
+    const uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
+    uint64_t before = address_space();
+    uint64_t sum = 0;
+    uint8_t *at[N];
+    for (uint64_t i = 0; i < N; i++) {
+        at[i] = dvmm_host_pages_reserve(SIZE + i * page);
+        cr_assert_not_null(at[i]);
+        assert_u64((uintptr_t)at[i] % DVMM_HUGE_PAGE, 0);
+        sum += SIZE + i * page;
+    }
+    assert_u64(address_space(), before + sum);
+    for (uint64_t i = 0; i < N; i++) {
+        dvmm_host_pages_unreserve(at[i], SIZE + i * page);
+    }
+    assert_u64(address_space(), before);
+}
+
 /* Several threads touch it. */
 Test(host_pages, all_that_is_made_is_there_at_once) {
     enum { N = 128 };
