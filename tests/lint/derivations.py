@@ -101,18 +101,16 @@ def first_driver_ms(rows, name):
     return span(row["first_pass"]["driver_time_us"] / 1000 for row in plain)
 
 
-def readme_cost(slower_one, slower_two, spilling, tight, replay):
-    """Of how many programs how many pay nothing in a step; what the two others pay, and one that spills; the first
-    pass, with room and near the limit."""
-    costs = {program: (row["costs_percent"], row) for program, way, row in slower_ways((slower_one, slower_two))
-             if way == "ductile"}
-    paying = sorted(program for program, (percent, _) in costs.items() if percent >= 0.05)
-    if paying != ["fsdp2", "streams"]:
-        raise ValueError(f"these pay: {paying}")
-    hidden = costs["streams"][1]
-    yield len(costs), len(costs) - len(paying)
-    yield f"{100 * (hidden['of_native'] - 1):.1f}", f"{100 * hidden['of_native_noise']:.1f}"
-    yield f"{costs['fsdp2'][0]:.1f}"
+def readme_cost(moving, sharded, spilling, tight, replay):
+    """Of how many programs the step is native's, within the noise; the most that the host's calls take of it, but with
+    streams of their own, and there; at most in FSDP2; one that spills; the first pass, with room and near the limit."""
+    own = {row["program"]: row for row in moving if row["way"] == "ductile" and row["program"] in MOVES}
+    if slower := [name for name, row in own.items() if row["of_native"] - row["of_native_noise"] > 1]:
+        raise ValueError(f"these are slower: {slower}")
+    others = [row["costs_percent"] for name, row in own.items() if name != "streams"]
+    yield len(own), f"{max(others):.1f}", f"{own['streams']['costs_percent']:.0f}"
+    ways = {row["way"]: row for row in sharded}
+    yield bound_percent(ways["ductile"], ways["expandable"])
     yield 5, f"{spilling_percent(spilling, 'gpt2', 0.95):.0f}"
     yield first_driver_ms(replay, "ductile"), first_driver_ms(replay, "expandable")
     yield span(first_pass_ms(tight, "ductile")), span(first_pass_ms(tight, "expandable"))
@@ -415,6 +413,46 @@ def slower_shown(*runs):
     found = {(program, way): row for program, way, row in slower_ways(runs)}
     return [[f"{100 * (row['of_native'] - 1):.1f}", f"{100 * row['of_native_noise']:.1f}"]
             for row in map(found.get, SHOWN)]
+
+
+MOVES = ("images", "moe", "graph", "lstm", "policy", "serving", "streams")
+
+
+def moves(rows):
+    """Of each program on steps that vary: native's step in ms; Ductile's, of it, and the noise; kernels, of native's; ms of
+    the host in the allocator and in the driver; mappings; per cent that it costs, where that is any; GiB used, and
+    held under native and Ductile."""
+    found = {(row["program"], row["way"]): row for row in rows}
+    for program in MOVES:
+        native, own = found[program, "native"], found[program, "ductile"]
+        yield f"{native['step_ms']:.1f}", f"{own['of_native']:.3f}", f"{own['of_native_noise']:.3f}"
+        yield f"{own['kernels_of_native']:.3f}", f"{own['allocs'] * own['pair_ns'] / 1e6:.2f}", f"{own['driver_ms']:.2f}"
+        yield f"{own['maps']:.1f}", f"{own['costs_percent']:.1f}" if own["costs_percent"] >= 0.05 else []
+        yield gib(own["used"]), gib(native["held"]), gib(own["held"])
+
+
+def moves_compiled(rows):
+    """Held, of what is used, by the default and with `sizes:2M`; by expandable segments."""
+    found = {row["way"]: row for row in rows if row["program"] == "compiled"}
+    if found["ductile"]["held"] != found[SMALLEST]["held"]:
+        raise ValueError("the default holds what sizes:2M does not")
+    return [f"{found[way]['held'] / found[way]['used']:.3f}" for way in ("ductile", "expandable")]
+
+
+def bound_percent(row, other):
+    """Host time in the allocator and the driver beyond the other's, of its step."""
+    more = row["driver_ms"] + (row["allocs"] * row["pair_ns"] - other["allocs"] * other["pair_ns"]) / 1e6
+    return f"{100 * more / other['step_ms']:.1f}"
+
+
+def moves_sharded(rows):
+    """A rank's share of what is held that is in use, by the default, the one before, and expandable segments; mappings
+    and ms of the driver of a step, now and before; per cent that they may cost beside expandable segments."""
+    found = {row["way"]: row for row in rows}
+    own, before, other = (found[way] for way in ("ductile", "before", "expandable"))
+    yield [f"{row['used'] / row['held']:.3f}" for row in (own, before, other)]
+    yield [[f"{row['maps']:.0f}", f"{row['driver_ms']:.1f}"] for row in (own, before)]
+    yield [bound_percent(row, other) for row in (own, before)]
 
 
 def settings_held(*runs):

@@ -17,7 +17,7 @@ ROOT = HERE.parents[1]
 
 # What the README says of costs, with its first number changed.
 COSTS = re.search(r"<!-- from [^>]* readme_cost -->.*?\n\n", (ROOT / "README.md").read_text(), re.S).group()
-FALSE_COSTS = re.sub(r"of \d+ programs", "of 999 programs", COSTS, count=1)
+FALSE_COSTS = re.sub(r"in \d+ programs", "in 999 programs", COSTS, count=1)
 
 # The lint, the file that gets the text, the text, and what the lint has to print.
 PLANTS = {
