@@ -75,10 +75,10 @@ static uint64_t rest_of(const char *folder, const interface *v) {
  * the upper folders exist, and the topmost is its own. */
 static uint64_t rest_upwards(const char *root, const char *group, const interface *v) {
     char folder[PATH_BYTES];
-    int n = snprintf(folder, sizeof folder, "%s%s", root, group);
-    uint64_t least = n > 0 && (size_t)n < sizeof folder ? rest_of(folder, v) : UINT64_MAX;
+    (void)snprintf(folder, sizeof folder, "%s%s", root, group);
+    uint64_t least = rest_of(folder, v); /* where it is cut off, no file is called so */
     const size_t top = strlen(root);
-    while (least != 0 && n > 0 && (size_t)n < sizeof folder && strlen(folder) > top) {
+    while (least != 0 && strlen(folder) > top) {
         *strrchr(folder, '/') = '\0';
         least = dti_min(least, rest_of(folder, v));
     }

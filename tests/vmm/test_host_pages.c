@@ -84,6 +84,20 @@ Test(host_pages, all_that_is_made_is_there_at_once) {
     free(is_there);
 }
 
+/* A stray write would take memory that was not asked for. */
+Test(host_pages, what_was_dropped_can_be_used_no_more) {
+    int ends[2];
+    uint8_t *at = dvmm_host_pages_reserve(DVMM_HUGE_PAGE);
+    cr_assert(at != NULL && pipe(ends) == 0);
+    cr_assert(dvmm_host_pages_make(at, DVMM_HUGE_PAGE));
+    cr_assert_eq(write(ends[1], at, 1), 1);
+    dvmm_host_pages_drop(at, DVMM_HUGE_PAGE);
+    cr_assert(write(ends[1], at, 1) == -1 && errno == EFAULT);
+    (void)close(ends[0]);
+    (void)close(ends[1]);
+    dvmm_host_pages_unreserve(at, DVMM_HUGE_PAGE);
+}
+
 /* ---- Control groups: what a container may still take, of files as the kernel shows them ------ */
 
 static char root[64];
@@ -159,6 +173,14 @@ Test(control_groups, a_container_that_sees_only_its_own_finds_its_limit) {
     make_group("", "1000", "1");
     assert_u64(rest_of("0::/kubepods/pod7/box"), 999);
     assert_u64(rest_of("0::/"), 999);
+}
+
+/* Its own files have names that no file can have; those of the groups it lies in can be read. */
+Test(control_groups, of_one_whose_path_is_too_long_those_above_count) {
+    char line[4080 + sizeof "0::/outer/"] = "0::/outer/";
+    memset(line + strlen(line), 'x', 4080);
+    make_group("outer/", "1000", "900");
+    assert_u64(rest_of(line), 100);
 }
 
 Test(control_groups, version_1_has_a_tree_for_memory) {

@@ -108,6 +108,33 @@ Test(placement_of_whole_granules, begins_with_a_granule_once_half_as_much_is_fre
     close_audited();
 }
 
+/* L 1/2, F 1/2, G1, F 1/2, L 1/2; L1, F1, G1, L1: only the upper window can begin with a granule.
+ */
+static void equal_windows_of_whole_granules(bool lower_gap_is_made_first) {
+    enum { LOWER = 2, UPPER = 7, N = 9 };
+    static const uint64_t halves[N] = {1, 1, 2, 1, 1, 2, 2, 2, 2};
+    ductile_addr blocks[N];
+    open_fixture(NULL);
+    for (int i = 0; i < N; i++) {
+        blocks[i] = take(halves[i] * G / 2, 0);
+    }
+    first = blocks[0];
+    give(blocks[lower_gap_is_made_first ? LOWER : UPPER]);
+    assert_ok(ductile_trim(f.allocator, NULL, 0, NULL));
+    give(blocks[lower_gap_is_made_first ? UPPER : LOWER]);
+    assert_ok(ductile_trim(f.allocator, NULL, 0, NULL));
+    give(blocks[LOWER - 1]);
+    give(blocks[LOWER + 1]);
+    give(blocks[UPPER - 1]);
+    assert_place(choose(2 * G), 4, 1);
+    close_audited();
+}
+
+Test(placement_of_whole_granules, begins_with_a_granule_whichever_gap_is_older) {
+    equal_windows_of_whole_granules(true);
+    equal_windows_of_whole_granules(false);
+}
+
 /* A window that lacks a granule less is better than any that begins with one. */
 Test(placement_of_whole_granules, lacks_no_more_than_others) {
     give(open_odd_tail());

@@ -125,6 +125,20 @@ Test(plan, takes_no_handle_that_is_pinned) {
     close_audited();
 }
 
+/* Each handle is a donor of its own then. */
+Test(plan, takes_no_more_than_it_lacks_beside_a_pinned_handle) {
+    ductile_addr below = take_granules(1, 0); /* of the free ones */
+    ductile_addr one = take_granules(1, 0);
+    assert_ok(ductile_pin(a, one));
+    give(one);
+    give(below);
+    assert_ok(plan_granules(2, 0, OWN));
+    assert_u64(p->donated, 2);
+    abort_plan();
+    assert_ok(ductile_unpin(a, one));
+    close_audited();
+}
+
 /* As of a thread that plans while another one tells map callbacks of its own. */
 Test(plan, made_beside_another_one_touches_none_of_it) {
     assert_ok(plan_granules(6, 2, OWN));
