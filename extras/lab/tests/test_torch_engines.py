@@ -10,6 +10,7 @@ import pytest
 from torch_scripts import needs, run
 
 MIB = 1 << 20
+PAGED = "transformers.generation.continuous_batching.cache_manager"  # 5.17 has it
 
 
 def grpo_row(way: str, **changed: Any) -> dict[str, Any]:
@@ -233,7 +234,7 @@ def test_the_best_split_answered_most_and_then_was_the_fastest() -> None:
 
 
 def test_an_elastic_cache_answers_what_a_split_does_on_the_cpu() -> None:
-    needs("torch", "transformers")
+    needs("torch", "transformers", PAGED)
     words = ("--cpu-check", "--requests", "8", "--texts", "4", "--shares", "0.1")
     status, rows = run("elastic_serving.py", *words)
     assert (status, [row["answered"] for row in rows]) == (0, [12, 12])
@@ -241,7 +242,7 @@ def test_an_elastic_cache_answers_what_a_split_does_on_the_cpu() -> None:
 
 
 def test_a_text_that_finds_no_memory_is_tried_again_as_blocks_become_free() -> None:
-    needs("torch", "transformers")
+    needs("torch", "transformers", PAGED)
     from types import SimpleNamespace
 
     import elastic_serving_side

@@ -141,8 +141,8 @@ class ElasticLayer(DynamicLayer):  # type: ignore[misc]
         return -1
 
     def crop(self, tokens_to_remove: int) -> None:
-        """As DynamicLayer: a negative number of tokens to remove; a positive one is the length that
-        stays. Their memory goes back."""
+        """As DynamicLayer: a negative number of tokens to remove; a positive one, which newer
+        versions of that refuse, is the length that stays. Their memory goes back."""
         length = self.get_seq_length()
         stays = min(tokens_to_remove, length) if tokens_to_remove > 0 else length + tokens_to_remove
         if self._both and stays < length:
@@ -220,4 +220,8 @@ class ElasticCache(Cache):  # type: ignore[misc]
         text = config.get_text_config(decoder=True)
         kinds, given = get_layer_types_and_kwargs(text)
         most = text.max_position_embeddings if max_length is None else max_length
-        super().__init__(layers=[_layer(kind, given, most, unit) for kind in kinds])
+        # what newer versions say of each layer, older ones say once of all
+        of_each = given if isinstance(given, list) else [given] * len(kinds)
+        super().__init__(
+            layers=[_layer(kind, said, most, unit) for kind, said in zip(kinds, of_each)]
+        )

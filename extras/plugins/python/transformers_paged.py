@@ -11,6 +11,7 @@
 `num_blocks` is then how many blocks there can ever be, and costs addresses. A block that a request
 gets has memory, the lowest first; where the last one of a unit ends, the unit's memory serves other
 tensors. A request whose blocks find no memory waits, or is put off, as where no block is free.
+For transformers 5.17 alone.
 """
 
 from __future__ import annotations
@@ -23,9 +24,17 @@ from contextlib import contextmanager
 from typing import Any, Optional
 
 import torch
+import transformers
 from transformers.generation.continuous_batching import cache as theirs
 from transformers.generation.continuous_batching import continuous_api
-from transformers.generation.continuous_batching.cache_manager import BlockManager
+
+try:
+    from transformers.generation.continuous_batching.cache_manager import BlockManager
+except ImportError:
+    raise ImportError(
+        "ductile_gpu.transformers_paged is for transformers 5.17, whose continuous batching has "
+        f"one queue of free blocks; this is {transformers.__version__}"
+    ) from None
 
 from ductile_gpu import OutOfMemory
 from ductile_gpu.interface import tag_allocators

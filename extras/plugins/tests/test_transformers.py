@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+import importlib
+import sys
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -118,7 +121,7 @@ def test_tokens_before_are_neither_copied_nor_moved():
         assert keys.shape == (3, 2, 6 + n, 8)
 
 
-@pytest.mark.parametrize("crop", [-3, -9, 4, 100, 0])
+@pytest.mark.parametrize("crop", [-3, -9, 0])
 def test_a_crop_is_dynamic_layers(crop):
     layers = both()
     for layer in layers:
@@ -126,6 +129,16 @@ def test_a_crop_is_dynamic_layers(crop):
         layer.crop(crop)
         layer.update(*states(2, seed=1))
     assert_same(*layers)
+
+
+@pytest.mark.parametrize(("crop", "stay"), [(4, 4), (100, 9)])
+def test_a_positive_crop_is_the_length_that_stays(crop, stay):
+    layer = ours.ElasticLayer(64)
+    keys, _ = states(9)
+    layer.update(keys, keys)
+    layer.crop(crop)
+    assert torch.equal(layer.keys, keys[:, :, :stay])
+    assert layer.get_seq_length() == stay
 
 
 def test_beams_batches_and_selections_are_dynamic_layers():
@@ -214,3 +227,11 @@ def test_memory_of_the_host_is_refused(monkeypatch):
     monkeypatch.undo()
     with pytest.raises(ValueError, match="for CUDA, not for cpu"):
         ours.ElasticLayer(8).update(*states(1))
+
+
+def test_the_paged_cache_refuses_a_transformers_that_it_is_not_for(monkeypatch):
+    theirs = "transformers.generation.continuous_batching.cache_manager"  # gone since 5.18
+    monkeypatch.setitem(sys.modules, theirs, None)
+    monkeypatch.delitem(sys.modules, "ductile_gpu.transformers_paged", raising=False)
+    with pytest.raises(ImportError, match=rf"transformers 5\.17.*{transformers.__version__}"):
+        importlib.import_module("ductile_gpu.transformers_paged")

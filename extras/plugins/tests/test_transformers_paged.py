@@ -11,6 +11,7 @@ import pytest
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 continuous = pytest.importorskip("transformers.generation.continuous_batching.continuous_api")
+pytest.importorskip("transformers.generation.continuous_batching.cache_manager")  # 5.17 has it
 
 from transformers.generation.configuration_utils import ContinuousBatchingConfig
 
