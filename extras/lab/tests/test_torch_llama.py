@@ -16,6 +16,7 @@ class Answered:
 
     def __init__(self, way: str, backend: str = "native", **changed: Any) -> None:
         self.way, self.error, self.ranks = way, changed.pop("error", ""), [0, 1]
+        self.sleeps: list[dict[str, Any]] = changed.pop("sleeps", [])
         turn = {"backend": backend, "used": 900, "active": 950, "held": 1000}
         turn.update(retries=0, pressure_waits=0, pressure_returns=0)
         turn.update(losses=[(10.0).hex()], times=[1.0])
@@ -45,6 +46,10 @@ def missed_beside_native(case: str, way: str, **changed: Any) -> list[str]:
         ("exact-fsdp2", {"times": [1.1]}, []),
         ("fsdp2", {"retries": 3}, ["6 retries"]),
         ("fsdp2", {"error": "hung"}, ["failed"]),
+        ("refused", {"losses": ["0x1p3", "0x1p3", "nan", "0x1.4p3"], "times": [1.0] * 4}, []),
+        ("refused", {"losses": ["nan", "0x1.4p3"]}, ["3 of 6 steps were left out, and not 1"]),
+        ("refused", {"losses": ["0x1.4p3"] * 4}, ["0 of 12 steps were left out, and not 3"]),
+        ("fsdp2", {"losses": ["nan", "0x1.4p3"]}, ["3 of 6 steps were left out, and not 0"]),
     ],
 )
 def test_a_way_to_train_is_held_to_losses_memory_and_time(
@@ -159,6 +164,34 @@ def test_a_llama_trains_in_turns_and_agrees() -> None:
     assert {row["steps"] for row in rows if row["case"] != "pairs"} == {2}
     exact = {row["digest"] for row in rows if row["case"] == "exact-ddp"}
     assert len(exact) == 1
+    assert status == 0
+
+
+def test_the_slowest_rank_says_how_long_a_sleep_of_all_takes() -> None:
+    import llama
+
+    def slept(*seconds: float) -> dict[str, Any]:
+        n = len(seconds)
+        return {"sleep_s": [*seconds], "wake_s": [0.5] * n, "bytes": [2e9] * n, "left": [2**30] * n}
+
+    group = Answered(
+        "ductile", "ductile", sleeps=[slept(0.1, 0.2), slept(1, 4), slept(9), slept(8)]
+    )
+    (row,) = llama.rows_of(llama.CASES["asleep"], [group])
+    assert row["sleep_s"] == [[0.1, 0.2, 9], [1, 4, 8]]
+    said = llama.text_of(row)
+    assert "asleep in 4.000 s, 1.0 GB/s of all ranks; awake in 0.500 s, 8.0 GB/s; 1024 MiB" in said
+
+
+@pytest.mark.slow
+def test_a_llama_is_divided_in_its_layers_and_its_ranks_may_differ() -> None:
+    needs("torch", "transformers")
+    words = ["--rounds", "1", "--steps", "4", "--cpu-check", "--seconds", "500"]
+    cases = ["tp", "uneven", "refused"]
+    status, rows = run("llama.py", "--ways", "native", "--cases", ",".join(cases), *words)
+    assert [(row["case"], row["steps"], row["left_out"]) for row in rows] == [
+        ("tp", 8, 0), ("uneven", 8, 0), ("refused", 8, 2),
+    ]  # fmt: skip
     assert status == 0
 
 

@@ -22,6 +22,12 @@ on each GPU, and a time limit.
   capped                fsdp2 with 2 % more memory than Ductile has in use
   pairs                 fsdp2, two processes of Ductile on each GPU at the same time
   long                  fsdp2 on Ductile, 300 steps: does it ever hang?
+  tp                    tensor parallelism: heads and MLPs divided among the ranks
+  uneven                fsdp2, where each rank has another batch and length at each step
+  refused               DDP under a cap of 24 GiB, where one rank after another gets a batch that
+                        cannot fit: it catches what PyTorch raises, and all leave the step out
+  asleep                fsdp2 on Ductile; between turns all ranks sleep and wake at the same time:
+                        seconds, bytes, what stays in use on each GPU
   exact-...             deterministic algorithms: losses have to be native's to the bit
 
 Ways are native, expandable, and ductile, with options as in ductile+reuse:wait. They
@@ -74,6 +80,9 @@ TIGHT = "ductile+sizes:2M"
 # Of memory held, what fsdp2 has to have in use.
 FLOORS = {TIGHT: 0.92, f"{TIGHT}+reuse:wait": 0.97}
 CAP = 1.02
+REFUSED_CAP = 24 << 30
+SLEEPS = 3  # of a turn
+SLEPT = ("sleep_s", "wake_s", "bytes", "left")
 Shape = list[int]
 Row = dict[str, Any]
 
@@ -104,6 +113,7 @@ class Group:
     def __init__(self, way: str, plan: dict[str, Any], hook: bool) -> None:
         self.way, self.error = way, ""
         self.answers: list[list[dict[str, Any]]] = []
+        self.sleeps: list[dict[str, Any]] = []  # of each rank, turn after turn
         self.folder = tempfile.TemporaryDirectory(prefix="llama-")
         plan = {**plan, "store": str(Path(self.folder.name) / "store")}
         script = str(Path(__file__).with_name("llama_rank.py"))
@@ -202,6 +212,21 @@ def play_capped(game: Game) -> None:
     take_turns(game)
 
 
+def play_under_cap(game: Game) -> None:
+    begin(game.groups, game.deadline, REFUSED_CAP)
+    take_turns(game)
+
+
+def play_asleep(game: Game) -> None:
+    """Each turn is the first after a sleep but the first one."""
+    begin(game.groups, game.deadline)
+    for shapes in game.turns():
+        for group in game.groups:
+            group.take(shapes, game.deadline)
+            group.ask(do="asleep", rounds=SLEEPS)
+            group.sleeps += group.hear(game.deadline)
+
+
 # ---- Cases -------------------------------------------------------------------------------------
 
 
@@ -213,6 +238,7 @@ class Case(NamedTuple):
     hook: bool = False
     exact: bool = False
     ways: tuple[str, ...] = ()  # instead of those that were asked for
+    is_uneven: bool = False
     turn: int = sys.maxsize  # steps of it, at most
 
     @property
@@ -231,6 +257,11 @@ def all_cases() -> dict[str, Case]:
         made.append(Case(kind, kind, play_in_turns, 60, turn=2))
     made.append(Case("capped", "fsdp2", play_capped, 120, ways=capped))
     made.append(Case("pairs", "fsdp2", play_together, 120, ways=("ductile", "ductile")))
+    made.append(Case("tp", "tp", play_in_turns, 120))
+    made.append(Case("uneven", "fsdp2", play_in_turns, 120, is_uneven=True))
+    made.append(Case("refused", "refused", play_under_cap, 120))
+    made.append(Case("asleep", "fsdp2", play_asleep, 120, ways=("ductile",)))
+    made.append(Case("exact-tp", "tp", play_together, 90, exact=True))
     made.append(Case("long", "fsdp2", play_together, 450, ways=("ductile",)))
     for kind in (*KINDS, "fsdp1-t5"):
         seconds = 90 + compiling.get(kind, 0)
@@ -276,7 +307,7 @@ class Match:
         plan = {
             "kind": case.kind, "exact": case.exact, "ranks": given.ranks,
             "device": "cpu" if given.cpu_check else "cuda", "layers": given.layers,
-            "seconds": given.limit, "shapes": draw_shapes(case, given),
+            "seconds": given.limit, "shapes": draw_shapes(case, given), "is_uneven": case.is_uneven,
         }  # fmt: skip
         ways = case.ways or given.ways
         self.groups = [Group(way, plan, case.hook) for way in ways]
@@ -320,11 +351,22 @@ def row_of(case: Case, group: Group) -> Row:
                   for r in range(len(group.ranks))]  # fmt: skip
         row["steps"] = len(losses[0])
         row["last_loss"] = float.fromhex(losses[0][-1])
+        row["left_out"] = sum(math.isnan(float.fromhex(loss)) for loss in losses[0])
         row["digest"] = hashlib.sha256(json.dumps(losses).encode()).hexdigest()[:16]
         row["first_turn_ms"] = round(1e3 * sum(group.answers[0][0]["times"]), 1)
+    row.update(sleeps_of(group))
     if group.error:
         row["error"] = group.error
     return row
+
+
+def sleeps_of(group: Group) -> Row:
+    """Of each rank all its sleeps, which began when those of the other ranks did."""
+    ranks = range(len(group.ranks) if group.sleeps else 0)
+    return {
+        name: [[x for one in group.sleeps[rank :: len(ranks)] for x in one[name]] for rank in ranks]
+        for name in (SLEPT if ranks else ())
+    }
 
 
 def warm(group: Group) -> list[list[dict[str, Any]]]:
@@ -383,7 +425,14 @@ def missed_by(case: Case, row: Row, rows: list[Row]) -> list[str]:
         found.append(f"{row['retries']} retries")
     by_way = {other["way"]: other for other in rows if "error" not in other}
     return [*found, *missed_losses(case, row, by_way), *missed_memory(case, row, by_way),
-            *missed_time(row)]  # fmt: skip
+            *missed_time(row), *missed_steps(case, row)]  # fmt: skip
+
+
+def missed_steps(case: Case, row: Row) -> Iterator[str]:
+    """Of `refused` one step in four, and no other."""
+    wanted = row["steps"] // 4 if case.kind == "refused" else 0
+    if row["left_out"] != wanted:
+        yield f"{row['left_out']} of {row['steps']} steps were left out, and not {wanted}"
 
 
 def missed_losses(case: Case, row: Row, by_way: dict[str, Row]) -> Iterator[str]:
@@ -424,6 +473,8 @@ def text_of(row: Row) -> str:
         parts.append(f"{row['step_ms']:7.1f} ms a step, {row['of_first']:.3f} "
                      f"+-{'?' if noise is None else f'{noise:.3f}'} of the first way's; "
                      f"first turn {row['first_turn_ms']:.0f} ms")  # fmt: skip
+    if "sleep_s" in row:
+        parts.append(f"\n        {said_of_sleeps(row)}")
     if "gap_us" in row:
         figures = (f"{name} {row[name][0]:.1f}, {row[name][1]:.1f}" for name in gaps.FIGURES)
         parts.append(f"\n        median and 99th percentile: {'; '.join(figures)}")
@@ -432,6 +483,17 @@ def text_of(row: Row) -> str:
     elif row["missed"]:
         parts.append(f"\n        MISSED: {'; '.join(row['missed'])}")
     return "  ".join(parts)
+
+
+def said_of_sleeps(row: Row) -> str:
+    """The slowest rank's medians, and what all of them move in a second."""
+    slow = [max(map(statistics.median, row[name])) for name in ("sleep_s", "wake_s")]
+    whole = sum(map(statistics.median, row["bytes"])) / 1e9
+    left = max(max(rank) for rank in row["left"]) / MIB
+    return (
+        f"asleep in {slow[0]:.3f} s, {whole / slow[0]:.1f} GB/s of all ranks; awake in "
+        f"{slow[1]:.3f} s, {whole / slow[1]:.1f} GB/s; {left:.0f} MiB of a GPU in use meanwhile"
+    )
 
 
 def write(rows: list[Row], given: argparse.Namespace, output: TextIO | None) -> bool:

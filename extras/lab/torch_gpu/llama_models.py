@@ -25,6 +25,7 @@ class Size(NamedTuple):
 FULL = Size(32000, 16, 2048, 5504, 16, 8, 1408)
 TINY = Size(128, 2, 64, 96, 4, 4, 32)  # to try out the scripts on the CPU
 CHOSEN = 2  # experts for each token
+TOO_MANY = 48  # sequences of a batch that cannot fit under the cap of `refused`
 
 # Gives the loss of a batch, whose gradients are then in the parameters.
 Learn = Callable[[torch.Tensor], torch.Tensor]
@@ -171,14 +172,37 @@ def shard_flat(model: Any, layer: Any, device: str, is_limited: bool) -> Any:
 
 def replicate(model: Any, device: str) -> tuple[Any, Learn]:
     whole = nn.parallel.DistributedDataParallel(model, gradient_as_bucket_view=True)
+    return whole, cast_learn(whole, device)
 
+
+def share_layers(model: Any, device: str, ranks: int) -> list[nn.Parameter]:
+    """Tensor parallelism: each rank has some heads, and some of what an MLP has inside. Returns the
+    weights that all ranks have whole."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import DTensor
+    from torch.distributed.tensor.parallel import (
+        ColwiseParallel,
+        RowwiseParallel,
+        parallelize_module,
+    )
+
+    attention = {f"self_attn.{name}_proj": ColwiseParallel() for name in "qkv"}
+    mlp = {f"mlp.{name}_proj": ColwiseParallel() for name in ("gate", "up")}
+    back = {name: RowwiseParallel() for name in ("self_attn.o_proj", "mlp.down_proj")}
+    mesh = init_device_mesh(device, (ranks,))
+    for layer in model.model.layers:
+        parallelize_module(layer, mesh, {**attention, **mlp, **back})
+    return [weight for weight in model.parameters() if not isinstance(weight, DTensor)]
+
+
+def cast_learn(model: Any, device: str) -> Learn:
     def learn(ids: torch.Tensor) -> torch.Tensor:
         with torch.autocast(device, dtype=torch.bfloat16):
-            loss: torch.Tensor = whole(input_ids=ids, labels=ids).loss
+            loss: torch.Tensor = model(input_ids=ids, labels=ids).loss
         loss.backward()
         return loss.detach()
 
-    return whole, learn
+    return learn
 
 
 def sharded_learn(model: Any) -> Learn:
@@ -207,9 +231,42 @@ def as_step(model: Any, learn: Learn, apart: list[nn.Parameter]) -> Step:
     return step
 
 
+def voting_step(model: Any, device: str) -> Step:
+    """DDP in which a rank that is refused memory tells the others, before the gradients are
+    averaged: all of them leave the step out, whose loss is then no number."""
+    whole = nn.parallel.DistributedDataParallel(
+        model, gradient_as_bucket_view=True, broadcast_buffers=False
+    )
+    optimizer = torch.optim.AdamW(whole.parameters(), lr=1e-4, fused=True)
+    voters = dist.new_group(backend="gloo")
+
+    def forward(ids: torch.Tensor) -> torch.Tensor | None:
+        try:
+            if device == "cpu" and ids.shape[0] > TOO_MANY // 2:
+                raise torch.OutOfMemoryError("too many for the script that is tried out")
+            with torch.autocast(device, dtype=torch.bfloat16):
+                loss: torch.Tensor = whole(input_ids=ids, labels=ids).loss
+                return loss
+        except torch.OutOfMemoryError:
+            return None
+
+    def step(ids: torch.Tensor) -> torch.Tensor:
+        loss = forward(ids)
+        refused = torch.tensor(int(loss is None))
+        dist.all_reduce(refused, group=voters)
+        if loss is None or refused.item():
+            return torch.tensor(float("nan"))
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss.detach()
+
+    return step
+
+
 def make_step(kind: str, device: str, size: Size) -> Step:
-    """A training step of one rank: `fsdp1`, `fsdp1-unlimited`, `fsdp1-t5`, `fsdp2`, `ddp`, `moe`,
-    `compiled`, `compiled-step`."""
+    """A training step of one rank: `fsdp1`, `fsdp1-unlimited`, `fsdp1-t5`, `fsdp2`, `ddp`, `tp`,
+    `refused`, `moe`, `compiled`, `compiled-step`."""
     rank, ranks = dist.get_rank(), dist.get_world_size()
     if kind == "fsdp1-t5":
         model = make_t5(size, device)
@@ -219,6 +276,11 @@ def make_step(kind: str, device: str, size: Size) -> Step:
     compiler: dict[str, Any] = {"dynamic": True}
     if device == "cpu":
         compiler["backend"] = "aot_eager"  # to try it out, without minutes of C++
+    if kind == "refused":
+        return voting_step(model, device)
+    if kind == "tp":
+        whole = share_layers(model, device, ranks)
+        return as_step(model, cast_learn(model, device), whole)
     if kind == "ddp":
         return as_step(*replicate(model, device), [])
     if kind == "compiled-step":

@@ -4,6 +4,7 @@
     {"do": "begin", "cap": BYTES}               makes the model, under a cap (0: none)
     {"do": "take", "shapes": [[B, L], ...]}     trains with a batch of that size and length for each
     {"do": "watched", "shapes": [[B, L], ...]}  the same under PyTorch's profiler
+    {"do": "asleep", "rounds": N}               sleeps and wakes, at the same time as all ranks
 
 The answer is a line of JSON.
 """
@@ -15,7 +16,7 @@ import json
 import os
 import sys
 import time
-from typing import Any
+from typing import Any, Callable
 
 import child
 import costs
@@ -23,6 +24,12 @@ import gaps
 import llama_models
 import torch
 import torch.distributed as dist
+
+
+def timed(work: Callable[[], Any]) -> float:
+    start = time.perf_counter()
+    work()
+    return time.perf_counter() - start
 
 
 class Rank:
@@ -50,6 +57,7 @@ class Rank:
             "nccl" if own else "gloo", init_method=f"file://{plan['store']}", rank=plan["rank"],
             world_size=plan["ranks"], device_id=own,
         )  # fmt: skip
+        self.waiters = dist.new_group(backend="gloo")  # takes no memory of the GPU
         self.step = llama_models.make_step(plan["kind"], self.device, self.size)
         if plan["kind"].startswith("compiled"):
             self.take([[2, 128], [3, 192], *plan["shapes"]])  # all ways compile at the same time
@@ -57,8 +65,20 @@ class Rank:
         costs.time_driver_calls()
         return {"ready": True}
 
+    def shape_of(self, shapes: list[list[int]], at: int) -> list[int]:
+        """The same on all ranks, but where batches are to differ, or one of them cannot fit."""
+        rank, ranks = self.plan["rank"], self.plan["ranks"]
+        if self.plan.get("is_uneven"):
+            return shapes[(at + rank) % len(shapes)]
+        if self.plan["kind"] == "refused" and self.steps_done % 4 == 2:
+            turn = self.steps_done // 4 % ranks
+            return [llama_models.TOO_MANY, shapes[at][1]] if rank == turn else shapes[at]
+        return shapes[at]
+
     def train(self, shape: list[int]) -> float:
-        seed = self.steps_done * self.plan["ranks"] + self.plan["rank"]
+        # Under tensor parallelism all ranks have the same batch.
+        own = 0 if self.plan["kind"] == "tp" else self.plan["rank"]
+        seed = self.steps_done * self.plan["ranks"] + own
         self.steps_done += 1
         source = torch.Generator().manual_seed(seed)
         ids = torch.randint(self.size.words, shape, generator=source).to(self.device)
@@ -72,9 +92,9 @@ class Rank:
     def take(self, shapes: list[list[int]]) -> dict[str, Any]:
         losses, times = [], []
         before = costs.counters(self.device)
-        for shape in shapes:
+        for at in range(len(shapes)):
             start = time.perf_counter()
-            losses.append(self.train(shape).hex())
+            losses.append(self.train(self.shape_of(shapes, at)).hex())
             if len(losses) == len(shapes):
                 child.synchronized(self.device)  # the next turn is another's
             times.append(time.perf_counter() - start)
@@ -82,6 +102,21 @@ class Rank:
         memory = child.peak_memory(self.device)
         spent = costs.since(before, costs.counters(self.device))
         return {"losses": losses, "times": times, "gathers": gathers, "spent": spent, **memory}
+
+    def asleep(self, rounds: int) -> dict[str, Any]:
+        """Seconds of each sleep and wake, bytes that left, and of the device what was in use."""
+        import ductile_gpu.torch as memory
+
+        found: dict[str, Any] = {"sleep_s": [], "wake_s": [], "bytes": [], "left": []}
+        for _ in range(rounds):
+            dist.barrier(self.waiters)
+            found["sleep_s"].append(timed(lambda: found["bytes"].append(memory.sleep_all().bytes)))
+            dist.barrier(self.waiters)
+            free, whole = torch.cuda.mem_get_info()
+            found["left"].append(whole - free)
+            dist.barrier(self.waiters)
+            found["wake_s"].append(timed(memory.wake_all))
+        return found
 
     def watched(self, shapes: list[list[int]]) -> dict[str, Any]:
         found: dict[str, Any] = {}
