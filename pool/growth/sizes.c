@@ -44,7 +44,6 @@ uint64_t dpool_largest_handle(const ductile_options *o, uint64_t granule) {
 void dpool_sizes_init(ductile_allocator *a, uint64_t largest) {
     a->sizes.most_granules = (uint32_t)(largest / a->granule);
     a->sizes.times = 1;
-    set_flag(&a->sizes.has_large, a->sizes.most_granules > 1 && is_fixed(&a->options));
 }
 
 /* ---- Sizes --------------------------------------------------------------------------------- */

@@ -3,6 +3,7 @@
  * Elastic ranges, beyond tests/scenarios/elastic.txt and what tests/model does with them: how long
  * they may be, and what other threads take while a commit fails.
  */
+#include "tests/support/cpu_time.h"
 #include "tests/support/one_fixture.h"
 
 #include <ductile_elastic.h>
@@ -32,6 +33,32 @@ Test(elastic, calls_cost_the_same_however_long_the_range_is, .timeout = 30) {
     }
     assert_ok(ductile_elastic_close(range));
     assert_fine(fixture_close(&f));
+}
+
+/* The seconds of some commits and decommits just below a unit in use, far above so many others. */
+static double cost_above(uint64_t n_below) {
+    enum { N_CALLS = 4000 };
+    const uint64_t n_units = UINT64_C(1) << 20;
+    const fixture_setup setup = {.capacity_bytes = 64 * GIB};
+    assert_fine(fixture_open(&f, &setup));
+    ductile_elastic *range = open_units(n_units);
+    assert_ok(ductile_elastic_commit(range, 0, n_below * UNIT));
+    assert_ok(ductile_elastic_commit(range, (n_units - 2) * UNIT, 2 * UNIT));
+    double start = cpu_seconds();
+    for (int i = 0; i < N_CALLS; i++) {
+        assert_ok(ductile_elastic_decommit(range, (n_units - 2) * UNIT, UNIT, NULL, 0));
+        assert_ok(ductile_elastic_commit(range, (n_units - 2) * UNIT, UNIT));
+    }
+    double spent = cpu_seconds() - start;
+    assert_ok(ductile_elastic_close(range));
+    assert_fine(fixture_close(&f));
+    return spent;
+}
+
+Test(elastic, what_grows_downwards_costs_the_same_however_much_lies_below) {
+    double few = cost_above(16);
+    double many = cost_above(16384);
+    cr_assert_lt(many, 2 * few + 0.05, "%.3f s for %.3f s", many, few);
 }
 
 /* ---- What others see ----------------------------------------------------------------------- */

@@ -51,6 +51,15 @@ Test(units, has_units_of_one_granule_where_nothing_is_said) {
     close_range_audited();
 }
 
+/* The first of its fields. */
+Test(units, has_units_of_one_granule_where_options_have_a_size_alone) {
+    const ductile_elastic_options shortest = {.struct_size = sizeof(size_t), .unit_bytes = UNIT};
+    open_fixture(NULL);
+    assert_ok(ductile_elastic_open(f.allocator, MIB, f.streams[0], &shortest, &range));
+    assert_u64(ductile_elastic_unit(range), FIXTURE_GRANULE);
+    close_range_audited();
+}
+
 static int count_live(void *user, const ductile_block_info *b) {
     uint64_t *n = user;
     if (b->state == DUCTILE_BLOCK_LIVE) {

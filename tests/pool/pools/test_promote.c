@@ -42,6 +42,7 @@ Test(promote, moves_what_has_spilled_to_memory_that_has_become_free) {
     ductile_addr b = take_spilled(24, 100, 7);
     ductile_sleep_report report = promote();
     assert_u64(report.bytes / MIB, 76);
+    assert_u64(report.copied_bytes / MIB, 2 * 76); /* to the arena, and back */
     assert_u64(report.stayed_bytes, 0);
     assert_u64(report.pools, 1);
     assert_spilled(0);
@@ -120,9 +121,11 @@ Test(promote, goes_on_where_the_device_refuses) {
     ductile_addr b = take_spilled(24, 100, 5);
     assert_ok(ductile_trim(f.allocator, NULL, 0, NULL));
     ductile_virtual_fault none = {
-        .struct_size = sizeof none, .call = "phys_create", .nth = 1, .code = 2, .persistent = 1};
+        .struct_size = sizeof none, .call = "phys_create", .nth = 2, .code = 2, .persistent = 1};
+    uint64_t held = reserved();
     assert_ok(ductile_virtual_inject(f.gpu, &none));
     ductile_sleep_report report = promote();
+    assert_u64(reserved(), held); /* the first has gone back */
     assert_ok(ductile_virtual_inject(f.gpu, NULL));
     assert_u64(report.bytes, 0);
     assert_holds(b, 100, 5);
