@@ -130,8 +130,8 @@ DUCTILE_API ductile_status ductile_remove_oom_callback(ductile_allocator *alloca
  * With the option `spill_bytes` a request of 2 MiB or more that would be refused gets page-locked
  * memory of the host for what is missing of the device's: a GPU reads and writes that as any other,
  * over the link. It is the last resort, once all else was given up, and goes when the block is
- * freed. Memory of captures, pinned, exported and dedicated memory never lies there, nor any while
- * another GPU has access. docs/spilling.md.
+ * freed. Memory of captures and elastic ranges, pinned, exported and dedicated memory never lies
+ * there, nor any while another GPU has access. docs/spilling.md.
  */
 
 /**
