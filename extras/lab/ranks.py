@@ -29,7 +29,7 @@ LAGS = (0, 10, 30, 100, 300, 1000, 3000, 10000)
 RECORDED = "bench/traces/fsdp2_llama.trace.gz"
 WAYS = {
     "default": ["--contender", "ductile"],
-    "tight": ["--contender", "ductile", "--set", "sizes=2M"],
+    "sizes=2M": ["--contender", "ductile", "--set", "sizes=2M"],
     "expandable": ["--contender", "expandable"],
 }
 

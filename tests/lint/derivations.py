@@ -12,7 +12,8 @@ TRACES = ("gpt2_medium_var_batch_seq", "llama_1b_lora_recompute", "resnet50_var_
           "fsdp2_llama")
 LAGGED = (*TRACES, "fsdp", "offload", "oneshot")
 MIB = 1 << 20
-TIGHT = ["sizes=tight"]
+GRANULES = ["sizes=2M"]
+TIGHT = ["sizes=tight"]  # as rows from before that call it
 
 
 def where(rows, **wanted):
@@ -205,8 +206,8 @@ def held_mib(rows, **wanted):
 
 POLL, WAIT = ["record_stream=poll"], ["record_stream=wait"]
 # Of the virtual GPU and of the H200, whose rows are older than `sizes`.
-SHARDED = (("ductile", POLL, None), ("ductile", WAIT, None), ("ductile", [*TIGHT, *POLL], POLL),
-           ("ductile", [*TIGHT, *WAIT], WAIT), ("expandable", [], []), ("classic", [], []))
+SHARDED = (("ductile", POLL, None), ("ductile", WAIT, None), ("ductile", [*GRANULES, *POLL], POLL),
+           ("ductile", [*GRANULES, *WAIT], WAIT), ("expandable", [], []), ("classic", [], []))
 
 
 def sharded_cell(rows, **wanted):
@@ -267,7 +268,7 @@ def silent(rows):
         of_it = [row for row in rows if words in row["command"]]
         yield words.split()[2] if "streams" in words else []
         yield f"{of_it[0]['live_peak_bytes'] / MIB:,.0f}"
-        for name, settings in (("ductile", []), ("ductile", TIGHT), ("expandable", []), ("classic", [])):
+        for name, settings in (("ductile", []), ("ductile", GRANULES), ("expandable", []), ("classic", [])):
             yield held_mib(of_it, contender=name, settings=settings)
 
 
