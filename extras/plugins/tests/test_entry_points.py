@@ -29,7 +29,7 @@ def test_each_program_finds_the_function_that_it_calls(group, module):
 def test_both_can_be_installed_with_the_package():
     assert {"vllm", "sglang"} <= set(INSTALLED.metadata.get_all("Provides-Extra"))
     wanted = INSTALLED.metadata.get_all("Requires-Dist")
-    assert 'vllm>=0.26; extra == "vllm"' in wanted
+    assert 'vllm>=0.24; extra == "vllm"' in wanted
     assert 'sglang>=0.5.10; extra == "sglang"' in wanted
 
 
