@@ -118,6 +118,32 @@ Test(units, commits_more_units_than_the_address_map_has_places_for) {
     close_range_audited();
 }
 
+/* In the first table of the address map (address_map.c), which has 4,096 places. */
+static uint64_t home_of_unit(uint64_t i) {
+    ductile_addr address = ductile_elastic_address(range) + i * UNIT;
+    return address / DPOOL_UNIT * UINT64_C(0x9E3779B97F4A7C15) >> 52;
+}
+
+/* So many units have one home there that the next one makes the table too crowded for another. */
+Test(units, taken_in_place_are_all_or_none_where_the_address_map_gets_crowded) {
+    enum { CROWDED = 48 };
+    open_range(NULL, (UINT64_C(1) << 20) * UNIT);
+    commit(0, 2);
+    decommit(0, 2);
+    uint64_t n = 0;
+    for (uint64_t i = 2; n < CROWDED; i++) {
+        if (home_of_unit(i) == home_of_unit(0)) {
+            commit(i, 1);
+            n++;
+        }
+    }
+    uint64_t mask = f.allocator->map.mask;
+    commit(0, 2);
+    cr_assert_gt(f.allocator->map.mask, mask, "the table was not crowded");
+    assert_u64(fixture_stats(f.allocator).live_blocks, CROWDED + 2);
+    close_range_audited();
+}
+
 /* From the nearest one in use, below or above, or from the beginning. */
 Test(units, finds_a_unit_wherever_it_lies) {
     open_range(NULL, 400 * MIB);

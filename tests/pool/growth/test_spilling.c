@@ -202,6 +202,15 @@ Test(spill, locks_what_the_host_has_but_once) {
     close_and_look();
 }
 
+Test(spill, asks_the_host_but_once_where_nothing_can_make_room) {
+    const fixture_setup setup = {.conf = "spill_bytes:1G", .host_bytes = 16 * MIB, .n_streams = 1};
+    open_fixture(&setup);
+    uint64_t before = count("phys_create");
+    cr_assert_not(dpool_make_host_memory(f.allocator, 32 * MIB));
+    assert_u64(count("phys_create") - before, 1);
+    close_and_look();
+}
+
 Test(spill, small_requests_never_spill_and_have_a_part_of_the_room) {
     open_spilling("spill_bytes:1G");
     ductile_addr large[4];
