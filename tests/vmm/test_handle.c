@@ -127,7 +127,9 @@ Test(handle, a_caller_may_allow_less_than_the_limit) {
 Test(handle, a_creation_that_the_driver_refuses_changes_nothing) {
     cache(2);
     device_fail(&r, "phys_create", 1, DVMM_OUT_OF_MEMORY);
+    const dvmm_handle *spare = store.spare;
     assert_full(2, UINT64_MAX);
+    cr_assert_eq(store.spare, spare);
     assert_totals(2, 2, 0);
     assert_u64(store.totals.n_handles, 1);
     assert_u64(store.totals.created_bytes / r.granule, 2);
@@ -254,6 +256,25 @@ Test(handle, bytes_count_once_however_many_pins_and_exports) {
     dvmm_handle_drop_export(&store, h);
     assert_bound(0, 0);
     dvmm_store_put(&store, h);
+    close_store();
+}
+
+Test(handle, the_node_of_a_lost_one_is_used_again) {
+    dvmm_handle *h = create(1);
+    dvmm_store_lose(&store, h);
+    cr_assert_eq(create(1), h);
+    dvmm_store_put(&store, h);
+    abandon_store();
+}
+
+Test(handle, memory_of_the_host_that_was_not_made_leaves_nothing) {
+    dvmm_handle *h = NULL;
+    store.spill_limit_bytes = 2 * r.granule;
+    assert_ok(dvmm_store_begin_host(&store, 2, &h));
+    assert_u64(store.totals.spill_bytes, 2 * r.granule);
+    dvmm_store_end_host(&store, h, DUCTILE_ERR_OUT_OF_MEMORY);
+    assert_u64(store.totals.spill_bytes + store.totals.n_handles, 0);
+    cr_assert_eq(store.spare, h);
     close_store();
 }
 
