@@ -38,14 +38,22 @@ class _Rows:
     def __init__(self, like: torch.Tensor, max_length: int, unit: Union[int, str, None]) -> None:
         batch, heads, _, size = like.shape
         self._made_with = (max_length, unit)
-        self._rows: ElasticTensor = elastic(
-            (batch, heads, size), max_length, like.dtype, unit=unit, device=like.device.index
-        )
-        # As a model has them: sequences, heads, tokens, sizes. Made once: a token costs few calls.
-        self._all = self._rows.tensor.permute(1, 2, 0, 3)
+        # What inference mode makes can be written in it alone, and the cache may outlive it.
+        with torch.inference_mode(False):
+            self._rows: ElasticTensor = elastic(
+                (batch, heads, size), max_length, like.dtype, unit=unit, device=like.device.index
+            )
+            # As a model has them: sequences, heads, tokens, sizes. Made once: a token costs few
+            # calls.
+            self._all = self._rows.tensor.permute(1, 2, 0, 3)
 
     def __len__(self) -> int:
         return self._rows.rows
+
+    def fits(self, states: torch.Tensor) -> bool:
+        """Are they of as many sequences, heads and sizes? One sequence would become all of them."""
+        mine, theirs = self._all.shape, states.shape
+        return (mine[0], mine[1], mine[3]) == (theirs[0], theirs[1], theirs[3])
 
     def put(self, states: torch.Tensor) -> torch.Tensor:
         """Into the last rows."""
@@ -110,9 +118,10 @@ class ElasticLayer(DynamicLayer):  # type: ignore[misc]
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        if not self.is_initialized:
-            self.lazy_initialization(key_states, value_states)
         before, more = self.get_seq_length(), key_states.shape[-2]
+        if before == 0 and not self._is_for(key_states, value_states):
+            self.lazy_initialization(key_states, value_states)
+        self._refuse_other_sequences(key_states, value_states)
         if before + more > self._max_length:
             raise ValueError(
                 f"{before + more} tokens are more than the {self._max_length} that the cache was "
@@ -122,6 +131,34 @@ class ElasticLayer(DynamicLayer):  # type: ignore[misc]
         keys, values = self._both
         self.keys, self.values = keys.put(key_states), values.put(value_states)
         return self.keys, self.values
+
+    def _is_for(self, *given: torch.Tensor) -> bool:
+        """As they are made: also of that type, on that device."""
+        keys = given[0]
+        if not self.is_initialized or (self.dtype, self.device) != (keys.dtype, keys.device):
+            return False
+        return all(rows.fits(states) for rows, states in zip(self._both, given))
+
+    def _refuse_other_sequences(self, *given: torch.Tensor) -> None:
+        for rows, states in zip(self._both, given):
+            if not rows.fits(states):
+                raise ValueError(
+                    f"states of shape {tuple(states.shape)} are of other sequences than the cache "
+                    f"has, {tuple(rows.states().shape)}: reset() it, or use another"
+                )
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> ElasticLayer:
+        """For a prompt that is continued several times: in ranges of its own. Tensors would copy
+        all that there could be, with or without memory."""
+        made = type(self)(self._max_length, self._unit)
+        memo[id(self)] = made
+        if self.get_seq_length() > 0:
+            made.dtype, made.device = self.dtype, self.device
+            order = torch.arange(self.keys.shape[0], device=self.device)
+            made._both = tuple(rows.of_others(order) for rows in self._both)
+            made._show()
+            made.is_initialized = True
+        return made
 
     def _resize_both(self, length: int) -> None:
         """Or neither: where the second finds no memory, the first gives it back."""
@@ -195,7 +232,8 @@ class ElasticCache(Cache):  # type: ignore[misc]
 
     Beside DynamicCache, which copies all of them at each token and needs twice the memory at that
     moment, and StaticCache, which holds the longest sequence from the beginning. Batches, beams,
-    crops and several calls of `generate` go. Layers with a sliding window are DynamicCache's own:
+    crops, several calls of `generate` and copies (`copy.deepcopy`, for a prompt that is continued
+    in several ways) go. Layers with a sliding window are DynamicCache's own:
     they hold no more than the window, and are copied as there. Other kinds of layers, and
     offloading, are refused. Compiled models see a cache that is not compileable, as DynamicCache.
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import copy
 import importlib
 import sys
 
@@ -197,6 +198,67 @@ def test_a_reset_leaves_nothing(host):
     layer.reset()
     assert [rows.rows for rows in host] == [0, 0]
     assert layer.update(*states(2, seed=1))[0].shape == (3, 2, 2, 8)
+
+
+@pytest.mark.parametrize("batch", [1, 5])
+def test_other_sequences_follow_a_reset(batch):
+    layer = ours.ElasticLayer(64)
+    layer.update(*states(9))
+    layer.reset()
+    keys, values = states(4, batch=batch, seed=1)
+    assert torch.equal(layer.update(keys, values)[0], keys)
+    assert torch.equal(layer.values, values)
+
+
+@pytest.mark.parametrize("batch", [1, 5])
+def test_tokens_of_other_sequences_are_refused_as_dynamic_layers_are(batch):
+    for layer in both():
+        layer.update(*states(5))
+        with pytest.raises((RuntimeError, ValueError), match=r"Sizes|sequences"):
+            layer.update(*states(1, batch=batch, seed=1))
+        assert layer.get_seq_length() == 5
+
+
+def test_a_copy_has_ranges_of_its_own_and_the_same_tokens(host):
+    layer = ours.ElasticLayer(64)
+    layer.update(*states(5))
+    copied = copy.deepcopy(layer)
+    assert [rows.rows for rows in host] == [5, 5, 5, 5]
+    assert_same(copied, layer)
+    copied.update(*states(2, seed=1))
+    layer.update(*states(3, seed=2))
+    assert (copied.get_seq_length(), layer.get_seq_length()) == (7, 8)
+    torch.testing.assert_close(copied.keys[:, :, 5:], states(2, seed=1)[0])
+    torch.testing.assert_close(layer.keys[:, :, 5:], states(3, seed=2)[0])
+
+
+def test_a_prompt_is_continued_several_times_from_copies_of_its_cache(model):
+    with torch.no_grad():
+        caches = [ours.ElasticCache(model.config), transformers.DynamicCache(config=model.config)]
+        for cache in caches:
+            model(prompt(), past_key_values=cache)
+    for last in (3, 4):
+        more = torch.cat([prompt(), torch.full((3, 1), last)], 1)
+        ends = [
+            model.generate(
+                more,
+                past_key_values=copy.deepcopy(cache),
+                max_new_tokens=8,
+                do_sample=False,
+                pad_token_id=0,
+            ).tolist()
+            for cache in caches
+        ]
+        assert ends[0] == ends[1]
+
+
+def test_what_was_begun_in_inference_mode_goes_on_outside():
+    layers = both()
+    for layer in layers:
+        with torch.inference_mode():
+            layer.update(*states(5))
+        layer.update(*states(1, seed=1))
+    assert_same(*layers)
 
 
 def test_more_tokens_than_addresses_are_refused_with_the_remedy():
