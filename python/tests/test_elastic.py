@@ -156,19 +156,20 @@ def lazy_gpu():
 
 
 class Bytes:
-    """Of a tensor, where it lies and what shape it has; it keeps its owner."""
+    """Of a tensor, where it lies, what shape it has and how large its storage is; it keeps its
+    owner."""
 
-    def __init__(self, address, size, owner, shape=None):
+    def __init__(self, address, size, owner, shape=None, storage=None):
         self.address, self.size, self.owner, self.shape = address, size, owner, shape
+        self.storage = size if storage is None else storage
 
     def __getitem__(self, part):
         rows = part.stop
-        return Bytes(
-            self.address, rows * self.size // self.shape[0], self.owner, (rows, *self.shape[1:])
-        )
+        size = rows * self.size // self.shape[0]
+        return Bytes(self.address, size, self.owner, (rows, *self.shape[1:]), self.storage)
 
     def view(self, *shape):
-        return Bytes(self.address, self.size, self.owner, shape)
+        return Bytes(self.address, self.size, self.owner, shape, self.storage)
 
 
 @pytest.fixture
@@ -199,6 +200,14 @@ def test_rows_come_and_go_in_place(allocator):
     rows.resize(0)
     assert live(allocator) == 0
     assert rows.view().shape == (0, 16, 64)
+
+
+def test_the_storage_of_a_view_has_memory_to_its_end(allocator):
+    rows = ductile_gpu.torch.elastic((16, 64), 1 << 16, HALF, rows=100, unit="2M")
+    for n in (100, 4096, 0):  # torch.save and copy.deepcopy read all of it
+        rows.resize(n)
+        assert rows.view().storage == n * 2048
+    assert rows.tensor.storage == 2048 << 16
 
 
 def test_units_of_rows_come_and_go_anywhere_by_their_range(allocator):

@@ -41,10 +41,15 @@ class ElasticTensor:
         self.dtype = dtype
         self.rows = 0
         """how many there are now"""
+        self._all = self._make(max_rows)
+
+    def _make(self, rows: int) -> torch.Tensor:
+        """With a storage of so many rows, the first ones."""
+        of, size = self._range, rows * self._row_bytes
         device = (_dlpack.CUDA, of.allocator.device)
-        size = max_rows * self._row_bytes
         all_bytes = torch.from_dlpack(_dlpack.make_capsule(of.address, size, device, of))
-        self._all = all_bytes.view(dtype).view(max_rows, *row_shape)
+        made: torch.Tensor = all_bytes.view(self.dtype).view(rows, *self._row_shape)
+        return made
 
     def resize(self, rows: int, streams: Iterable[Any] = ()) -> None:
         """Grows to that many rows, or shrinks to them. Nothing is copied; rows that stay keep their
@@ -75,11 +80,13 @@ class ElasticTensor:
 
     def view(self) -> torch.Tensor:
         """The rows that there are now, as a tensor of shape ``(rows, *row_shape)``. It keeps the
-        range, and does not follow later resizes; after one that shrinks, ask for a new one."""
-        return self.first(self.rows)
+        range, and does not follow later resizes; after one that shrinks, ask for a new one. Its
+        storage has these rows alone, so that what copies storages (torch.save, copy.deepcopy)
+        touches no others."""
+        return self._make(self.rows)
 
     def first(self, rows: int) -> torch.Tensor:
-        """The first so many of all rows that there can be, as a tensor."""
+        """The first so many of all rows that there can be, as a part of `tensor`."""
         return self._all[:rows]
 
     @property
