@@ -63,9 +63,10 @@ class _Memory:
         self._users: dict[int, torch.cuda.Stream] = {}
 
     def room(self) -> int:
-        """Bytes that could be allocated now."""
-        of = self._allocator
-        return int(of.limits().limit_bytes - of.stats().allocated_bytes)
+        """Bytes of the device that could be allocated now."""
+        now = self._allocator.stats()
+        of_device = now.allocated_bytes - now.spilled_live_bytes
+        return int(self._allocator.limits().limit_bytes - of_device)
 
     def commit(self, first: int, n: int) -> bool:
         """Units, all or none."""

@@ -5,6 +5,7 @@ answers are the same, whatever memory there is."""
 from __future__ import annotations
 
 import math
+import types
 
 import pytest
 
@@ -272,3 +273,14 @@ def test_on_a_gpu_a_commit_leaves_a_step_its_room(virtual_memory):
         held += 1
     assert (held, memory.room()) == (12, 12 * MIB)
     assert memory._allocator.alloc(f"{held}M", memory.stream)
+
+
+def test_what_has_spilled_takes_none_of_the_room():
+    gpu = ductile_gpu.VirtualGPU("256M")
+    allocator = gpu.allocator(spill_bytes="1G")
+    stream = gpu.stream()
+    allocator.alloc("200M", stream)
+    spilled = allocator.alloc("400M", stream)
+    held = allocator.stats().reserved_bytes
+    assert ours._Memory.room(types.SimpleNamespace(_allocator=allocator)) == 256 * MIB - held
+    allocator.free(spilled)
