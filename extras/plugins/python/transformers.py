@@ -236,6 +236,7 @@ class ElasticCache(Cache):  # type: ignore[misc]
     in several ways) go. Layers with a sliding window are DynamicCache's own:
     they hold no more than the window, and are copied as there. Other kinds of layers, and
     offloading, are refused. Compiled models see a cache that is not compileable, as DynamicCache.
+    Tokens are written in place, so that a backward pass goes through one call of the model alone.
 
     Args:
         config: the model's.
