@@ -96,13 +96,18 @@ ductile_status dpool_spill_fill(ductile_allocator *a, dpool_region *region, dpoo
 /* ---- How much of it is in use ---------------------------------------------------------------- */
 
 /* While a pool falls asleep or wakes, its thread changes granules without the index lock. */
+uint64_t dpool_host_bytes_locked(const ductile_allocator *a, const dpool_block *b) {
+    DTI_ASSERT_HELD(&a->index_lock);
+    const dpool_private_pool *pool = b->region->arena->pool;
+    bool is_still = dpool_is_awake(pool) || dpool_is_asleep(pool);
+    return is_still ? b->size - dpool_device_bytes(b) : 0;
+}
+
 static uint64_t spilled_leaving_locked(const ductile_allocator *a, const dpool_arena *arena) {
     DTI_ASSERT_HELD(&a->index_lock);
     uint64_t bytes = 0;
-    bool is_still = dpool_is_awake(arena->pool) || dpool_is_asleep(arena->pool);
-    const dpool_block *b = is_still ? arena->blocks.leaving.first : NULL;
-    for (; b != NULL; b = b->list_next) {
-        bytes += b->size - dpool_device_bytes(b);
+    for (const dpool_block *b = arena->blocks.leaving.first; b != NULL; b = b->list_next) {
+        bytes += dpool_host_bytes_locked(a, b);
     }
     return bytes;
 }

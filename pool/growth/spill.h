@@ -47,6 +47,10 @@ dpool_spill dpool_spill_prepare(ductile_allocator *a, uint64_t size, uint64_t re
 ductile_status dpool_spill_fill(ductile_allocator *a, dpool_region *region, dpool_spill *spill,
                                 uint64_t requested, dpool_block **out);
 
+/* How many bytes of a block that has memory are the host's; none while its pool falls asleep or
+ * wakes. Index lock held. */
+uint64_t dpool_host_bytes_locked(const ductile_allocator *a, const dpool_block *b);
+
 /* Index lock held, by this one alone: of the bytes that are spilled, those behind live and pending
  * blocks, and in pools that sleep. If there are any, linear in the blocks of closed regions that
  * were freed and are still mapped. */

@@ -234,10 +234,8 @@ static uint32_t flags_of_locked(const ductile_allocator *a, const dpool_block *b
 
 static uint64_t spilled_locked(const ductile_allocator *a, const dpool_block *b) {
     DTI_ASSERT_HELD(&a->index_lock);
-    const dpool_private_pool *pool = b->region->arena->pool;
-    bool is_still = dpool_is_awake(pool) || dpool_is_asleep(pool); /* else its granules change */
     bool has_memory = dpool_has_request(b) || b->state == DPOOL_FREE;
-    return is_still && has_memory ? b->size - dpool_device_bytes(b) : 0;
+    return has_memory ? dpool_host_bytes_locked(a, b) : 0;
 }
 
 /* All but info->struct_size. */
