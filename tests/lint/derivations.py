@@ -187,7 +187,7 @@ def tight(rows):
 
 def tight_modelled(rows):
     """The same by the present default, whose rows call the smallest handles by their size."""
-    ways = (("ductile", []), ("ductile", ["sizes=2M"]), ("expandable", []))
+    ways = (("ductile", []), ("ductile", GRANULES), ("expandable", []))
     return list(near_and_uncapped(rows, ways, ("first_pass", "last_pass"), "driver_time_us"))
 
 
@@ -402,6 +402,15 @@ def slower_ways(runs):
                 yield program, way, found[program, way]
 
 
+def in_allocator_ms(row):
+    """Of a step, without driver calls."""
+    return row["allocs"] * row["pair_ns"] / 1e6
+
+
+def shown_cost(row):
+    return f"{row['costs_percent']:.1f}" if row["costs_percent"] >= 0.05 else []
+
+
 def slower(*runs):
     """Of each program and way: ms of a step; kernels, of native's; per cent that the GPU is busy; ms of the host in the
     allocator and in the driver; mappings and moves; per cent that it costs, where that is any."""
@@ -409,9 +418,9 @@ def slower(*runs):
         driver = row["driver_ms"] if "driver_ms" in row else row["profiled_memory_call_ms"]
         yield f"{row['step_ms']:.1f}", f"{row['kernels_of_native']:.3f}" if way != "native" else []
         yield f"{100 * row['profiled_busy_ms'] / row['profiled_span_ms']:.0f}"
-        yield f"{row['allocs'] * row['pair_ns'] / 1e6:.2f}", f"{driver:.2f}"
+        yield f"{in_allocator_ms(row):.2f}", f"{driver:.2f}"
         yield [f"{row[name]:.1f}" for name in ("maps", "moved") if way.startswith("ductile")]
-        yield f"{row['costs_percent']:.1f}" if row["costs_percent"] >= 0.05 else []
+        yield shown_cost(row)
 
 
 def slower_shown(*runs):
@@ -432,8 +441,8 @@ def moves(rows):
     for program in MOVES:
         native, own = found[program, "native"], found[program, "ductile"]
         yield f"{native['step_ms']:.1f}", f"{own['of_native']:.3f}", f"{own['of_native_noise']:.3f}"
-        yield f"{own['kernels_of_native']:.3f}", f"{own['allocs'] * own['pair_ns'] / 1e6:.2f}", f"{own['driver_ms']:.2f}"
-        yield f"{own['maps']:.1f}", f"{own['costs_percent']:.1f}" if own["costs_percent"] >= 0.05 else []
+        yield f"{own['kernels_of_native']:.3f}", f"{in_allocator_ms(own):.2f}", f"{own['driver_ms']:.2f}"
+        yield f"{own['maps']:.1f}", shown_cost(own)
         yield gib(own["used"]), gib(native["held"]), gib(own["held"])
 
 
@@ -447,7 +456,7 @@ def moves_compiled(rows):
 
 def bound_percent(row, other):
     """Host time in the allocator and the driver beyond the other's, of its step."""
-    more = row["driver_ms"] + (row["allocs"] * row["pair_ns"] - other["allocs"] * other["pair_ns"]) / 1e6
+    more = row["driver_ms"] + in_allocator_ms(row) - in_allocator_ms(other)
     return f"{100 * more / other['step_ms']:.1f}"
 
 
