@@ -16,7 +16,7 @@ class Answered:
 
     def __init__(self, way: str, backend: str = "native", **changed: Any) -> None:
         self.way, self.error, self.ranks = way, changed.pop("error", ""), [0, 1]
-        self.sleeps: list[dict[str, Any]] = changed.pop("sleeps", [])
+        self.sleeps: list[list[dict[str, Any]]] = changed.pop("sleeps", [])
         turn = {"backend": backend, "used": 900, "active": 950, "held": 1000}
         turn.update(retries=0, pressure_waits=0, pressure_returns=0)
         turn.update(losses=[(10.0).hex()], times=[1.0])
@@ -175,7 +175,7 @@ def test_the_slowest_rank_says_how_long_a_sleep_of_all_takes() -> None:
         return {"sleep_s": [*seconds], "wake_s": [0.5] * n, "bytes": [2e9] * n, "left": [2**30] * n}
 
     group = Answered(
-        "ductile", "ductile", sleeps=[slept(0.1, 0.2), slept(1, 4), slept(9), slept(8)]
+        "ductile", "ductile", sleeps=[[slept(0.1, 0.2), slept(1, 4)], [slept(9), slept(8)]]
     )
     (row,) = llama.rows_of(llama.CASES["asleep"], [group])
     assert row["sleep_s"] == [[0.1, 0.2, 9], [1, 4, 8]]

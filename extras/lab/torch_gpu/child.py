@@ -44,6 +44,13 @@ def synchronized(device: str) -> float:
     return time.perf_counter()
 
 
+def timed(call: Callable[..., Any], *given: Any) -> float:
+    """Seconds of the call alone, whatever it has left the GPU to do."""
+    before = time.perf_counter()
+    call(*given)
+    return time.perf_counter() - before
+
+
 def be_deterministic(*attentions: str) -> None:
     """Without these ways to compute attention, whose backward passes add in any order."""
     import torch

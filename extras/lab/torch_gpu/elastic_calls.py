@@ -19,6 +19,7 @@ from collections.abc import Iterable
 from typing import Any, Callable
 
 import torch
+from child import timed
 from cuda.bindings import runtime
 
 import ductile_gpu
@@ -38,12 +39,6 @@ def in_us(times: Iterable[float]) -> str:
     us = sorted(1e6 * t for t in times)
     middle = statistics.median(us)
     return f"least {us[0]:.1f} us, median {middle:.1f}, most {us[-1]:.1f} ({len(us)} times)"
-
-
-def timed(call: Callable[..., Any], *given: Any) -> float:
-    before = time.perf_counter()
-    call(*given)
-    return time.perf_counter() - before
 
 
 def counted(a: ductile_gpu.Allocator, call: Callable[..., Any], *given: Any) -> tuple[Any, ...]:

@@ -119,9 +119,7 @@ def main() -> int:
     words.add_argument("--texts", type=int, default=100)
     words.add_argument("--shares", default="0.3,0.4,0.5,0.35,0.65", help="of the static splits")
     words.add_argument("--seconds", type=float, default=40, help="limit for each")
-    words.add_argument("--limit", type=float, default=110, help="seconds, for all")
-    words.add_argument("--json", action="store_true", help="one JSON object a line")
-    words.add_argument("--cpu-check", action="store_true", help="tiny, to try out the script")
+    turns.add_common(words, limit=110)
     given = words.parse_args()
     deadline = time.monotonic() + given.limit
     command = [SIDE, *(("cpu", "tiny") if given.cpu_check else ("cuda", "gpu"))]

@@ -125,9 +125,7 @@ def main() -> int:
     )
     words.add_argument("--forms", default=",".join(FORMS))
     words.add_argument("--ways", default=",".join(allocators.NAMES))
-    words.add_argument("--limit", type=float, default=240, help="seconds")
-    words.add_argument("--json", action="store_true", help="one JSON object a line")
-    words.add_argument("--cpu-check", action="store_true", help="tiny, to try out the script")
+    turns.add_common(words, limit=240)
     given = words.parse_args()
     deadline = time.monotonic() + given.limit
     device = "cpu" if given.cpu_check else "cuda"

@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import allocators
+import turns
 
 Row = dict[str, Any]
 RANK = str(Path(__file__).with_name("launched_rank.py"))
@@ -132,9 +133,7 @@ def main() -> int:
     words.add_argument("--programs", default=",".join(PROGRAMS))
     words.add_argument("--ways", default=",".join(allocators.NAMES))
     words.add_argument("--beside", type=int, default=6, help="programs at work beside each other")
-    words.add_argument("--limit", type=float, default=150, help="seconds")
-    words.add_argument("--json", action="store_true", help="one JSON object a line")
-    words.add_argument("--cpu-check", action="store_true", help="tiny, to try out the script")
+    turns.add_common(words, limit=150)
     given = words.parse_args()
     deadline = time.monotonic() + given.limit
     device = "cpu" if given.cpu_check else "cuda"

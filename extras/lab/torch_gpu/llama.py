@@ -113,7 +113,7 @@ class Group:
     def __init__(self, way: str, plan: dict[str, Any], hook: bool) -> None:
         self.way, self.error = way, ""
         self.answers: list[list[dict[str, Any]]] = []
-        self.sleeps: list[dict[str, Any]] = []  # of each rank, turn after turn
+        self.sleeps: list[list[dict[str, Any]]] = []  # as answers
         self.folder = tempfile.TemporaryDirectory(prefix="llama-")
         plan = {**plan, "store": str(Path(self.folder.name) / "store")}
         script = str(Path(__file__).with_name("llama_rank.py"))
@@ -224,7 +224,7 @@ def play_asleep(game: Game) -> None:
         for group in game.groups:
             group.take(shapes, game.deadline)
             group.ask(do="asleep", rounds=SLEEPS)
-            group.sleeps += group.hear(game.deadline)
+            group.sleeps.append(group.hear(game.deadline))
 
 
 # ---- Cases -------------------------------------------------------------------------------------
@@ -362,10 +362,11 @@ def row_of(case: Case, group: Group) -> Row:
 
 def sleeps_of(group: Group) -> Row:
     """Of each rank all its sleeps, which began when those of the other ranks did."""
-    ranks = range(len(group.ranks) if group.sleeps else 0)
+    heard = [turn for turn in group.sleeps if turn]  # nothing from a group that has failed
+    ranks = range(len(heard[0]) if heard else 0)
     return {
-        name: [[x for one in group.sleeps[rank :: len(ranks)] for x in one[name]] for rank in ranks]
-        for name in (SLEPT if ranks else ())
+        name: [[x for turn in heard for x in turn[rank][name]] for rank in ranks]
+        for name in (SLEPT if heard else ())
     }
 
 

@@ -195,10 +195,15 @@ def share_layers(model: Any, device: str, ranks: int) -> list[nn.Parameter]:
     return [weight for weight in model.parameters() if not isinstance(weight, DTensor)]
 
 
+def cast_loss(model: Any, device: str, ids: torch.Tensor) -> torch.Tensor:
+    with torch.autocast(device, dtype=torch.bfloat16):
+        loss: torch.Tensor = model(input_ids=ids, labels=ids).loss
+    return loss
+
+
 def cast_learn(model: Any, device: str) -> Learn:
     def learn(ids: torch.Tensor) -> torch.Tensor:
-        with torch.autocast(device, dtype=torch.bfloat16):
-            loss: torch.Tensor = model(input_ids=ids, labels=ids).loss
+        loss = cast_loss(model, device, ids)
         loss.backward()
         return loss.detach()
 
@@ -244,9 +249,7 @@ def voting_step(model: Any, device: str) -> Step:
         try:
             if device == "cpu" and ids.shape[0] > TOO_MANY // 2:
                 raise torch.OutOfMemoryError("too many for the script that is tried out")
-            with torch.autocast(device, dtype=torch.bfloat16):
-                loss: torch.Tensor = whole(input_ids=ids, labels=ids).loss
-                return loss
+            return cast_loss(whole, device, ids)
         except torch.OutOfMemoryError:
             return None
 

@@ -16,7 +16,7 @@ import json
 import os
 import sys
 import time
-from typing import Any, Callable
+from typing import Any
 
 import child
 import costs
@@ -24,12 +24,6 @@ import gaps
 import llama_models
 import torch
 import torch.distributed as dist
-
-
-def timed(work: Callable[[], Any]) -> float:
-    start = time.perf_counter()
-    work()
-    return time.perf_counter() - start
 
 
 class Rank:
@@ -57,7 +51,6 @@ class Rank:
             "nccl" if own else "gloo", init_method=f"file://{plan['store']}", rank=plan["rank"],
             world_size=plan["ranks"], device_id=own,
         )  # fmt: skip
-        self.waiters = dist.new_group(backend="gloo")  # takes no memory of the GPU
         self.step = llama_models.make_step(plan["kind"], self.device, self.size)
         if plan["kind"].startswith("compiled"):
             self.take([[2, 128], [3, 192], *plan["shapes"]])  # all ways compile at the same time
@@ -108,14 +101,17 @@ class Rank:
         import ductile_gpu.torch as memory
 
         found: dict[str, Any] = {"sleep_s": [], "wake_s": [], "bytes": [], "left": []}
+        waiters = dist.new_group(backend="gloo")  # takes no memory of the GPU
         for _ in range(rounds):
-            dist.barrier(self.waiters)
-            found["sleep_s"].append(timed(lambda: found["bytes"].append(memory.sleep_all().bytes)))
-            dist.barrier(self.waiters)
+            dist.barrier(waiters)
+            start = time.perf_counter()
+            found["bytes"].append(memory.sleep_all().bytes)
+            found["sleep_s"].append(time.perf_counter() - start)
+            dist.barrier(waiters)
             free, whole = torch.cuda.mem_get_info()
             found["left"].append(whole - free)
-            dist.barrier(self.waiters)
-            found["wake_s"].append(timed(memory.wake_all))
+            dist.barrier(waiters)
+            found["wake_s"].append(child.timed(memory.wake_all))
         return found
 
     def watched(self, shapes: list[list[int]]) -> dict[str, Any]:

@@ -94,9 +94,7 @@ def main() -> int:
     words.add_argument("--requests", type=int, default=500)
     words.add_argument("--ways", default=",".join(allocators.NAMES))
     words.add_argument("--no-graphs", dest="graphs", action="store_false")
-    words.add_argument("--limit", type=float, default=200, help="seconds")
-    words.add_argument("--json", action="store_true", help="one JSON object a line")
-    words.add_argument("--cpu-check", action="store_true", help="tiny, to try out the script")
+    turns.add_common(words, limit=200)
     given = words.parse_args()
     deadline = time.monotonic() + given.limit
     command = [SIDE, *(("cpu", "tiny") if given.cpu_check else ("cuda", "gpu"))]

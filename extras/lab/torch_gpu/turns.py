@@ -29,6 +29,13 @@ class Failed(Exception):
     """A process that cannot go on."""
 
 
+def add_common(parser: argparse.ArgumentParser, limit: float) -> None:
+    """What scripts take that print a row for each way."""
+    parser.add_argument("--limit", type=float, default=limit, help="seconds, for all")
+    parser.add_argument("--json", action="store_true", help="one JSON object a line")
+    parser.add_argument("--cpu-check", action="store_true", help="tiny, to try out the script")
+
+
 class Worker:
     """A process that is told what to do in lines, and answers each with a line of JSON."""
 
