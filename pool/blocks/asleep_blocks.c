@@ -56,13 +56,14 @@ bool dpool_drop_any_granules_locked(ductile_allocator *a, dpool_region *region) 
 
 dpool_use *dpool_free_asleep_locked(ductile_allocator *a, dpool_block *b) {
     DTI_ASSERT_HELD(&a->index_lock);
-    const dpool_arena *arena = b->region->arena;
     dpool_use *uses = b->uses;
     dpool_leave_asleep_locked(a, b);
     dpool_make_young_locked(a, b);
     b = dpool_make_free_locked(a, b);
-    if (dpool_is_asleep(arena->pool)) {
-        (void)drop_run_locked(a, b);
+    dpool_region *region = b->region;
+    bool drops = dpool_is_asleep(region->arena->pool) && drop_run_locked(a, b);
+    while (drops && region->is_spilled) { /* one block, of several parts */
+        drops = dpool_drop_any_granules_locked(a, region);
     }
     return uses;
 }

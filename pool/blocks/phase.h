@@ -37,6 +37,11 @@ static inline bool dpool_is_asleep(const dpool_private_pool *pool) {
     return pool->phase == DUCTILE_POOL_ASLEEP;
 }
 
+/* Is it asleep, and is no call under way, nor a copy, that changes its granules or needs them? */
+static inline bool dpool_is_at_rest(const dpool_private_pool *pool) {
+    return dpool_is_asleep(pool) && !pool->is_claimed && pool->host_copy.busy == NULL;
+}
+
 /* Have its blocks no memory, except where the driver refused to unmap it? */
 static inline bool dpool_is_unbacked(const dpool_private_pool *pool) {
     return pool->is_unbacked;

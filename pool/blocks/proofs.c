@@ -32,9 +32,13 @@ static dpool_proof later_proof(dpool_proof p, dpool_proof q) {
     return p.age > q.age ? p : q;
 }
 
-dpool_proof dpool_restrict_proof(const dpool_arena *arena, dpool_proof p) {
-    bool holds = !dpool_is_frozen(arena) && dpool_least_age(arena) < p.age;
+static dpool_proof proof_if(bool may_be, const dpool_arena *arena, dpool_proof p) {
+    bool holds = may_be && dpool_least_age(arena) < p.age;
     return holds ? p : (dpool_proof){0};
+}
+
+dpool_proof dpool_restrict_proof(const dpool_arena *arena, dpool_proof p) {
+    return proof_if(!dpool_is_frozen(arena), arena, p);
 }
 
 dpool_proof dpool_proof_to_unmap(const ductile_allocator *a, const dpool_arena *arena) {
@@ -59,6 +63,12 @@ dpool_proof dpool_proof_to_return(const ductile_allocator *a, const dpool_arena 
                                 : dpool_restrict_proof(arena, dpool_proof_to_unmap(a, arena));
 }
 
+dpool_proof dpool_proof_to_go(const ductile_allocator *a, const dpool_arena *arena) {
+    return dpool_is_awake(arena->pool)
+               ? dpool_proof_to_return(a, arena)
+               : proof_if(dpool_lets_go(arena), arena, dpool_proof_to_unmap(a, arena));
+}
+
 /* ---- One block ----------------------------------------------------------------------------- */
 
 bool dpool_is_proven_locked(const ductile_allocator *a, const dpool_block *b) {
@@ -75,12 +85,26 @@ dseg_span dpool_proven_part_locked(const ductile_allocator *a, const dpool_block
                   : dpool_older_part(b, all, dpool_proof_to_return(a, b->region->arena).age);
 }
 
+dseg_span dpool_leaving_part(const dpool_block *b) {
+    const dseg_segment *seg = b->region->seg;
+    dseg_span s = dseg_granules_in(seg, b->addr, dpool_end(b));
+    s.first = dseg_next_mapped(seg, s.first);
+    s.end = s.first < s.end ? dseg_state_until(seg, s) : s.first;
+    return dseg_topmost_run(seg, s, UINT64_MAX, 1);
+}
+
+static bool may_go_locked(const ductile_allocator *a, const dpool_block *b) {
+    DTI_ASSERT_HELD(&a->index_lock);
+    return b->age < dpool_proof_to_go(a, b->region->arena).age &&
+           !dpool_wait_is_due_locked(a, b->addr, dpool_end(b));
+}
+
 dpool_block *dpool_find_leaving_locked(const ductile_allocator *a, const dpool_arena *arena,
                                        bool is_proven) {
     DTI_ASSERT_HELD(&a->index_lock);
     dpool_block *b = arena->blocks.leaving.first;
-    while (b != NULL && (dpool_is_proven_locked(a, b) != is_proven ||
-                         !dseg_can_go(b->region->seg, dseg_granule(b->region->seg, b->addr)))) {
+    while (b != NULL &&
+           (may_go_locked(a, b) != is_proven || dseg_is_empty(dpool_leaving_part(b)))) {
         b = b->list_next;
     }
     return b;
@@ -90,7 +114,7 @@ dpool_block *dpool_find_leaving_locked(const ductile_allocator *a, const dpool_a
 
 bool dpool_awaits_leaving_locked(const ductile_allocator *a, const dpool_arena *arena) {
     DTI_ASSERT_HELD(&a->index_lock);
-    return !dpool_is_frozen(arena) && dpool_find_leaving_locked(a, arena, false) != NULL;
+    return dpool_lets_go(arena) && dpool_find_leaving_locked(a, arena, false) != NULL;
 }
 
 /* May its memory serve other streams (U2)? */

@@ -29,10 +29,20 @@
 
 /* ---- An arena, by its pool ----------------------------------------------------------------- */
 
-/* Live graphs may own all of its memory (G1), or it sleeps (G4). */
+/* May live graphs own all of its memory (G1)? */
+static inline bool dpool_is_kept_for_graphs(const dpool_arena *arena) {
+    return arena->pool->kind == DUCTILE_POOL_CAPTURE && dpool_is_held(arena->pool);
+}
+
+/* They may, or it sleeps (G4). */
 static inline bool dpool_is_frozen(const dpool_arena *arena) {
-    const dpool_private_pool *pool = arena->pool;
-    return !dpool_is_awake(pool) || (pool->kind == DUCTILE_POOL_CAPTURE && dpool_is_held(pool));
+    return !dpool_is_awake(arena->pool) || dpool_is_kept_for_graphs(arena);
+}
+
+/* May what is leaving go, once proven? Also what was freed while its pool slept. */
+static inline bool dpool_lets_go(const dpool_arena *arena) {
+    bool is_still = dpool_is_awake(arena->pool) || dpool_is_at_rest(arena->pool);
+    return is_still && !dpool_is_kept_for_graphs(arena);
 }
 
 /* Graphs may have used its memory, on any stream. */
@@ -63,6 +73,9 @@ dpool_proof dpool_proof_to_leave(const ductile_allocator *a, const dpool_arena *
  * on others. */
 dpool_proof dpool_proof_to_return(const ductile_allocator *a, const dpool_arena *arena);
 
+/* The same for what is leaving, at whose free a sleep may have been over. */
+dpool_proof dpool_proof_to_go(const ductile_allocator *a, const dpool_arena *arena);
+
 /* ---- One block ----------------------------------------------------------------------------- */
 
 /* May the memory of the FREE block be unmapped (U3)? */
@@ -72,8 +85,11 @@ bool dpool_is_proven_locked(const ductile_allocator *a, const dpool_block *b);
  * what was freed lately is not among them. */
 dseg_span dpool_proven_part_locked(const ductile_allocator *a, const dpool_block *b);
 
-/* The first leaving block of the arena whose handle can go, and that is proven, or is not; NULL for
- * none. */
+/* The topmost granules of a leaving block that can go: asleep, a part may have none. */
+dseg_span dpool_leaving_part(const dpool_block *b);
+
+/* The first leaving block of the arena of which a part can go, and that is proven, or is not; NULL
+ * for none. */
 dpool_block *dpool_find_leaving_locked(const ductile_allocator *a, const dpool_arena *arena,
                                        bool is_proven);
 

@@ -31,14 +31,9 @@ static bool drop_asleep_locked(ductile_allocator *a, const dpool_arena *arena) {
     return false;
 }
 
-static bool is_at_rest_locked(const ductile_allocator *a, const dpool_private_pool *pool) {
-    DTI_ASSERT_HELD(&a->index_lock);
-    return dpool_readiness_of(pool, false) == DPOOL_READY && pool->host_copy.busy == NULL;
-}
-
 static void unmap_again(ductile_allocator *a, const dpool_arena *arena) {
     dti_lock_acquire(&a->index_lock);
-    bool is_at_rest = is_at_rest_locked(a, arena->pool);
+    bool is_at_rest = dpool_is_at_rest(arena->pool);
     dti_lock_release(&a->index_lock);
     for (dpool_region *r = is_at_rest ? arena->blocks.regions : NULL; r != NULL; r = r->next) {
         dpool_unmap_again(a, r);
@@ -48,7 +43,7 @@ static void unmap_again(ductile_allocator *a, const dpool_arena *arena) {
 /* What has stayed mapped because it was pinned is all that is left of the pool. */
 static bool is_all_that_is_left_locked(const ductile_allocator *a, const dpool_private_pool *pool) {
     DTI_ASSERT_HELD(&a->index_lock);
-    bool is_all = is_at_rest_locked(a, pool) && dpool_is_released(pool);
+    bool is_all = dpool_is_at_rest(pool) && dpool_is_released(pool);
     for (const dpool_block *b = dpool_next_block(a, pool, NULL); is_all && b != NULL;
          b = dpool_next_block(a, pool, b)) {
         const dseg_segment *seg = b->region->seg;

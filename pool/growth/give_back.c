@@ -69,10 +69,7 @@ static dpool_block *take_run_locked(ductile_allocator *a, dpool_block *b, dseg_s
 static dpool_block *take_leaving_locked(ductile_allocator *a, const dpool_arena *arena) {
     DTI_ASSERT_HELD(&a->index_lock);
     dpool_block *b = dpool_find_leaving_locked(a, arena, true);
-    if (b != NULL) {
-        dpool_make_busy_locked(a, b);
-    }
-    return b;
+    return b != NULL ? take_run_locked(a, b, dpool_leaving_part(b), UINT64_MAX, 1) : NULL;
 }
 
 static dpool_block *take_largest_locked(ductile_allocator *a, const dpool_arena *arena,
@@ -125,7 +122,7 @@ static dpool_block *take_locked(ductile_allocator *a, const search *s, uint64_t 
         b = take_largest_locked(a, s->arena, most, s->least);
     }
     if (b != NULL) {
-        *idle = dpool_proof_to_return(a, b->region->arena).idle;
+        *idle = dpool_proof_to_go(a, b->region->arena).idle;
     }
     return b;
 }
@@ -325,7 +322,7 @@ static bool has_freed_spilled_locked(const ductile_allocator *a, const dpool_are
     while (b != NULL && !b->region->is_spilled) {
         b = b->list_next;
     }
-    return (u != NULL || b != NULL) && !dpool_is_frozen(arena);
+    return (u != NULL || b != NULL) && dpool_lets_go(arena);
 }
 
 /* Memory of the host that was freed, and is not proven: no part of the surplus. */
