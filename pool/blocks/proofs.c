@@ -73,7 +73,7 @@ dpool_proof dpool_proof_to_go(const ductile_allocator *a, const dpool_arena *are
 
 bool dpool_is_proven_locked(const ductile_allocator *a, const dpool_block *b) {
     DTI_ASSERT_HELD(&a->index_lock);
-    return b->age < dpool_proof_to_return(a, b->region->arena).age &&
+    return b->age < dpool_proof_to_go(a, b->region->arena).age &&
            !dpool_wait_is_due_locked(a, b->addr, dpool_end(b));
 }
 
@@ -93,18 +93,12 @@ dseg_span dpool_leaving_part(const dpool_block *b) {
     return dseg_topmost_run(seg, s, UINT64_MAX, 1);
 }
 
-static bool may_go_locked(const ductile_allocator *a, const dpool_block *b) {
-    DTI_ASSERT_HELD(&a->index_lock);
-    return b->age < dpool_proof_to_go(a, b->region->arena).age &&
-           !dpool_wait_is_due_locked(a, b->addr, dpool_end(b));
-}
-
 dpool_block *dpool_find_leaving_locked(const ductile_allocator *a, const dpool_arena *arena,
                                        bool is_proven) {
     DTI_ASSERT_HELD(&a->index_lock);
     dpool_block *b = arena->blocks.leaving.first;
     while (b != NULL &&
-           (may_go_locked(a, b) != is_proven || dseg_is_empty(dpool_leaving_part(b)))) {
+           (dpool_is_proven_locked(a, b) != is_proven || dseg_is_empty(dpool_leaving_part(b)))) {
         b = b->list_next;
     }
     return b;

@@ -16,8 +16,8 @@ import lint
 PAGE = "docs/dev/proofs.md"
 MAKERS = (
     "dseg_sync", "dseg_stream_idle_by_marker", "dseg_idle_if_joined", "dseg_sync_device", "dseg_idle_by_marker",
-    "dpool_proof_to_leave", "dpool_proof_to_unmap", "dpool_proof_to_return", "dpool_is_proven_locked",
-    "dpool_proven_part_locked", "dpool_find_leaving_locked", "dpool_marked_age_locked",
+    "dpool_proof_to_leave", "dpool_proof_to_unmap", "dpool_proof_to_return", "dpool_proof_to_go",
+    "dpool_is_proven_locked", "dpool_proven_part_locked", "dpool_find_leaving_locked", "dpool_marked_age_locked",
     "dpool_wait_for_context_mark", "dpool_wait_for_all_work", "dpool_quiesce_free", "dpool_quiesce_pool", "dpool_quiesce_all",
 )
 CALL = re.compile(r"\b(%s)\s*\(" % "|".join(MAKERS))
