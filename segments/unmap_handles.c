@@ -150,10 +150,25 @@ bool dseg_is_marked(const dseg_segment *seg, uint32_t first) {
     return seg->slots[first].stays != 0;
 }
 
+static bool is_behind_mark(const dseg_segment *seg, uint32_t granule) {
+    const dseg_slot *slot = &seg->slots[granule];
+    return slot->state == DSEG_MAPPED && dseg_is_marked(seg, granule - slot->offset);
+}
+
+dseg_span dseg_marked_in(const dseg_segment *seg, dseg_span s) {
+    while (!dseg_is_empty(s) && !is_behind_mark(seg, s.first)) {
+        s.first++;
+    }
+    uint32_t end = s.first;
+    while (end < s.end && is_behind_mark(seg, end)) {
+        end++;
+    }
+    return (dseg_span){s.first, end};
+}
+
 static bool has_stayed(const dseg_segment *seg, uint32_t granule) {
     const dseg_slot *slot = &seg->slots[granule];
-    return slot->state == DSEG_MAPPED &&
-           (slot->handle->n_pins > 0 || dseg_is_marked(seg, granule - slot->offset));
+    return slot->state == DSEG_MAPPED && (slot->handle->n_pins > 0 || is_behind_mark(seg, granule));
 }
 
 bool dseg_has_stayed(const dseg_segment *seg, dseg_span s) {

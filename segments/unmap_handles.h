@@ -109,6 +109,9 @@ void dseg_mark_what_stays(dseg_segment *seg, dseg_span may_go);
 /* Is the handle that begins there marked? */
 bool dseg_is_marked(const dseg_segment *seg, uint32_t first);
 
+/* The first run of granules of the span that lie behind marked handles. */
+dseg_span dseg_marked_in(const dseg_segment *seg, dseg_span s);
+
 /* Is all of the span behind handles that are marked or pinned? */
 bool dseg_has_stayed(const dseg_segment *seg, dseg_span s);
 

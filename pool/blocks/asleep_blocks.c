@@ -60,17 +60,15 @@ dpool_use *dpool_free_asleep_locked(ductile_allocator *a, dpool_block *b) {
     dpool_leave_asleep_locked(a, b);
     dpool_make_young_locked(a, b);
     b = dpool_make_free_locked(a, b);
-    dpool_region *region = b->region;
-    bool drops = dpool_is_asleep(region->arena->pool) && drop_run_locked(a, b);
-    while (drops && region->is_spilled) { /* one block, of several parts */
-        drops = dpool_drop_any_granules_locked(a, region);
+    if (dpool_is_asleep(b->region->arena->pool)) {
+        (void)drop_run_locked(a, b);
     }
     return uses;
 }
 
 /* ---- Free memory that is none --------------------------------------------------------------- */
 
-/* Once a pool is asleep, no thread changes its granules. */
+/* Once a pool is asleep, no thread changes the granules of its FREE blocks. */
 static bool has_kept_some(const dpool_arena *arena) {
     return dpool_is_asleep(arena->pool) && arena->blocks.mapped_bytes > 0;
 }
@@ -82,8 +80,7 @@ bool dpool_has_no_memory_locked(const ductile_allocator *a, const dpool_block *b
         return is_unbacked;
     }
     const dseg_segment *seg = b->region->seg;
-    dseg_span s = dseg_granules_over(seg, b->addr, dpool_end(b));
-    return dseg_next_mapped(seg, s.first) >= s.end;
+    return !dseg_has_state(seg, dseg_granules_over(seg, b->addr, dpool_end(b)), DSEG_MAPPED);
 }
 
 uint64_t dpool_count_without_memory_locked(const ductile_allocator *a, const dpool_arena *arena) {

@@ -32,7 +32,8 @@ static inline ductile_pool_state dpool_state_of_pool(const dpool_private_pool *p
 
 /* ---- For those who carry a sleep out ------------------------------------------------------- */
 
-/* Is it asleep, so that no thread changes its granules? */
+/* Is it asleep, so that no thread changes its granules but those of a BUSY block that is leaving?
+ */
 static inline bool dpool_is_asleep(const dpool_private_pool *pool) {
     return pool->phase == DUCTILE_POOL_ASLEEP;
 }

@@ -87,10 +87,9 @@ dseg_span dpool_proven_part_locked(const ductile_allocator *a, const dpool_block
 
 dseg_span dpool_leaving_part(const dpool_block *b) {
     const dseg_segment *seg = b->region->seg;
-    dseg_span s = dseg_granules_in(seg, b->addr, dpool_end(b));
-    s.first = dseg_next_mapped(seg, s.first);
-    s.end = s.first < s.end ? dseg_state_until(seg, s) : s.first;
-    return dseg_topmost_run(seg, s, UINT64_MAX, 1);
+    dseg_span all = dseg_granules_in(seg, b->addr, dpool_end(b));
+    bool is_whole = dpool_is_awake(b->region->arena->pool);
+    return dseg_topmost_run(seg, is_whole ? all : dseg_marked_in(seg, all), UINT64_MAX, 1);
 }
 
 dpool_block *dpool_find_leaving_locked(const ductile_allocator *a, const dpool_arena *arena,

@@ -85,7 +85,8 @@ bool dpool_is_proven_locked(const ductile_allocator *a, const dpool_block *b);
  * what was freed lately is not among them. */
 dseg_span dpool_proven_part_locked(const ductile_allocator *a, const dpool_block *b);
 
-/* The topmost granules of a leaving block that can go: asleep, a part may have none. */
+/* The topmost granules of a leaving block that can go. Asleep, of those that the sleep has let
+ * stay: others are gone, or were said to be where the driver has failed. */
 dseg_span dpool_leaving_part(const dpool_block *b);
 
 /* The first leaving block of the arena of which a part can go, and that is proven, or is not; NULL

@@ -233,9 +233,10 @@ static dpool_region *next_spilled(const promotion *p, const dpool_region *after)
 /* A region with a block that was in use when the pool was claimed stays until the claim ends. */
 static ductile_status promote_pool(promotion *p) {
     ductile_status status = DUCTILE_OK;
-    for (p->region = next_spilled(p, NULL); p->region != NULL && status == DUCTILE_OK;
-         p->region = next_spilled(p, p->region)) {
+    p->region = next_spilled(p, NULL);
+    while (p->region != NULL && status == DUCTILE_OK) {
         status = promote_region(p);
+        p->region = status == DUCTILE_OK ? next_spilled(p, p->region) : NULL;
     }
     return status;
 }

@@ -268,7 +268,7 @@ ductile_status dpool_sleep_set(ductile_allocator *a, dpool_private_pool *set,
 static uint64_t bytes_to_map(ductile_allocator *a, const dpool_private_pool *set) {
     uint64_t bytes = 0;
     for (const dpool_private_pool *pool = set; pool != NULL; pool = pool->next_in_set) {
-        bytes += dpool_bytes_to_map(a, pool) - mapped_bytes(a, pool);
+        bytes += dpool_bytes_to_map(a, pool);
     }
     return bytes;
 }

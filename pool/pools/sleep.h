@@ -54,7 +54,7 @@ uint64_t dpool_missing_bytes(ductile_allocator *a, const dpool_private_pool *set
  * mapped; dvmm_host_copy_end_restore waits for them. ERR_OUT_OF_MEMORY, ... No lock held. */
 ductile_status dpool_map_pool(ductile_allocator *a, dpool_private_pool *pool);
 
-/* The bytes that dpool_map_pool needs. No lock held. */
+/* The bytes that dpool_map_pool needs besides what has stayed mapped. No lock held. */
 uint64_t dpool_bytes_to_map(ductile_allocator *a, const dpool_private_pool *pool);
 
 /* Notifies the map callbacks of all handles that leave when the claimed set falls asleep, or that

@@ -29,11 +29,19 @@ typedef struct stretches {
     stretch *all;
     uint64_t n;
     uint64_t room;
-    uint64_t n_granules; /* of all of them */
+    uint64_t n_empty; /* granules of all of them that have no memory */
 } stretches;
 
 static bool needs_memory(const dpool_block *b) {
     return b->state == DPOOL_ASLEEP || b->state == DPOOL_FREE;
+}
+
+static uint64_t count_empty(const stretch *s) {
+    uint64_t n = 0;
+    for (uint32_t g = s->first; g < s->end; g++) {
+        n += dseg_state_at(s->region->seg, g) != DSEG_MAPPED;
+    }
+    return n;
 }
 
 static void add_stretch(stretches *s, dpool_region *region, ductile_addr from, ductile_addr to,
@@ -47,7 +55,7 @@ static void add_stretch(stretches *s, dpool_region *region, ductile_addr from, d
         s->all[s->n] = found;
     }
     s->n++;
-    s->n_granules += found.end - found.first;
+    s->n_empty += count_empty(&found);
 }
 
 static bool is_alone(const ductile_allocator *a, const dpool_block *b) {
@@ -81,7 +89,7 @@ static void find_in_region(const ductile_allocator *a, dpool_region *region, str
 }
 
 static void find_stretches(ductile_allocator *a, const dpool_private_pool *pool, stretches *s) {
-    s->n = s->n_granules = 0;
+    s->n = s->n_empty = 0;
     dti_lock_acquire(&a->index_lock);
     for (dpool_region *r = dpool_next_region(a, pool, NULL); r != NULL;
          r = dpool_next_region(a, pool, r)) {
@@ -109,7 +117,7 @@ uint64_t dpool_bytes_to_map(ductile_allocator *a, const dpool_private_pool *pool
     dti_lock_acquire(&a->grow_lock);
     find_stretches(a, pool, &s);
     dti_lock_release(&a->grow_lock);
-    return s.n_granules * a->granule;
+    return s.n_empty * a->granule;
 }
 
 /* ---- Mapping it again ---------------------------------------------------------------------- */

@@ -8,6 +8,7 @@
 #include <ductile_share.h>
 #include <ductile_sleep.h>
 
+#include <pthread.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -454,6 +455,53 @@ Test(spill, what_is_freed_asleep_goes) {
     give(a);
     assert_ok(ductile_trim(f.allocator, NULL, 0, NULL));
     assert_u64(fixture_state(&f).host_bytes, 0);
+    close_and_look();
+}
+
+/* The pool wakes while a thread is told that memory of it leaves. */
+typedef struct waking {
+    ductile_sleep_report report;
+    ductile_status status;
+    bool has_woken;
+} waking;
+
+static void *wake_all(void *user) {
+    waking *w = user;
+    const ductile_sleep_request all = {.struct_size = sizeof all, .all = 1};
+    w->report.struct_size = sizeof w->report;
+    w->status = ductile_wake_set(f.allocator, &all, &w->report);
+    return NULL;
+}
+
+static void wake_meanwhile(void *user, ductile_allocator *a, const ductile_map_event *e) {
+    waking *w = user;
+    pthread_t thread;
+    (void)a;
+    if (e->change == DUCTILE_MAP_LEAVING && !w->has_woken) {
+        w->has_woken = true;
+        cr_assert_eq(pthread_create(&thread, NULL, wake_all, w), 0);
+        cr_assert_eq(pthread_join(thread, NULL), 0);
+    }
+}
+
+Test(spill, a_wake_beside_memory_that_leaves_maps_none_of_it) {
+    open_spilling("spill_bytes:1G");
+    waking w = {.has_woken = false};
+    uint64_t id;
+    ductile_addr a = take(200 * MIB, 0);
+    ductile_addr b = take(100 * MIB, 0);
+    assert_ok(ductile_sleep(f.allocator, whole, DUCTILE_CONTENTS_DROP));
+    give(b);
+    assert_spilled(76);
+    assert_ok(ductile_add_map_callback(f.allocator, wake_meanwhile, &w, 0, &id));
+    assert_ok(ductile_trim(f.allocator, NULL, 0, NULL));
+    assert_ok(ductile_remove_map_callback(f.allocator, id));
+    cr_assert(w.has_woken, "nothing has left");
+    assert_ok(w.status);
+    assert_u64(w.report.bytes, 200 * MIB);
+    assert_u64(fixture_state(&f).host_bytes, 0);
+    assert_sound();
+    give(a);
     close_and_look();
 }
 
