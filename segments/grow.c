@@ -145,36 +145,71 @@ static void put_back(dvmm_handle_store *store, dvmm_handle *const *handles, uint
 
 /* ---- Handles: of donors -------------------------------------------------------------------- */
 
-/* Iterates over the handles of the donors, in order. */
+/* Iterates over the handles of the donors: each moves as a whole, or not at all. */
 typedef struct donor_cursor {
-    uint32_t donor;
-    uint32_t granule; /* within the donor */
+    uint32_t first;   /* none before it moves any more          */
+    uint32_t at;      /* the one whose handles are being taken   */
+    uint32_t granule; /* within that one; 0: it has given all    */
 } donor_cursor;
 
-/* The next donated handle of at most `most` granules, skipping donors with a larger one. After NULL
- * it always returns NULL, so donated handles come first. */
-static dvmm_handle *next_donated(const dseg_growth *g, donor_cursor *at, uint32_t most) {
-    while (at->donor < g->n_donors) {
-        dseg_donor *d = &g->donors[at->donor];
-        if (d->state > DSEG_MOVED) {
-            at->donor++;
-            continue;
-        }
-        dvmm_handle *h = d->seg->slots[d->first + at->granule].handle;
-        bool fits = h->n_granules <= most;
-        if (fits) {
-            at->granule += h->n_granules;
-            d->state = DSEG_MOVED;
-        }
-        if (!fits || at->granule == d->n_granules) {
-            at->donor++;
-            at->granule = 0;
-        }
-        if (fits) {
-            return h;
+static bool can_move(const dseg_donor *d, uint32_t most) {
+    return d->state == DSEG_MAY_MOVE && d->seg->slots[d->first].handle->n_granules <= most;
+}
+
+/* With room, one that does not fit is left where it is, and more is created: in a piece of another
+ * stream it would strand more. Where granules are made, it stays for other pieces. */
+static bool is_left(const dseg_growth *g, const dseg_donor *d, uint32_t most) {
+    return d->state != DSEG_MAY_MOVE || (g->max_created > 1 && !can_move(d, most));
+}
+
+/* Those of a run are granules, which fit everywhere. */
+static dvmm_handle *take_donated(dseg_donor *d, uint32_t *granule) {
+    dvmm_handle *h = d->seg->slots[d->first + *granule].handle;
+    d->state = DSEG_MOVED;
+    *granule += h->n_granules;
+    *granule = *granule < d->n_granules ? *granule : 0;
+    return h;
+}
+
+/* The next donated handle of at most `most` granules. */
+static dvmm_handle *next_donated(const dseg_growth *g, donor_cursor *c, uint32_t most) {
+    if (c->granule > 0) {
+        return take_donated(&g->donors[c->at], &c->granule);
+    }
+    while (c->first < g->n_donors && is_left(g, &g->donors[c->first], most)) {
+        c->first++;
+    }
+    for (c->at = c->first; c->at < g->n_donors; c->at++) {
+        if (can_move(&g->donors[c->at], most)) {
+            return take_donated(&g->donors[c->at], &c->granule);
         }
     }
     return NULL;
+}
+
+static bool has_handle(const dseg_donor *d, const dvmm_handle *h) {
+    bool has = false;
+    for (uint32_t i = 0; i < d->n_granules && d->state == DSEG_MOVED && !has; i++) {
+        has = d->seg->slots[d->first + i].handle == h;
+    }
+    return has;
+}
+
+static bool is_donated(const dseg_growth *g, const dvmm_handle *h) {
+    bool is = false;
+    for (uint32_t i = 0; i < g->n_donors && !is; i++) {
+        is = has_handle(&g->donors[i], h);
+    }
+    return is;
+}
+
+/* After a failure: donors keep theirs. */
+static void put_back_others(const dseg_growth *g) {
+    for (uint32_t i = 0; i < g->n_handles; i++) {
+        if (!is_donated(g, g->handles[i])) {
+            put_back(g->seg->store, &g->handles[i], 1);
+        }
+    }
 }
 
 static void unmap_donors(dseg_growth *g) {
@@ -199,7 +234,7 @@ static void retire_donors(dseg_growth *g) {
 /* ---- Grow ---------------------------------------------------------------------------------- */
 
 /* Takes from donors first: the plan has already deducted the cached handles from what donors must
- * give, and a donor may be a run of handles, which moves as a whole or not at all. */
+ * give. */
 static ductile_status next_handle(dseg_growth *g, const supply *s, donor_cursor *at, uint32_t most,
                                   uint32_t *got) {
     dvmm_handle *h = next_donated(g, at, most);
@@ -243,7 +278,7 @@ static uint64_t count_lacked(const dseg_growth *g) {
 static ductile_status gather_handles(dseg_growth *g) {
     supply s = supply_of(g->seg->store, g->max_created, g->max_held);
     unmap_donors(g);
-    donor_cursor at = {0, 0};
+    donor_cursor at = {.first = 0};
     for (uint32_t i = 0; i < g->n_pieces; i++) {
         ductile_status status = fill_piece(g, &s, &at, &g->pieces[i]);
         if (status != DUCTILE_OK) {
@@ -281,7 +316,7 @@ ductile_status dseg_grow(dseg_growth *g) {
         return DUCTILE_OK;
     }
     undo_pieces(g, n_mapped);
-    put_back(g->seg->store, g->handles + g->n_moved, g->n_handles - g->n_moved);
+    put_back_others(g);
     g->n_handles = g->n_moved = 0;
     return status;
 }

@@ -25,7 +25,7 @@ typedef struct dseg_piece {
 
 /* What the growth does with a donor. */
 typedef enum dseg_donation {
-    DSEG_MAY_MOVE = 0, /* not yet, or none of its handles fits          */
+    DSEG_MAY_MOVE = 0, /* not yet, or its first handle fits no piece    */
     DSEG_MOVED = 1,    /* all its handles are mapped elsewhere as well  */
     DSEG_TO_UNMAP = 2, /* first of all; `idle` is the proof             */
     DSEG_UNMAPPED = 3, /* its handles went to the cache                 */
@@ -48,7 +48,7 @@ typedef struct dseg_growth {
     uint32_t n_donors;
     uint32_t max_created;  /* granules of a handle that is created, at most */
     uint64_t max_held;     /* the held bytes may exceed neither this nor the limit */
-    dvmm_handle **handles; /* of the pieces, in their order: those of donors first */
+    dvmm_handle **handles; /* of the pieces, in their order */
     uint32_t max_handles;  /* room for as many as there are granules */
     /* results */
     uint32_t n_handles;

@@ -108,7 +108,8 @@ typedef struct dpool_sizes {
     uint32_t times;            /* larger than by their shares: a power of two      */
     /* written under the grow lock, read at any time */
     _Atomic bool has_large; /* handles of several granules may have been made */
-    _Atomic bool is_tight;  /* close to the room is held                       */
+    _Atomic bool goes_home; /* those that are made now have one, and few move */
+    _Atomic bool is_tight;  /* close to the room is held                      */
 } dpool_sizes;
 
 /* Memory of the host: spill.h. Guarded by the index lock. */
@@ -210,6 +211,11 @@ static inline bool dpool_may_cross(const ductile_allocator *a) {
 /* May there be handles of several granules? No lock needed. */
 static inline bool dpool_has_large_handles(const ductile_allocator *a) {
     return atomic_load_explicit(&a->sizes.has_large, memory_order_relaxed);
+}
+
+/* Is it worth while that granules keep their old addresses (growth/homes.h)? No lock needed. */
+static inline bool dpool_goes_home(const ductile_allocator *a) {
+    return atomic_load_explicit(&a->sizes.goes_home, memory_order_relaxed);
 }
 
 /* Is little room left, so that handles are made small (growth/sizes.h)? No lock needed. */

@@ -211,9 +211,9 @@ static void expect_dip(dpool_arena *arena) {
 }
 
 /* Would a compaction find a gap to fill, or memory to move? */
-static bool is_of_use(const ductile_allocator *a, const dpool_arena *arena) {
+static bool is_of_use(const dpool_arena *arena) {
     bool has_inner_gaps = arena->blocks.gaps.count > arena->blocks.n_regions;
-    return has_inner_gaps || arena->retiring.kept.count > 0 || dpool_is_tight(a);
+    return has_inner_gaps || arena->retiring.kept.count > 0;
 }
 
 static __attribute__((noinline)) void live_rose_locked(const ductile_allocator *a,
@@ -221,7 +221,7 @@ static __attribute__((noinline)) void live_rose_locked(const ductile_allocator *
     DTI_ASSERT_HELD(&a->index_lock);
     bool dip_is_over = arena->live.bytes <= arena->live.peak;
     bool was_large = arena->live.peak - arena->live.dips_below > arena->blocks.mapped_bytes / 8;
-    if (dip_is_over && __builtin_expect(was_large, 0) && is_of_use(a, arena)) {
+    if (dip_is_over && __builtin_expect(was_large, 0) && is_of_use(arena)) {
         dpool_arena_want_compaction(arena);
     }
     expect_dip(arena);

@@ -11,10 +11,7 @@
 #include "pool/streams/marks.h"
 #include "pool/streams/progress.h"
 
-enum {
-    HANDLES_PER_CALL = 32,
-    SHRUNK_PER_CALL = 512 /* granules */
-};
+enum { HANDLES_PER_CALL = 32 };
 
 /* A capture may have begun in the pool of the arena since compaction became due (G1). */
 static bool plan_any_locked(ductile_allocator *a, dpool_plan *p, dpool_arena *arena,
@@ -78,7 +75,7 @@ static uint32_t compact_once(ductile_allocator *a, dpool_plan *p, dpool_arena *a
 static bool finish_if_idle(ductile_allocator *a, dpool_arena *arena) {
     dti_lock_acquire(&a->index_lock);
     bool is_idle = arena->retiring.list.count == 0 && arena->pending.list.first == NULL &&
-                   !dpool_is_tight(a) && !dpool_can_be_compacted_locked(a, arena);
+                   !dpool_can_be_compacted_locked(a, arena);
     if (is_idle) {
         finish_locked(a, arena);
     }
@@ -97,10 +94,6 @@ static void compact_piece(ductile_allocator *a, dpool_plan *p, dpool_arena *aren
     dpool_prove_own(a, arena);
     dpool_poll_marks(a);                    /* old addresses that are done become gaps */
     dpool_poll(a, arena, HANDLES_PER_CALL); /* pending blocks that are done divide the runs */
-    if (dpool_is_tight(a) && dpool_may_exchange(a) &&
-        dpool_give_back_large(a, arena, SHRUNK_PER_CALL) > 0) {
-        return; /* the next allocation continues */
-    }
     uint32_t budget = HANDLES_PER_CALL;
     while (budget > 0) {
         uint32_t moved = compact_once(a, p, arena, budget);

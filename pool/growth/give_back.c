@@ -40,9 +40,8 @@ typedef struct candidate {
 
 /* What may give the next run. */
 typedef struct search {
-    dpool_arena *arena;         /* NULL: leaving blocks of all arenas, and what is unused    */
-    const candidate *candidate; /* of the arena this block; NULL: the largest one that can */
-    uint32_t least;             /* granules of a handle */
+    const dpool_arena *arena;   /* NULL: leaving blocks of all arenas, and what is unused */
+    const candidate *candidate; /* of the arena this block                                */
     dpool_unused unused;
 } search;
 
@@ -57,10 +56,10 @@ static bool is_unused(const dpool_arena *arena, dpool_unused which) {
  * one handle more when `most` would cut it. Handles with another address, retiring or quarantined,
  * and pinned handles (U10) stay. NULL for none. */
 static dpool_block *take_run_locked(ductile_allocator *a, dpool_block *b, dseg_span part,
-                                    uint64_t most, uint32_t least) {
+                                    uint64_t most) {
     DTI_ASSERT_HELD(&a->index_lock);
     const dseg_segment *seg = b->region->seg;
-    dseg_span run = dseg_topmost_run(seg, part, most, least);
+    dseg_span run = dseg_topmost_run(seg, part, most, 1);
     return dseg_is_empty(run)
                ? NULL
                : dpool_carve_free_locked(a, b, dseg_addr(seg, run.first), dseg_addr(seg, run.end));
@@ -69,11 +68,11 @@ static dpool_block *take_run_locked(ductile_allocator *a, dpool_block *b, dseg_s
 static dpool_block *take_leaving_locked(ductile_allocator *a, const dpool_arena *arena) {
     DTI_ASSERT_HELD(&a->index_lock);
     dpool_block *b = dpool_find_leaving_locked(a, arena, true);
-    return b != NULL ? take_run_locked(a, b, dpool_leaving_part(b), UINT64_MAX, 1) : NULL;
+    return b != NULL ? take_run_locked(a, b, dpool_leaving_part(b), UINT64_MAX) : NULL;
 }
 
 static dpool_block *take_largest_locked(ductile_allocator *a, const dpool_arena *arena,
-                                        uint64_t most, uint32_t least) {
+                                        uint64_t most) {
     DTI_ASSERT_HELD(&a->index_lock);
     dpool_block *b = dpool_is_frozen(arena) ? NULL : dpool_index_below(&arena->index, NULL);
     dpool_block *run = NULL;
@@ -81,7 +80,7 @@ static dpool_block *take_largest_locked(ductile_allocator *a, const dpool_arena 
          b = dpool_index_below(&arena->index, b)) {
         if (dpool_is_proven_locked(a, b)) {
             dseg_span all = dseg_granules_in(b->region->seg, b->addr, dpool_end(b));
-            run = take_run_locked(a, b, all, most, least);
+            run = take_run_locked(a, b, all, most);
         }
     }
     return run;
@@ -93,7 +92,7 @@ static dpool_block *take_candidate_locked(ductile_allocator *a, const dpool_aren
     DTI_ASSERT_HELD(&a->index_lock);
     dpool_block *b = c->block;
     bool is_there = dpool_index_holds(&arena->index, b) && b->addr == c->addr;
-    return is_there ? take_run_locked(a, b, dpool_proven_part_locked(a, b), most, 1) : NULL;
+    return is_there ? take_run_locked(a, b, dpool_proven_part_locked(a, b), most) : NULL;
 }
 
 /* From the first arena on each time: the list may change while map callbacks run. */
@@ -102,7 +101,7 @@ static dpool_block *take_unused_locked(ductile_allocator *a, dpool_unused which,
     dpool_block *b = NULL;
     for (const dpool_arena *at = a->arenas; at != NULL && b == NULL; at = at->next) {
         b = take_leaving_locked(a, at);
-        b = b == NULL && is_unused(at, which) ? take_largest_locked(a, at, most, 1) : b;
+        b = b == NULL && is_unused(at, which) ? take_largest_locked(a, at, most) : b;
     }
     return b;
 }
@@ -116,10 +115,8 @@ static dpool_block *take_locked(ductile_allocator *a, const search *s, uint64_t 
     }
     if (s->arena == NULL) {
         b = take_unused_locked(a, s->unused, most);
-    } else if (s->candidate != NULL) {
-        b = take_candidate_locked(a, s->arena, s->candidate, most);
     } else {
-        b = take_largest_locked(a, s->arena, most, s->least);
+        b = take_candidate_locked(a, s->arena, s->candidate, most);
     }
     if (b != NULL) {
         *idle = dpool_proof_to_go(a, b->region->arena).idle;
@@ -170,29 +167,6 @@ ductile_status dpool_unmap_unused(ductile_allocator *a, dpool_unused which, uint
         now = unmap_next(a, &unused, most - n, &first);
     }
     return first;
-}
-
-/* ---- To the driver, by size ----------------------------------------------------------------- */
-
-/* As large ones as a request to the arena may make stay, or they would be made again. */
-static uint32_t most_made(ductile_allocator *a, const dpool_arena *arena) {
-    return dpool_has_tag(a, arena->pool) ? dpool_granules_in_block(a, arena->pool, UINT64_MAX)
-                                         : dpool_handle_granules(a, 0);
-}
-
-uint64_t dpool_give_back_large(ductile_allocator *a, dpool_arena *arena, uint64_t most) {
-    const search large = {.arena = arena, .least = most_made(a, arena) + 1};
-    ductile_status status = DUCTILE_OK;
-    uint64_t n = 0;
-    uint64_t now = 1;
-    while (now > 0 && n < most && status == DUCTILE_OK &&
-           dpool_reserve_room(a, ROOM) == DUCTILE_OK) {
-        uint64_t cached = a->store.totals.cached_bytes;
-        now = unmap_next(a, &large, most - n, &status);
-        n += now;
-        status = status == DUCTILE_OK ? dvmm_store_shrink_cache(&a->store, cached) : status;
-    }
-    return n;
 }
 
 /* ---- To the driver, by address -------------------------------------------------------------- */

@@ -31,10 +31,6 @@ bool dpool_give_back(ductile_allocator *a, uint64_t bytes, bool may_wait);
 
 /* ---- Grow lock held, unlocked while map callbacks run; index lock not held ------------------- */
 
-/* Gives back what is free, and proven, in handles larger than those that are made now: about `most`
- * granules of the arena. Returns how many went. Requests create small handles in their place. */
-uint64_t dpool_give_back_large(ductile_allocator *a, dpool_arena *arena, uint64_t most);
-
 /* What no request will use where it is. */
 typedef enum dpool_unused {
     DPOOL_UNUSED_LEAVING, /* what is in the arenas' lists of leaving memory            */

@@ -177,7 +177,8 @@ static uint64_t cost_of_old(const place_search *s, const dpool_block *b, ductile
     for (uint32_t g = all.first; g < all.end; g++) {
         const dvmm_handle *h = dseg_handle_at(seg, g);
         ductile_addr place_end = h->place + dvmm_handle_bytes(&s->a->store, h);
-        bool returns = h->stamp == s->stamp && (h->place >= end || place_end <= start);
+        bool may_return = h->n_granules == 1 && h->stamp == s->stamp;
+        bool returns = may_return && (h->place >= end || place_end <= start);
         if (!returns && b->age >= s->proven) {
             return UINT64_MAX;
         }
@@ -360,6 +361,8 @@ typedef struct donations {
     dpool_arena *from;
     dpool_proof of; /* what was freed at an age below it */
     bool unmaps;    /* instead of moving: the proof says that it may */
+    uint32_t least; /* granules of a handle that is unmapped    */
+    uint32_t most;  /* granules of a handle that moves by itself */
     bool beside_gaps;
     dpool_block *next; /* where the walk goes on */
     dpool_block *block;
@@ -423,7 +426,7 @@ static dseg_span take_handle(donations *d) {
     while (!dseg_is_empty(d->span)) {
         uint32_t end = d->span.end;
         d->span.end -= dseg_handle_at(seg, end - 1)->n_granules;
-        if (!dseg_is_pinned(seg, end - 1)) {
+        if (end - d->span.end <= d->most && !dseg_is_pinned(seg, end - 1)) {
             return (dseg_span){d->span.end, end};
         }
     }
@@ -432,14 +435,15 @@ static dseg_span take_handle(donations *d) {
 
 /* The topmost run of the span that can go, and the span is what is left below it. */
 static dseg_span take_topmost(donations *d, uint64_t need) {
-    dseg_span run = dseg_topmost_run(d->block->region->seg, d->span, need, 1);
+    dseg_span run = dseg_topmost_run(d->block->region->seg, d->span, need, d->least);
     d->span.end = dseg_is_empty(run) ? d->span.first : run.first;
     return run;
 }
 
 /* What the span gives next, from the side of a gap: of a run that is unmapped the last handle may
  * be larger than needed, since the one made of it may be smaller. An elastic range, whose memory
- * leaves in no other way, gives what lies between handles that must stay, too. */
+ * leaves in no other way, gives what lies between handles that must stay, too, and so does an arena
+ * whose granules stay. */
 static dseg_span take_of_span(donations *d, uint64_t need) {
     dseg_span s = d->span;
     if (dseg_is_empty(s)) {
@@ -448,7 +452,7 @@ static dseg_span take_of_span(donations *d, uint64_t need) {
     if (d->is_singly) {
         return take_handle(d);
     }
-    if (d->unmaps && d->from->is_elastic) {
+    if (d->unmaps && (d->from->is_elastic || d->least > 1)) {
         return take_topmost(d, need);
     }
     d->span.end = s.first;
@@ -510,21 +514,34 @@ static bool may_take(const ductile_allocator *a, const dpool_arena *from, bool u
     return unmaps ? from->is_elastic || dpool_may_exchange(a) : !from->is_elastic;
 }
 
-static void take_from(ductile_allocator *a, dpool_plan *p, dpool_arena *from, dpool_proof of,
-                      bool unmaps) {
+/* Handles of at most so many granules. */
+static void take_small_from(ductile_allocator *a, dpool_plan *p, dpool_arena *from, dpool_proof of,
+                            bool unmaps, uint32_t most) {
+    bool stays = !from->is_elastic && dpool_keeps_old_addresses_locked(a, from);
     if (of.age > 0 && may_take(a, from, unmaps)) {
         take_donations(a, p,
                        &(donations){.from = from,
                                     .of = of,
                                     .unmaps = unmaps,
+                                    .least = stays ? 2 : 1,
+                                    .most = most,
                                     .beside_gaps = true,
                                     .next = dpool_index_below(&from->index, NULL)});
     }
 }
 
+static void take_from(ductile_allocator *a, dpool_plan *p, dpool_arena *from, dpool_proof of,
+                      bool unmaps) {
+    take_small_from(a, p, from, of, unmaps, UINT32_MAX);
+}
+
+/* Granules first, where they stay: they fit, and may come back. */
 void dpool_plan_take_own_locked(ductile_allocator *a, dpool_plan *p) {
     DTI_ASSERT_HELD(&a->index_lock);
     if (!dpool_is_frozen(p->arena)) {
+        if (dpool_may_exchange(a) && dpool_keeps_old_addresses_locked(a, p->arena)) {
+            take_small_from(a, p, p->arena, (dpool_proof){.age = UINT64_MAX}, false, 1);
+        }
         take_from(a, p, p->arena, dpool_proof_to_return(a, p->arena), true);
         take_from(a, p, p->arena, (dpool_proof){.age = UINT64_MAX}, false);
         p->n_own_donors = p->n_donors;
@@ -679,9 +696,12 @@ bool dpool_plan_compaction_locked(ductile_allocator *a, dpool_plan *p, dpool_are
     p->max_held = UINT64_MAX; /* the limit alone */
     p->need = dti_min(gap->size / a->granule, budget);
     dpool_proof proof = dpool_proof_to_return(a, arena);
+    bool stays = dpool_keeps_old_addresses_locked(a, arena);
     donations d = {.from = arena,
                    .of = {UINT64_MAX, proof.idle},
-                   .unmaps = dpool_may_exchange(a) && top->age < proof.age};
+                   .unmaps = dpool_may_exchange(a) && top->age < proof.age && !stays,
+                   .least = 1,
+                   .most = UINT32_MAX};
     look_at(a, p, &d, top);
     take_donations(a, p, &d);
     bool fits = p->donated <= p->need || d.unmaps; /* otherwise: one handle larger than the gap */

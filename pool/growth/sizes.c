@@ -64,12 +64,8 @@ static uint64_t power_of_two_below(uint64_t n) {
     return power;
 }
 
-/* Near the limit, beside the most that was ever held: otherwise what a dip gives back would be made
- * as large again, to go back at the next one. */
 static uint64_t bytes_left(const ductile_allocator *a) {
-    uint64_t held = a->store.totals.held_bytes;
-    uint64_t most = dpool_is_tight(a) ? dti_max(held, a->sizes.most_held) : held;
-    return a->sizes.room_bytes - dti_min(a->sizes.room_bytes, most);
+    return a->sizes.room_bytes - dti_min(a->sizes.room_bytes, a->store.totals.held_bytes);
 }
 
 uint32_t dpool_handle_granules(const ductile_allocator *a, uint64_t created) {
@@ -223,7 +219,9 @@ void dpool_sizes_look(ductile_allocator *a) {
     }
     s->most_held = dti_max(s->most_held, a->store.totals.held_bytes);
     set_flag(&s->is_tight, !is_fixed(&a->options) && is_near(s, dpool_is_tight(a)));
-    dpool_sizes_note(a, dpool_handle_granules(a, 0));
+    uint32_t n_granules = dpool_handle_granules(a, 0);
+    dpool_sizes_note(a, n_granules);
+    set_flag(&s->goes_home, n_granules == 1 && (is_fixed(&a->options) || s->times == 1));
 }
 
 void dpool_sizes_note(ductile_allocator *a, uint32_t n_granules) {

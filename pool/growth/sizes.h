@@ -7,8 +7,8 @@
  * A driver call costs the same for a handle of 2 MiB and for one of 64 MiB. But memory that is free
  * in a handle that a live block reaches into serves only requests that fit there. So what strands
  * is a share of what is held, and of what is left near the limit, where tightness decides whether a
- * program lives. There, free memory in large handles is released and created again in small ones:
- * what is left is then counted beside the most that was ever held, or it would grow large again.
+ * program lives. There, free memory in large handles is exchanged for granules where a request
+ * needs it elsewhere, and granules keep their old addresses (homes.h).
  *
  * The room is what this process may hold: the limit, or what it holds and the device has free, if
  * that is less. All calls: grow lock held.

@@ -37,14 +37,21 @@ static uint64_t kept_bytes(const ductile_allocator *a, const dpool_arena *arena)
     return is_kept ? dti_max(a->device_bytes / KEPT_SHARE, a->granule) : 0;
 }
 
-/* While all handles are granules: those of several sizes are exchanged, for which each has one
- * address. Where other streams of the pool take its memory, it is less well used with several
- * (docs/dev/decisions/0037). Nor where calls alone decide, or where a user is told what is mapped
- * where. */
+/* While handles of one granule are made, and few move: larger ones are exchanged for such, for
+ * which each has one address, and where every step moves others an old address is seldom wanted
+ * again, and costs the search for a place. Where other streams of the pool take its memory, it is
+ * less well used with several (docs/dev/decisions/0037). Nor where calls alone decide, or where a
+ * user is told what is mapped where. */
 bool dpool_keeps_old_addresses_locked(const ductile_allocator *a, const dpool_arena *arena) {
     DTI_ASSERT_HELD(&a->index_lock);
-    return !dpool_has_large_handles(a) && arena->pool->n_arenas == 1 &&
-           !dpool_retires_in_order(a) && !dpool_announces(a);
+    return dpool_goes_home(a) && arena->pool->n_arenas == 1 && !dpool_retires_in_order(a) &&
+           !dpool_announces(a);
+}
+
+/* A larger handle is a donor by itself. */
+static bool is_of_granules(const dpool_block *donor) {
+    const dseg_segment *seg = donor->region->seg;
+    return dseg_handle_at(seg, dseg_granule(seg, donor->addr))->n_granules == 1;
 }
 
 /* No request will use what streams and pools have left. */
@@ -82,7 +89,7 @@ void dpool_retire_locked(ductile_allocator *a, dpool_block *b, bool stays_in_are
     b->state = DPOOL_RETIRING;
     b->age = dpool_age_of(b) & DPOOL_AGE_MASK;
     b->is_mixed = false;
-    if (stays_in_arena && dpool_keeps_old_addresses_locked(a, arena)) {
+    if (stays_in_arena && is_of_granules(b) && dpool_keeps_old_addresses_locked(a, arena)) {
         list_kept(arena, b);
     } else {
         list_retiring(a, arena, b);

@@ -13,8 +13,8 @@
  * where memory keeps its old addresses, and this memory stays in its arena. Index lock held. */
 void dpool_retire_locked(ductile_allocator *a, dpool_block *b, bool stays_in_arena);
 
-/* May memory of the arena come back to addresses that it has left (growth/homes.h)? Where handles
- * have one size, and no other stream of the arena's pool has any. */
+/* May granules of the arena come back to addresses that they have left (growth/homes.h)? Where
+ * larger handles are not made now, and no other stream of the arena's pool has any. */
 bool dpool_keeps_old_addresses_locked(const ductile_allocator *a, const dpool_arena *arena);
 
 /* Makes [from, to) of a kept block, whole handles, a block in no list, and returns it; what lies

@@ -248,22 +248,6 @@ Test(host_nodes, compaction_without_any_is_put_off) {
     assert_fine(is_whole_again(&h));
 }
 
-Test(host_nodes, without_nodes_no_large_handle_is_given_back) {
-    NEEDS_FAILURES();
-    held h = {.hole = 0};
-    assert_fine(hold(&h, 4));
-    ductile_allocator *a = h.f.allocator;
-    dvmm_capture_mode mode = dpool_grow_lock(a);
-    has_failed = false;
-    fails_all = true;
-    uint64_t n = dpool_give_back_large(a, a->arenas, 512);
-    fails_all = false;
-    dpool_grow_unlock(a, mode);
-    assert_u64(n, 0);
-    cr_assert(has_failed, "it asks for no host memory");
-    assert_fine(is_whole_again(&h));
-}
-
 Test(host_nodes, a_block_is_put_where_it_belongs_when_no_node_is_left_for_it) {
     for (uint32_t n_spare = 0; n_spare <= 2; n_spare++) {
         held h = {.hole = 0};

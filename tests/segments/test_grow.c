@@ -152,6 +152,53 @@ Test(grow, moves_donors_behind_one_that_is_unmapped) {
 
 /* ---- Refilling ----------------------------------------------------------------------------- */
 
+/* Pieces of one granule and of two, and two donors of two granules each. */
+static dseg_donor large[2];
+static dseg_piece odd_first[] = {{.first = 0, .n_granules = 1}, {.first = 4, .n_granules = 2}};
+
+static dseg_growth growth_of_large(uint32_t max_created) {
+    for (uint32_t i = 0; i < 2; i++) {
+        (void)back(8 + 4 * i, 2);
+        large[i] = (dseg_donor){.seg = seg, .first = 8 + 4 * i, .n_granules = 2};
+    }
+    dseg_growth g = growth(odd_first, max_created);
+    g.n_pieces = 2;
+    g.donors = large;
+    g.n_donors = 2;
+    return g;
+}
+
+Test(grow, where_granules_are_made_a_donor_that_does_not_fit_stays_for_another_piece) {
+    dseg_growth g = growth_of_large(1);
+    assert_ok(dseg_grow(&g));
+    assert_u64(g.n_moved, 1);
+    assert_state(8, 2, DSEG_RETIRING);
+    assert_state(12, 2, DSEG_MAPPED);
+    assert_u64(store.totals.held_bytes, 5 * r.granule);
+    end_growth();
+}
+
+Test(grow, with_room_it_is_left_where_it_is) {
+    dseg_growth g = growth_of_large(2);
+    assert_ok(dseg_grow(&g));
+    assert_u64(g.n_moved, 0);
+    assert_u64(store.totals.held_bytes, 7 * r.granule);
+    end_growth();
+}
+
+/* What was created for the first piece goes to the cache, what was donated for the second stays. */
+Test(grow, that_fails_leaves_donors_what_they_have) {
+    dseg_growth g = growth_of_large(1);
+    break_calls("map", 2, DVMM_OUT_OF_MEMORY, 0);
+    cr_assert_eq(dseg_grow(&g), DUCTILE_ERR_OUT_OF_MEMORY);
+    mend_calls();
+    assert_state(8, 2, DSEG_MAPPED);
+    assert_u64(store.totals.cached_bytes, r.granule);
+    assert_u64(store.totals.lost_bytes, 0);
+    assert_u64(store.totals.held_bytes, 5 * r.granule);
+    end_growth();
+}
+
 Test(refill, stops_where_an_address_is_lost) {
     (void)back(1, 1);
     dseg_idle idle = proof_of_all();

@@ -6,6 +6,7 @@
 #include "pool/growth/sizes.h"
 
 #include "pool/blocks/transitions.h"
+#include "pool/streams/progress.h"
 
 #include "tests/support/internals.h"
 #include "tests/support/rng.h"
@@ -84,6 +85,43 @@ static uint64_t held_by_a_graphs_pool(const char *conf) {
 }
 
 /* Nothing in it moves (G1), and what it creates is what is missing, to the granule. */
+static bool keeps_after(uint64_t n_moves) {
+    enum { REQUESTS = 8192 };
+    for (int i = 0; i < REQUESTS; i++) {
+        give(take(512, 0));
+    }
+    const dpool_arena *arena = arena_of(0);
+    grow_lock();
+    f.allocator->sizes.n_moves = n_moves;
+    dpool_sizes_look(f.allocator);
+    index_lock();
+    bool keeps = dpool_keeps_old_addresses_locked(f.allocator, arena);
+    index_unlock();
+    grow_unlock();
+    return keeps;
+}
+
+Test(sizes, memory_keeps_its_old_addresses_while_granules_are_made_and_few_move) {
+    open_roomy(NULL);
+    cr_assert(keeps_after(0));
+    cr_assert(!keeps_after(8192));
+    cr_assert(!keeps_after(1024));
+    cr_assert(!keeps_after(0));
+    cr_assert(keeps_after(0));
+    (void)take(64 * GIB, 0);
+    cr_assert(!keeps_after(0), "larger handles are made now");
+    close_audited();
+}
+
+Test(sizes, memory_keeps_its_old_addresses_however_many_move_where_granules_were_chosen) {
+    open_roomy("sizes:2M");
+    cr_assert(keeps_after(8192));
+    close_audited();
+    open_roomy("sizes:4M");
+    cr_assert(!keeps_after(0));
+    close_audited();
+}
+
 Test(sizes, a_graphs_pool_holds_the_same_with_handles_of_any_size) {
     uint64_t tight = held_by_a_graphs_pool("sizes:2M");
     assert_u64(held_by_a_graphs_pool(NULL), tight);
