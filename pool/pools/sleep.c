@@ -106,6 +106,7 @@ static ductile_status why_not_quiet(void) {
 }
 
 static ductile_status wait_and_sleep_blocks(ductile_allocator *a, dpool_private_pool *pool) {
+    dpool_forget_failure(); /* of an earlier call of the thread */
     wait_for_users(a, pool);
     for (int i = 0; i < MOST_ROUNDS; i++) {
         DTI_TRY(dpool_quiesce_pool(a, pool, &pool->idle));
