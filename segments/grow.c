@@ -187,28 +187,26 @@ static dvmm_handle *next_donated(const dseg_growth *g, donor_cursor *c, uint32_t
     return NULL;
 }
 
-static bool has_handle(const dseg_donor *d, const dvmm_handle *h) {
-    bool has = false;
-    for (uint32_t i = 0; i < d->n_granules && d->state == DSEG_MOVED && !has; i++) {
-        has = d->seg->slots[d->first + i].handle == h;
+/* The addresses of the piece were empty before. A donor's handle is mapped at its old one, too. */
+static void lose_what_is_stuck(const dseg_growth *g, const dseg_piece *piece) {
+    for (uint32_t i = 0; i < piece->n_granules; i++) {
+        const dseg_slot *slot = &g->seg->slots[piece->first + i];
+        bool is_stuck = slot->state == DSEG_QUARANTINED && slot->offset == 0;
+        if (is_stuck && slot->handle->n_mappings == 1) {
+            dvmm_store_lose(g->seg->store, slot->handle);
+        }
     }
-    return has;
-}
-
-static bool is_donated(const dseg_growth *g, const dvmm_handle *h) {
-    bool is = false;
-    for (uint32_t i = 0; i < g->n_donors && !is; i++) {
-        is = has_handle(&g->donors[i], h);
-    }
-    return is;
 }
 
 /* After a failure: donors keep theirs. */
 static void put_back_others(const dseg_growth *g) {
     for (uint32_t i = 0; i < g->n_handles; i++) {
-        if (!is_donated(g, g->handles[i])) {
-            put_back(g->seg->store, &g->handles[i], 1);
+        if (g->handles[i]->n_mappings == 0) {
+            dvmm_store_put(g->seg->store, g->handles[i]);
         }
+    }
+    for (uint32_t i = 0; i < g->n_pieces; i++) {
+        lose_what_is_stuck(g, &g->pieces[i]);
     }
 }
 

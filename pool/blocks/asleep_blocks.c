@@ -68,7 +68,7 @@ dpool_use *dpool_free_asleep_locked(ductile_allocator *a, dpool_block *b) {
 
 /* ---- Free memory that is none --------------------------------------------------------------- */
 
-/* Once a pool is asleep, no thread changes the granules of its FREE blocks. */
+/* Once a pool is asleep, its FREE blocks get no memory. */
 static bool has_kept_some(const dpool_arena *arena) {
     return dpool_is_asleep(arena->pool) && arena->blocks.mapped_bytes > 0;
 }

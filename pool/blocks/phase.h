@@ -7,9 +7,10 @@
  *       +------------------+                 +------------------+
  *
  * In every phase but AWAKE the pool serves no request, its memory does not move, and only the
- * thread that claimed it changes its granules (G4). What the phases do to blocks and granules is in
- * pools/sleep.h. Only this file reads and writes the phase, whether blocks have memory, and the
- * claim. Index lock held.
+ * thread that claimed it changes its granules; asleep, and claimed by none, what is leaving goes,
+ * and what could not be unmapped is unmapped again (G4). What the phases do to blocks and granules
+ * is in pools/sleep.h. Only this file reads and writes the phase, whether blocks have memory, and
+ * the claim. Index lock held.
  */
 #ifndef DUCTILE_POOL_BLOCKS_PHASE_H
 #define DUCTILE_POOL_BLOCKS_PHASE_H
@@ -32,8 +33,7 @@ static inline ductile_pool_state dpool_state_of_pool(const dpool_private_pool *p
 
 /* ---- For those who carry a sleep out ------------------------------------------------------- */
 
-/* Is it asleep, so that no thread changes its granules but those of a BUSY block that is leaving?
- */
+/* Is it asleep, so that granules change only where memory leaves, or an unmap is tried again? */
 static inline bool dpool_is_asleep(const dpool_private_pool *pool) {
     return pool->phase == DUCTILE_POOL_ASLEEP;
 }

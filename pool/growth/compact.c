@@ -4,10 +4,8 @@
 #include "pool/blocks/proofs.h"
 #include "pool/blocks/region.h"
 #include "pool/blocks/room.h"
-#include "pool/growth/give_back.h"
 #include "pool/growth/homes.h"
 #include "pool/growth/plan.h"
-#include "pool/growth/sizes.h"
 #include "pool/streams/marks.h"
 #include "pool/streams/progress.h"
 

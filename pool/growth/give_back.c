@@ -8,7 +8,6 @@
 #include "pool/growth/announce.h"
 #include "pool/growth/asleep_memory.h"
 #include "pool/growth/drop_empty.h"
-#include "pool/growth/sizes.h"
 #include "pool/sharing/import.h"
 #include "pool/streams/progress.h"
 #include "pool/streams/quiesce.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Homes: where a handle has been mapped first. What a plan moves within its arena stays mapped at
+ * Homes: where a granule has been mapped first. What a plan moves within its arena stays mapped at
  * the old address too (docs/dev/decisions/0037). While that memory is free, it can serve at any
  * address that still maps it, and no driver call is needed:
  *

@@ -21,7 +21,7 @@ enum {
     LEAST_ROOM = 64,   /* granules that any plan has room for                              */
     WINDOW_NODES = 10, /* splits at both ends, of blocks and of granules, and behind them  */
     HEALED_TIMES = 16, /* compaction fills a gap up to this many times its smaller free neighbour */
-    EXCHANGED_TIMES = 2 /* that factor when handles of several sizes are exchanged for it */
+    EXCHANGED_TIMES = 2 /* that factor where there are handles of several sizes */
 };
 
 /* ---- Room ---------------------------------------------------------------------------------- */

@@ -17,8 +17,8 @@
  *     LIVE [FREE][ GAP ][FREE][ GAP ... to the end of the range
  *          |<----- window ---->|
  *
- * When all handles have one size, those of donors move. Larger handles may fit no piece: when the
- * host knows the GPU to be done with them, donors are unmapped first instead (-> GAP), and handles
+ * Granules that keep their old addresses move. Larger handles may fit no piece: when the host
+ * knows the GPU to be done with them, donors are unmapped first instead (-> GAP), and handles
  * of unsuitable sizes go back to the driver, so that others can be created within the same memory.
  * That is not undone: the memory is in the handle cache then.
  *

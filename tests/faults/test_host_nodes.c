@@ -6,7 +6,6 @@
  */
 #include "pool/blocks/arena.h"
 #include "pool/blocks/room.h"
-#include "pool/growth/give_back.h"
 #include "tests/support/complain.h"
 #include "tests/support/expect.h"
 #include "tests/support/failing_malloc.h"

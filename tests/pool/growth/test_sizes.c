@@ -84,7 +84,6 @@ static uint64_t held_by_a_graphs_pool(const char *conf) {
     return held;
 }
 
-/* Nothing in it moves (G1), and what it creates is what is missing, to the granule. */
 static bool keeps_after(uint64_t n_moves) {
     enum { REQUESTS = 8192 };
     for (int i = 0; i < REQUESTS; i++) {
@@ -122,6 +121,7 @@ Test(sizes, memory_keeps_its_old_addresses_however_many_move_where_granules_were
     close_audited();
 }
 
+/* Nothing in it moves (G1), and what it creates is what is missing, to the granule. */
 Test(sizes, a_graphs_pool_holds_the_same_with_handles_of_any_size) {
     uint64_t tight = held_by_a_graphs_pool("sizes:2M");
     assert_u64(held_by_a_graphs_pool(NULL), tight);
