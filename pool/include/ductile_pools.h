@@ -224,11 +224,16 @@ DUCTILE_API DUCTILE_CHECKED ductile_status ductile_list_pools(ductile_allocator 
  * Arguments: id: {0,0} means all memory outside private pools. address: a multiple of
  *            DUCTILE_ALIGNMENT. size: bytes, not 0.
  * Returns:   DUCTILE_OK; ERR_INVALID_ARGUMENT (also: there is no such pool); ERR_FOREIGN_POINTER
- *            (the address lies in no range of the pool); ERR_BUSY (not all of it is free memory, or
- *            it is of an elastic range and no whole unit); ERR_ASLEEP (the pool sleeps);
- *            ERR_OUT_OF_HOST_MEMORY, ERR_DEVICE_LOST, ERR_EXITING, ERR_FORKED.
+ *            (the address lies in no range of the pool); ERR_BUSY (not all of it is free memory: it
+ *            is live, or the GPU is not known to be done with it; or it is of an elastic range and
+ *            no whole unit); ERR_ASLEEP (the pool sleeps); ERR_OUT_OF_HOST_MEMORY, ERR_DEVICE_LOST,
+ *            ERR_EXITING, ERR_FORKED.
  * Ownership: release with ductile_free or ductile_free_ex.
- * Cost:      linear in the blocks of the range.
+ * Streams:   names none. What recorded streams have used is free once that work is done. Where the
+ *            free could not mark such a stream (the default stream of another thread, also of one
+ *            that has ended), this call may only begin to ask; the next one, a little later, knows.
+ * Cost:      linear in the blocks of the range. Before ERR_BUSY it also asks the driver what freed
+ *            blocks of all pools wait for, and may record an event; it never waits for the GPU.
  */
 DUCTILE_API DUCTILE_CHECKED ductile_status ductile_pool_alloc_at(ductile_allocator *allocator,
                                                                  ductile_pool_id id,

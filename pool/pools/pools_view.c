@@ -9,6 +9,9 @@
 #include "pool/blocks/transitions.h"
 #include "pool/blocks/wait_spans.h"
 #include "pool/pools/asleep.h"
+#include "pool/streams/gpu_waits.h"
+#include "pool/streams/marks.h"
+#include "pool/streams/progress.h"
 
 #include "vmm/base/align.h"
 
@@ -159,17 +162,39 @@ static ductile_status make_room(ductile_allocator *a) {
     return status;
 }
 
+/* Learns what the GPU is done with: pending blocks become FREE, and spans need no wait. A use that
+ * has no marker is proven by the context alone. Unmaps nothing. */
+static void poll_uses(ductile_allocator *a) {
+    dvmm_capture_mode mode = dpool_grow_lock(a);
+    if (atomic_load(&a->has_unmarked)) {
+        (void)dpool_record_mark(a, NULL);
+    }
+    dpool_poll_all(a, 0);
+    dpool_wait_poll(a, UINT32_MAX);
+    dpool_grow_unlock(a, mode);
+}
+
+static ductile_status put(ductile_allocator *a, ductile_pool_id id, ductile_addr address,
+                          size_t size) {
+    DTI_TRY(dvmm_usable(a->driver));
+    ductile_status status = try_to_put(a, id, address, size);
+    while (status == DUCTILE_ERR_NOT_READY) { /* other threads may take the room first */
+        status = make_room(a);
+        status = status == DUCTILE_OK ? try_to_put(a, id, address, size) : status;
+    }
+    return status;
+}
+
 ductile_status ductile_pool_alloc_at(ductile_allocator *a, ductile_pool_id id, ductile_addr address,
                                      size_t size) {
     if (a == NULL || size == 0 || size > DPOOL_MAX_REQUEST ||
         !dti_is_aligned(address, DUCTILE_ALIGNMENT)) {
         return DUCTILE_ERR_INVALID_ARGUMENT;
     }
-    DTI_TRY(dvmm_usable(a->driver));
-    ductile_status status = try_to_put(a, id, address, size);
-    while (status == DUCTILE_ERR_NOT_READY) { /* other threads may take the room first */
-        status = make_room(a);
-        status = status == DUCTILE_OK ? try_to_put(a, id, address, size) : status;
+    ductile_status status = put(a, id, address, size);
+    if (status == DUCTILE_ERR_BUSY) { /* work may be done that no call has looked at since */
+        poll_uses(a);
+        status = put(a, id, address, size);
     }
     return status;
 }

@@ -381,6 +381,27 @@ const char *do_nap(subject *s, const record *r) {
 
 /* ---- Back at an address -------------------------------------------------------------------- */
 
+static ductile_status alloc_again(const subject *s, const model_block *b) {
+    return ductile_pool_alloc_at(s->f.allocator, s->pools[b->pool].id, b->address, b->requested);
+}
+
+/* Where a stream could not be marked, a marker of the context tells, if there may be one, and the
+ * first call records it. */
+static const char *have_back(subject *s, model_block *b) {
+    bool may_mark = s->has_context_events && s->captures != DUCTILE_CAPTURES_UNANNOUNCED;
+    ductile_status status = alloc_again(s, b);
+    if (status == DUCTILE_ERR_BUSY && b->is_unmarkable) {
+        TRY(sync_all(s));
+        status = alloc_again(s, b);
+    }
+    bool is_unknown = b->is_unmarkable && (!may_mark || s->n_routes > 0);
+    NEED(status == DUCTILE_OK || (status == DUCTILE_ERR_BUSY && is_unknown),
+         "a block that is idle is not had back: %s", ductile_status_name(status));
+    b->recorded = 0;
+    b->is_unmarkable = false;
+    return status == DUCTILE_OK ? admit_block(s, b) : NULL;
+}
+
 /* A block of a graph is freed and made again, as a checkpoint is restored. */
 const char *do_alloc_at(subject *s, const record *r) {
     model_block *b = any_block(s, r->d);
@@ -393,10 +414,7 @@ const char *do_alloc_at(subject *s, const record *r) {
     s->graphs[b->pool - N_PLAIN_POOLS - 1].is_stale = true;
     TRY(free_block(s, (size_t)(b - s->m.blocks), 0));
     TRY(sync_all(s));
-    NEED_OK(ductile_pool_alloc_at(s->f.allocator, s->pools[again.pool].id, again.address,
-                                  again.requested));
-    again.recorded = 0;
-    return admit_block(s, &again);
+    return have_back(s, &again);
 }
 
 /* ---- The end ------------------------------------------------------------------------------- */

@@ -190,7 +190,9 @@ static void forget_thread(subject *s, size_t thread, size_t slot) {
         }
     }
     for (size_t i = 0; i < s->m.n; i++) {
-        s->m.blocks[i].recorded &= ~(1u << slot);
+        model_block *b = &s->m.blocks[i];
+        b->is_unmarkable |= (b->recorded >> slot & 1) != 0;
+        b->recorded &= ~(1u << slot);
     }
 }
 

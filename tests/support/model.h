@@ -23,6 +23,7 @@ typedef struct model_block {
     uint8_t pattern;    /* the byte it is filled with, when contents are checked             */
     uint8_t captured;   /* what a graph fills it with when it is launched; 0: none does      */
     bool is_blank;      /* its contents are undefined                                        */
+    bool is_unmarkable; /* a stream was recorded that no free can mark, as its thread is gone */
     bool is_asleep, is_dedicated;
     unsigned pool; /* 0: none; else the caller's number of its private pool */
 } model_block;
