@@ -38,11 +38,6 @@ static inline bool dpool_is_asleep(const dpool_private_pool *pool) {
     return pool->phase == DUCTILE_POOL_ASLEEP;
 }
 
-/* Is it asleep, and is no call under way, nor a copy, that changes its granules or needs them? */
-static inline bool dpool_is_at_rest(const dpool_private_pool *pool) {
-    return dpool_is_asleep(pool) && !pool->is_claimed && pool->host_copy.busy == NULL;
-}
-
 /* Have its blocks no memory, except where the driver refused to unmap it? */
 static inline bool dpool_is_unbacked(const dpool_private_pool *pool) {
     return pool->is_unbacked;
@@ -60,6 +55,16 @@ typedef enum dpool_readiness {
 } dpool_readiness;
 
 dpool_readiness dpool_readiness_of(const dpool_private_pool *pool, bool to_sleep);
+
+/* Is it asleep, and does no call put it to sleep or wake it? Copies may still be under way. */
+static inline bool dpool_may_wake(const dpool_private_pool *pool) {
+    return dpool_readiness_of(pool, false) == DPOOL_READY;
+}
+
+/* Is it asleep, and is no call under way, nor a copy, that changes its granules or needs them? */
+static inline bool dpool_is_at_rest(const dpool_private_pool *pool) {
+    return dpool_may_wake(pool) && pool->host_copy.busy == NULL;
+}
 
 /* Claims a READY pool, which is FALLING_ASLEEP or WAKING then and stays until it is left. */
 void dpool_claim_locked(ductile_allocator *a, dpool_private_pool *pool, bool to_sleep);

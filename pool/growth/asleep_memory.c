@@ -131,14 +131,18 @@ void dpool_finish_sleep(ductile_allocator *a, dpool_private_pool *pool) {
 
 /* ---- Copies whose end was not seen ----------------------------------------------------------- */
 
+/* May copies be under way, and no call that follows them? */
+static bool has_left_copies(const dpool_private_pool *pool) {
+    return dpool_may_wake(pool) && !dpool_is_at_rest(pool);
+}
+
 /* The next pool of which copies may be under way, claimed as a wake would have it: frees leave
  * its granules alone. */
 static dpool_private_pool *claim_next_locked(ductile_allocator *a, const dpool_private_pool *after,
                                              const dpool_private_pool *of) {
     DTI_ASSERT_HELD(&a->index_lock);
     dpool_private_pool *pool = after != NULL ? after->next : a->pools;
-    while (pool != NULL && (dpool_readiness_of(pool, false) != DPOOL_READY ||
-                            pool->host_copy.busy == NULL || (of != NULL && pool != of))) {
+    while (pool != NULL && (!has_left_copies(pool) || (of != NULL && pool != of))) {
         pool = pool->next;
     }
     if (pool != NULL) {
