@@ -23,6 +23,7 @@ import costs
 import distributed
 import first_sleeps
 import first_sleeps_zygote
+import held
 import pytest
 import pytorch_tests
 import recording_cost
@@ -745,6 +746,20 @@ def test_a_way_that_failed_has_its_reason_in_its_row():
     rows = list(slower.rows_of("lora", found, EIGHT_STEPS))
     assert rows[1] == {"program": "lora", "way": "ductile", "error": "ended"}
     assert slower.describe(rows[1]).endswith("FAILED: ended")
+
+
+def test_what_is_held_at_most_is_told_by_what_it_is():
+    gpu = ductile_gpu.VirtualGPU()
+    allocator = gpu.allocator(sizes="4M", reuse="never")
+    watch = held.Watch(allocator)
+    first, second, mib = gpu.stream(), gpu.stream(), 1 << 20
+    kept, freed = (allocator.alloc(size * mib, first) for size in (7, 9))
+    allocator.free(freed)
+    allocator.alloc(8 * mib, second)  # takes nothing of the first stream's
+    assert watch.at_most == {
+        "held": 24 * mib, "live": 15 * mib, "pending": 0, "movable": 8 * mib, "stranded": mib,
+    }  # fmt: skip
+    allocator.free(kept)
 
 
 @pytest.mark.slow

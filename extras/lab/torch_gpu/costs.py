@@ -43,14 +43,15 @@ PAIR_SIZES = (512, 20 << 10, 900 << 10, 3 << 20, 30 << 20)
 # ---- Counters ----------------------------------------------------------------------------------
 
 
-def _own_allocators() -> list[Any]:
+def own_allocators() -> list[Any]:
+    """Of Ductile."""
     ductile = sys.modules.get("ductile_gpu")
     return ductile.allocators() if ductile else []
 
 
 def time_driver_calls() -> None:
     """From here on Ductile says how long it was in the driver."""
-    for allocator in _own_allocators():
+    for allocator in own_allocators():
         allocator.time_driver_calls()
 
 
@@ -58,7 +59,7 @@ def counters(device: str) -> Row:
     """What only rises, of whatever allocator serves this process."""
     if device == "cpu":
         return {"allocs": 0}
-    own = [allocator.stats() for allocator in _own_allocators()]
+    own = [allocator.stats() for allocator in own_allocators()]
     if own:
         return {name: sum(getattr(s, field) for s in own) for name, field in DUCTILE.items()}
     import torch

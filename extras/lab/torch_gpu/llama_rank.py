@@ -21,6 +21,7 @@ from typing import Any
 import child
 import costs
 import gaps
+import held
 import llama_models
 import torch
 import torch.distributed as dist
@@ -36,6 +37,7 @@ class Rank:
         if plan["layers"]:
             self.size = self.size._replace(layers=plan["layers"])
         self.watch = gaps.watch(plan["kind"], self.device)
+        self.held: held.Watches | None = None
         self.steps_done = 0
 
     def begin(self, cap: int) -> dict[str, Any]:
@@ -45,6 +47,8 @@ class Rank:
             torch.cuda.set_device(own)
             if cap:
                 child.set_cap(cap)
+        if plan.get("held"):
+            self.held = held.watch(self.device)
         if plan["exact"]:
             child.be_deterministic("flash", "mem_efficient", "cudnn")
         dist.init_process_group(
@@ -93,6 +97,8 @@ class Rank:
             times.append(time.perf_counter() - start)
         gathers = self.watch.take() if self.watch else []
         memory = child.peak_memory(self.device)
+        if self.held is not None:
+            memory["at_most"] = self.held.at_most()
         spent = costs.since(before, costs.counters(self.device))
         return {"losses": losses, "times": times, "gathers": gathers, "spent": spent, **memory}
 

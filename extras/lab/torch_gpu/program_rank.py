@@ -12,6 +12,7 @@ from typing import Any
 import capped_programs
 import child
 import costs
+import held
 import settings_models
 import torch
 
@@ -25,6 +26,7 @@ class Server:
         self.program: Any = None
         self.before: Row = {}
         self.is_capped = False
+        self.watches: held.Watches | None = None
 
     def start_afresh(self, cap: int) -> None:
         """An empty cache, peaks that begin again, and a cap; 0: none."""
@@ -43,6 +45,8 @@ class Server:
         found.update((name, found[name] - self.before[name]) for name in child.COUNTS)
         if self.program is not None:
             found["held"] += self.program.held_elsewhere()
+        if self.watches is not None:
+            found["at_most"] = self.watches.at_most()
         return found
 
     def since(self, began: float) -> float:
@@ -97,6 +101,10 @@ class Server:
         found = {"units": units, "refusals": refusals, "ms": self.since(began), **self.memory()}
         found["spent"] = costs.since(before, costs.counters(self.device))
         return {**found, "times_ms": times} if each else found
+
+    def watch_held(self) -> Row:
+        self.watches = held.watch(self.device)
+        return {}
 
     def time_driver_calls(self) -> Row:
         costs.time_driver_calls()

@@ -25,6 +25,9 @@ Ductile of the package in the folder --before.
               what the profiler saw of cudaMalloc, cudaFree and the cuMem calls
   maps, moves mappings made a step, and handles moved to serve a request (of PyTorch's: segments)
 
+With --held, of Ductile: what was held when more was held than ever (held.py). The host is slower
+then, so that times are no measure.
+
 A program's cost is driver + allocator, less native's, of a step: `costs` is that in per cent. It is
 an upper bound where the GPU is busy all the time.
 
@@ -62,6 +65,8 @@ def play_turns(stage: settings.Stage, program: str) -> dict[str, list[Row]]:
     found: dict[str, list[Row]] = {}
     given = stage.given
     for way in given.ways:
+        if given.held:
+            stage.ask(way, do="watch_held")
         found[way] = [stage.ask(way, do="begin", program=program, cap=0)]
         stage.ask(way, do="time_driver_calls")
     n_turns = given.warm + given.rounds
@@ -109,7 +114,7 @@ class Sharded:
         plan = {
             "kind": SHARDED, "exact": False, "ranks": llama.count_gpus(given.cpu_check),
             "device": "cpu" if given.cpu_check else "cuda", "layers": given.layers,
-            "seconds": given.limit, "shapes": self.shapes,
+            "seconds": given.limit, "shapes": self.shapes, "held": given.held,
         }  # fmt: skip
         self.groups = {way: llama.Group(way, plan, hook=False) for way in given.ways}
         self.end = time.monotonic() + given.limit
@@ -173,6 +178,7 @@ def row_of(answers: Sequence[Row], given: argparse.Namespace) -> Row:
         **{f"profiled_{name}": value for name, value in watched["profiled"].items()},
         "pair_ns": watched["pair_ns"],
         **{name: watched[name] for name in ("backend", "used", "held", "active")},
+        **({"at_most": watched["at_most"]} if watched.get("at_most") else {}),
     }
 
 
@@ -231,6 +237,9 @@ def describe(row: Row) -> str:
         f"costs {row.get('costs_percent', 0):.2f} %",
         f"used {row['used'] / settings.GIB:.2f} of {row['held'] / settings.GIB:.2f} GiB",
     ]
+    if "at_most" in row:
+        parts = (f"{name} {value / settings.GIB:.3f}" for name, value in row["at_most"].items())
+        said.append(f"at most, GiB: {', '.join(parts)}")
     return f"{head} {'; '.join(said)}"
 
 
@@ -265,6 +274,9 @@ def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
         "--limit", type=float, default=420, help="no program begins after so many seconds"
     )
     parser.add_argument("--vary", action="store_true", help="other steps in each turn")
+    parser.add_argument(
+        "--held", action="store_true", help="also what was held when it was most; slows the host"
+    )
     parser.add_argument("--before", help="another package of Ductile, for the way `before`")
     parser.add_argument("--layers", type=int, default=0, help=f"of {SHARDED}'s Llama; 0: all")
     steps.add_what_becomes_of_rows(parser)
