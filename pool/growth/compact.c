@@ -6,10 +6,15 @@
 #include "pool/blocks/room.h"
 #include "pool/growth/homes.h"
 #include "pool/growth/plan.h"
+#include "pool/growth/sizes.h"
 #include "pool/streams/marks.h"
 #include "pool/streams/progress.h"
 
-enum { HANDLES_PER_CALL = 32 };
+enum { HANDLES_PER_CALL = 32 }; /* of the size that is made now */
+
+static uint32_t granules_per_call(const ductile_allocator *a) {
+    return HANDLES_PER_CALL * dpool_handle_granules(a, 0);
+}
 
 /* A capture may have begun in the pool of the arena since compaction became due (G1). */
 static bool plan_any_locked(ductile_allocator *a, dpool_plan *p, dpool_arena *arena,
@@ -86,13 +91,13 @@ static void compact_piece(ductile_allocator *a, dpool_plan *p, dpool_arena *aren
     if (finish_if_idle(a, arena)) {
         return;
     }
-    if (dpool_reserve_room(a, dpool_plan_nodes(a, HANDLES_PER_CALL * a->granule)) != DUCTILE_OK) {
+    uint32_t budget = granules_per_call(a);
+    if (dpool_reserve_room(a, dpool_plan_nodes(a, budget * a->granule)) != DUCTILE_OK) {
         return;
     }
     dpool_prove_own(a, arena);
-    dpool_poll_marks(a);                    /* old addresses that are done become gaps */
-    dpool_poll(a, arena, HANDLES_PER_CALL); /* pending blocks that are done divide the runs */
-    uint32_t budget = HANDLES_PER_CALL;
+    dpool_poll_marks(a);          /* old addresses that are done become gaps */
+    dpool_poll(a, arena, budget); /* pending blocks that are done divide the runs */
     while (budget > 0) {
         uint32_t moved = compact_once(a, p, arena, budget);
         if (moved == 0) {
@@ -107,7 +112,7 @@ void dpool_compact(ductile_allocator *a, dpool_arena *arena) {
         return; /* another thread grows: the next allocation compacts */
     }
     dvmm_capture_mode mode = dvmm_capture_relax(a->driver);
-    dpool_plan *p = dpool_plan_take(a, HANDLES_PER_CALL * a->granule);
+    dpool_plan *p = dpool_plan_take(a, granules_per_call(a) * a->granule);
     if (p != NULL) {
         compact_piece(a, p, arena);
         dpool_plan_give(a, p);

@@ -20,8 +20,7 @@
 enum {
     LEAST_ROOM = 64,   /* granules that any plan has room for                              */
     WINDOW_NODES = 10, /* splits at both ends, of blocks and of granules, and behind them  */
-    HEALED_TIMES = 16, /* compaction fills a gap up to this many times its smaller free neighbour */
-    EXCHANGED_TIMES = 2 /* that factor where there are handles of several sizes */
+    HEALED_TIMES = 16  /* compaction fills a gap up to this many times its smaller free neighbour */
 };
 
 /* ---- Room ---------------------------------------------------------------------------------- */
@@ -662,21 +661,20 @@ static dpool_block *top_of_run(dpool_block *gap) {
 
 /* Filling a gap joins the free memory on both sides of it. A wide gap beside a sliver costs more
  * moves than the sliver is worth (docs/dev/decisions/0004, 0019). */
-static bool is_worth_filling(const ductile_allocator *a, const dpool_block *gap) {
+static bool is_worth_filling(const dpool_block *gap) {
     const dpool_block *before = gap->prev;
     const dpool_block *after = gap->next;
     if (before == NULL || after == NULL || before->state != DPOOL_FREE ||
         after->state != DPOOL_FREE) {
         return false;
     }
-    uint64_t times = dpool_has_large_handles(a) ? EXCHANGED_TIMES : HEALED_TIMES;
-    return gap->size <= times * dti_min(before->size, after->size);
+    return gap->size <= HEALED_TIMES * dti_min(before->size, after->size);
 }
 
 bool dpool_can_be_compacted_locked(const ductile_allocator *a, const dpool_arena *arena) {
     DTI_ASSERT_HELD(&a->index_lock);
     dpool_block *gap = arena->blocks.gaps.first;
-    while (gap != NULL && (!is_worth_filling(a, gap) || top_of_run(gap) == NULL)) {
+    while (gap != NULL && (!is_worth_filling(gap) || top_of_run(gap) == NULL)) {
         gap = gap->list_next;
     }
     return gap != NULL;
@@ -685,7 +683,7 @@ bool dpool_can_be_compacted_locked(const ductile_allocator *a, const dpool_arena
 bool dpool_plan_compaction_locked(ductile_allocator *a, dpool_plan *p, dpool_arena *arena,
                                   dpool_block *gap, uint32_t budget) {
     DTI_ASSERT_HELD(&a->index_lock);
-    if (!is_worth_filling(a, gap)) {
+    if (!is_worth_filling(gap)) {
         return false;
     }
     dpool_block *top = top_of_run(gap);
