@@ -34,6 +34,11 @@ model_block *any_block(subject *s, uint32_t operand) {
     return s->m.n > 0 ? &s->m.blocks[operand % s->m.n] : NULL;
 }
 
+uint64_t any_below(uint64_t end, uint32_t operand) {
+    enum { STEP = 4099 };
+    return end > UINT32_MAX ? operand * (uint64_t)STEP % end : operand % end;
+}
+
 uint64_t any_size(const subject *s, const record *r) {
     const uint64_t g = s->granule;
     const uint64_t edges[] = {0,          1,          511,
@@ -46,7 +51,7 @@ uint64_t any_size(const subject *s, const record *r) {
     case 0:
         return edges[r->d % 16];
     case 1:
-        return 1 + r->d % (s->setup.capacity_bytes + g);
+        return 1 + any_below(s->setup.capacity_bytes + g, r->d);
     case 2:
     case 3:
         return 1 + r->d % (8 * g);
@@ -59,7 +64,7 @@ uint64_t any_size(const subject *s, const record *r) {
     case 9:
         return 1 + r->d % 65536;
     default:
-        return 1 + s->typical_bytes / 2 + r->d % (2 * s->typical_bytes);
+        return 1 + s->typical_bytes / 2 + any_below(2 * s->typical_bytes, r->d);
     }
 }
 
@@ -201,13 +206,17 @@ bool is_spilled(const subject *s, const model_block *b) {
     return spilled_bytes(s, b) > 0;
 }
 
-enum { KEPT_FOR_SMALL = 16 };
+/* Of the device's, where requests spill. */
+uint64_t kept_for_small(const subject *s) {
+    uint64_t share = limit_of(s) / s->granule / 256;
+    return share < 16 ? 16 : share + 1;
+}
 
 /* With the host's memory, but for what is kept for small requests. */
 static const char *is_full_with_host(subject *s, uint64_t size) {
     uint64_t rounded = model_rounded(size);
     uint64_t needed = rounded / s->granule + (rounded % s->granule != 0);
-    uint64_t held = held_by_live(s) + KEPT_FOR_SMALL;
+    uint64_t held = held_by_live(s) + kept_for_small(s);
     uint64_t allowed = (limit_of(s) + s->spill_bytes) / s->granule;
     bool may_spill = size >= s->granule && s->n_forbidden == 0 && !s->has_peer;
     NEED(!may_spill || held + needed > allowed,
@@ -385,7 +394,33 @@ static const char *balance_small(subject *s, const record *r) {
     return NULL;
 }
 
+/* How large handles are made goes by how many move in thousands of requests: most of a program's
+ * find free memory. The model and the device learn of none of these. */
+static const char *request_many(subject *s, const record *r) {
+    enum { MANY = 2048, SMALL = 512 };
+    size_t slot = owner_slot(s, r->a);
+    bool finds_free_memory = s->caches && !s->is_guarded && !is_captured(s, slot);
+    if (!finds_free_memory || !may_allocate(s, slot)) {
+        return NULL;
+    }
+    TRY(pay(s, slot));
+    s->status = DUCTILE_OK;
+    for (unsigned i = 0; i < MANY && s->status == DUCTILE_OK; i++) {
+        ductile_addr address = 0;
+        s->status = ductile_alloc(s->f.allocator, SMALL, s->slots[slot].stream, &address);
+        if (s->status != DUCTILE_OK) {
+            return refused(s, SMALL, slot, false);
+        }
+        s->status = ductile_free(s->f.allocator, address);
+    }
+    say(s, "many requests on %zu: %s", slot, ductile_status_name(s->status));
+    return may_be(s, "free", s->status, s->status == DUCTILE_OK);
+}
+
 const char *do_balance(subject *s, const record *r) {
+    if (s->is_large && r->d % 16 == 0) {
+        return request_many(s, r);
+    }
     return s->is_teeming && r->c % 16 != 0 ? balance_small(s, r) : balance(s, r);
 }
 
@@ -397,7 +432,7 @@ const char *do_phase(subject *s, const record *r) {
         s->target_bytes = MOST_SMALL_BLOCKS * s->typical_bytes / 100 * percent;
     } else {
         s->target_bytes = s->setup.capacity_bytes / 100 * percent;
-        s->typical_bytes = s->granule >> r->b % 8;
+        s->typical_bytes = s->unit_bytes >> r->b % 8;
     }
     say(s, "live memory goes to %llu bytes in blocks of about %llu",
         (unsigned long long)s->target_bytes, (unsigned long long)s->typical_bytes);

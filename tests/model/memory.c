@@ -76,7 +76,7 @@ const char *do_limit(subject *s, const record *r) {
         NEED_OK(set_limit(s->f.allocator, DUCTILE_SHARE(share)));
         s->cap_bytes = (uint64_t)(share * (double)s->setup.capacity_bytes);
     } else {
-        uint64_t cap = r->b % 2 == 0 ? 0 : 1 + r->d % (2 * s->setup.capacity_bytes);
+        uint64_t cap = r->b % 2 == 0 ? 0 : 1 + any_below(2 * s->setup.capacity_bytes, r->d);
         say(s, "limit %llu", (unsigned long long)cap);
         NEED_OK(set_limit(s->f.allocator, cap));
         s->cap_bytes = cap;
@@ -87,7 +87,7 @@ const char *do_limit(subject *s, const record *r) {
 }
 
 const char *do_soft_limit(subject *s, const record *r) {
-    uint64_t limit = r->b % 3 == 0 ? 0 : r->d % s->setup.capacity_bytes;
+    uint64_t limit = r->b % 3 == 0 ? 0 : any_below(s->setup.capacity_bytes, r->d);
     if (!has(s, PRESSURE)) {
         return NULL;
     }
@@ -98,7 +98,7 @@ const char *do_soft_limit(subject *s, const record *r) {
 
 const char *do_external(subject *s, const record *r) {
     uint64_t most = s->setup.capacity_bytes - fixture_state(&s->f).used_bytes;
-    uint64_t wanted = r->b % 3 == 0 ? 0 : r->d % s->setup.capacity_bytes;
+    uint64_t wanted = r->b % 3 == 0 ? 0 : any_below(s->setup.capacity_bytes, r->d);
     if (!has(s, PRESSURE)) {
         return NULL;
     }
@@ -148,7 +148,7 @@ const char *leave_large_handle(subject *s, const record *r) {
 }
 
 const char *do_trim(subject *s, const record *r) {
-    uint64_t keep = r->d % s->setup.capacity_bytes;
+    uint64_t keep = any_below(s->setup.capacity_bytes, r->d);
     say(s, "trim to %llu", (unsigned long long)keep);
     return trim_to(s, keep);
 }
@@ -204,6 +204,8 @@ const char *do_rest(subject *s, const record *r) {
     return nothing_is_stuck(s, owner_slot(s, r->a));
 }
 
+enum { LARGEST_HANDLE_MIB = 64 };
+
 /* Without pools and pins only live and pending memory is left. */
 const char *do_empty(subject *s, const record *r) {
     (void)r;
@@ -214,7 +216,8 @@ const char *do_empty(subject *s, const record *r) {
         return NULL;
     }
     uint64_t least = held_by_live(s) * s->granule;
-    uint64_t most = least + t.pending_bytes + 2 * s->granule * t.pending_blocks;
+    uint64_t most_stranded = 2 * (s->is_large ? LARGEST_HANDLE_MIB * MIB : s->granule);
+    uint64_t most = least + t.pending_bytes + most_stranded * t.pending_blocks;
     NEED(t.reserved_bytes >= least && t.reserved_bytes <= most,
          "an empty cache holds %llu bytes: %llu in granules with live bytes, %llu pending",
          (unsigned long long)t.reserved_bytes, (unsigned long long)least,

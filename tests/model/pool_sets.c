@@ -98,7 +98,7 @@ static bool has_spilled(const subject *s, unsigned pool) {
     return has_some;
 }
 
-enum { KEPT_FOR_SMALL = 16, LARGEST_HANDLE = 16 }; /* granules */
+enum { LARGEST_HANDLE = 16 }; /* granules */
 
 /* Where nothing but live memory keeps the device's, what is left has no room for one handle. */
 static const char *no_room_is_left(subject *s) {
@@ -108,7 +108,7 @@ static const char *no_room_is_left(subject *s) {
     }
     uint64_t on_device = held_by_live(s) - spilled;
     uint64_t allowed = limit_of(s) / s->granule;
-    NEED(spilled == 0 || on_device + KEPT_FOR_SMALL + LARGEST_HANDLE > allowed,
+    NEED(spilled == 0 || on_device + kept_for_small(s) + LARGEST_HANDLE > allowed,
          "%llu granules stay in the host, though of %llu of the device's only %llu hold live bytes",
          (unsigned long long)spilled, (unsigned long long)allowed, (unsigned long long)on_device);
     return NULL;
@@ -155,11 +155,12 @@ const char *promote(subject *s, ductile_sleep_report *report, ductile_status *st
     return NULL;
 }
 
+/* Contents go through the host, which has no room for those of a large device. */
 const char *do_promote(subject *s) {
     ductile_sleep_report report;
     ductile_status status = DUCTILE_OK;
     uint64_t before = fixture_stats(s->f.allocator).spilled_live_bytes;
-    if (is_capturing(s)) {
+    if (is_capturing(s) || s->is_large) {
         return NULL;
     }
     TRY(sync_foreign(s));
@@ -178,11 +179,17 @@ const char *do_promote(subject *s) {
 
 /* ---- As random programs do it -------------------------------------------------------------- */
 
-static ductile_sleep_request set_of(const record *r, ductile_pool_id *pools, bool *is_meant) {
+/* POLICY may be KEEP, for which the host has no room beside a large device. */
+static ductile_contents any_contents_of_set(const subject *s, const record *r) {
+    return (ductile_contents)(s->is_large ? DUCTILE_CONTENTS_DROP + r->b % 3 : r->b % 5);
+}
+
+static ductile_sleep_request set_of(const subject *s, const record *r, ductile_pool_id *pools,
+                                    bool *is_meant) {
     ductile_sleep_request set = {.struct_size = sizeof set,
                                  .lenient = 1,
                                  .pools = pools,
-                                 .contents = (ductile_contents)(r->b % 5),
+                                 .contents = any_contents_of_set(s, r),
                                  .retain = r->b / 5 % 2};
     for (unsigned pool = 0; pool < N_SETS; pool++) {
         is_meant[pool] = r->a >> pool & 1;
@@ -197,7 +204,7 @@ static ductile_sleep_request set_of(const record *r, ductile_pool_id *pools, boo
 const char *do_sets(subject *s, const record *r) {
     ductile_pool_id pools[N_SETS];
     bool is_meant[N_SETS];
-    const ductile_sleep_request set = set_of(r, pools, is_meant);
+    const ductile_sleep_request set = set_of(s, r, pools, is_meant);
     bool sleeps = r->d % 2 == 0;
     ductile_sleep_report report;
     ductile_status status = DUCTILE_OK;

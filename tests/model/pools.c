@@ -337,15 +337,18 @@ const char *pool_sleeps(subject *s, unsigned pool, bool sleeps) {
     return slept && !sleeps ? refill(s, pool) : NULL;
 }
 
+/* The host has no room for the contents of a large device. */
+static ductile_contents any_contents(const subject *s, const record *r) {
+    return r->b % 3 != 0 && !s->is_large ? DUCTILE_CONTENTS_KEEP : DUCTILE_CONTENTS_DROP;
+}
+
 const char *do_sleep(subject *s, const record *r) {
     unsigned pool = 1 + r->a % N_POOLS;
     if (!has(s, POOLS) || s->pools[pool].id.first == 0 ||
         (!s->pools[pool].is_asleep && (s->n_pins > 0 || is_capturing(s)))) {
         return NULL;
     }
-    return s->pools[pool].is_asleep
-               ? wake_pool(s, pool)
-               : sleep_pool(s, pool, r->b % 3 != 0 ? DUCTILE_CONTENTS_KEEP : DUCTILE_CONTENTS_DROP);
+    return s->pools[pool].is_asleep ? wake_pool(s, pool) : sleep_pool(s, pool, any_contents(s, r));
 }
 
 /* What was dedicated may come back as a part of the pool. */
@@ -376,7 +379,7 @@ const char *do_nap(subject *s, const record *r) {
         return open_pool(s, pool, N_SLOTS);
     }
     TRY(pool != 0 && s->pools[pool].n_refs == 0 ? hold_pool(s, pool) : NULL);
-    return sleep_pool(s, pool, r->b % 3 != 0 ? DUCTILE_CONTENTS_KEEP : DUCTILE_CONTENTS_DROP);
+    return sleep_pool(s, pool, any_contents(s, r));
 }
 
 /* ---- Back at an address -------------------------------------------------------------------- */

@@ -79,12 +79,15 @@ static const char *pass_block(subject *s, const model_block *b) {
     return is_seen_at(s, b, p.addr);
 }
 
+/* Each handle of one granule takes three descriptors here. */
+enum { MOST_PASSED = 256 }; /* granules */
+
 /* Not beside faults, which would leave half a message in the socket, nor where addresses end. */
 const char *do_share(subject *s, const record *r) {
     const model_block *b = any_block(s, r->d);
     if (!s->shares || b == NULL || b->is_asleep || b->pool > N_PLAIN_POOLS || s->is_faulty ||
         is_capturing(s) || s->is_short_of_addresses || s->n_imports == MOST_IMPORTS ||
-        s->n_pins == MOST_PINS || is_spilled(s, b)) {
+        s->n_pins == MOST_PINS || is_spilled(s, b) || b->size > MOST_PASSED * s->granule) {
         return NULL;
     }
     say(s, "pass %llx to another allocator", b->address);

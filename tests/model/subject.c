@@ -35,11 +35,16 @@ __attribute__((format(printf, 2, 3))) static void add_option(subject *s, const c
     va_end(arguments);
 }
 
+enum { PARTS_OF_LARGE = 32 }; /* MOST_BLOCKS of half of one are more than it has */
+
 static void choose_device(subject *s, const uint8_t *b) {
     static const uint64_t capacities[] = {64, 96, 128, 48, 256, 80, 160, 512};
+    static const uint64_t large[] = {24, 32, 32, 48, 48, 64, 128, 256};
     static const uint64_t granules[] = {2048, 2048, 2048, 512};
+    uint64_t mib = s->is_large ? large[b[0] % 8] << 10 : capacities[b[0] % 8];
     s->granule = granules[b[1] % 4] << 10;
-    s->setup.capacity_bytes = capacities[b[0] % 8] * MIB * s->granule / (2 * MIB);
+    s->setup.capacity_bytes = mib * MIB * s->granule / (2 * MIB);
+    s->unit_bytes = s->is_large ? s->setup.capacity_bytes / PARTS_OF_LARGE : s->granule;
     s->setup.granule_bytes = s->granule;
     s->setup.schedule = (ductile_schedule)(b[2] % 4);
     s->setup.lag = (uint64_t)1 << b[3] % 9;
@@ -75,8 +80,8 @@ static void choose_policies(subject *s, const uint8_t *b) {
 
 static void choose_sizes(subject *s, const uint8_t *b) {
     static const uint64_t handles[] = {0, 0, 0, 4, 16};
-    uint64_t chosen = s->goes_home ? 0 : handles[b[13] % 5];
-    s->is_tight = s->goes_home || (chosen == 0 && b[23] / 2 % 4 < 2);
+    uint64_t chosen = s->goes_home || s->is_large ? 0 : handles[b[13] % 5];
+    s->is_tight = !s->is_large && (s->goes_home || (chosen == 0 && b[23] / 2 % 4 < 2));
     s->max_handle_bytes = (s->is_tight ? 1 : chosen) * s->granule;
     if (s->max_handle_bytes != 0) {
         add_option(s, "sizes:%llu", (unsigned long long)s->max_handle_bytes);
@@ -90,22 +95,22 @@ static void choose_sizes(subject *s, const uint8_t *b) {
 
 static void choose_limits(subject *s, const uint8_t *b) {
     if (b[17] % 8 == 0) {
-        s->cap_bytes = (2 + b[17] / 8) * s->granule;
+        s->cap_bytes = (2 + b[17] / 8) * s->unit_bytes;
         add_option(s, "limit_bytes:%llu", (unsigned long long)s->cap_bytes);
     }
     if (b[18] % 8 == 0) {
         add_option(s, "soft_limit_bytes:%u0%%", 1 + b[18] / 8 % 9);
     }
     if (b[18] % 8 == 1) {
-        add_option(s, "soft_limit_bytes:%llu", (unsigned long long)(b[18] / 8 * s->granule));
+        add_option(s, "soft_limit_bytes:%llu", (unsigned long long)(b[18] / 8 * s->unit_bytes));
     }
 }
 
 static void choose_spilling(subject *s, const uint8_t *b) {
-    uint64_t host = (8 + b[30] / 4) * s->granule; /* of the machine */
+    uint64_t host = (8 + b[30] / 4) * s->unit_bytes; /* of the machine */
     s->spills = b[30] % 4 == 3 && !s->goes_home;
     if (s->spills) {
-        uint64_t bytes = (1 + b[31] % 96) * s->granule;
+        uint64_t bytes = (1 + b[31] % 96) * s->unit_bytes;
         add_option(s, "spill_bytes:%llu", (unsigned long long)bytes);
         s->setup.host_bytes = host;
         s->spill_bytes = bytes < host ? bytes : host;
@@ -124,7 +129,7 @@ static void choose_rest(subject *s, const uint8_t *b) {
     if (b[20] % 8 == 0) {
         add_option(s, "zero:on");
     }
-    if (b[21] % 16 < 3) {
+    if (b[21] % 16 < (s->is_large ? 2 : 3)) { /* 3 looks at all of it, each time */
         add_option(s, "check:%u", 1u + b[21] % 16);
     }
     if (b[21] / 16 == 0) {
@@ -135,7 +140,7 @@ static void choose_rest(subject *s, const uint8_t *b) {
         add_option(s, "shareable:fd");
     }
     s->audit_period = 1u << b[22] % 6;
-    s->is_listening = has(s, CALLBACKS) && b[23] % 2 == 0;
+    s->is_listening = has(s, CALLBACKS) && b[23] % 2 == 0 && !s->is_large;
     s->setup.conf = s->conf;
 }
 
@@ -146,19 +151,21 @@ static void choose_life(subject *s, const uint8_t *b) {
     s->is_crowded = b[26] % 2 != 0;
     s->crew.n = b[25] % 3 == 0 ? 2 + b[25] / 3 % (MOST_THREADS - 1) : 0;
     s->is_teeming = b[27] % 8 == 7;
-    s->is_teeming &= !s->goes_home && !s->is_sleepy;
+    s->is_teeming &= !s->goes_home && !s->is_sleepy && !s->is_large;
     s->typical_bytes = s->is_teeming  ? SMALL_BYTES
-                       : s->goes_home ? 6 * s->granule
-                       : s->is_sleepy ? 2 * s->granule
-                                      : s->granule / 2;
+                       : s->goes_home ? 6 * s->unit_bytes
+                       : s->is_sleepy ? 2 * s->unit_bytes
+                                      : s->unit_bytes / 2;
     s->target_bytes = s->is_teeming   ? MOST_SMALL_BLOCKS * SMALL_BYTES
                       : s->is_crowded ? s->setup.capacity_bytes
                                       : s->setup.capacity_bytes / 2;
-    s->audit_period = s->is_teeming ? 32 : s->audit_period;
+    s->audit_period = s->is_teeming || s->is_large ? 32 : s->audit_period;
 }
 
 static void choose(subject *s, const uint8_t *chosen) {
-    s->goes_home = chosen[28] % 4 == 3;
+    s->is_large = chosen[14] % 32 == 31;
+    s->may_hold_large = s->is_large;
+    s->goes_home = chosen[28] % 4 >= (s->is_large ? 2 : 3);
     s->is_sleepy = chosen[29] % 4 == 3 && !s->goes_home;
     choose_families(s, chosen);
     choose_device(s, chosen);
@@ -273,7 +280,8 @@ bool is_simple_but_spills(const subject *s) {
         any_pool |= pool_exists(s, i);
     }
     return !any_pool && !is_capturing(s) && s->n_pins == 0 && s->ends.importer == NULL &&
-           !s->is_faulty && !s->is_guarded && s->is_tight && !s->is_short_of_addresses;
+           !s->is_faulty && !s->is_guarded && (s->is_tight || s->is_large) &&
+           !s->is_short_of_addresses;
 }
 
 const char *may_be(subject *s, const char *call, ductile_status status, bool is_admissible) {
@@ -584,7 +592,7 @@ const char *subject_make_anew(subject *s, bool is_idle) {
     s->has_left_asleep = false;
     s->has_peer = false;
     s->has_silent_memory = false;
-    s->may_hold_large = false;
+    s->may_hold_large = s->is_large;
     s->cap_bytes = 0;
     s->n_forbidden = 0;
     s->reserved_bytes = 0;

@@ -176,10 +176,13 @@ typedef struct subject {
     bool is_crowded; /* live memory stays near the limit */
     bool is_teeming; /* with small blocks */
     bool is_sleepy;  /* pools go to sleep all the while */
+    bool is_large;   /* the device, and what is asked for: by default handles get several sizes */
     bool spills;     /* memory of the host may serve */
-    bool goes_home;  /* what memory needs to come back to old addresses: one size, one owner */
+    bool goes_home;  /* what memory needs to come back to old addresses: one owner, and one size
+                        unless the device is large */
     bool has_context_events, is_short_of_addresses, caches, shares;
     uint64_t granule, max_handle_bytes;
+    uint64_t unit_bytes; /* sizes and limits go by it: the granule, or a part of a large device */
     crew crew;
     size_t n_slots; /* that there are */
     slot_state slots[N_SLOTS];
@@ -266,6 +269,8 @@ size_t owner_slot(const subject *s, uint8_t operand);
 size_t user_slot(const subject *s, uint8_t operand);
 model_block *any_block(subject *s, uint32_t operand);
 uint64_t any_size(const subject *s, const record *r);
+/* Below `end`, also where that is more than the operand can say. */
+uint64_t any_below(uint64_t end, uint32_t operand);
 /* The number of the pool that serves the slot's requests; 0: none. */
 unsigned pool_for(const subject *s, size_t slot);
 /* how % 4 == 1: it asks whether the block is pending. */
@@ -284,6 +289,8 @@ const char *admit_block(subject *s, model_block *b);
 /* Does it lie in memory of the host, in part? No other call is running. */
 bool is_spilled(const subject *s, const model_block *b);
 uint64_t spilled_bytes(const subject *s, const model_block *b);
+/* Granules of the device that no large request gets while memory of the host serves. */
+uint64_t kept_for_small(const subject *s);
 /* So much was asked for, so much of it is missing now, and was refused: was there none? */
 const char *lacks_memory(subject *s, uint64_t asked, uint64_t missing);
 /* What cannot be recorded is waited for. */
