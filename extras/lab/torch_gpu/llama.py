@@ -422,7 +422,7 @@ def missed_by(case: Case, row: Row, rows: list[Row]) -> list[str]:
     if "ductile" not in row["way"]:
         return []
     found = [] if row["backend"] in ("ductile", "cpu") else ["is not on Ductile"]
-    if row["retries"]:
+    if row["retries"] and case.kind != "refused":
         found.append(f"{row['retries']} retries")
     by_way = {other["way"]: other for other in rows if "error" not in other}
     return [*found, *missed_losses(case, row, by_way), *missed_memory(case, row, by_way),

@@ -69,7 +69,8 @@ class Rank:
             return shapes[(at + rank) % len(shapes)]
         if self.plan["kind"] == "refused" and self.steps_done % 4 == 2:
             turn = self.steps_done // 4 % ranks
-            return [llama_models.TOO_MANY, shapes[at][1]] if rank == turn else shapes[at]
+            longest = max(length for _, length in shapes)
+            return [llama_models.TOO_MANY, longest] if rank == turn else shapes[at]
         return shapes[at]
 
     def train(self, shape: list[int]) -> float:
