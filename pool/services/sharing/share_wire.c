@@ -204,7 +204,7 @@ static void take_descriptors(catch *c, struct msghdr *m) {
             keep_or_close(c, fd);
         }
     }
-    c->is_too_many |= (m->msg_flags & (MSG_CTRUNC | MSG_TRUNC)) != 0;
+    c->is_too_many |= (m->msg_flags & MSG_TRUNC) != 0;
 }
 
 /* Exactly `size` bytes, in as many pieces as they come. */
@@ -226,6 +226,9 @@ static ductile_status receive_pieces(int socket, void *bytes, size_t size, catch
             return status_of_errno(errno);
         }
         take_descriptors(c, &m);
+        if ((m.msg_flags & MSG_CTRUNC) != 0) { /* there was room for all that a message may carry */
+            return DUCTILE_ERR_NO_DESCRIPTORS;
+        }
         if (n == 0 || c->is_too_many) {
             return DUCTILE_ERR_BAD_MESSAGE;
         }

@@ -10,6 +10,7 @@
 
 #include <fcntl.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -119,6 +120,24 @@ Test(share_wire, a_word_that_comes_in_pieces_is_whole) {
     assert_ok(ductile_import_close(t.importer, there));
     assert_ok(ductile_unexport(t.f.allocator, block));
     end_listening(&m);
+}
+
+/* Another thread may have opened them since they were counted. */
+Test(share_wire, descriptors_that_this_process_has_no_room_for_are_named) {
+    const int fds[] = {t.in, t.in, t.in};
+    char word[] = "word";
+    struct rlimit before;
+    size_t open = count_descriptors();
+    int next = dup(t.in); /* and no other below it is free */
+    (void)close(next);
+    cr_assert_eq(getrlimit(RLIMIT_NOFILE, &before), 0);
+    struct rlimit low = {.rlim_cur = (rlim_t)next + 1, .rlim_max = before.rlim_max};
+    send_raw(t.out, word, sizeof word, fds, 3);
+    cr_assert_eq(setrlimit(RLIMIT_NOFILE, &low), 0);
+    ductile_status status = dpool_wire_receive_bytes(t.in, word, sizeof word);
+    cr_assert_eq(setrlimit(RLIMIT_NOFILE, &before), 0);
+    assert_status(status, DUCTILE_ERR_NO_DESCRIPTORS);
+    cr_assert_eq(count_descriptors(), open);
 }
 
 /* Each byte in turn, or some at random; n times. */
