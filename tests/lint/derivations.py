@@ -433,11 +433,11 @@ def slower_shown(*runs):
 MOVES = ("images", "moe", "graph", "lstm", "policy", "serving", "streams")
 
 
-def moves(rows):
-    """Of each program on steps that vary: native's step in ms; Ductile's, of it, and the noise; kernels, of native's; ms of
+def moves(newest, older):
+    """Of each program on steps that vary, of the older run where the newest lacks it: native's step in ms; Ductile's, of it, and the noise; kernels, of native's; ms of
     the host in the allocator and in the driver; mappings; per cent that it costs, where that is any; GiB used, and
     held under native and Ductile."""
-    found = {(row["program"], row["way"]): row for row in rows}
+    found = {(row["program"], row["way"]): row for row in (*older, *newest)}
     for program in MOVES:
         native, own = found[program, "native"], found[program, "ductile"]
         yield f"{native['step_ms']:.1f}", f"{own['of_native']:.3f}", f"{own['of_native_noise']:.3f}"
@@ -452,6 +452,26 @@ def moves_compiled(rows):
     if found["ductile"]["held"] != found[SMALLEST]["held"]:
         raise ValueError("the default holds what sizes:2M does not")
     return [f"{found[way]['held'] / found[way]['used']:.3f}" for way in ("ductile", "expandable")]
+
+
+def moves_growing(rows):
+    """Used, and held by the default, expandable segments and native; a step of native's, and its noise."""
+    found = {row["way"]: row for row in rows if row["program"] == "growing"}
+    own = found["ductile"]
+    yield gib(own["held"]), gib(own["used"]), gib(found["expandable"]["held"]), gib(found["native"]["held"])
+    yield of_native(own)
+
+
+HELD = ("fsdp2", "streams", "compiled")
+
+
+def moves_held(rows):
+    """Of each program: what was held when it was most, and what of that was in use, pending, movable and stranded."""
+    found = {row["program"]: row["at_most"] for row in rows if row["way"] == "ductile"}
+    for program in HELD:
+        most = found[program]
+        yield gib(most["held"]), gib(most["live"]), [gib(most["pending"])] if most["pending"] else []
+        yield f"{most['movable'] / (1 << 30):.2f}", f"{most['stranded'] / (1 << 30):.3f}"
 
 
 def bound_percent(row, other):
