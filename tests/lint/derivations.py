@@ -288,29 +288,47 @@ def trained(lines):
 
 # ---- A Llama on two GPUs ---------------------------------------------------------------------
 
-WAYS = ("ductile", "ductile+sizes:tight+cross_stream_reuse:wait", "expandable", "native")
+# By default, with reuse:wait, with sizes:2M beside it, expandable segments, native; as rows of each time call them.
+OLDER_WAYS = ("ductile", "ductile+cross_stream_reuse:wait", "ductile+sizes:tight+cross_stream_reuse:wait", "expandable",
+              "native")
+WAYS = ("ductile", "ductile+reuse:wait", "ductile+sizes:2M+reuse:wait", "expandable", "native")
 
 
-def llama(rows, case):
+def llama(rows, case, ways):
     of_it = {row["way"]: row for row in rows if row["case"] == case}
-    return [f"{of_it[way]['efficiency']:.3f}" for way in WAYS if way in of_it]
+    return [f"{of_it[way]['efficiency']:.3f}" for way in ways if way in of_it]
 
 
-def llama_table(newest, older, compiled):
-    return [llama(newest, "fsdp2"), llama(older, "moe"), llama(compiled, "compiled"), llama(older, "ddp")]
+def llama_table(newest, before, older, compiled):
+    yield [llama(newest, "fsdp2", WAYS), llama(newest, "tp", WAYS), llama(before, "fsdp2", OLDER_WAYS)]
+    yield [llama(older, "moe", OLDER_WAYS), llama(compiled, "compiled", OLDER_WAYS), llama(older, "ddp", OLDER_WAYS)]
 
 
 def llama_step(row):
     return f"{row['efficiency']:.3f}", f"{row['of_first']:.2f}", f"{row['of_first_noise']:.2f}"
 
 
-def llama_steps(rows):
-    for way in ("native", "expandable", "ductile", "ductile+sizes:tight", "ductile+cross_stream_reuse:wait",
-                "ductile+sizes:tight+cross_stream_reuse:wait"):
-        (row,) = [row for row in rows if (row["case"], row["way"]) == ("fsdp2", way)]
-        yield llama_step(row)
-    (row,) = [row for row in rows if row["way"] == "capped ductile"]
-    yield llama_step(row)
+def llama_steps(newest, before):
+    """Of each way, by the present default where it ran and by the one before."""
+    now = {row["way"]: row for row in newest if row["case"] == "fsdp2"}
+    then = {row["way"]: row for row in before if row["case"] == "fsdp2" or row["way"] == "capped ductile"}
+    for way, older in (("native", "native"), ("expandable", "expandable"), ("ductile", "ductile"),
+                       ("ductile+reuse:wait", "ductile+cross_stream_reuse:wait"), (None, "ductile+sizes:tight"),
+                       (None, "ductile+sizes:tight+cross_stream_reuse:wait"), (None, "capped ductile")):
+        yield llama_step(now[way]) if way else [], llama_step(then[older])
+
+
+def llama_wait(rows):
+    """Used over held of FSDP2, with reuse:wait and without."""
+    return llama(rows, "fsdp2", WAYS)[1::-1]
+
+
+def llama_sleeps(rows):
+    """Seconds of a sleep and a wake of the slowest rank, medians; GB of all ranks, and how many a second."""
+    (row,) = [row for row in rows if row["case"] == "asleep"]
+    slow = [max(map(median, row[name])) for name in ("sleep_s", "wake_s")]
+    whole = sum(map(median, row["bytes"])) / 1e9
+    yield [f"{seconds:.3f}" for seconds in slow], f"{whole:.1f}", [f"{whole / seconds:.0f}" for seconds in slow]
 
 
 # ---- FSDP on two GPUs, without its rate limiter and with it ------------------------------------
