@@ -508,23 +508,25 @@ def moves_sharded(rows):
     yield [bound_percent(row, other) for row in (own, before)]
 
 
+# Programs of settings.py, in the page's order.
+PLAIN = ("training", "lora", "images", "streams", "serving", "growing", "notebook", "small", "libraries")
+
+
 def settings_held(*runs):
-    """Of each program: used under Ductile, and held under each way, of slower.py; then what settings.py alone ran."""
-    rows = {(program, way): row for program, way, row in slower_ways(runs)}
-    older = settings_rows([run for run in runs if "part" in run[0]], "speed")
-    rows |= {(name, way): older[name, way] for name in ("notebook", "small", "libraries") for way in ALLOCATORS}
-    for program in (*SLOWER, "notebook", "small", "libraries"):
-        if (program, "ductile") in rows:
-            ways = [way for way in (*ALLOCATORS, SMALLEST) if (program, way) in rows]
-            yield gib(rows[program, "ductile"]["used"]), [gib(rows[program, way]["held"]) for way in ways]
+    """Of each program: used under Ductile, held under each allocator; work of Ductile in a second, of native's."""
+    found = settings_rows(runs, "speed")
+    for program in PLAIN:
+        own = found[program, "ductile"]
+        yield gib(own["used"]), [gib(found[program, way]["held"]) for way in ALLOCATORS], of_native(own)
 
 
-def settings_older(*runs):
-    """Of native's speed: what settings.py alone ran; then held with `record_stream:wait`, and per cent slower."""
+def settings_wait(*runs):
+    """Of streams of their own with `record_stream:wait`: used and held, and per cent slower; and without it."""
     found = settings_rows(runs, "speed")
     wait = found["streams", "ductile+record_stream:wait"]
-    return [[of_native(found[name, "ductile"]) for name in ("notebook", "small", "libraries")],
-            gib(wait["held"]), f"{100 * (1 - wait['of_native']):.1f}", f"{100 * wait['of_native_noise']:.1f}"]
+    yield gib(wait["held"]), gib(wait["used"])
+    for row in (wait, found["streams", "ductile"]):
+        yield f"{100 * (1 - row['of_native']):.1f}", f"{100 * row['of_native_noise']:.1f}"
 
 
 DYING = ("requests", "shapes", "random", "batches", "outputs", "pool", "libraries", "walk", "streams")
@@ -557,9 +559,9 @@ def settings_near(*runs):
             yield gib(own[0]["cap"]), [[row["refusals"], row["retries"], f"{row['ms']:.0f}"] for row in own]
 
 
-def settings_near_wait(rows):
+def settings_near_wait(*runs):
     """Steps refused, retries and milliseconds of the program with streams of its own, told to wait."""
-    row = settings_rows([rows], "near")["streams", "ductile+record_stream:wait"]
+    row = settings_rows(runs, "near")["streams", "ductile+record_stream:wait"]
     return row["refusals"], row["retries"], f"{row['ms']:.0f}"
 
 
