@@ -451,11 +451,11 @@ def slower_shown(*runs):
 MOVES = ("images", "moe", "graph", "lstm", "policy", "serving", "streams")
 
 
-def moves(newest, older):
-    """Of each program on steps that vary, of the older run where the newest lacks it: native's step in ms; Ductile's, of it, and the noise; kernels, of native's; ms of
+def moves(rows):
+    """Of each program on steps that vary: native's step in ms; Ductile's, of it, and the noise; kernels, of native's; ms of
     the host in the allocator and in the driver; mappings; per cent that it costs, where that is any; GiB used, and
     held under native and Ductile."""
-    found = {(row["program"], row["way"]): row for row in (*older, *newest)}
+    found = {(row["program"], row["way"]): row for row in rows}
     for program in MOVES:
         native, own = found[program, "native"], found[program, "ductile"]
         yield f"{native['step_ms']:.1f}", f"{own['of_native']:.3f}", f"{own['of_native_noise']:.3f}"
@@ -470,6 +470,14 @@ def moves_compiled(rows):
     if found["ductile"]["held"] != found[SMALLEST]["held"]:
         raise ValueError("the default holds what sizes:2M does not")
     return [f"{found[way]['held'] / found[way]['used']:.3f}" for way in ("ductile", "expandable")]
+
+
+def moves_gaps(rows):
+    """Of three programs in one run: ms in driver calls before and after more gaps are filled; then the steps."""
+    found = {(row["program"], row["way"]): row for row in rows}
+    pairs = [(found[program, "before"], found[program, "ductile"]) for program in ("images", "streams", "serving")]
+    for name, digits in (("driver_ms", 2), ("step_ms", 1)):
+        yield [f"{row[name]:.{digits}f}" for pair in pairs for row in pair]
 
 
 def moves_growing(rows):
