@@ -97,7 +97,7 @@ def first_driver_ms(rows, name):
     return span(row["first_pass"]["driver_time_us"] / 1000 for row in plain)
 
 
-def readme_cost(moving, sharded, spilling, tight, replay):
+def readme_cost(moving, sharded, spilling, tight, tight_others, replay):
     """Of how many programs the step is native's, within the noise; the most that the host's calls take of it, but with
     streams of their own, and there; at most in FSDP2; one that spills; the first pass, with room and near the limit."""
     own = {row["program"]: row for row in moving if row["way"] == "ductile" and row["program"] in MOVES}
@@ -109,7 +109,7 @@ def readme_cost(moving, sharded, spilling, tight, replay):
     yield bound_percent(ways["ductile"], ways["expandable"])
     yield 5, f"{spilling_percent(spilling, 'gpt2', 0.95):.0f}"
     yield first_driver_ms(replay, "ductile"), first_driver_ms(replay, "expandable")
-    near = [row for row in tight if "above_min_percent" in row]
+    near = [row for row in (*tight, *tight_others) if "above_min_percent" in row]
     yield first_driver_ms(near, "ductile"), first_driver_ms(near, "expandable")
 
 
@@ -185,10 +185,11 @@ def tight(rows):
     return list(near_and_uncapped(rows, THREE, ("first_pass", "all_passes"), "wall_us"))
 
 
-def tight_modelled(rows):
-    """The same by the present default, whose rows call the smallest handles by their size."""
+def tight_modelled(own, others):
+    """The same by the present default; rows of the others, which are as they were, call the smallest handles by their
+    size."""
     ways = (("ductile", []), ("ductile", GRANULES), ("expandable", []))
-    return list(near_and_uncapped(rows, ways, ("first_pass", "last_pass"), "driver_time_us"))
+    return list(near_and_uncapped([*own, *others], ways, ("first_pass", "last_pass"), "driver_time_us"))
 
 
 # ---- Two streams and a host that runs ahead --------------------------------------------------
