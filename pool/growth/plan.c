@@ -660,7 +660,7 @@ static dpool_block *top_of_run(dpool_block *gap) {
 }
 
 /* Filling a gap joins the free memory on both sides of it. A wide gap beside a sliver costs more
- * moves than the sliver is worth (docs/dev/decisions/0004, 0019). */
+ * moves than the sliver is worth (docs/dev/decisions/0004, 0046). */
 static bool is_worth_filling(const dpool_block *gap) {
     const dpool_block *before = gap->prev;
     const dpool_block *after = gap->next;
