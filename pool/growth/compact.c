@@ -73,8 +73,8 @@ static uint32_t compact_once(ductile_allocator *a, dpool_plan *p, dpool_arena *a
 }
 
 /* Nothing can be filled now, nor after a look at what the GPU has done. Then no mark is recorded
- * for it, which would cost a driver call,
- * and make memory that is freed before and after it unlike. */
+ * for it, which would cost a driver call, and make memory that is freed before and after it
+ * unlike. */
 static bool finish_if_idle(ductile_allocator *a, dpool_arena *arena) {
     dti_lock_acquire(&a->index_lock);
     bool is_idle = arena->retiring.list.count == 0 && arena->pending.list.first == NULL &&
