@@ -10,10 +10,16 @@
 #include "pool/streams/marks.h"
 #include "pool/streams/progress.h"
 
-enum { HANDLES_PER_CALL = 32 }; /* of the size that is made now */
+#include "vmm/base/align.h"
+
+enum {
+    HANDLES_PER_CALL = 32, /* of the size that is made now,      */
+    MOST_GRANULES = 256    /* but older handles may have one each */
+};
 
 static uint32_t granules_per_call(const ductile_allocator *a) {
-    return HANDLES_PER_CALL * dpool_handle_granules(a, 0);
+    uint64_t most = (uint64_t)HANDLES_PER_CALL * dpool_handle_granules(a, 0);
+    return (uint32_t)dti_min(most, MOST_GRANULES);
 }
 
 /* A capture may have begun in the pool of the arena since compaction became due (G1). */

@@ -20,7 +20,9 @@
 enum {
     LEAST_ROOM = 64,   /* granules that any plan has room for                              */
     WINDOW_NODES = 10, /* splits at both ends, of blocks and of granules, and behind them  */
-    HEALED_TIMES = 16  /* compaction fills a gap up to this many times its smaller free neighbour */
+    /* Compaction fills a gap up to this many times its smaller free neighbour, */
+    FILLED_TIMES = 16,
+    EXCHANGED_TIMES = 2 /* and this many with larger handles, where memory does not strand */
 };
 
 /* ---- Room ---------------------------------------------------------------------------------- */
@@ -659,22 +661,28 @@ static dpool_block *top_of_run(dpool_block *gap) {
     return top;
 }
 
+/* What larger handles cost to move is not repaid while next to nothing strands. */
+static uint64_t most_times(const ductile_allocator *a) {
+    bool is_worth = !dpool_has_large_handles(a) || dpool_strands_locked(a);
+    return is_worth ? FILLED_TIMES : EXCHANGED_TIMES;
+}
+
 /* Filling a gap joins the free memory on both sides of it. A wide gap beside a sliver costs more
  * moves than the sliver is worth (docs/dev/decisions/0004, 0046). */
-static bool is_worth_filling(const dpool_block *gap) {
+static bool is_worth_filling(const ductile_allocator *a, const dpool_block *gap) {
     const dpool_block *before = gap->prev;
     const dpool_block *after = gap->next;
     if (before == NULL || after == NULL || before->state != DPOOL_FREE ||
         after->state != DPOOL_FREE) {
         return false;
     }
-    return gap->size <= HEALED_TIMES * dti_min(before->size, after->size);
+    return gap->size <= most_times(a) * dti_min(before->size, after->size);
 }
 
 bool dpool_can_be_compacted_locked(const ductile_allocator *a, const dpool_arena *arena) {
     DTI_ASSERT_HELD(&a->index_lock);
     dpool_block *gap = arena->blocks.gaps.first;
-    while (gap != NULL && (!is_worth_filling(gap) || top_of_run(gap) == NULL)) {
+    while (gap != NULL && (!is_worth_filling(a, gap) || top_of_run(gap) == NULL)) {
         gap = gap->list_next;
     }
     return gap != NULL;
@@ -683,7 +691,7 @@ bool dpool_can_be_compacted_locked(const ductile_allocator *a, const dpool_arena
 bool dpool_plan_compaction_locked(ductile_allocator *a, dpool_plan *p, dpool_arena *arena,
                                   dpool_block *gap, uint32_t budget) {
     DTI_ASSERT_HELD(&a->index_lock);
-    if (!is_worth_filling(gap)) {
+    if (!is_worth_filling(a, gap)) {
         return false;
     }
     dpool_block *top = top_of_run(gap);

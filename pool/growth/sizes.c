@@ -20,8 +20,9 @@ enum {
     SHARE_OF_BLOCK = 16,  /* near the limit there, of the one block that it lies in */
     TIGHT_ABOVE = 80,     /* per cent of the room                */
     TIGHT_UNTIL = 70,
-    SHARE_OF_ENDED = 16, /* less than this part of what was in use is held: see below */
-    SHARE_OF_SLACK = 256 /* this part of the most that was in use                 */
+    SHARE_OF_ENDED = 16,    /* less than this part of what was in use is held: see below */
+    SHARE_OF_SLACK = 256,   /* this part of the most that was in use                 */
+    SHARE_OF_STRANDED = 128 /* and this one */
 };
 
 static const uint64_t largest_bytes = 64 * DTI_MIB;
@@ -151,9 +152,19 @@ static uint64_t peak_in_use(const ductile_allocator *a) {
     return dpool_retires_in_order(a) ? a->counts.allocated_peak : a->counts.active_peak;
 }
 
+static uint64_t most_in_use(const ductile_allocator *a) {
+    return dti_max(a->sizes.most_in_use, peak_in_use(a));
+}
+
 void dpool_note_in_use_locked(ductile_allocator *a) {
     DTI_ASSERT_HELD(&a->index_lock);
-    a->sizes.most_in_use = dti_max(a->sizes.most_in_use, peak_in_use(a));
+    a->sizes.most_in_use = most_in_use(a);
+}
+
+bool dpool_strands_locked(const ductile_allocator *a) {
+    DTI_ASSERT_HELD(&a->index_lock);
+    uint64_t most = most_in_use(a);
+    return a->store.totals.held_bytes > most + most / SHARE_OF_STRANDED;
 }
 
 /* The statistics keep the peaks of all time. */

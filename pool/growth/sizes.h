@@ -67,6 +67,9 @@ void dpool_sizes_count_moves(ductile_allocator *a, uint32_t n_handles);
 /* Before the peaks of the statistics are reset: growth goes by them. Index lock held, no other. */
 void dpool_note_in_use_locked(ductile_allocator *a);
 
+/* Is notably more held than was in use at most? Index lock held, too. */
+bool dpool_strands_locked(const ductile_allocator *a);
+
 /* Should a request of `size` create so many bytes, though free memory could move to it? True while
  * there is room, also below max_held, and hardly more is held than was in use at most, this request
  * included: what is needed for the first time has to be created in the end, and moving memory to
