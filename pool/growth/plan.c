@@ -700,7 +700,8 @@ bool dpool_plan_compaction_locked(ductile_allocator *a, dpool_plan *p, dpool_are
     }
     clear(p, arena, gap->region);
     p->max_held = UINT64_MAX; /* the limit alone */
-    p->need = dti_min(gap->size / a->granule, budget);
+    uint64_t wide = gap->size / a->granule;
+    p->need = dti_min(wide, budget);
     dpool_proof proof = dpool_proof_to_return(a, arena);
     bool stays = dpool_keeps_old_addresses_locked(a, arena);
     donations d = {.from = arena,
@@ -710,13 +711,14 @@ bool dpool_plan_compaction_locked(ductile_allocator *a, dpool_plan *p, dpool_are
                    .most = UINT32_MAX};
     look_at(a, p, &d, top);
     take_donations(a, p, &d);
-    bool fits = p->donated <= p->need || d.unmaps; /* otherwise: one handle larger than the gap */
+    bool fits = p->donated <= wide || d.unmaps; /* otherwise: handles that move, and are larger */
     if (p->donated == 0 || !fits) {
         dpool_plan_abort_locked(a, p);
         return false;
     }
     p->n_own_donors = p->n_donors;
-    ductile_addr end = gap->addr + dti_min(p->donated, p->need) * a->granule;
+    uint64_t filled = d.unmaps ? dti_min(p->donated, p->need) : p->donated;
+    ductile_addr end = gap->addr + filled * a->granule;
     p->head = dpool_carve_gap_locked(a, gap, gap->addr, end);
     add_piece(a, p, p->head->addr, end);
     return true;

@@ -162,6 +162,7 @@ void dpool_note_in_use_locked(ductile_allocator *a) {
 }
 
 bool dpool_strands_locked(const ductile_allocator *a) {
+    DTI_ASSERT_HELD(&a->grow_lock);
     DTI_ASSERT_HELD(&a->index_lock);
     uint64_t most = most_in_use(a);
     return a->store.totals.held_bytes > most + most / SHARE_OF_STRANDED;
