@@ -133,8 +133,8 @@ ductile_status dpool_plan_end_locked(ductile_allocator *a, dpool_plan *p);
 bool dpool_can_be_compacted_locked(const ductile_allocator *a, const dpool_arena *arena);
 
 /* Plans to fill the lower part of a gap from FREE memory at the top of its run, about `budget`
- * granules: the last handle that moves may exceed them. False when there is nothing to do. Both locks held. Pre: nodes as for a request of 0
- * are spare. */
+ * granules: the last handle that moves may exceed them. False when there is nothing to do. Both
+ * locks held. Pre: nodes as for a request of 0 are spare. */
 bool dpool_plan_compaction_locked(ductile_allocator *a, dpool_plan *p, dpool_arena *arena,
                                   dpool_block *gap, uint32_t budget);
 
