@@ -751,15 +751,21 @@ def test_a_way_that_failed_has_its_reason_in_its_row():
 def test_what_is_held_at_most_is_told_by_what_it_is():
     gpu = ductile_gpu.VirtualGPU()
     allocator = gpu.allocator(sizes="4M", reuse="never")
-    watch = held.Watch(allocator)
+    watches = held.Watches([allocator])
     first, second, mib = gpu.stream(), gpu.stream(), 1 << 20
     kept, freed = (allocator.alloc(size * mib, first) for size in (7, 9))
     allocator.free(freed)
     allocator.alloc(8 * mib, second)  # takes nothing of the first stream's
-    assert watch.at_most == {
+    assert watches.at_most() == {
         "held": 24 * mib, "live": 15 * mib, "pending": 0, "movable": 8 * mib, "stranded": mib,
     }  # fmt: skip
+    watches.begin_again()
+    assert watches.at_most() == {}
     allocator.free(kept)
+    allocator.alloc(14 * mib, second)  # the handles of before are known
+    assert watches.at_most() == {
+        "held": 38 * mib, "live": 22 * mib, "pending": 0, "movable": 16 * mib, "stranded": 0,
+    }  # fmt: skip
 
 
 @pytest.mark.slow

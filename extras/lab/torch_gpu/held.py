@@ -52,7 +52,6 @@ class Watch:
         self.allocator = allocator
         self.handles: Handles = {}
         self.at_most: Row = {}
-        self.most = 0
         self.lock = threading.Lock()
         allocator.add_map_callback(self.tell)
 
@@ -63,8 +62,7 @@ class Watch:
             else:
                 self.handles.pop(address, None)
             held = self.allocator.stats().reserved_bytes
-            if is_mapped and held > self.most:
-                self.most = held
+            if is_mapped and held > self.at_most.get("held", 0):
                 self.at_most = shares(held, self.allocator.blocks(), self.handles)
 
 
@@ -74,9 +72,16 @@ class Watches:
     def __init__(self, allocators: Iterable[Any]) -> None:
         self.all = [Watch(allocator) for allocator in allocators]
 
+    def begin_again(self) -> None:
+        """For another program. What is mapped stays known."""
+        for one in self.all:
+            one.at_most = {}
+
     def at_most(self) -> Row:
         """Of the one that held most; nothing without Ductile."""
-        found: Row = max((w.at_most for w in self.all), key=lambda row: row["held"], default={})
+        found: Row = max(
+            (w.at_most for w in self.all), key=lambda row: row.get("held", 0), default={}
+        )
         return found
 
 

@@ -103,7 +103,9 @@ class Server:
         return {**found, "times_ms": times} if each else found
 
     def watch_held(self) -> Row:
-        self.watches = held.watch(self.device)
+        if self.watches is None:
+            self.watches = held.watch(self.device)
+        self.watches.begin_again()
         return {}
 
     def time_driver_calls(self) -> Row:
